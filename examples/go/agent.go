@@ -13,7 +13,6 @@ import (
 
 	pb "github.com/stateward/stateward/gen/go/stateward/v1"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 func main() {
@@ -47,22 +46,22 @@ func begin(t *thread) {
 		fmt.Println("replayed version", replay.Version)
 	}
 
-	lease := must(t.AcquireLease(ctx, &pb.AcquireLeaseRequest{
-		Thread: t.name, Holder: t.holder, Term: durationpb.New(time.Minute), RequestId: newID(),
-	})).Lease
-	_, err = t.save(t.next(set("lease", text("free"))))
-	reason, _ = explain(err)
-	fmt.Println("refused", reason)
-	held := t.next(set("lease", text("held")))
-	held.LeaseToken = lease.Token
-	fmt.Println("leased version", must(t.save(held)).Version)
-	must(t.ReleaseLease(ctx, &pb.ReleaseLeaseRequest{Thread: t.name, Token: lease.Token}))
+	must(0, t.holding(t.name, time.Minute, func(held lease) error {
+		_, err := t.save(t.next(set("lease", text("free"))))
+		reason, _ := explain(err)
+		fmt.Println("refused", reason)
+		save := t.next(set("lease", text("held")))
+		save.LeaseToken = held.token
+		fmt.Println("leased version", must(t.save(save)).Version)
+		return nil
+	}))
 
 	frames := make([]*pb.Edit, 10)
 	for number := range frames {
 		frames[number] = add("messages", text(fmt.Sprint("frame ", number+1)))
 	}
-	first, last := t.stream(frames...)
+	first, last, err := t.stream(frames...)
+	must(0, err)
 	fmt.Printf("streamed versions %d to %d\n", first, last)
 
 	pay(t)
@@ -86,25 +85,20 @@ func begin(t *thread) {
 
 // Pays unless an earlier run has paid.
 func pay(t *thread) {
-	begun := must(t.BeginEffect(ctx, &pb.BeginEffectRequest{
-		Thread: t.name, Anchor: "booking", Key: "pay", Holder: t.holder, RequestId: newID(),
-	}))
-	switch begun.State {
-	case pb.EffectState_EFFECT_STATE_NEW: // here an agent calls its bank, with begun.IdempotencyKey
-		must(t.CompleteEffect(ctx, &pb.CompleteEffectRequest{
-			Thread: t.name, Anchor: "booking", Key: "pay", ClaimToken: begun.ClaimToken,
-			State: pb.EffectState_EFFECT_STATE_DONE, Value: text("receipt 17"),
-		}))
+	receipt, state, err := t.effect("booking", "pay", effect{
+		call:  func(idempotencyKey string) *pb.Value { return text("receipt 17") }, // here an agent calls its bank
+		check: func(idempotencyKey string) *pb.Value { return nil },                // and here it asks whether it has paid
+	})
+	must(0, err)
+	if state == pb.EffectState_EFFECT_STATE_NEW {
 		fmt.Println("effect NEW: paid")
-	case pb.EffectState_EFFECT_STATE_DONE:
-		fmt.Printf("effect DONE: %s\n", begun.Effect.Effect.Value.GetData())
-	default: // UNCERTAIN: an agent asks its bank whether it has paid
-		log.Fatal("effect ", begun.State)
+	} else {
+		fmt.Printf("effect %s: %s\n", strings.TrimPrefix(state.String(), "EFFECT_STATE_"), receipt.GetData())
 	}
 }
 
 func answer(t *thread) {
-	must(t.SendSignal(ctx, &pb.SendSignalRequest{
+	must(call(t.SendSignal, &pb.SendSignalRequest{
 		Thread: t.name, Name: "approve", Payload: text("yes"), Sender: "ana", WaitId: "approve-room", RequestId: newID(),
 	}))
 	fmt.Println("answered approve-room")
@@ -134,7 +128,7 @@ func count(t *thread) {
 	for number := 1; number <= 400; number++ {
 		addition := t.next(&pb.Edit{Edit: &pb.Edit_AddNumber{AddNumber: &pb.AddNumber{Slot: "count", Delta: 1}}})
 		addition.Thread, addition.ExpectedVersion, addition.ExpectedDigest = t.name+"-count", nil, nil
-		if last = must(t.Save(ctx, addition)); last.Replayed {
+		if last = must(call(t.Save, addition)); last.Replayed {
 			replayed++
 		}
 		if number%100 == 0 {

@@ -1,4 +1,4 @@
-// What every client needs beside the generated stubs: a channel, request ids, the reasons of errors, and pages.
+// What every client needs beside the generated stubs: a channel, request ids, and pages.
 package main
 
 import (
@@ -10,20 +10,21 @@ import (
 	"time"
 
 	pb "github.com/stateward/stateward/gen/go/stateward/v1"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
 // A thread as one agent sees it: the daemon's services, and the version that the agent builds on.
 type thread struct {
+	pb.BlobServiceClient
 	pb.CheckpointServiceClient
 	pb.EffectServiceClient
 	pb.LeaseServiceClient
+	pb.RecordServiceClient
 	pb.SignalServiceClient
+	pb.ThreadServiceClient
 	pb.WriterServiceClient
 	name    string
 	holder  *pb.Holder
@@ -45,8 +46,9 @@ func open(target, name string) *thread {
 		grpc.WithDefaultCallOptions(grpc.MaxRetryRPCBufferSize(64<<20), grpc.MaxCallRecvMsgSize(64<<20)),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect})))
 	return &thread{
-		pb.NewCheckpointServiceClient(channel), pb.NewEffectServiceClient(channel), pb.NewLeaseServiceClient(channel),
-		pb.NewSignalServiceClient(channel), pb.NewWriterServiceClient(channel),
+		pb.NewBlobServiceClient(channel), pb.NewCheckpointServiceClient(channel), pb.NewEffectServiceClient(channel),
+		pb.NewLeaseServiceClient(channel), pb.NewRecordServiceClient(channel), pb.NewSignalServiceClient(channel),
+		pb.NewThreadServiceClient(channel), pb.NewWriterServiceClient(channel),
 		name, &pb.Holder{Name: "agent", Incarnation: newID()}, 0, nil}
 }
 
@@ -63,47 +65,53 @@ func (t *thread) next(edits ...*pb.Edit) *pb.SaveRequest {
 
 // Saves, and remembers the new head.
 func (t *thread) save(request *pb.SaveRequest) (*pb.SaveResponse, error) {
-	saved, err := t.Save(ctx, request)
+	saved, err := call(t.Save, request)
 	if err == nil {
 		t.version, t.digest = saved.Version, saved.Digest
 	}
 	return saved, err
 }
 
-// Returns why the daemon refused a call, and the facts that error_reason.proto names for the reason. The reason is
-// empty if the error comes from gRPC itself.
-func explain(err error) (string, map[string]string) {
-	for _, detail := range status.Convert(err).Details() {
-		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.Domain == "stateward" {
-			return info.Reason, info.Metadata
-		}
-	}
-	return "", nil
-}
-
+// A state that was read, the signals that wait for the agent, and the number of pages.
 type head struct {
 	*pb.State
+	version int64
+	digest  []byte
 	signals []*pb.Signal
 	pages   int
 }
 
 // Reads the head, joins its pages, and remembers its version.
-func (t *thread) hydrate() (*head, error) {
+func (t *thread) hydrate() (*head, error) { return t.hydrateSince(&head{}) }
+
+// Reads what has changed since a state that was read whole, and returns the state of the head.
+func (t *thread) hydrateSince(known *head) (*head, error) {
 	read := &head{State: &pb.State{Slots: map[string]*pb.Value{}, Logs: map[string]*pb.Log{}}}
-	request := &pb.HydrateRequest{Thread: t.name, IncludeSignals: true}
+	request := &pb.HydrateRequest{
+		Thread: t.name, IncludeSignals: true, KnownVersion: known.version, KnownDigest: known.digest,
+	}
 	var pieces []byte
 	for {
-		page, err := t.Hydrate(ctx, request)
+		page, err := call(t.Hydrate, request)
 		if err != nil {
 			return nil, err
+		}
+		if read.pages == 0 && page.BaseVersion != 0 { // else the answer is the whole state
+			proto.Merge(read.State, known.State)
+		}
+		for _, name := range page.RemovedSlots {
+			delete(read.Slots, name)
+		}
+		for _, name := range page.RemovedLogs {
+			delete(read.Logs, name)
 		}
 		read.pages, read.signals = read.pages+1, append(read.signals, page.Signals...)
 		maps.Copy(read.Slots, page.State.GetSlots())
 		for name, part := range page.State.GetLogs() {
-			if read.Logs[name] == nil {
-				read.Logs[name] = part
+			if log := read.Logs[name]; log != nil { // it goes on
+				log.Entries, log.RewrittenVersion = append(log.Entries, part.Entries...), part.RewrittenVersion
 			} else {
-				read.Logs[name].Entries = append(read.Logs[name].Entries, part.Entries...)
+				read.Logs[name] = part
 			}
 		}
 		if piece := page.Chunk; piece != nil { // of a value that is larger than a page
@@ -119,7 +127,8 @@ func (t *thread) hydrate() (*head, error) {
 			}
 		}
 		if request.PageToken = page.NextPageToken; request.PageToken == "" {
-			t.version, t.digest = page.Checkpoint.Version, page.Checkpoint.Digest
+			read.version, read.digest = page.Checkpoint.Version, page.Checkpoint.Digest
+			t.version, t.digest = read.version, read.digest
 			return read, nil
 		}
 	}
@@ -131,20 +140,4 @@ func must[T any](value T, err error) T {
 		log.Fatal(err)
 	}
 	return value
-}
-
-func set(slot string, value *pb.Value) *pb.Edit {
-	return &pb.Edit{Edit: &pb.Edit_SetSlot{SetSlot: &pb.SetSlot{Slot: slot, Value: value}}}
-}
-
-func add(log string, entries ...*pb.Value) *pb.Edit {
-	return &pb.Edit{Edit: &pb.Edit_Append{Append: &pb.Append{Log: log, Entries: entries}}}
-}
-
-func text(words string) *pb.Value {
-	return &pb.Value{MediaType: "text/plain", Content: &pb.Value_Data{Data: []byte(words)}}
-}
-
-func binary(data []byte) *pb.Value {
-	return &pb.Value{MediaType: "application/octet-stream", Content: &pb.Value_Data{Data: data}}
 }

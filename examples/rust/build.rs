@@ -1,7 +1,7 @@
 // Generates the messages and stubs of the contract. protoc is the one on the path, or the one that PROTOC names.
 fn main() -> std::io::Result<()> {
     let proto = concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto");
-    let services = ["checkpoint", "effect", "lease", "signal", "writer"];
+    let services = ["blob", "checkpoint", "effect", "lease", "record", "signal", "thread", "writer"];
     let files = services.map(|name| format!("{proto}/stateward/v1/{name}_service.proto"));
     tonic_prost_build::configure().build_server(false).compile_protos(&files, &[proto.to_string()])
 }

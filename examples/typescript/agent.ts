@@ -1,9 +1,10 @@
 // An agent that keeps its state in Stateward. Its steps are those of ../agent.md.
 import { createHash } from "node:crypto";
 
-import { Thread, add, binary, effects, leases, newId, set, signals, text } from "./client.js";
+import { Thread, add, binary, newId, set, signals, text } from "./client.js";
 import { conform } from "./conformance.js";
-import { explain } from "./errors.js";
+import { explain } from "./retry.js";
+import { callOnce, holding } from "./work.js";
 import { stream } from "./writer.js";
 
 async function begin(thread: Thread): Promise<void> {
@@ -21,14 +22,12 @@ async function begin(thread: Thread): Promise<void> {
   const replay = await thread.save(again);
   if (replay.replayed) console.log("replayed version", replay.version);
 
-  const { name, holder } = thread;
-  const taking = { thread: name, holder, term: { seconds: 60 }, requestId: newId() };
-  const { lease } = await thread.call(leases.AcquireLease, taking);
-  const refused = await thread.save(thread.next(set("lease", text("free")))).catch(explain);
-  if ("reason" in refused) console.log("refused", refused.reason);
-  const held = await thread.save({ ...thread.next(set("lease", text("held"))), leaseToken: lease!.token });
-  console.log("leased version", held.version);
-  await thread.call(leases.ReleaseLease, { thread: name, token: lease!.token });
+  await holding(thread, thread.name, 60, async ({ token }) => {
+    const refused = await thread.save(thread.next(set("lease", text("free")))).catch(explain);
+    if ("reason" in refused) console.log("refused", refused.reason);
+    const held = await thread.save({ ...thread.next(set("lease", text("held"))), leaseToken: token });
+    console.log("leased version", held.version);
+  });
 
   const frames = Array.from({ length: 10 }, (_, index) => add("messages", text(`frame ${index + 1}`)));
   const { first, last } = await stream(thread, frames);
@@ -50,19 +49,11 @@ async function begin(thread: Thread): Promise<void> {
 
 /** Pays unless an earlier run has paid. */
 async function pay(thread: Thread): Promise<void> {
-  const effect = { thread: thread.name, anchor: "booking", key: "pay" };
-  const begun = await thread.call(effects.BeginEffect, { ...effect, holder: thread.holder, requestId: newId() });
-  switch (begun.state) {
-    case "EFFECT_STATE_NEW": { // here an agent calls its bank, with begun.idempotencyKey
-      const done = { claimToken: begun.claimToken, state: "EFFECT_STATE_DONE", value: text("receipt 17") } as const;
-      await thread.call(effects.CompleteEffect, { ...effect, ...done });
-      return console.log("effect NEW: paid");
-    }
-    case "EFFECT_STATE_DONE":
-      return console.log(`effect DONE: ${begun.effect!.effect!.value!.data}`);
-    default: // UNCERTAIN: an agent asks its bank whether it has paid
-      throw new Error(`effect ${begun.state}`);
-  }
+  const { state, result } = await callOnce(thread, "booking", "pay", {
+    call: async (_idempotencyKey) => text("receipt 17"), // here an agent calls its bank
+    check: async (_idempotencyKey) => undefined, // and here it asks whether it has paid
+  });
+  console.log(state === "NEW" ? "effect NEW: paid" : `effect ${state}: ${result.data}`);
 }
 
 async function answer(thread: Thread): Promise<void> {

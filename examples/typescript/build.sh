@@ -22,8 +22,9 @@ rm -rf $OUT/generated
 $OUT/node_modules/.bin/proto-loader-gen-types --longs=String --enums=String --defaults --oneofs \
     --grpcLib=@grpc/grpc-js --targetFileExtension=.ts --importFileExtension=.js \
     --includeDirs=proto --outDir=$OUT/generated \
-    stateward/v1/checkpoint_service.proto stateward/v1/effect_service.proto stateward/v1/lease_service.proto \
-    stateward/v1/signal_service.proto stateward/v1/writer_service.proto \
+    stateward/v1/blob_service.proto stateward/v1/checkpoint_service.proto stateward/v1/effect_service.proto \
+    stateward/v1/lease_service.proto stateward/v1/record_service.proto stateward/v1/signal_service.proto \
+    stateward/v1/thread_service.proto stateward/v1/writer_service.proto \
     google/rpc/status.proto google/rpc/error_details.proto >/dev/null
 $OUT/node_modules/.bin/tsc --project $OUT
 

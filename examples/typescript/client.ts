@@ -1,35 +1,40 @@
 // What every client needs beside the generated types: calls with retries, request ids, and pages.
 import { randomBytes } from "node:crypto";
-import { setTimeout as sleep } from "node:timers/promises";
 
 import * as grpc from "@grpc/grpc-js";
 import { loadSync, type MethodDefinition } from "@grpc/proto-loader";
 
-import { pauseAfter } from "./errors.js";
+import { repeat } from "./retry.js";
+import type { ProtoGrpcType as Blobs } from "./generated/blob_service.js";
 import type { ProtoGrpcType as Checkpoints } from "./generated/checkpoint_service.js";
 import type { ProtoGrpcType as Effects } from "./generated/effect_service.js";
 import type { ProtoGrpcType as Leases } from "./generated/lease_service.js";
+import type { ProtoGrpcType as Records } from "./generated/record_service.js";
 import type { ProtoGrpcType as Signals } from "./generated/signal_service.js";
+import type { ProtoGrpcType as Threads } from "./generated/thread_service.js";
 import type { ProtoGrpcType as Writers } from "./generated/writer_service.js";
 import type { Edit } from "./generated/stateward/v1/Edit.js";
 import type { HydrateRequest } from "./generated/stateward/v1/HydrateRequest.js";
 import type { Log__Output } from "./generated/stateward/v1/Log.js";
 import type { SaveRequest } from "./generated/stateward/v1/SaveRequest.js";
 import type { SaveResponse__Output } from "./generated/stateward/v1/SaveResponse.js";
+import type { Signal__Output } from "./generated/stateward/v1/Signal.js";
 import type { Value, Value__Output } from "./generated/stateward/v1/Value.js";
 
 // The options of proto-loader-gen-types in build.sh. As a number, a 64-bit integer above 2^53 would change.
 const options = { includeDirs: ["proto"], longs: String, enums: String, defaults: true, oneofs: true };
-const topics = ["checkpoint", "effect", "lease", "signal", "writer"];
+const topics = ["blob", "checkpoint", "effect", "lease", "record", "signal", "thread", "writer"];
 const contract = loadSync(topics.map((topic) => `stateward/v1/${topic}_service.proto`), options);
-type Contract = Checkpoints & Effects & Leases & Signals & Writers;
+type Contract = Blobs & Checkpoints & Effects & Leases & Records & Signals & Threads & Writers;
 const { v1 } = (grpc.loadPackageDefinition(contract) as unknown as Contract).stateward;
 
 /** The methods of the daemon, for `Thread.call`. */
 export const checkpoints = v1.CheckpointService.service;
 export const effects = v1.EffectService.service;
 export const leases = v1.LeaseService.service;
+export const records = v1.RecordService.service;
 export const signals = v1.SignalService.service;
+export const threads = v1.ThreadService.service;
 
 const CHANNEL: grpc.ClientOptions = {
   "grpc.max_receive_message_length": 64 << 20, // default: 4 MiB
@@ -37,7 +42,16 @@ const CHANNEL: grpc.ClientOptions = {
   "grpc.max_reconnect_backoff_ms": 1000, // default: two minutes
   "grpc.enable_retries": 0, // calls are retried here: gRPC's own retries stop after five attempts
 };
-const RETRY_TIMEOUT_MS = 30_000;
+
+/** What `Thread.hydrate` reads. */
+export interface Hydrated {
+  version: string;
+  digest: Uint8Array;
+  slots: Record<string, Value__Output>;
+  logs: Record<string, Log__Output>;
+  signals: Signal__Output[];
+  pages: number;
+}
 
 /** A thread as one agent sees it: the daemon's methods, and the version that the agent builds on. */
 export class Thread {
@@ -45,26 +59,23 @@ export class Thread {
   version = "0";
   digest: Uint8Array = new Uint8Array();
   readonly #client: grpc.Client;
-  readonly #writers: InstanceType<typeof v1.WriterService>;
+  /** The services with streams. */
+  readonly blobs: InstanceType<typeof v1.BlobService>;
+  readonly watches: InstanceType<typeof v1.ThreadService>;
+  readonly writers: InstanceType<typeof v1.WriterService>;
 
   /** Opens the channel, which connects with the first call. Each attempt of a call ends after `callTimeoutMs`. */
   constructor(target: string, readonly name: string, readonly callTimeoutMs = 30_000) {
     this.#client = new grpc.Client(target, grpc.credentials.createInsecure(), CHANNEL);
-    this.#writers = new v1.WriterService(target, grpc.credentials.createInsecure(), CHANNEL);
+    const shared = { ...CHANNEL, channelOverride: this.#client.getChannel() };
+    this.blobs = new v1.BlobService(target, grpc.credentials.createInsecure(), shared);
+    this.watches = new v1.ThreadService(target, grpc.credentials.createInsecure(), shared);
+    this.writers = new v1.WriterService(target, grpc.credentials.createInsecure(), shared);
   }
 
   /** Sends a request until it is answered. A write carries a request id, so the daemon applies it once. */
   async call<Q extends object, A>(method: MethodDefinition<Q, object, object, A>, request: Q): Promise<A> {
-    const end = Date.now() + RETRY_TIMEOUT_MS;
-    for (let attempt = 0; ; attempt++) {
-      try {
-        return await this.#attempt(method, request);
-      } catch (error) {
-        const pauseMs = pauseAfter(error as grpc.ServiceError, attempt);
-        if (pauseMs === undefined || Date.now() + pauseMs > end) throw error;
-        await sleep(pauseMs);
-      }
-    }
+    return repeat(() => this.#attempt(method, request));
   }
 
   #attempt<Q, A>({ path, ...method }: MethodDefinition<Q, object, object, A>, request: Q): Promise<A> {
@@ -73,11 +84,6 @@ export class Thread {
       const done: grpc.requestCallback<A> = (error, answer) => (error ? reject(error) : resolve(answer!));
       this.#client.makeUnaryRequest(path, method.requestSerialize, method.responseDeserialize, request, options, done);
     });
-  }
-
-  /** Opens a writer's stream. */
-  write() {
-    return this.#writers.Write();
   }
 
   /** Makes a request with these edits, which the daemon saves only on top of the version that the agent knows. */
@@ -94,19 +100,26 @@ export class Thread {
     return saved;
   }
 
-  /** Reads the head, joins its pages, and remembers its version. Returns the signals that wait, too. */
-  async hydrate() {
-    const request: HydrateRequest = { thread: this.name, includeSignals: true };
-    const slots: Record<string, Value__Output> = {};
-    const logs: Record<string, Log__Output> = {};
+  /**
+   * Reads the head, joins its pages, and remembers its version. Returns the signals that wait, too. With a state that was
+   * read whole, it reads what has changed since.
+   */
+  async hydrate(known?: Hydrated): Promise<Hydrated> {
+    const since = { knownVersion: known?.version, knownDigest: known?.digest };
+    const request: HydrateRequest = { thread: this.name, includeSignals: true, ...since };
     const first = await this.call(checkpoints.Hydrate, request);
+    const begun = first.baseVersion === "0" ? undefined : known; // else the answer is the whole state
+    const slots = { ...begun?.slots };
+    const logs = { ...begun?.logs };
+    for (const name of first.removedSlots) delete slots[name];
+    for (const name of first.removedLogs) delete logs[name];
     let pieces: Uint8Array[] = [];
     let pages = 1;
     for (let page = first; ; pages++) {
       Object.assign(slots, page.state?.slots);
       for (const [name, part] of Object.entries(page.state?.logs ?? {})) {
-        if (logs[name]) logs[name].entries = logs[name].entries.concat(part.entries);
-        else logs[name] = part;
+        const { firstIndex } = logs[name] ?? part; // a log that is there goes on
+        logs[name] = { ...part, firstIndex, entries: [...(logs[name]?.entries ?? []), ...part.entries] };
       }
       if (page.chunk) { // a piece of a value that is larger than a page
         const { mediaType, sizeBytes, offset, data, slot, log } = page.chunk;
@@ -119,9 +132,9 @@ export class Thread {
         }
       }
       if (!page.nextPageToken) {
-        this.version = page.checkpoint!.version;
-        this.digest = page.checkpoint!.digest;
-        return { slots, logs, signals: first.signals, pages };
+        const { version, digest } = page.checkpoint!;
+        Object.assign(this, { version, digest });
+        return { version, digest, slots, logs, signals: first.signals, pages };
       }
       page = await this.call(checkpoints.Hydrate, { ...request, pageToken: page.nextPageToken });
     }

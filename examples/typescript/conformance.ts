@@ -1,12 +1,17 @@
 // Plays the client of a scenario of `stateward conformance`; docs/protocol.md says what each procedure does.
 import { createHash } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
 
 import { status, type ServiceError } from "@grpc/grpc-js";
 
-import { Thread, checkpoints, newId, set, text } from "./client.js";
-import { explain } from "./errors.js";
+import { Thread, checkpoints, newId, set, signals, text, type Hydrated } from "./client.js";
 import type { Edit } from "./generated/stateward/v1/Edit.js";
+import type { SaveRequest } from "./generated/stateward/v1/SaveRequest.js";
 import type { Value__Output } from "./generated/stateward/v1/Value.js";
+import { explain, isCallError } from "./retry.js";
+import { readBlob, watch, writeBlob } from "./streams.js";
+import { callOnce, getRecords, holding, listKeys, putRecord } from "./work.js";
+import { stream } from "./writer.js";
 
 const sha256 = (data: Uint8Array): Buffer => createHash("sha256").update(data).digest();
 const reason = (error: ServiceError): string => explain(error).reason || status[error.code]!;
@@ -15,17 +20,24 @@ const reason = (error: ServiceError): string => explain(error).reason || status[
 export async function conform(target: string, scenario: string): Promise<number> {
   const procedure = procedures[scenario.split("/")[0]!];
   if (!procedure) return 77;
-  await procedure(new Thread(target, `conformance/${scenario}`, 2000));
+  const thread = new Thread(target, `conformance/${scenario}`, 2000);
+  try {
+    await procedure(thread);
+  } catch (error) {
+    if (!isCallError(error)) throw error;
+    await put(thread, set("error", text(reason(error))));
+  }
   return 0;
 }
 
-const procedures: Record<string, (thread: Thread) => Promise<void>> = {
+const procedures: Record<string, (thread: Thread) => Promise<unknown>> = {
   async advance(thread) {
-    try {
-      while (!(await saveDigest(thread))) { /* a conflict: read the new head, and save on top of it */ }
-    } catch (error) {
-      await put(thread, set("error", text(reason(error as ServiceError))));
-    }
+    while (!(await advanced(thread))) { /* a conflict: read the new head, and save on top of it */ }
+  },
+
+  async since(thread) {
+    const known = await thread.hydrate();
+    await saveDigest(thread, await thread.hydrate(known));
   },
 
   async splice(thread) {
@@ -39,16 +51,98 @@ const procedures: Record<string, (thread: Thread) => Promise<void>> = {
     const { numbers } = await put(thread, { addNumber: { slot: "count", delta: "9007199254740993" } });
     await put(thread, set("seen", text(numbers.count!)));
   },
+
+  async watch(thread) {
+    const seen: string[] = [];
+    for await (const { sequence, checkpoint } of watch(thread, 0)) {
+      seen.push(sequence);
+      if (checkpoint?.status === "STATUS_COMPLETED") break;
+    }
+    await put(thread, set("seen", text(seen.join(","))));
+  },
+
+  async "write-blob"(thread) {
+    const blob = await writeBlob(thread, Buffer.from(Array.from({ length: 2_500_000 }, (_, place) => place % 251)));
+    await put(thread, set("file", { mediaType: "application/octet-stream", blob }));
+  },
+
+  async "read-blob"(thread) {
+    const { slots } = await thread.hydrate();
+    const data = await readBlob(thread, slots.file!.blob!);
+    await thread.save(thread.next(set("seen", text(sha256(data).toString("hex")))));
+  },
+
+  writer: (thread) => stream(thread, ["1", "2", "3", "4"].map((words) => set("seen", text(words)))),
+
+  async lease(thread) {
+    try {
+      await holding(thread, thread.name, 1, async ({ token, lost }) => {
+        await sleep(1200);
+        if (!lost.aborted) await put(thread, set("seen", text("held")), { leaseToken: token });
+      });
+    } catch (error) {
+      if (reason(error as ServiceError) !== "LEASE_HELD") throw error;
+    } // another holder has the thread: nothing is saved any more
+  },
+
+  guard: (thread) => {
+    const lock = `locks/${thread.name}`;
+    return holding(thread, lock, 30, ({ token }) =>
+      put(thread, set("seen", text("guarded")), { guard: { thread: lock, token } }));
+  },
+
+  async effect(thread) {
+    const tool = { call: async () => text("paid"), check: async () => text("found") };
+    await put(thread, set("seen", (await callOnce(thread, "", "pay", tool)).result));
+  },
+
+  async ask(thread) {
+    await thread.hydrate();
+    const question = { prompt: "May it cost 300?" };
+    await thread.save({ ...thread.next(), status: "STATUS_WAITING", waitId: "budget", question });
+    for (;;) {
+      const answer = (await thread.hydrate()).signals.find((signal) => signal.waitId === "budget");
+      if (answer) { // it is acknowledged in the save that uses it
+        const use = thread.next(set("seen", text(String(answer.payload!.data))));
+        return thread.save({ ...use, ackSignals: [answer.signalId] });
+      }
+      await sleep(50);
+    }
+  },
+
+  answer: (thread) => {
+    const signal = { name: "answer", waitId: "budget", payload: text("yes") };
+    return thread.call(signals.SendSignal, { thread: thread.name, ...signal, requestId: newId() });
+  },
+
+  async record(thread) {
+    for (;;) {
+      const found = (await getRecords(thread, "count")).get("count");
+      const number = Number(found?.value?.data ?? 0) + 1;
+      try {
+        return await putRecord(thread, "count", text(String(number)), found?.revision ?? 0);
+      } catch (error) {
+        if (reason(error as ServiceError) !== "RECORD_CONFLICT") throw error;
+      }
+    }
+  },
+
+  async records(thread) {
+    const keys = await listKeys(thread, "users/");
+    const found = await getRecords(thread, ...keys);
+    const seen = keys.filter((key) => found.has(key)).map((key) => `${key}=${found.get(key)!.value!.data}`);
+    await put(thread, set("seen", text(seen.join(","))));
+  },
 };
 
 /** Saves the digest of the state, or of the empty state of a new thread. Returns false after a conflict. */
-async function saveDigest(thread: Thread): Promise<boolean> {
+async function advanced(thread: Thread): Promise<boolean> {
   const state = await thread.hydrate().catch((error: ServiceError) => {
     if (reason(error) !== "THREAD_NOT_FOUND") throw error;
     return { slots: {}, logs: {} };
   });
   try {
-    await thread.save(thread.next(set("seen", text(digest(state)))));
+    await saveDigest(thread, state);
     return true;
   } catch (error) {
     if (reason(error as ServiceError) === "VERSION_MISMATCH") return false;
@@ -56,13 +150,17 @@ async function saveDigest(thread: Thread): Promise<boolean> {
   }
 }
 
+type State = Pick<Hydrated, "slots" | "logs">;
+
+const saveDigest = (thread: Thread, state: State) => thread.save(thread.next(set("seen", text(digest(state)))));
+
 /** Saves an edit on top of any version. */
-function put(thread: Thread, edit: Edit) {
-  return thread.call(checkpoints.Save, { thread: thread.name, requestId: newId(), diff: { edits: [edit] } });
+function put(thread: Thread, edit: Edit, fields: SaveRequest = {}) {
+  return thread.call(checkpoints.Save, { thread: thread.name, requestId: newId(), diff: { edits: [edit] }, ...fields });
 }
 
 /** Returns the SHA-256 of the state's canonical form. */
-function digest({ slots, logs }: Pick<Awaited<ReturnType<Thread["hydrate"]>>, "slots" | "logs">): string {
+function digest({ slots, logs }: State): string {
   const fields: (string | number | Uint8Array)[] = [];
   const value = ({ mediaType, content, data, number, blob }: Value__Output): void => {
     fields.push(mediaType, content ?? "", data ?? number ?? blob?.sha256 ?? "");

@@ -2,28 +2,82 @@
 import { newId, type Thread } from "./client.js";
 import type { Edit } from "./generated/stateward/v1/Edit.js";
 import type { WriteResponse__Output } from "./generated/stateward/v1/WriteResponse.js";
+import type { WriterSave } from "./generated/stateward/v1/WriterSave.js";
+import { repeat } from "./retry.js";
+
+type Call = ReturnType<Thread["writers"]["Write"]>;
+type Frame = WriterSave & { edit: Edit };
 
 /**
- * Saves each edit as one version. The stream holds the lease, so frames are sent before the answers to earlier ones
- * come. Returns the first and the last version.
+ * Saves each edit as one version. The edits must fit any state. The stream holds the lease, so frames are sent before the
+ * answers to earlier ones come. Returns the first and the last version.
  */
-export async function stream(thread: Thread, frames: Edit[]): Promise<{ first: number; last: string }> {
-  const call = thread.write();
-  const answers: AsyncIterator<WriteResponse__Output> = call[Symbol.asyncIterator]();
-  call.write({ open: { thread: thread.name, holder: thread.holder, term: { seconds: 1 }, requestId: newId() } });
-  const { opened } = (await answers.next()).value;
-  for (const [index, edit] of frames.entries()) {
-    const fields = { thread: "", leaseToken: opened.lease.token, expectedDigest: undefined };
-    const save = { ...thread.next(edit), ...fields, expectedVersion: Number(opened.lastVersion) + index };
-    call.write({ save: { frame: index + 1, save } });
+export async function stream(thread: Thread, edits: Edit[]): Promise<{ first: number; last: string }> {
+  const writer = new Writer(thread, edits);
+  await repeat(() => writer.run());
+  return { first: writer.first!, last: thread.version };
+}
+
+/** The frames of a stream, across all its connections. */
+class Writer {
+  first?: number;
+  readonly #opening;
+  #token?: string;
+  #number = 0; // of the last frame
+  #sent: Frame[] = []; // not answered yet
+  #refused: Edit[]; // to be sent anew
+
+  constructor(readonly thread: Thread, edits: Edit[]) {
+    this.#opening = { thread: thread.name, holder: thread.holder, term: { seconds: 1 }, requestId: newId() };
+    this.#refused = edits;
   }
-  for (const _ of frames) {
-    const { saved, refused } = (await answers.next()).value;
-    if (refused) throw new Error(`${refused.reasonName}: ${refused.message}`);
-    thread.version = saved.save.version;
-    thread.digest = saved.save.digest;
+
+  /** Runs one connection, until every frame is answered. */
+  async run(): Promise<void> {
+    const call = this.thread.writers.Write();
+    try {
+      call.write({ open: this.#opening }); // the same lease as before
+      for await (const answer of call as AsyncIterable<WriteResponse__Output>) {
+        this.#take(call, answer);
+        if (!this.#sent.length && !this.#refused.length) call.end();
+      } // the daemon has taken the lease back when it ends the stream
+    } finally {
+      call.cancel(); // a stream that was not ended keeps its lease for a term
+    }
   }
-  call.end();
-  await answers.next(); // the daemon has taken the lease back when it ends the stream
-  return { first: Number(opened.lastVersion) + 1, last: thread.version };
+
+  #take(call: Call, { opened, saved, refused, reset }: WriteResponse__Output): void {
+    if (opened) {
+      const { token } = opened.lease!;
+      if (this.#token && this.#token !== token) throw new Error("the lease was lost: another writer may have saved");
+      this.#token = token;
+      this.first ??= Number(opened.lastVersion) + 1;
+      // Nothing that follows a refused frame was saved. Else what was not answered is sent again, the same.
+      if (this.#refused.length) this.#refused.push(...this.#sent.splice(0).map(({ edit }) => edit));
+      for (const { edit, ...save } of this.#sent) call.write({ save });
+      this.#sendAnew(call, Number(opened.lastVersion));
+    } else if (saved) { // frames are answered in order
+      this.#sent.shift();
+      this.thread.version = saved.save!.version;
+      this.thread.digest = saved.save!.digest;
+    } else if (refused) {
+      if (!["VERSION_MISMATCH", "WRITER_ABORTED"].includes(refused.reasonName)) {
+        throw new Error(`${refused.reasonName}: ${refused.message}`);
+      }
+      if (!this.#refused.length) call.write({ reset: {} }); // until the reset, the daemon refuses every frame
+      this.#refused.push(this.#sent.shift()!.edit);
+    } else if (reset) {
+      this.#sendAnew(call, Number(reset.lastVersion));
+    }
+  }
+
+  /** Sends the refused edits as new frames on top of a version. */
+  #sendAnew(call: Call, version: number): void {
+    for (const edit of this.#refused.splice(0)) {
+      const fields = { thread: "", leaseToken: this.#token, expectedDigest: undefined, expectedVersion: version++ };
+      const save = { frame: ++this.#number, save: { ...this.thread.next(edit), ...fields } };
+      this.#sent.push({ ...save, edit });
+      call.write({ save });
+    }
+  }
 }

@@ -49,8 +49,15 @@ def test_a_save_is_applied_once_while_the_daemon_is_killed(program: Path, langua
 
 def test_it_conforms_where_a_fault_would_be_silent(program: Path) -> None:
     """It joins pages and pieces as they were, and repeats a save as it was. `make examples` plays all scenarios."""
-    scenarios = ["advance/conflict-after-loss", "advance/lost-answer", "advance/split-logs", "advance/split-values"]
+    scenarios = ["advance/cut-save", "advance/split-logs", "advance/split-values", "effect/uncertain", "writer/cut"]
     assert script.conform(program, *scenarios) == len(scenarios)
+
+
+def test_the_agent_itself_is_short(language: str) -> None:
+    """What every client needs stands beside the agent, in files to copy. The agent itself has at most 150 lines."""
+    sources = (building.REPOSITORY / "examples" / language).rglob("*")
+    (agent,) = [source for source in sources if re.fullmatch(r"agent\.(go|rs|ts|java)", source.name.lower())]
+    assert len(agent.read_text().splitlines()) <= 150
 
 
 def test_the_page_runs_it_by_hand() -> None:

@@ -2,14 +2,15 @@
 
 mod client;
 mod conformance;
-mod effect;
 mod retry;
+mod streams;
+mod work;
 mod writer;
 
 use std::env;
 use std::error::Error;
+use std::time::Duration;
 
-use prost_types::Duration;
 use sha2::{Digest, Sha256};
 
 use client::v1::{self, edit};
@@ -49,37 +50,29 @@ async fn begin(thread: &mut Thread) -> Result {
     }
 
     // A conflict is resolved on the newest state: read it, make the change again, save again.
-    let state = thread.hydrate().await?;
-    let words = text(&format!("message {}", state.logs["messages"].entries.len()));
-    let again = thread.next(vec![add("messages", vec![words])]);
+    let known = thread.hydrate().await?.logs["messages"].entries.len();
+    let again = thread.next(vec![add("messages", vec![text(&format!("message {known}"))])]);
     println!("resolved as version {}", thread.save(&again).await?.version);
     let replay = thread.save(&again).await?;
     if replay.replayed {
         println!("replayed version {}", replay.version);
     }
 
-    let request = v1::AcquireLeaseRequest {
-        thread: thread.name.clone(),
-        holder: Some(thread.holder.clone()),
-        term: Some(Duration { seconds: 60, nanos: 0 }),
-        request_id: new_id(),
-        ..Default::default()
-    };
-    let acquired = retry(&request, async |request| thread.leases.clone().acquire_lease(request).await).await?;
-    let token = acquired.lease.unwrap_or_default().token;
-    if let Err(status) = thread.save(&thread.next(vec![set("lease", text("free"))])).await {
-        println!("refused {}", explain(&status).0);
-    }
-    let held = v1::SaveRequest { lease_token: token, ..thread.next(vec![set("lease", text("held"))]) };
-    println!("leased version {}", thread.save(&held).await?.version);
-    let request = v1::ReleaseLeaseRequest { thread: thread.name.clone(), token, ..Default::default() };
-    retry(&request, async |request| thread.leases.clone().release_lease(request).await).await?;
+    let name = thread.name.clone();
+    work::holding(thread, &name, Duration::from_secs(60), async |thread, lease| {
+        if let Err(status) = thread.save(&thread.next(vec![set("lease", text("free"))])).await {
+            println!("refused {}", explain(&status).0);
+        }
+        let held = v1::SaveRequest { lease_token: lease.token, ..thread.next(vec![set("lease", text("held"))]) };
+        println!("leased version {}", thread.save(&held).await?.version);
+        Ok(())
+    })
+    .await?;
 
     let frames = (1..=10).map(|number| add("messages", vec![text(&format!("frame {number}"))])).collect();
     let (first, last) = writer::stream(thread, frames).await?;
     println!("streamed versions {first} to {last}");
-
-    effect::pay(thread).await?;
+    pay(thread).await?;
 
     let document: String = (0..1 << 19).map(|number| format!("{number:08}")).collect();
     let pages: Vec<_> = (0..32).map(|number| format!("{number:08}").repeat(8192).into_bytes()).collect();
@@ -94,6 +87,16 @@ async fn begin(thread: &mut Thread) -> Result {
     ask.question = Some(v1::Question { prompt: "Book the room?".into(), answer_schema: String::new() });
     println!("waiting at version {}", thread.save(&ask).await?.version);
     std::future::pending().await // until it is killed
+}
+
+/// Pays unless an earlier run has paid.
+async fn pay(thread: &Thread) -> Result {
+    let bank = async |_idempotency_key: &str| text("receipt 17"); // here an agent calls its bank
+    let check = async |_idempotency_key: &str| None; // and here it asks whether it has paid
+    let (receipt, state) = work::call_once(thread, "booking", "pay", bank, check).await?;
+    let words = if state == v1::EffectState::New { "paid" } else { str::from_utf8(data(&receipt))? };
+    println!("effect {}: {words}", state.as_str_name().trim_start_matches("EFFECT_STATE_"));
+    Ok(())
 }
 
 async fn answer(thread: &Thread) -> Result {
@@ -117,7 +120,7 @@ async fn resume(thread: &mut Thread) -> Result {
     state.logs["pages"].entries.iter().for_each(|page| all.extend(data(page)));
     let (pages, bytes, sha256) = (state.pages, all.len(), Sha256::digest(&all));
     println!("hydrated version {} in {pages} pages: {bytes} bytes, sha256 {sha256:x}", thread.version);
-    effect::pay(thread).await?;
+    pay(thread).await?;
     let mut booked = thread.next(vec![add("messages", vec![text("booked")])]);
     booked.set_status(v1::Status::Completed);
     for signal in state.signals.into_iter().filter(|signal| signal.wait_id == "approve-room") {
@@ -132,8 +135,7 @@ async fn resume(thread: &mut Thread) -> Result {
 async fn count(thread: &mut Thread) -> Result {
     let (mut counted, mut replayed) = (0, 0);
     for number in 1..=400 {
-        let one = edit::Edit::AddNumber(v1::AddNumber { slot: "count".into(), delta: 1 });
-        let mut request = thread.next(vec![one]);
+        let mut request = thread.next(vec![edit::Edit::AddNumber(v1::AddNumber { slot: "count".into(), delta: 1 })]);
         request.thread = format!("{}-count", thread.name);
         (request.expected_version, request.expected_digest) = (None, vec![]);
         let saved = thread.save(&request).await?;

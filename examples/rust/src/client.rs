@@ -7,10 +7,13 @@ use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::retry::retry;
+use v1::blob_service_client::BlobServiceClient;
 use v1::checkpoint_service_client::CheckpointServiceClient;
 use v1::effect_service_client::EffectServiceClient;
 use v1::lease_service_client::LeaseServiceClient;
+use v1::record_service_client::RecordServiceClient;
 use v1::signal_service_client::SignalServiceClient;
+use v1::thread_service_client::ThreadServiceClient;
 use v1::writer_service_client::WriterServiceClient;
 use v1::{edit, save_request, value, value_chunk};
 
@@ -28,10 +31,13 @@ pub struct Thread {
     pub holder: v1::Holder,
     pub version: i64,
     pub digest: Vec<u8>,
+    pub blobs: BlobServiceClient<Channel>,
     pub checkpoints: CheckpointServiceClient<Channel>,
     pub effects: EffectServiceClient<Channel>,
     pub leases: LeaseServiceClient<Channel>,
+    pub records: RecordServiceClient<Channel>,
     pub signals: SignalServiceClient<Channel>,
+    pub threads: ThreadServiceClient<Channel>,
     pub writers: WriterServiceClient<Channel>,
 }
 
@@ -40,6 +46,8 @@ pub struct Thread {
 pub struct Hydrated {
     pub slots: HashMap<String, v1::Value>,
     pub logs: HashMap<String, v1::Log>,
+    pub version: i64,
+    pub digest: Vec<u8>,
     pub signals: Vec<v1::Signal>,
     pub pages: usize,
 }
@@ -55,10 +63,13 @@ impl Thread {
             holder: v1::Holder { name: "agent".into(), incarnation: new_id() },
             version: 0,
             digest: Vec::new(),
+            blobs: BlobServiceClient::new(channel.clone()),
             checkpoints: CheckpointServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES),
             effects: EffectServiceClient::new(channel.clone()),
             leases: LeaseServiceClient::new(channel.clone()),
+            records: RecordServiceClient::new(channel.clone()),
             signals: SignalServiceClient::new(channel.clone()),
+            threads: ThreadServiceClient::new(channel.clone()),
             writers: WriterServiceClient::new(channel),
         })
     }
@@ -86,18 +97,39 @@ impl Thread {
 
     /// Reads the head, joins its pages, and remembers its version. Returns the signals that wait, too.
     pub async fn hydrate(&mut self) -> Result<Hydrated, Status> {
+        self.hydrate_since(&Hydrated::default()).await
+    }
+
+    /// Reads what has changed since a state that was read whole, and returns the state of the head.
+    pub async fn hydrate_since(&mut self, known: &Hydrated) -> Result<Hydrated, Status> {
         let mut all = Hydrated::default();
         let mut pieces = Vec::new();
-        let mut request = v1::HydrateRequest { thread: self.name.clone(), include_signals: true, ..Default::default() };
+        let mut request = v1::HydrateRequest {
+            thread: self.name.clone(),
+            include_signals: true,
+            known_version: known.version,
+            known_digest: known.digest.clone(),
+            ..Default::default()
+        };
         loop {
             let page = retry(&request, async |request| self.checkpoints.clone().hydrate(request).await).await?;
+            if all.pages == 0 && page.base_version != 0 {
+                // Else the answer is the whole state.
+                (all.slots, all.logs) = (known.slots.clone(), known.logs.clone());
+            }
+            all.slots.retain(|name, _| !page.removed_slots.contains(name));
+            all.logs.retain(|name, _| !page.removed_logs.contains(name));
             all.pages += 1;
             all.signals.extend(page.signals);
             let state = page.state.unwrap_or_default();
             all.slots.extend(state.slots);
             for (name, part) in state.logs {
                 match all.logs.entry(name) {
-                    Entry::Occupied(mut log) => log.get_mut().entries.extend(part.entries),
+                    Entry::Occupied(mut log) => {
+                        // It goes on.
+                        log.get_mut().entries.extend(part.entries);
+                        log.get_mut().rewritten_version = part.rewritten_version;
+                    }
                     Entry::Vacant(place) => drop(place.insert(part)),
                 }
             }
@@ -117,7 +149,8 @@ impl Thread {
             request.page_token = page.next_page_token;
             if request.page_token.is_empty() {
                 let head = page.checkpoint.unwrap_or_default();
-                (self.version, self.digest) = (head.version, head.digest);
+                (self.version, self.digest) = (head.version, head.digest.clone());
+                (all.version, all.digest) = (head.version, head.digest);
                 return Ok(all);
             }
         }

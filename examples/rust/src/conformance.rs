@@ -2,72 +2,206 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
+use tokio::time::sleep;
 use tonic::Status;
 
-use crate::client::v1::{self, edit, save_request, value};
+use crate::client::v1::{self, edit, event, value};
 use crate::client::{Hydrated, Thread, data, new_id, set, text};
-use crate::retry::{explain, retry};
+use crate::retry::{explain, has_reason, retry};
+use crate::work::{Held, call_once, get_records, holding, list_keys, put_record};
+use crate::{streams, writer};
 
 /// Runs a scenario. Returns the exit code: 77 if this client does not have its procedure.
 pub async fn conform(target: &str, scenario: &str) -> Result<i32, Box<dyn Error>> {
-    let mut thread = Thread::open(target, &format!("conformance/{scenario}"))?;
-    match scenario.split('/').next() {
-        Some("advance") => advance(&mut thread).await?,
-        Some("splice") => splice(&mut thread).await?,
-        Some("count") => count(&thread).await?,
+    let thread = &mut Thread::open(target, &format!("conformance/{scenario}"))?;
+    let done = match scenario.split('/').next() {
+        Some("advance") => advance(thread).await,
+        Some("since") => since(thread).await,
+        Some("splice") => splice(thread).await,
+        Some("count") => count(thread).await,
+        Some("watch") => watch(thread).await,
+        Some("write-blob") => write_blob(thread).await,
+        Some("read-blob") => read_blob(thread).await,
+        Some("writer") => {
+            let frames = ["1", "2", "3", "4"].map(|words| set("seen", text(words)));
+            writer::stream(thread, frames.into()).await.map(drop)
+        }
+        Some("lease") => lease(thread).await,
+        Some("guard") => guard(thread).await,
+        Some("effect") => effect(thread).await,
+        Some("ask") => ask(thread).await,
+        Some("answer") => answer(thread).await,
+        Some("record") => record(thread).await,
+        Some("records") => records(thread).await,
         _ => return Ok(77),
+    };
+    if let Err(status) = done {
+        put(thread, set("error", text(&reason(&status)))).await?;
     }
     Ok(0)
 }
 
 async fn advance(thread: &mut Thread) -> Result<(), Status> {
     loop {
-        match save_digest(thread).await {
-            Ok(()) => return Ok(()),
-            Err(status) if reason(&status) == "VERSION_MISMATCH" => {} // read the new head, and save on top of it
-            Err(status) => return put(thread, set("error", text(&reason(&status)))).await.map(drop),
+        let state = match thread.hydrate().await {
+            Err(status) if has_reason(&status, "THREAD_NOT_FOUND") => Hydrated::default(), // a new thread
+            read => read?,
+        };
+        match save_digest(thread, &state).await {
+            Err(status) if has_reason(&status, "VERSION_MISMATCH") => {} // read the new head, and save on top of it
+            done => return done,
         }
     }
 }
 
-async fn splice(thread: &mut Thread) -> Result<(), Box<dyn Error>> {
+async fn since(thread: &mut Thread) -> Result<(), Status> {
+    let known = thread.hydrate().await?;
+    let state = thread.hydrate_since(&known).await?;
+    save_digest(thread, &state).await
+}
+
+async fn splice(thread: &mut Thread) -> Result<(), Status> {
     let state = thread.hydrate().await?;
     let text = data(&state.slots["text"]);
-    let offset = text.windows(5).position(|bytes| bytes == b"Paris").ok_or("no Paris")?;
+    let offset = text.windows(5).position(|bytes| bytes == b"Paris").expect("Paris is in it");
     let splices = vec![v1::Splice { offset: offset as i64, delete: 5, insert: b"Rome".into() }];
     let base_sha256 = Sha256::digest(text).to_vec();
     let edit = edit::Edit::SpliceSlot(v1::SpliceSlot { slot: "text".into(), base_sha256, splices });
-    thread.save(&thread.next(vec![edit])).await?;
-    Ok(())
+    thread.save(&thread.next(vec![edit])).await.map(drop)
 }
 
-async fn count(thread: &Thread) -> Result<(), Status> {
+async fn count(thread: &mut Thread) -> Result<(), Status> {
     let delta = 9_007_199_254_740_993;
-    let added = put(thread, edit::Edit::AddNumber(v1::AddNumber { slot: "count".into(), delta })).await?;
-    put(thread, set("seen", text(&added.numbers["count"].to_string()))).await.map(drop)
+    let edit = edit::Edit::AddNumber(v1::AddNumber { slot: "count".into(), delta });
+    let added = thread.save(&any_version(thread, edit)).await?;
+    put(thread, set("seen", text(&added.numbers["count"].to_string()))).await
 }
 
-/// Saves the digest of the state, or of the empty state of a new thread.
-async fn save_digest(thread: &mut Thread) -> Result<(), Status> {
-    let state = match thread.hydrate().await {
-        Err(status) if reason(&status) == "THREAD_NOT_FOUND" => Hydrated::default(),
-        read => read?,
+async fn watch(thread: &mut Thread) -> Result<(), Status> {
+    let mut seen = Vec::new();
+    streams::watch(thread, 0, |event| {
+        seen.push(event.sequence.to_string());
+        !matches!(event.what, Some(event::What::Checkpoint(saved)) if saved.status() == v1::Status::Completed)
+    })
+    .await?;
+    put(thread, set("seen", text(&seen.join(",")))).await
+}
+
+async fn write_blob(thread: &mut Thread) -> Result<(), Status> {
+    let bytes: Vec<u8> = (0..2_500_000).map(|place| (place % 251) as u8).collect();
+    let blob = streams::write_blob(thread, &bytes).await?;
+    let content = Some(value::Content::Blob(blob));
+    put(thread, set("file", v1::Value { media_type: "application/octet-stream".into(), content })).await
+}
+
+async fn read_blob(thread: &mut Thread) -> Result<(), Status> {
+    let mut state = thread.hydrate().await?;
+    let Some(value::Content::Blob(blob)) = state.slots.remove("file").and_then(|file| file.content) else {
+        return Err(Status::internal("the slot is no blob"));
     };
-    thread.save(&thread.next(vec![set("seen", text(&digest(&state)))])).await.map(drop)
+    let bytes = streams::read_blob(thread, blob).await?;
+    let seen = set("seen", text(&format!("{:x}", Sha256::digest(bytes))));
+    thread.save(&thread.next(vec![seen])).await.map(drop)
+}
+
+async fn lease(thread: &mut Thread) -> Result<(), Status> {
+    let name = thread.name.clone();
+    let done = holding(thread, &name, Duration::from_secs(1), async |thread, lease| {
+        sleep(Duration::from_millis(1200)).await;
+        if lease.lost.get().is_none() {
+            let save = any_version(thread, set("seen", text("held")));
+            thread.save(&v1::SaveRequest { lease_token: lease.token, ..save }).await?;
+        }
+        Ok(())
+    });
+    match done.await {
+        Err(status) if has_reason(&status, "LEASE_HELD") => Ok(()), // another holder has the thread
+        done => done,
+    }
+}
+
+async fn guard(thread: &mut Thread) -> Result<(), Status> {
+    let lock = format!("locks/{}", thread.name);
+    let save = async |thread: &mut Thread, lease: &Held| {
+        let guard = Some(v1::LeaseGuard { thread: lock.clone(), token: lease.token });
+        let save = v1::SaveRequest { guard, ..any_version(thread, set("seen", text("guarded"))) };
+        thread.save(&save).await.map(drop)
+    };
+    holding(thread, &lock, Duration::from_secs(30), save).await
+}
+
+async fn effect(thread: &mut Thread) -> Result<(), Status> {
+    let (tool, check) = (async |_: &str| text("paid"), async |_: &str| Some(text("found")));
+    let (value, _) = call_once(thread, "", "pay", tool, check).await?;
+    put(thread, set("seen", value)).await
+}
+
+async fn ask(thread: &mut Thread) -> Result<(), Status> {
+    thread.hydrate().await?;
+    let mut question = v1::SaveRequest { wait_id: "budget".into(), ..thread.next(vec![]) };
+    question.set_status(v1::Status::Waiting);
+    question.question = Some(v1::Question { prompt: "May it cost 300?".into(), answer_schema: String::new() });
+    thread.save(&question).await?;
+    loop {
+        let state = thread.hydrate().await?;
+        if let Some(answer) = state.signals.into_iter().find(|signal| signal.wait_id == "budget") {
+            let mut save = thread.next(vec![set("seen", answer.payload.unwrap_or_default())]);
+            save.ack_signals.push(answer.signal_id); // in the save that uses the answer
+            return thread.save(&save).await.map(drop);
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn answer(thread: &mut Thread) -> Result<(), Status> {
+    let request = v1::SendSignalRequest {
+        thread: thread.name.clone(),
+        name: "answer".into(),
+        wait_id: "budget".into(),
+        payload: Some(text("yes")),
+        request_id: new_id(),
+        ..Default::default()
+    };
+    retry(&request, async |request| thread.signals.clone().send_signal(request).await).await.map(drop)
+}
+
+async fn record(thread: &mut Thread) -> Result<(), Status> {
+    loop {
+        let found = get_records(thread, vec!["count".into()]).await?.remove("count").unwrap_or_default();
+        let words = String::from_utf8_lossy(data(found.value.as_ref().unwrap_or(&v1::Value::default()))).into_owned();
+        let number = words.parse::<i64>().unwrap_or(0) + 1; // 1 if there is no record
+        match put_record(thread, "count", text(&number.to_string()), found.revision).await {
+            Err(status) if has_reason(&status, "RECORD_CONFLICT") => {}
+            done => return done,
+        }
+    }
+}
+
+async fn records(thread: &mut Thread) -> Result<(), Status> {
+    let keys = list_keys(thread, "users/").await?;
+    let found = get_records(thread, keys.clone()).await?;
+    let seen = keys.iter().filter_map(|key| {
+        let words = String::from_utf8_lossy(data(found.get(key)?.value.as_ref()?)).into_owned();
+        Some(format!("{key}={words}"))
+    });
+    put(thread, set("seen", text(&seen.collect::<Vec<_>>().join(",")))).await
+}
+
+async fn save_digest(thread: &mut Thread, state: &Hydrated) -> Result<(), Status> {
+    (thread.version, thread.digest) = (state.version, state.digest.clone());
+    thread.save(&thread.next(vec![set("seen", text(&digest(state)))])).await.map(drop)
 }
 
 /// Saves an edit on top of any version.
-async fn put(thread: &Thread, edit: edit::Edit) -> Result<v1::SaveResponse, Status> {
-    let edits = vec![v1::Edit { edit: Some(edit) }];
-    let request = v1::SaveRequest {
-        thread: thread.name.clone(),
-        request_id: new_id(),
-        content: Some(save_request::Content::Diff(v1::Diff { edits })),
-        ..Default::default()
-    };
-    retry(&request, async |request| thread.checkpoints.clone().save(request).await).await
+async fn put(thread: &mut Thread, edit: edit::Edit) -> Result<(), Status> {
+    thread.save(&any_version(thread, edit)).await.map(drop)
+}
+
+fn any_version(thread: &Thread, edit: edit::Edit) -> v1::SaveRequest {
+    v1::SaveRequest { expected_version: None, expected_digest: vec![], ..thread.next(vec![edit]) }
 }
 
 /// Returns the daemon's reason, or else the name of the status code, such as NOT_FOUND.

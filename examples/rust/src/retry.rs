@@ -12,31 +12,38 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// Sends a request until it is answered: tonic reads no service config, so its retry policy is this loop. A write
-/// carries a request id, so the daemon applies it once.
+/// Sends a request until it is answered. A write carries a request id, so the daemon applies it once.
 pub async fn retry<Q: Clone, A>(
     message: &Q,
     call: impl AsyncFn(Request<Q>) -> Result<Response<A>, Status>,
 ) -> Result<A, Status> {
-    let end = Instant::now() + RETRY_TIMEOUT;
-    let mut backoff = MIN_PAUSE;
-    loop {
+    repeat(async || {
         let mut request = Request::new(message.clone());
         request.set_timeout(CALL_TIMEOUT);
-        let status = match call(request).await {
-            Ok(answer) => return Ok(answer.into_inner()),
+        Ok(call(request).await?.into_inner())
+    })
+    .await
+}
+
+/// Repeats an attempt until it succeeds, fails for good, or the time is over: tonic reads no service config, so its retry
+/// policy is this loop.
+pub async fn repeat<A>(mut attempt: impl AsyncFnMut() -> Result<A, Status>) -> Result<A, Status> {
+    let end = Instant::now() + RETRY_TIMEOUT;
+    for number in 0.. {
+        let status = match attempt().await {
+            Ok(answer) => return Ok(answer),
             Err(status) => status,
         };
-        match pause_after(&status, backoff) {
+        match pause_after(&status, number) {
             Some(pause) if Instant::now() + pause < end => tokio::time::sleep(pause).await,
             _ => return Err(status),
         }
-        backoff = (backoff * 2).min(MAX_PAUSE);
     }
+    unreachable!()
 }
 
 /// Returns how long to wait before another attempt; none if the error is final.
-fn pause_after(status: &Status, backoff: Duration) -> Option<Duration> {
+pub fn pause_after(status: &Status, attempt: u32) -> Option<Duration> {
     let (reason, facts) = explain(status);
     if let Some(free_in_s) = facts.get("free_in_s").filter(|_| reason == "NOT_OWNER") {
         return Some(Duration::try_from_secs_f64(free_in_s.parse().ok()?).ok()?.max(MIN_PAUSE));
@@ -49,6 +56,7 @@ fn pause_after(status: &Status, backoff: Duration) -> Option<Duration> {
     }
     let told = status.get_details_retry_info().and_then(|info| info.retry_delay);
     // Many clients that lost the same daemon do not come back all at once.
+    let backoff = (MIN_PAUSE * 2u32.pow(attempt.min(5))).min(MAX_PAUSE);
     Some(told.unwrap_or_else(|| backoff.mul_f64(0.5 + f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 512.0)))
 }
 
@@ -59,4 +67,8 @@ pub fn explain(status: &Status) -> (String, HashMap<String, String>) {
         Some(info) if info.domain == "stateward" => (info.reason, info.metadata),
         _ => Default::default(),
     }
+}
+
+pub fn has_reason(status: &Status, reason: &str) -> bool {
+    explain(status).0 == reason
 }

@@ -3,11 +3,11 @@ package com.example.agent;
 import static com.example.agent.Values.*;
 
 import com.google.protobuf.ByteString;
-import com.google.protobuf.Duration;
 import com.google.rpc.ErrorInfo;
 import com.stateward.v1.*;
 import java.security.MessageDigest;
 import java.util.HexFormat;
+import java.util.Optional;
 import java.util.concurrent.CountDownLatch;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
@@ -54,14 +54,11 @@ final class Agent {
       say("replayed version %d", replay.getVersion());
     }
 
-    Lease lease = client.leases.acquireLease(AcquireLeaseRequest.newBuilder()
-        .setThread(client.thread).setHolder(client.holder).setRequestId(Client.newId())
-        .setTerm(Duration.newBuilder().setSeconds(60)).build()).getLease();
-    say("refused %s", client.refusalOf(client.next(set("lease", text("free")))).getReason());
-    var held = client.next(set("lease", text("held"))).setLeaseToken(lease.getToken());
-    say("leased version %d", client.save(held).getVersion());
-    client.leases.releaseLease(
-        ReleaseLeaseRequest.newBuilder().setThread(client.thread).setToken(lease.getToken()).build());
+    Work.holding(client, client.thread, 60, lease -> {
+      say("refused %s", client.refusalOf(client.next(set("lease", text("free")))).getReason());
+      var held = client.next(set("lease", text("held"))).setLeaseToken(lease.token());
+      say("leased version %d", client.save(held).getVersion());
+    });
 
     long first = Writer.stream(client, IntStream.rangeClosed(1, 10)
         .mapToObj(each -> add("messages", text("frame " + each))).toArray(Edit[]::new));
@@ -82,26 +79,22 @@ final class Agent {
 
   /** Pays unless an earlier run has paid. */
   private void pay() {
-    BeginEffectResponse begun = client.effects.beginEffect(BeginEffectRequest.newBuilder()
-        .setThread(client.thread).setAnchor("booking").setKey("pay").setHolder(client.holder)
-        .setRequestId(Client.newId()).build());
-    switch (begun.getState()) {
-      case EFFECT_STATE_NEW -> { // here an agent calls its bank, with begun.getIdempotencyKey()
-        client.effects.completeEffect(CompleteEffectRequest.newBuilder()
-            .setThread(client.thread).setAnchor("booking").setKey("pay").setClaimToken(begun.getClaimToken())
-            .setState(EffectState.EFFECT_STATE_DONE).setValue(text("receipt 17")).build());
-        say("effect NEW: paid");
-      }
-      case EFFECT_STATE_DONE -> say("effect DONE: %s", words(begun.getEffect().getEffect().getValue()));
-      // UNCERTAIN: an agent asks its bank whether it has paid
-      default -> throw new IllegalStateException("effect " + begun.getState());
+    var bank = new Work.Tool(
+        idempotencyKey -> text("receipt 17"), // here an agent calls its bank
+        idempotencyKey -> Optional.empty()); // and here it asks whether it has paid
+    Work.Called paid = Work.callOnce(client, "booking", "pay", bank);
+    if (paid.state() == EffectState.EFFECT_STATE_NEW) {
+      say("effect NEW: paid");
+    } else {
+      say("effect %s: %s", paid.state().name().substring("EFFECT_STATE_".length()), words(paid.result()));
     }
   }
 
   private void answer() {
-    client.signals.sendSignal(SendSignalRequest.newBuilder()
+    var request = SendSignalRequest.newBuilder()
         .setThread(client.thread).setName("approve").setPayload(text("yes")).setSender("ana")
-        .setWaitId("approve-room").setRequestId(Client.newId()).build());
+        .setWaitId("approve-room").setRequestId(Client.newId()).build();
+    Retry.repeat(() -> client.signals().sendSignal(request));
     say("answered approve-room");
   }
 
@@ -129,8 +122,8 @@ final class Agent {
     SaveResponse last = null;
     int replayed = 0;
     for (int number = 1; number <= 400; number++) {
-      last = client.checkpoints.save(client.next(add)
-          .setThread(client.thread + "-count").clearExpectedVersion().clearExpectedDigest().build());
+      last = client.save(client.next(add)
+          .setThread(client.thread + "-count").clearExpectedVersion().clearExpectedDigest());
       replayed += last.getReplayed() ? 1 : 0;
       if (number % 100 == 0) {
         say("saved %d", number);

@@ -2,28 +2,24 @@ package com.example.agent;
 
 import com.google.gson.Gson;
 import com.google.protobuf.ByteString;
-import com.google.protobuf.InvalidProtocolBufferException;
 import com.google.rpc.ErrorInfo;
 import com.stateward.v1.*;
 import io.grpc.Grpc;
 import io.grpc.InsecureChannelCredentials;
 import io.grpc.ManagedChannel;
 import io.grpc.StatusRuntimeException;
-import io.grpc.protobuf.StatusProto;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.*;
+import java.util.concurrent.TimeUnit;
 
 /**
- * What every client needs beside the generated stubs: a channel, request ids, the reasons of errors, and pages. It also
- * remembers the version of the thread that the agent builds on.
+ * What every client needs beside the generated stubs: a channel, request ids, and pages. It also remembers the version of
+ * the thread that the agent builds on.
  */
 final class Client {
-  final CheckpointServiceGrpc.CheckpointServiceBlockingStub checkpoints;
-  final EffectServiceGrpc.EffectServiceBlockingStub effects;
-  final LeaseServiceGrpc.LeaseServiceBlockingStub leases;
-  final SignalServiceGrpc.SignalServiceBlockingStub signals;
+  private static final int CALL_SECONDS = 5;
   final ManagedChannel channel;
   final String thread;
   final Holder holder = Holder.newBuilder().setName("agent").setIncarnation(newId()).build();
@@ -47,11 +43,33 @@ final class Client {
         channel.resetConnectBackoff();
       }
     }, 1000, 1000);
-    checkpoints = CheckpointServiceGrpc.newBlockingStub(channel);
-    effects = EffectServiceGrpc.newBlockingStub(channel);
-    leases = LeaseServiceGrpc.newBlockingStub(channel);
-    signals = SignalServiceGrpc.newBlockingStub(channel);
     this.thread = thread;
+  }
+
+  // Each attempt of a call takes its stub anew, for its deadline.
+
+  CheckpointServiceGrpc.CheckpointServiceBlockingStub checkpoints() {
+    return CheckpointServiceGrpc.newBlockingStub(channel).withDeadlineAfter(CALL_SECONDS, TimeUnit.SECONDS);
+  }
+
+  EffectServiceGrpc.EffectServiceBlockingStub effects() {
+    return EffectServiceGrpc.newBlockingStub(channel).withDeadlineAfter(CALL_SECONDS, TimeUnit.SECONDS);
+  }
+
+  LeaseServiceGrpc.LeaseServiceBlockingStub leases() {
+    return LeaseServiceGrpc.newBlockingStub(channel).withDeadlineAfter(CALL_SECONDS, TimeUnit.SECONDS);
+  }
+
+  RecordServiceGrpc.RecordServiceBlockingStub records() {
+    return RecordServiceGrpc.newBlockingStub(channel).withDeadlineAfter(CALL_SECONDS, TimeUnit.SECONDS);
+  }
+
+  SignalServiceGrpc.SignalServiceBlockingStub signals() {
+    return SignalServiceGrpc.newBlockingStub(channel).withDeadlineAfter(CALL_SECONDS, TimeUnit.SECONDS);
+  }
+
+  ThreadServiceGrpc.ThreadServiceBlockingStub threads() {
+    return ThreadServiceGrpc.newBlockingStub(channel).withDeadlineAfter(CALL_SECONDS, TimeUnit.SECONDS);
   }
 
   /** Makes a request id. All attempts of a request have the same one. */
@@ -68,7 +86,8 @@ final class Client {
 
   /** Saves, and remembers the new head. */
   SaveResponse save(SaveRequest.Builder request) {
-    SaveResponse saved = checkpoints.save(request.build());
+    SaveRequest whole = request.build();
+    SaveResponse saved = Retry.repeat(() -> checkpoints().save(whole));
     version = saved.getVersion();
     digest = saved.getDigest();
     return saved;
@@ -79,48 +98,42 @@ final class Client {
     try {
       throw new IllegalStateException("saved as version " + save(request).getVersion());
     } catch (StatusRuntimeException error) {
-      return explain(error);
+      return Retry.explain(error);
     }
   }
 
-  /**
-   * Returns why the daemon refused a call, with the facts that error_reason.proto names for the reason. The reason is
-   * empty if the error comes from gRPC itself.
-   */
-  static ErrorInfo explain(StatusRuntimeException error) {
-    try {
-      for (var detail : StatusProto.fromThrowable(error).getDetailsList()) {
-        if (detail.is(ErrorInfo.class) && detail.unpack(ErrorInfo.class).getDomain().equals("stateward")) {
-          return detail.unpack(ErrorInfo.class);
-        }
-      }
-    } catch (InvalidProtocolBufferException damaged) {
-      throw new IllegalStateException(damaged);
-    }
-    return ErrorInfo.getDefaultInstance();
+  /** A state that was read, its version, the signals that wait for the agent, and the number of pages. */
+  record Head(
+      Map<String, Value> slots, Map<String, Log> logs, Checkpoint version, List<Signal> signals, int pages) {
+    static final Head EMPTY = new Head(Map.of(), Map.of(), Checkpoint.getDefaultInstance(), List.of(), 0);
   }
-
-  /** A state that was read, the signals that wait for the agent, and the number of pages. */
-  record Head(Map<String, Value> slots, Map<String, Log.Builder> logs, List<Signal> signals, int pages) {}
 
   /** Reads the head, joins its pages, and remembers its version. */
   Head hydrate() {
+    return hydrate(Head.EMPTY);
+  }
+
+  /** Reads what has changed since a state that was read whole, and returns the state of the head. */
+  Head hydrate(Head known) {
     var slots = new HashMap<String, Value>();
-    var logs = new HashMap<String, Log.Builder>();
+    var logs = new HashMap<String, Log>();
     var waiting = new ArrayList<Signal>();
-    var request = HydrateRequest.newBuilder().setThread(thread).setIncludeSignals(true);
+    var request = HydrateRequest.newBuilder().setThread(thread).setIncludeSignals(true)
+        .setKnownVersion(known.version().getVersion()).setKnownDigest(known.version().getDigest());
     var piece = ByteString.EMPTY;
     for (int pages = 1; ; pages++) {
-      HydrateResponse page = checkpoints.hydrate(request.build());
+      HydrateResponse page = Retry.repeat(() -> checkpoints().hydrate(request.build()));
+      if (pages == 1 && page.getBaseVersion() != 0) { // else the answer is the whole state
+        slots.putAll(known.slots());
+        logs.putAll(known.logs());
+      }
+      slots.keySet().removeAll(page.getRemovedSlotsList());
+      logs.keySet().removeAll(page.getRemovedLogsList());
       waiting.addAll(page.getSignalsList());
       slots.putAll(page.getState().getSlotsMap());
-      page.getState().getLogsMap().forEach((name, part) -> {
-        if (logs.containsKey(name)) {
-          logs.get(name).addAllEntries(part.getEntriesList());
-        } else {
-          logs.put(name, part.toBuilder());
-        }
-      });
+      // A log that is there goes on.
+      page.getState().getLogsMap().forEach((name, part) -> logs.merge(name, part, (log, more) -> log.toBuilder()
+          .addAllEntries(more.getEntriesList()).setRewrittenVersion(more.getRewrittenVersion()).build()));
       if (page.hasChunk()) { // of a value that is larger than a page
         ValueChunk chunk = page.getChunk();
         piece = piece.concat(chunk.getData());
@@ -129,7 +142,7 @@ final class Client {
           if (chunk.hasSlot()) {
             slots.put(chunk.getSlot(), value);
           } else { // its page has shown the log, without this entry
-            logs.get(chunk.getLog()).addEntries(value);
+            logs.computeIfPresent(chunk.getLog(), (name, log) -> log.toBuilder().addEntries(value).build());
           }
           piece = ByteString.EMPTY;
         }
@@ -138,7 +151,7 @@ final class Client {
       if (page.getNextPageToken().isEmpty()) {
         version = page.getCheckpoint().getVersion();
         digest = page.getCheckpoint().getDigest();
-        return new Head(slots, logs, waiting, pages);
+        return new Head(slots, logs, page.getCheckpoint(), waiting, pages);
       }
     }
   }

@@ -2,39 +2,104 @@ package com.example.agent;
 
 import com.google.protobuf.Duration;
 import com.stateward.v1.*;
+import io.grpc.StatusException;
 import io.grpc.stub.BlockingClientCall;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Set;
 
-/** A writer's stream: the fastest way to save many versions. */
+/** A writer's stream: the fastest way to save many versions. It has the frames, across all its connections. */
 final class Writer {
-  private Writer() {}
+  private final Client client;
+  private final OpenWriter opening;
+  private final ArrayDeque<WriterSave> sent = new ArrayDeque<>(); // not answered yet
+  private final List<Edit> refused; // to be sent anew
+  private BlockingClientCall<WriteRequest, WriteResponse> call;
+  private long token;
+  private long number; // of the last frame
+  private long first;
+
+  private Writer(Client client, List<Edit> edits) {
+    this.client = client;
+    this.refused = new ArrayList<>(edits);
+    opening = OpenWriter.newBuilder()
+        .setThread(client.thread).setHolder(client.holder).setRequestId(Client.newId())
+        .setTerm(Duration.newBuilder().setSeconds(1)).build();
+  }
 
   /**
-   * Saves each edit as one version, and returns the first one. The stream holds the lease, so frames are sent before
-   * the answers to earlier ones come.
+   * Saves each edit as one version, and returns the first one. The edits must fit any state. The stream holds the lease,
+   * so frames are sent before the answers to earlier ones come.
    */
-  static long stream(Client client, Edit... edits) throws Exception {
-    BlockingClientCall<WriteRequest, WriteResponse> call = WriterServiceGrpc.newBlockingV2Stub(client.channel).write();
-    call.write(WriteRequest.newBuilder().setOpen(OpenWriter.newBuilder()
-        .setThread(client.thread).setHolder(client.holder).setRequestId(Client.newId())
-        .setTerm(Duration.newBuilder().setSeconds(1))).build());
-    WriterOpened opened = call.read().getOpened();
-    for (int number = 0; number < edits.length; number++) {
-      SaveRequest.Builder save = client.next(edits[number]).clearThread().clearExpectedDigest()
-          .setLeaseToken(opened.getLease().getToken()).setExpectedVersion(opened.getLastVersion() + number);
-      call.write(WriteRequest.newBuilder().setSave(WriterSave.newBuilder().setFrame(number + 1).setSave(save)).build());
-    }
-    for (Edit edit : edits) {
-      WriteResponse answer = call.read();
-      if (answer.hasRefused()) {
-        throw new IllegalStateException(answer.getRefused().getReasonName() + ": " + answer.getRefused().getMessage());
+  static long stream(Client client, Edit... edits) {
+    var writer = new Writer(client, List.of(edits));
+    return Retry.repeat(writer::run);
+  }
+
+  /** Runs one connection, until every frame is answered. */
+  private long run() throws StatusException, InterruptedException {
+    call = WriterServiceGrpc.newBlockingV2Stub(client.channel).write();
+    send(WriteRequest.newBuilder().setOpen(opening).build()); // the same lease as before
+    for (WriteResponse answer; (answer = call.read()) != null; ) {
+      switch (answer.getFrameCase()) {
+        case OPENED -> opened(answer.getOpened());
+        case SAVED -> { // frames are answered in order
+          sent.remove();
+          client.version = answer.getSaved().getSave().getVersion();
+          client.digest = answer.getSaved().getSave().getDigest();
+        }
+        case REFUSED -> refused(answer.getRefused());
+        case RESET -> sendAnew(answer.getReset().getLastVersion());
+        default -> throw new IllegalStateException("an answer to nothing");
       }
-      client.version = answer.getSaved().getSave().getVersion();
-      client.digest = answer.getSaved().getSave().getDigest();
+      if (sent.isEmpty() && refused.isEmpty()) {
+        call.halfClose(); // the daemon takes the lease back, and ends the stream
+      }
     }
-    call.halfClose();
-    if (call.read() != null) { // the daemon ends the stream when it has taken the lease back
-      throw new IllegalStateException("an answer to nothing");
+    return first;
+  }
+
+  private void opened(WriterOpened opened) throws StatusException, InterruptedException {
+    if (token != 0 && token != opened.getLease().getToken()) {
+      throw new IllegalStateException("the lease was lost: another writer may have saved");
     }
-    return opened.getLastVersion() + 1;
+    token = opened.getLease().getToken();
+    first = first == 0 ? opened.getLastVersion() + 1 : first;
+    if (!refused.isEmpty()) { // nothing that follows a refused frame was saved
+      sent.forEach(frame -> refused.addAll(frame.getSave().getDiff().getEditsList()));
+      sent.clear();
+    }
+    for (WriterSave frame : sent) { // the same again
+      send(WriteRequest.newBuilder().setSave(frame).build());
+    }
+    sendAnew(opened.getLastVersion());
+  }
+
+  private void refused(WriterRefused answer) throws StatusException, InterruptedException {
+    if (!Set.of("VERSION_MISMATCH", "WRITER_ABORTED").contains(answer.getReasonName())) {
+      throw new IllegalStateException(answer.getReasonName() + ": " + answer.getMessage());
+    }
+    if (refused.isEmpty()) { // until the reset, the daemon refuses every frame
+      send(WriteRequest.newBuilder().setReset(ResetWriter.getDefaultInstance()).build());
+    }
+    refused.addAll(sent.remove().getSave().getDiff().getEditsList());
+  }
+
+  /** Sends the refused edits as new frames on top of a version. */
+  private void sendAnew(long version) throws StatusException, InterruptedException {
+    for (Edit edit : refused) {
+      SaveRequest.Builder save = client.next(edit)
+          .clearThread().clearExpectedDigest().setLeaseToken(token).setExpectedVersion(version++);
+      var frame = WriterSave.newBuilder().setFrame(++number).setSave(save).build();
+      sent.add(frame);
+      send(WriteRequest.newBuilder().setSave(frame).build());
+    }
+    refused.clear();
+  }
+
+  /** A stream that has ended takes no more frames; read() says why it has ended. */
+  private void send(WriteRequest frame) throws StatusException, InterruptedException {
+    call.write(frame);
   }
 }

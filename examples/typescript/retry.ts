@@ -1,4 +1,6 @@
-// Why a call failed, and whether another attempt may succeed.
+// Calls that outlive a daemon that is away, and the reasons of errors.
+import { setTimeout as sleep } from "node:timers/promises";
+
 import * as grpc from "@grpc/grpc-js";
 import { loadSync, type MessageTypeDefinition } from "@grpc/proto-loader";
 
@@ -8,9 +10,29 @@ import type { Status__Output } from "./generated/google/rpc/Status.js";
 
 const options = { includeDirs: ["proto"], longs: String, defaults: true };
 const google = loadSync(["google/rpc/status.proto", "google/rpc/error_details.proto"], options);
+const RETRY_TIMEOUT_MS = 30_000;
 const MAX_PAUSE_MS = 1000;
 // A daemon that stops may end a call with CANCELLED.
-const PASSING = [grpc.status.UNAVAILABLE, grpc.status.DEADLINE_EXCEEDED, grpc.status.CANCELLED];
+const PASSING = [grpc.status.UNAVAILABLE, grpc.status.DEADLINE_EXCEEDED, grpc.status.CANCELLED, grpc.status.UNKNOWN];
+
+/** Repeats an attempt until it succeeds, fails for good, or the time is over. */
+export async function repeat<A>(attempt: () => Promise<A>): Promise<A> {
+  const end = Date.now() + RETRY_TIMEOUT_MS;
+  for (let number = 0; ; number++) {
+    try {
+      return await attempt();
+    } catch (error) {
+      const pauseMs = pauseAfter(error, number);
+      if (pauseMs === undefined || Date.now() + pauseMs > end) throw error;
+      await sleep(pauseMs);
+    }
+  }
+}
+
+/** Whether an error is that of a call. */
+export function isCallError(error: unknown): error is grpc.ServiceError {
+  return error instanceof Error && "metadata" in error && "code" in error;
+}
 
 /**
  * Returns why the daemon refused a call, the facts that error_reason.proto names for the reason, and how long to wait
@@ -38,7 +60,8 @@ function read<A>(type: string, data: Buffer): A {
 }
 
 /** Returns for how many milliseconds to wait before another attempt; undefined = the error is final. */
-export function pauseAfter(error: grpc.ServiceError, attempt: number): number | undefined {
+export function pauseAfter(error: unknown, attempt: number): number | undefined {
+  if (!isCallError(error)) return undefined;
   const { reason, facts, retryMs } = explain(error);
   if (reason === "NOT_OWNER" && facts.free_in_s) return Math.max(Number(facts.free_in_s) * 1000, 50);
   if (!PASSING.includes(error.code) && reason !== "QUEUE_FULL") return undefined;

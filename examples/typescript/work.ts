@@ -1,0 +1,113 @@
+// What agents do together: leases that are renewed, tools that are called once, and records.
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { effects, leases, newId, records, threads, type Thread } from "./client.js";
+import type { BeginEffectResponse__Output } from "./generated/stateward/v1/BeginEffectResponse.js";
+import type { ListRecordsRequest } from "./generated/stateward/v1/ListRecordsRequest.js";
+import type { Record__Output } from "./generated/stateward/v1/Record.js";
+import type { Value } from "./generated/stateward/v1/Value.js";
+
+const MAX_POLL_MS = 1000;
+const MAX_KEYS = 1000;
+
+/** A lease that is held; `lost` ends when it is known to be lost, with the error as the reason. */
+export interface Lease {
+  token: string;
+  lost: AbortSignal;
+}
+
+/**
+ * Holds the lease of a thread while the work runs, and renews it three times in each term. Throws LEASE_HELD if it was lost:
+ * the work must then save nothing any more.
+ */
+export async function holding<A>(
+  thread: Thread, name: string, termS: number, work: (lease: Lease) => Promise<A>,
+): Promise<A> {
+  const request = { thread: name, holder: thread.holder, term: { seconds: termS }, requestId: newId() };
+  const { token } = (await thread.call(leases.AcquireLease, request)).lease!;
+  const loss = new AbortController();
+  const renewals = setInterval(async () => {
+    try {
+      await thread.call(leases.RenewLease, { thread: name, token });
+    } catch (error) {
+      clearInterval(renewals);
+      loss.abort(error);
+    }
+  }, (termS * 1000) / 3);
+  try {
+    return await work({ token, lost: loss.signal });
+  } finally {
+    clearInterval(renewals);
+    if (loss.signal.aborted) throw loss.signal.reason;
+    await thread.call(leases.ReleaseLease, { thread: name, token });
+  }
+}
+
+/**
+ * How a tool is called. Both get the idempotency key, which is the same for all attempts. `check` finds out what became of a
+ * call whose agent died, and returns its result, or undefined if the tool has done nothing.
+ */
+export interface Tool {
+  call(idempotencyKey: string): Promise<Value>;
+  check(idempotencyKey: string): Promise<Value | undefined>;
+}
+
+/**
+ * Calls a tool at most once. Returns the result, and the state in which the effect was: NEW or UNCERTAIN if this call has
+ * recorded the result, and DONE if an earlier one had.
+ */
+export async function callOnce(
+  thread: Thread, anchor: string, key: string, tool: Tool,
+): Promise<{ state: string; result: Value }> {
+  const effect = { thread: thread.name, anchor, key };
+  let begun: BeginEffectResponse__Output;
+  for (;;) { // each time a new request: with the same id the daemon would give the same answer for ever
+    begun = await thread.call(effects.BeginEffect, { ...effect, holder: thread.holder, requestId: newId() });
+    if (begun.state !== "EFFECT_STATE_IN_PROGRESS") break;
+    const { seconds = 0, nanos = 0 } = begun.retryAfter ?? {};
+    await sleep(Math.min(Number(seconds) * 1000 + nanos / 1e6, MAX_POLL_MS));
+  }
+  const state = begun.state.replace("EFFECT_STATE_", "");
+  const recorded = begun.effect!;
+  if (state === "FAILED") throw new Error(`${key} has failed: ${recorded.detail}`);
+  if (state === "DONE") return { state, result: recorded.effect!.value! };
+  if (begun.durability !== begun.wanted) { // a lost machine would lose the claim, and the tool would be called again
+    const { wanted: durability, uid, digest } = begun;
+    await thread.call(threads.WaitDurable, { thread: thread.name, sequence: recorded.sequence, durability, uid, digest });
+  }
+  const checked = state === "UNCERTAIN" ? await tool.check(begun.idempotencyKey) : undefined;
+  const value = checked ?? (await tool.call(begun.idempotencyKey));
+  const done = { claimToken: begun.claimToken, state: "EFFECT_STATE_DONE", value } as const;
+  await thread.call(effects.CompleteEffect, { ...effect, ...done });
+  return { state, result: value };
+}
+
+/** Writes a record, if it has the expected revision; 0 = it must not exist. */
+export async function putRecord(thread: Thread, key: string, value: Value, revision: string | number): Promise<void> {
+  const writes = [{ key, value, expectedRevision: revision }];
+  await thread.call(records.PutRecords, { thread: thread.name, writes, requestId: newId() });
+}
+
+/** Returns the records with these keys that exist, however many answers they take. */
+export async function getRecords(thread: Thread, ...keys: string[]): Promise<Map<string, Record__Output>> {
+  const found = new Map<string, Record__Output>();
+  while (keys.length) {
+    const asked = keys.slice(0, MAX_KEYS);
+    const answer = await thread.call(records.GetRecords, { thread: thread.name, keys: asked });
+    for (const record of answer.records) found.set(record.key, record);
+    keys = [...answer.rest, ...keys.slice(MAX_KEYS)];
+  }
+  return found;
+}
+
+/** Lists the keys with a prefix, in all pages. A page may be empty and not the last one. */
+export async function listKeys(thread: Thread, prefix: string): Promise<string[]> {
+  const keys: string[] = [];
+  const request: ListRecordsRequest = { thread: thread.name, prefix, withoutValues: true };
+  for (;;) {
+    const page = await thread.call(records.ListRecords, request);
+    keys.push(...page.records.map(({ key }) => key));
+    if (!page.nextPageToken) return keys;
+    request.pageToken = page.nextPageToken;
+  }
+}
