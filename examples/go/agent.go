@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"example.com/load"
 	pb "github.com/stateward/stateward/gen/go/stateward/v1"
 	"google.golang.org/protobuf/proto"
 )
@@ -19,7 +20,9 @@ func main() {
 	log.SetFlags(0)
 	phases := map[string]func(*thread){"begin": begin, "answer": answer, "resume": resume, "count": count}
 	phase, target := strings.Join(os.Args[1:], " "), os.Getenv("STATEWARD_TARGET")
-	if run := phases[phase]; run != nil {
+	if phase == "load" { // of `make bench`
+		must(0, load.Run(loads))
+	} else if run := phases[phase]; run != nil {
 		run(open(target, cmp.Or(os.Getenv("STATEWARD_THREAD"), "example-go")))
 	} else if strings.Contains(phase, "/") { // a scenario of `stateward conformance`
 		conform(open(target, "conformance/"+phase), phase)

@@ -3,6 +3,7 @@ module example.com/agent
 go 1.24.0
 
 require (
+	example.com/load v0.0.0
 	github.com/stateward/stateward/gen/go v0.0.0
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20250804133106-a7a43d27e69b
 	google.golang.org/grpc v1.76.0
@@ -17,3 +18,6 @@ require (
 
 // The generated code is a module of its own, which build.sh makes.
 replace github.com/stateward/stateward/gen/go => ../../build/examples/go/gen
+
+// What the bench shares with this program.
+replace example.com/load => ./load

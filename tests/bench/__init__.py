@@ -7,7 +7,7 @@ servers.py       throw-away PostgreSQL, Redis and etcd
 neighbours.py    callers that take much of a daemon
 processes.py     CPU and memory of a server
 rounds.py        calls in turn, and their percentiles
-load/            a compiled client, in Go
+load/            a compiled client in Go for other servers; Stateward's is the load mode of examples/go
 sections/        one file per table
 aims.py          what was promised, and whether it holds
 report.py        tables, JSON, facts of the machine

@@ -9,7 +9,7 @@ import pytest
 from tests.bench.field import Field, open_field
 from tests.bench.payload import load_payload
 from tests.bench.sections import Effort, load
-from tests.bench.sections.load import Target
+from tests.bench.sections.load import Programs, Target
 from tests.bench.servers import PeerAbsent, Server
 
 # The first build on a machine compiles every module.
@@ -18,7 +18,7 @@ BODIES = [load.save_body(b'"a value"', as_slot=False), load.save_body(b'"another
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     """The compiled client; skips its tests if it cannot be built here."""
     try:
         return load.build(tmp_path_factory.mktemp("load") / "client")
@@ -34,10 +34,10 @@ def field(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Field]:
         yield field
 
 
-def test_it_saves_what_it_says(program: Path, field: Field) -> None:
+def test_it_saves_what_it_says(programs: Programs, field: Field) -> None:
     """Each lane has a thread with a version for each call, made of the bodies in turn."""
     target = Target("stateward", "stateward", field.daemon.target, field.daemon.pid, connections=2)
-    found = load.run(program, target, in_flight=4, seconds=0.2, bodies=BODIES)
+    found = load.run(programs, target, in_flight=4, seconds=0.2, bodies=BODIES)
     assert 0 < found.p50_ms <= found.p99_ms
     assert found.calls_per_s > 4
     with field.daemon.client() as client:
@@ -51,16 +51,16 @@ def test_it_saves_what_it_says(program: Path, field: Field) -> None:
             assert state.slots["page"] == "another"
 
 
-def test_it_compares_before_it_swaps(program: Path, field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_compares_before_it_swaps(programs: Programs, field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
     """A load on threads that have versions already is refused, and the daemon's words come back."""
     monkeypatch.setattr(load, "_numbers", itertools.repeat(0))
     target = Target("stateward", "stateward", field.daemon.target)
-    load.run(program, target, in_flight=1, seconds=0.0, bodies=BODIES)
+    load.run(programs, target, in_flight=1, seconds=0.0, bodies=BODIES)
     with pytest.raises(RuntimeError, match=r"version 0: rpc error: .*version"):
-        load.run(program, target, in_flight=1, seconds=0.0, bodies=BODIES)
+        load.run(programs, target, in_flight=1, seconds=0.0, bodies=BODIES)
 
 
-@pytest.mark.usefixtures("program")
+@pytest.mark.usefixtures("programs")
 def test_a_peer_that_fails_is_left_out(field: Field, tmp_path: Path) -> None:
     """Every case has Stateward and the echo, both with figures; the peer is named with its error."""
     field.servers["Redis"] = Server(str(tmp_path / "nobody.sock"), os.getpid())

@@ -1,171 +1,33 @@
-// Load on one server for a short time: reads a job as JSON from stdin, prints what it measured as JSON.
-//
-// Each lane saves to a thread of its own, one save after the other, so that nothing conflicts: as many lanes as calls in
-// flight. Messages are bytes in here: a prepared body, to which a lane adds the few fields that change.
+// The load on other servers, beside that on Stateward, which `agent load` of examples/go makes. Both do the same work for a
+// call: package load of examples/go.
 package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"os"
-	"slices"
-	"sync"
-	"time"
 
+	"example.com/load"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/encoding/protowire"
 )
-
-// More than the job's time: the load ends with an error instead of waiting for a server that no longer answers.
-const graceS = 30
 
 // PostgreSQL is started with 100.
 const postgresConnectionsMax = 90
 
-type job struct {
-	System      string  `json:"system"`
-	Address     string  `json:"address"`
-	InFlight    int     `json:"in_flight"`
-	Connections int     `json:"connections"` // of gRPC; the other libraries open one for each call in flight
-	Seconds     float64 `json:"seconds"`
-	Prefix      string  `json:"prefix"` // of the threads' names; new in each job
-	// What is saved. Stateward and the echo: a SaveRequest without thread, version and request id; others: the value.
-	Bodies [][]byte `json:"bodies"`
-}
-
-type result struct {
-	Calls   int     `json:"calls"`   // within the time
-	AllMade int     `json:"made"`    // with those of the warm-up
-	Seconds float64 `json:"seconds"` // from the first call until the last answer
-	P50ms   float64 `json:"p50_ms"`
-	P99ms   float64 `json:"p99_ms"`
-}
-
-// Saves a body as the next version of a lane's thread.
-type saver func(ctx context.Context, lane int, thread string, version int, body []byte) error
-
-var openers = map[string]func(context.Context, job) (saver, error){
-	"stateward":  openGrpc("/stateward.v1.CheckpointService/Save", saveRequest),
-	"echo":       openGrpc("/bench.Echo/Echo", saveRequest),
-	"etcd":       openGrpc("/etcdserverpb.KV/Put", putRequest),
+var openers = map[string]load.Opener{
+	"echo":       load.Grpc("/bench.Echo/Echo", load.SaveRequest),
+	"etcd":       load.Grpc("/etcdserverpb.KV/Put", putRequest),
 	"PostgreSQL": openPostgres,
 	"Redis":      openRedis,
 }
 
 func main() {
-	if err := run(); err != nil {
+	if err := load.Run(openers); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-}
-
-func run() error {
-	var work job
-	if err := json.NewDecoder(os.Stdin).Decode(&work); err != nil {
-		return err
-	}
-	open, known := openers[work.System]
-	if !known || work.InFlight < 1 || work.Connections < 1 || len(work.Bodies) == 0 {
-		return fmt.Errorf("not a job: system %q", work.System)
-	}
-	limit := time.Duration((work.Seconds + graceS) * float64(time.Second))
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	save, err := open(ctx, work)
-	if err != nil {
-		return err
-	}
-	// The warm-up makes every connection and every thread.
-	if _, err = fly(ctx, work, save, 0, 0); err != nil {
-		return err
-	}
-	start := time.Now()
-	taken, err := fly(ctx, work, save, 1, time.Duration(work.Seconds*float64(time.Second)))
-	if err != nil {
-		return err
-	}
-	found := result{Calls: len(taken), AllMade: len(taken) + work.InFlight, Seconds: time.Since(start).Seconds()}
-	slices.Sort(taken)
-	found.P50ms, found.P99ms = quantile(taken, 0.50), quantile(taken, 0.99)
-	return json.NewEncoder(os.Stdout).Encode(found)
-}
-
-// Runs all lanes at once, from a version on, each until the time is over and at least once. Returns what each call took.
-func fly(ctx context.Context, work job, save saver, version int, limit time.Duration) ([]time.Duration, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	lanes := make([][]time.Duration, work.InFlight)
-	end := time.Now().Add(limit)
-	var group sync.WaitGroup
-	for lane := range work.InFlight {
-		group.Add(1)
-		go func() {
-			defer group.Done()
-			thread := fmt.Sprintf("%s-%d", work.Prefix, lane)
-			for at := version; at == version || time.Now().Before(end); at++ {
-				start := time.Now()
-				if err := save(ctx, lane, thread, at, work.Bodies[(lane+at)%len(work.Bodies)]); err != nil {
-					cancel(fmt.Errorf("%s, version %d: %w", thread, at, err)) // the first error ends all lanes
-					return
-				}
-				lanes[lane] = append(lanes[lane], time.Since(start))
-			}
-		}()
-	}
-	group.Wait()
-	return slices.Concat(lanes...), context.Cause(ctx)
-}
-
-// Returns a quantile of sorted times in milliseconds.
-func quantile(sorted []time.Duration, share float64) float64 {
-	place := min(int(math.Floor(share*float64(len(sorted)))), len(sorted)-1)
-	return float64(sorted[place].Nanoseconds()) / 1e6
-}
-
-// Messages are bytes already.
-type rawCodec struct{}
-
-func (rawCodec) Name() string                      { return "proto" }
-func (rawCodec) Marshal(value any) ([]byte, error) { return *value.(*[]byte), nil }
-func (rawCodec) Unmarshal(data []byte, value any) error {
-	*value.(*[]byte) = data
-	return nil
-}
-
-type encoder func(thread string, version int, body []byte) []byte
-
-func openGrpc(method string, encode encoder) func(context.Context, job) (saver, error) {
-	return func(_ context.Context, work job) (saver, error) {
-		connections := make([]*grpc.ClientConn, work.Connections)
-		for number := range connections {
-			connection, err := grpc.NewClient(work.Address, grpc.WithNoProxy(),
-				grpc.WithTransportCredentials(insecure.NewCredentials()),
-				grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{})))
-			if err != nil {
-				return nil, err
-			}
-			connections[number] = connection
-		}
-		return func(ctx context.Context, lane int, thread string, version int, body []byte) error {
-			request, answer := encode(thread, version, body), []byte(nil)
-			return connections[lane%len(connections)].Invoke(ctx, method, &request, &answer)
-		}, nil
-	}
-}
-
-// stateward.v1.SaveRequest: thread = 2, expected_version = 5, request_id = 21; the body has the other fields.
-func saveRequest(thread string, version int, body []byte) []byte {
-	request := make([]byte, 0, len(body)+len(thread)+64)
-	request = protowire.AppendTag(append(request, body...), 2, protowire.BytesType)
-	request = protowire.AppendTag(protowire.AppendString(request, thread), 5, protowire.VarintType)
-	request = protowire.AppendTag(protowire.AppendVarint(request, uint64(version)), 21, protowire.BytesType)
-	return protowire.AppendString(request, fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()))
 }
 
 // etcdserverpb.PutRequest: key = 1, value = 2.
@@ -175,7 +37,7 @@ func putRequest(thread string, version int, body []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(request, 2, protowire.BytesType), body)
 }
 
-func openPostgres(ctx context.Context, work job) (saver, error) {
+func openPostgres(ctx context.Context, work load.Job) (load.Saver, error) {
 	config, err := pgxpool.ParseConfig(work.Address)
 	if err != nil {
 		return nil, err
@@ -195,7 +57,7 @@ func openPostgres(ctx context.Context, work job) (saver, error) {
 	}, nil
 }
 
-func openRedis(_ context.Context, work job) (saver, error) {
+func openRedis(_ context.Context, work load.Job) (load.Saver, error) {
 	client := redis.NewClient(&redis.Options{Network: "unix", Addr: work.Address, PoolSize: work.InFlight})
 	return func(ctx context.Context, _ int, thread string, _ int, body []byte) error {
 		return client.RPush(ctx, "load:"+thread, body).Err()

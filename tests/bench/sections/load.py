@@ -1,4 +1,8 @@
-"""The load of a compiled client, `tests/bench/load`: a Python client takes so much CPU that it hides the server's."""
+"""The load of a compiled client: a Python client takes so much CPU that it hides the server's.
+
+Stateward's is the load mode of the agent in Go, `examples/go`. The program for other servers is `tests/bench/load`; both
+make calls with `examples/go/load`.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ from tests.bench.processes import cpu_s
 from tests.bench.report import Section
 from tests.bench.sections import Effort
 from tests.bench.servers import PeerAbsent, free_port
+from tests.languages import building
 
 from stateward.testing import Daemon
 from stateward.v1 import checkpoint_service_pb2 as pb
@@ -39,6 +44,20 @@ CONNECTIONS = 8
 SECONDS, QUICK_SECONDS = 0.5, 0.1
 REPETITIONS = 3
 DOWNLOAD_LIMIT_S, BUILD_LIMIT_S, RUN_LIMIT_S = 120, 400, 60
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The compiled client."""
+
+    agent: Path
+    """The agent in Go."""
+    others: Path
+    """The program for other servers."""
+
+    def command(self, system: str) -> list[str | Path]:
+        """What loads a system."""
+        return [self.agent, "load"] if system == STUB else [self.others]
 
 
 @dataclass(frozen=True)
@@ -67,7 +86,7 @@ class Load:
 def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]:
     """One table; nothing if the program cannot be built here, which is then named."""
     try:
-        program = build(field.work / "load-client")
+        programs = build(field.work / "load-client")
     except PeerAbsent as reason:
         field.skipped[CLIENT] = str(reason)
         return
@@ -78,7 +97,7 @@ def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]
         for size, size_bytes in SIZES.items():
             values = list(itertools.islice(make_values(payload, size_bytes), BODIES))
             for in_flight in QUICK_IN_FLIGHT if effort.quick else IN_FLIGHT:
-                found = take_turns(field, program, targets, values, size == SLOT, in_flight, effort)
+                found = take_turns(field, programs, targets, values, size == SLOT, in_flight, effort)
                 add_rows(section, f"{size}, {in_flight} in flight", found)
     section.notes += [
         "a save appends 1 KB to a log, or sets a slot to 64 KB, with compare-and-swap; a thread for each call",
@@ -93,7 +112,7 @@ def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]
 
 def take_turns(
     field: Field,
-    program: Path,
+    programs: Programs,
     targets: list[Target],
     values: list[bytes],
     as_slot: bool,
@@ -109,7 +128,7 @@ def take_turns(
             continue
         bodies = requests if target.system in {STUB, ECHO} else values
         try:
-            found.setdefault(target.name, []).append(run(program, target, in_flight, seconds, bodies))
+            found.setdefault(target.name, []).append(run(programs, target, in_flight, seconds, bodies))
         except RuntimeError as error:
             if target.name not in field.servers:
                 raise
@@ -154,8 +173,8 @@ def add_rows(section: Section, case: str, found: dict[str, Load]) -> None:
         )
 
 
-def build(program: Path) -> Path:
-    """Compiles the client. Raises PeerAbsent if Go or one of its modules is missing."""
+def build(program: Path) -> Programs:
+    """Compiles the client, for other servers to this path. Raises PeerAbsent if Go or one of its modules is missing."""
     go = find_go()
     # The version of Go that is installed, and nothing but what go.sum names.
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off", "GOFLAGS": "-mod=readonly -buildvcs=false"}
@@ -177,7 +196,10 @@ def build(program: Path) -> Path:
             raise PeerAbsent(f"Go cannot load its modules: {' '.join(done.stderr.split())[-200:]}")
         if done.returncode:
             raise RuntimeError(f"go build failed: {done.stderr}")
-    return program
+    try:
+        return Programs(building.build("go"), program)
+    except building.ToolMissing as reason:
+        raise PeerAbsent(str(reason)) from None
 
 
 def find_go() -> str:
@@ -191,7 +213,7 @@ def find_go() -> str:
 _numbers = itertools.count()
 
 
-def run(program: Path, target: Target, in_flight: int, seconds: float, bodies: list[bytes]) -> Load:
+def run(programs: Programs, target: Target, in_flight: int, seconds: float, bodies: list[bytes]) -> Load:
     """One load on one server. Raises RuntimeError with the program's words if a call failed."""
     job = {
         "system": target.system,
@@ -204,7 +226,7 @@ def run(program: Path, target: Target, in_flight: int, seconds: float, bodies: l
     }
     cpu_before_s = cpu_s(target.pid) if target.pid else 0.0
     done = subprocess.run(
-        [program],
+        programs.command(target.system),
         input=json.dumps(job),
         capture_output=True,
         text=True,
