@@ -21,8 +21,8 @@ from tests.processes import running
 
 from stateward import EffectState, Status
 
-PHASE_LIMIT_S = 60
-CONFORMANCE_LIMIT_S = 400
+PHASE_LIMIT_S = 150
+CONFORMANCE_LIMIT_S = 600
 COUNT = 400
 KILLED_AFTER = ("saved 100", "saved 200", "saved 300")
 LOST_ANSWER = "<storage.writer:Writer._finish"
