@@ -176,7 +176,10 @@ def count(agent: Agent) -> None:
 
 
 def conform(program: Path, *patterns: str) -> int:
-    """Plays the scenarios of `stateward conformance` that the patterns name; none = all. Returns how many passed: all."""
+    """Plays the scenarios of `stateward conformance` that the patterns name; none = all. Returns how many there are.
+
+    All must pass.
+    """
     chosen = [word for pattern in patterns for word in ("--scenario", pattern)]
     command = [sys.executable, "-m", "stateward.cli", "conformance", "--json", *chosen, "--", str(program)]
     done = subprocess.run(
@@ -184,7 +187,11 @@ def conform(program: Path, *patterns: str) -> int:
     )
     assert done.returncode in {0, 1}, done.stderr
     found = json.loads(done.stdout)
-    failed = [f"{each['scenario']}: {each['problem'] or each['outcome']}" for each in found["scenarios"] if each["outcome"] != "passed"]
+    failed = [
+        f"{each['scenario']}: {each['problem'] or each['outcome']}"
+        for each in found["scenarios"]
+        if each["outcome"] != "passed"
+    ]
     assert failed == [], "\n".join(failed)
     passed: int = found["passed"]
     return passed

@@ -1,7 +1,7 @@
 """The load of a compiled client: a Python client takes so much CPU that it hides the server's.
 
-Stateward's is the load mode of the agent in Go, `examples/go`. The program for other servers is `tests/bench/load`; both
-make calls with `examples/go/load`.
+Stateward's is the load mode of the agent in Go, `examples/go`. The program for other servers is `tests/bench/load`.
+Both make their calls with `examples/go/load`.
 """
 
 from __future__ import annotations
