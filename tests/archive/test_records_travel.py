@@ -69,9 +69,8 @@ def shuffle(machine: Driven, model: dict[str, str], seed: int, rounds: int = 30,
 @pytest.fixture(params=["whole", "moved", "moved, entries dropped"])
 def moving(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How much of the journal still counts."""
-    if request.param != "whole":
-        monkeypatch.setattr(recordmoves, "SLACK_BYTES", 2000)
-        monkeypatch.setattr(recordmoves, "STEP_BYTES", 2000)
+    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 1 << 20 if request.param == "whole" else 2000)
+    monkeypatch.setattr(recordmoves, "STEP_BYTES", 2000)
     if request.param == "moved, entries dropped":
         for module in (clear, requests, verify):
             monkeypatch.setattr(module, "REQUEST_WINDOW_ENTRIES", 1)

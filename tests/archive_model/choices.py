@@ -11,10 +11,13 @@ from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 WHO = st.integers(0, SIDECARS - 1)
 NAMES = st.sampled_from(("a", "a", "a", "b"))
 KEYS = st.sampled_from(("fare", "hotel"))
+KEPT = ("a", "a/b", "a/c", "b")  # keys of records
+RECORDS = st.sets(st.sampled_from(KEPT), min_size=1)
+TTLS = st.sampled_from((0, 0, 30, 5000))
 BRANCHES = st.sampled_from(("main", "main", "main", "side"))
 SIZES = st.sampled_from((10, 10, 60, 300, 1500))
 WINDOWS = st.sampled_from((REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_ENTRIES, 4, 2))
-MEANWHILES = st.integers(0, 23)
+MEANWHILES = st.integers(0, 27)
 # Most of what can go wrong goes wrong around a HEAD.
 FAULT = st.one_of(
     st.builds(Fault, st.sampled_from(KINDS), st.sampled_from((0, 0, 0, 1)), st.just(True), MEANWHILES),

@@ -103,6 +103,7 @@ class FakeClock(Clock):
     def __init__(self) -> None:
         self.now_s = 1_000_000.0
         self.skew_s = 0.0
+        self.newest_us = 0  # that any clock of this time ever showed
 
     def now_us(self) -> int:
         return int((self.now_s + self.skew_s + 1.7e9) * 1e6)
@@ -126,6 +127,7 @@ class SkewedClock(FakeClock):
     def now_us(self) -> int:
         now_us = self._common.now_us() + int(self.skew_s * 1e6)
         self.newest_us = max(self.newest_us, now_us)
+        self._common.newest_us = max(self._common.newest_us, now_us)
         return now_us
 
     def monotonic(self) -> float:

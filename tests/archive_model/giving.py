@@ -32,7 +32,7 @@ SLOW_SWEEPS = st.sampled_from(
 # Clients more often than what a daemon does by itself.
 CALLS = st.sampled_from(
     ("save", "save", "save archived", "read", "tag", "forget", "read anew", "read anew", "page in", "write rows",
-     "write rows", "sweep", "ship")
+     "write rows", "sweep", "ship", "put", "put archived", "list records")
 )  # fmt: skip
 TTL_S = 3600
 
@@ -68,6 +68,7 @@ class GivingUp(Steps):
     def call(self, who: int, name: str, what: str) -> None:
         """What comes while something else is under way, without any plan of its own."""
         request = self.request(name, "main", conditional=False, size=10, status=STATUS_RUNNING)
+        put = self.put_request(name, ("a", "b"), size=10)
         verbs: dict[str, Callable[[Sidecar], object]] = {
             "save": lambda it: self.save(it, request),
             "save archived": lambda it: self.save(it, request, archived=True),
@@ -79,6 +80,9 @@ class GivingUp(Steps):
             "write rows": lambda it: it.write_rows(),
             "sweep": lambda it: it.sweep(),
             "ship": self.ship_all,
+            "put": lambda it: self.put(it, put),
+            "put archived": lambda it: self.put(it, put, archived=True),
+            "list records": lambda it: self.read_records(it, name),
         }
         self.act(who, f"{what} {name}", verbs[what], sweeps=what == "sweep")
 

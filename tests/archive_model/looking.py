@@ -11,7 +11,7 @@ from tests.archive_model.stage import TOTALS, Stage
 from tests.archive_model.truth import EMPTY, Sent, State, Version
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_HEADS, EntryMetadata
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_HEADS, ENTRY_KIND_RECORDS, EntryMetadata
 from stateward.v1.checkpoint_service_pb2 import HydrateResponse, SaveRequest
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.heads import open_head
@@ -21,6 +21,7 @@ from stateward_sidecar.errors import Corrupt, Fenced, ThreadNotFound
 from stateward_sidecar.store import records
 from stateward_sidecar.store.journal import expire_second
 from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.recordrows import open_batch
 from stateward_sidecar.store.thread import MAIN, Thread, load_archive_row
 
 Journals = list[tuple[Thread, dict[int, bytes]]]
@@ -61,6 +62,7 @@ class Looking(Stage):
         if header.kind == ENTRY_KIND_HEADS:
             self.see_moves(entry, metadata)
         self.truth.pruned[identity.uid] |= set(Ranges.from_message(metadata.removed))
+        self.see_records(thread, entry, metadata)
         if not header.version:
             return
         request = self.sent.get(bytes(metadata.request_hash))
@@ -71,6 +73,14 @@ class Looking(Stage):
             state = after(before, request) if before is not None else None
         branch = metadata.checkpoint.branch or MAIN
         self.truth.versions.setdefault(digest, Version(header.version, branch, state, parent))
+
+    def see_records(self, thread: Thread, entry: Entry, metadata: EntryMetadata) -> None:
+        """How an entry leaves records."""
+        digest, is_of_records = bytes(entry.header.digest), entry.header.kind == ENTRY_KIND_RECORDS
+        self.records.see(
+            digest, self.truth.entries[digest], metadata, open_batch(thread.identity, entry) if is_of_records else None,
+            self.time.newest_us, is_copied=bool(self.copies),
+        )  # fmt: skip
 
     def see_moves(self, entry: Entry, metadata: EntryMetadata) -> None:
         """Heads that moved: from where they were, and for each request once."""
@@ -208,6 +218,8 @@ class Looking(Stage):
         )
         before = self.truth.heads.get(key)
         self.truth.see_head(key, head, disk.number, self.time.now_s)
+        if not head.deleted and head.tip_sequence:
+            assert not self.records.pages[bytes(head.tip_digest)].is_part, "HEAD has a part of a put"
         if not op.takes_over:
             self.check_lease(disk, before, head)
         if op.sweeps and head.deleted and before is not None:

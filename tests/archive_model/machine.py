@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from hashlib import shake_128
 
 from hypothesis import currently_in_test_context, note
 from tests.archive_model.faults import Fault
 from tests.archive_model.looking import after, state_of
-from tests.archive_model.reading import Reading
+from tests.archive_model.recordcalls import RecordCalls
 from tests.archive_model.sidecar import LEASE_S, NAMESPACE, Sidecar
 from tests.archive_model.stage import SIDECARS, TOTALS
 from tests.archive_model.truth import EMPTY, Version
@@ -31,7 +30,7 @@ from stateward_sidecar.store.requests import hash_request
 PATIENCE_S = 60.0
 
 
-class Machine(Reading):
+class Machine(RecordCalls):
     """Two sidecars, one bucket, one truth."""
 
     # -- saving ---------------------------------------------------------------------------------------------------
@@ -39,8 +38,7 @@ class Machine(Reading):
     def request(self, name: str, branch: str, *, conditional: bool, size: int, status: Status.ValueType) -> SaveRequest:
         """The next save of a client. What it brings hardly compresses: so machines differ in where they make packs and
         snapshots."""
-        number = f"{next(self.numbers)}:"
-        mark = number + shake_128(number.encode()).hexdigest(size // 2)
+        mark = self.mark(size)
         diff = Diff(
             edits=[
                 Edit(append=Append(log="log", entries=[Value(media_type="text/plain", data=mark.encode())])),
@@ -78,7 +76,8 @@ class Machine(Reading):
         self.look()
         digest, answered_uid = bytes(answer.digest), bytes.fromhex(answer.uid)
         if digest not in self.truth.versions:  # nobody ever saw it
-            assert answered_uid in sidecar.disk.deleted[deleted:], "a save was answered that is on no disk"
+            gone = answered_uid in sidecar.disk.deleted[deleted:] or answered_uid in self.truth.deleted
+            assert gone, "a save was answered that is on no disk"
             return answer  # its thread went with the same transaction
         self.check_answer(request, answer, answered_uid)
         self.beliefs[name, branch] = answer.version, digest
@@ -149,7 +148,8 @@ class Machine(Reading):
     def meanwhile(self, number: int, what: int) -> None:
         """Something that another process does, or another call of this one, or this one by itself."""
         other, name = (number + 1) % SIDECARS, "ab"[what // 12 % 2]
-        choice = what % 12
+        choice = what % 12 if what < 24 else what // 2
+        name = "ab"[what % 2] if what >= 24 else name
         self.steps.append(f"   meanwhile {choice} on {name}:")
         request = self.request(name, "main", conditional=False, size=20, status=STATUS_RUNNING)
         if choice in (0, 1):
@@ -172,8 +172,13 @@ class Machine(Reading):
             self.act(number, f"hydrate {name}", lambda it: self.hydrate(it, name, "main"))
         elif choice == 10:
             self.act(number, "forget", lambda it: it.forget())
-        else:
+        elif choice == 11:
             self.act(number, "tidy", lambda it: it.tidy())
+        else:
+            if choice == 13:
+                self.take_over(other, name)
+            put = self.put_request(name, ("a", "b"), size=20)
+            self.act(other if choice == 13 else number, f"put {name}", lambda it: self.put(it, put))
 
     def take_over(self, number: int, name: str, plan: tuple[Fault, ...] = ()) -> None:
         self.act(
@@ -241,6 +246,7 @@ class Machine(Reading):
         for version in (1, *range(last_version, 0, -1)):
             what = f"hydrate {name} version {version}"
             self.act(number, what, lambda it, v=version: self.hydrate(it, name, "main", v))
+        self.act(number, f"list records of {name}", lambda it: self.read_records(it, name))
 
     def check_fresh(self) -> None:
         """A machine that was never there before reads all that was archived: heads, tags, every version."""
@@ -264,6 +270,7 @@ class Machine(Reading):
             digest = bytes(answer.checkpoint.digest)
             assert digest == heads[branch]
             assert self.truth.versions[digest].state in (None, state_of(answer))
+        self.read_records(fresh, name)
         fresh.archive.know(NAMESPACE, name)
         thread = fresh.find(name)
         assert thread is not None

@@ -8,7 +8,17 @@ from tests.archive_model.process import Inline, Waits
 
 from stateward_sidecar.archive import desk, fold, leave, ship
 from stateward_sidecar.service import levels
-from stateward_sidecar.store import clear, journal, requests, snapshots, verify
+from stateward_sidecar.store import (
+    clear,
+    journal,
+    recordentries,
+    recordexpiry,
+    recordlist,
+    recordmoves,
+    requests,
+    snapshots,
+    verify,
+)
 
 SIZES: dict[tuple[object, str], Any] = {
     (ship, "TAIL_SOFT_BYTES"): 900,
@@ -21,6 +31,13 @@ SIZES: dict[tuple[object, str], Any] = {
     (ship, "MERGED_BYTES_MAX"): 16 << 10,
     (snapshots, "WEIGHT_MIN_BYTES"): 1200,
     (journal, "INLINE_EDITS_MAX"): 1000,  # edits above are stored in pieces
+    (recordentries, "ENTRY_VALUES_BYTES"): 500,
+    (recordmoves, "SLACK_BYTES"): 800,
+    (recordmoves, "STEP_BYTES"): 400,
+    (recordmoves, "STEP_S"): float("inf"),  # a history must repeat step by step
+    (recordexpiry, "RECORDS_A_STEP"): 2,
+    (recordlist, "CHECKED_BY_WRITER_MAX"): 2,
+    (recordlist, "DELETED_MAX"): 3,
     (desk, "HOLDS_MAX"): 1,
     (leave, "ThreadPoolExecutor"): Inline,
 }

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from hashlib import shake_128
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,11 +16,13 @@ from tests.archive_model import small
 from tests.archive_model.faults import DAMAGE, HOLDS, MEANWHILE, FakeClock, Fault, FaultyBucket, Net, Op, Witness
 from tests.archive_model.payments import Payments
 from tests.archive_model.process import Waits
+from tests.archive_model.recordbook import RecordBook, Request
 from tests.archive_model.sidecar import Disk, Sidecar
 from tests.archive_model.truth import Sent, Truth
 from tests.archive_model.turns import Death, Place, Turns
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
+from stateward.v1.record_service_pb2 import DeleteRecordsResponse, PutRecordsResponse
 from stateward.v1.thread_service_pb2 import DeleteBranchRequest, MoveBranchRequest
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
@@ -28,6 +31,7 @@ from stateward_sidecar.errors import (
     Fenced,
     KeyUnavailable,
     NotOwner,
+    RecordConflict,
     ShuttingDown,
     StatewardError,
     ThreadExists,
@@ -43,16 +47,20 @@ T = TypeVar("T")
 SIDECARS = 2
 TOTALS = Counter[str]()  # of all examples
 LAWFUL = (
-    ClaimLost, Fenced, NotOwner, ThreadExists, ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned,
+    ClaimLost, Fenced, NotOwner, RecordConflict, ThreadExists, ThreadNotFound, VersionMismatch, VersionNotFound,
+    VersionPruned,
 )  # fmt: skip
 
 
 class Stage(RuleBasedStateMachine):
     """Two sidecars, one bucket, one truth."""
 
-    def begin(self, *, one_host: bool = False, window: int = REQUEST_WINDOW_ENTRIES) -> None:
+    def begin(
+        self, *, one_host: bool = False, window: int = REQUEST_WINDOW_ENTRIES, keeps_records: bool = False
+    ) -> None:  # fmt: skip
         """``one_host``: both daemons have the default owner id of one machine. ``window``: so many entries answer
-        retries; where it is short, a machine may write a thread of which it has the newest part only."""
+        retries; where it is short, a machine may write a thread of which it has the newest part only.
+        ``keeps_records``: agents put a record beside each save."""
         self.turns, self.time, self.net, self.truth = Turns(), FakeClock(), Net(), Truth()
         small.shrink(Waits(self.turns, self.time), window)
         self.window = window
@@ -63,7 +71,7 @@ class Stage(RuleBasedStateMachine):
         self.copies: list[Disk] = []
         self.backups: list[tuple[dict[str, bytes], dict[str, Sent]]] = []
         self.era, self.era_began_s = 0, 0.0  # how often the bucket was set back, and when it was last
-        self.one_host = one_host
+        self.one_host, self.keeps_records = one_host, keeps_records
         self.requests: list[tuple[SaveRequest, dict[bytes, list[SaveResponse]]]] = []
         self.sent: dict[bytes, SaveRequest] = {}  # by the hash of its id
         self.moves: list[MoveBranchRequest | DeleteBranchRequest] = []
@@ -73,6 +81,9 @@ class Stage(RuleBasedStateMachine):
         self.orphans: dict[tuple[int, int], tuple[str, int]] = {}  # name and era, by disk and number
         self.digests: dict[tuple[bytes, int, bytes], bytes] = {}  # by uid, sequence and row: what was looked at
         self.payments = Payments()
+        self.records = RecordBook()
+        self.puts: list[tuple[Request, dict[bytes, list[PutRecordsResponse | DeleteRecordsResponse]]]] = []
+        self.revisions: dict[tuple[str, str], int] = {}  # what clients believe, by thread and key
         self.namespace: NamespaceKeys | None = None  # also when no disk has its keys any more
         self.steps: list[str] = []
         self.failures: list[BaseException] = []
@@ -86,6 +97,11 @@ class Stage(RuleBasedStateMachine):
     def owner(self, number: int) -> str:
         """The owner id that a sidecar is started with."""
         return "host" if self.one_host else f"owner-{number}"
+
+    def mark(self, size: int) -> str:
+        """A content that hardly compresses, and that nobody else has."""
+        number = f"{next(self.numbers)}:"
+        return number + shake_128(number.encode()).hexdigest(size // 2)
 
     # -- operations -----------------------------------------------------------------------------------------------
 

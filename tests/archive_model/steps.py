@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from tests.archive_model.choices import BRANCHES, NAMES, PLANS, SELDOM, SIZES, STARTS, WHO
+from tests.archive_model.choices import BRANCHES, KEPT, NAMES, PLANS, SELDOM, SIZES, STARTS, WHO
 from tests.archive_model.faults import Fault
 from tests.archive_model.machine import Machine
 from tests.archive_model.sidecar import GRACE_S, Sidecar
@@ -56,9 +56,12 @@ class Steps(Machine):
     @rule(who=WHO, name=NAMES, count=st.integers(2, 6), size=SIZES, archived=st.booleans())
     def work(self, who: int, name: str, count: int, size: int, archived: bool) -> None:
         """An agent makes some steps."""
-        for _ in range(count):
+        for at in range(count):
             request = self.request(name, "main", conditional=False, size=size, status=STATUS_RUNNING)
             self.act(who, f"work on {name}", lambda it, request=request: self.save(it, request, archived=archived))
+            if self.keeps_records:
+                put = self.put_request(name, (KEPT[at % len(KEPT)],), size=size)
+                self.act(who, f"put {name}", lambda it, put=put: self.put(it, put, archived=archived))
 
     @rule(who=WHO, plan=PLANS)
     def ship(self, who: int, plan: tuple[Fault, ...]) -> None:

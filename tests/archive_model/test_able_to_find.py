@@ -15,7 +15,7 @@ from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.bucket.memory import MemoryBucket, etag_of
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import effects, settings
+from stateward_sidecar.store import effects, recordexpiry, recordputs, recordrows, recordviews, settings
 from stateward_sidecar.store.orphans import Orphans
 from stateward_sidecar.store.sweep import Sweeper
 from stateward_sidecar.store.thread import Draft, rows
@@ -128,6 +128,56 @@ def test_a_copy_with_a_deleted_branch_is_found(broken: Rules, monkeypatch: pytes
     save(broken, 0)
     with pytest.raises(AssertionError, match="other branches"):
         broken.settle()
+
+
+def put(
+    history: Rules, who: int, key: str = "a", *, conditional: bool = False, archived: bool = True, ttl_s: int = 0
+) -> None:  # fmt: skip
+    history.put_records(
+        who, "a", {key}, set(), 10, conditional=conditional, archived=archived, ttl_s=ttl_s, plan=NONE
+    )  # fmt: skip
+
+
+def test_a_record_that_is_replaced_at_any_revision_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a put does not compare, the second of two clients overwrites what the first one wrote."""
+    put(broken, 0)
+    broken.revisions["a", "a"] -= 1
+    monkeypatch.setattr(recordputs, "_check_revision", lambda *_: None)
+    with pytest.raises(AssertionError, match="another revision than expected"):
+        put(broken, 0, conditional=True)
+
+
+def test_a_revision_that_comes_back_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a takeover does not raise revisions, a lost write and the successor's have the same one."""
+    put(broken, 0)
+    put(broken, 0, archived=False)
+    broken.take(1, "a", NONE)
+    monkeypatch.setattr(recordputs, "next_token", lambda draft, count: (1 << 32) + draft.head.tip_sequence + count)
+    with pytest.raises(AssertionError, match="stands for two writes"):
+        put(broken, 1)
+
+
+def test_a_deleted_record_that_comes_back_elsewhere_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a copy does not apply deletions, it shows what its owner deleted."""
+    put(broken, 0)
+    broken.show_records(1, "a", {"a"}, "list", NONE)
+    broken.delete_records(0, "a", "a", archived=True, plan=NONE)
+    put(broken, 0, "b")
+    monkeypatch.setattr(recordrows, "_newest", lambda *_: (1 << 62, None))
+    monkeypatch.setattr(recordviews, "mark_checked", lambda *_: None)
+    broken.wait(11.0)
+    with pytest.raises(AssertionError, match="not those of the tip"):
+        broken.show_records(1, "a", {"a"}, "list", NONE)
+
+
+def test_a_record_that_goes_before_its_time_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a sweep does not wait, a record with a time to live is deleted at once."""
+    put(broken, 0, ttl_s=5000)
+    monkeypatch.setattr(recordexpiry, "is_expired", lambda *_: True)
+    monkeypatch.setattr(recordexpiry, "SECOND_US", 0)
+    monkeypatch.setattr(recordexpiry.RecordExpirer, "sweep", lambda it: it._expire(it._threads.cached("default", "a")))
+    with pytest.raises(AssertionError, match="went before its time"):
+        broken.sweep(0, (), [], hours=0)
 
 
 def keep_branches(publish: Callable[[Draft], None]) -> Callable[[Draft], None]:

@@ -13,6 +13,7 @@ from tests.archive_model.choices import BRANCHES, KEYS, NAMES, PLANS, SELDOM, SI
 from tests.archive_model.faults import DIES_AFTER, GATHERS, HELD_AFTER, HOLDS, MEANWHILE, Fault
 from tests.archive_model.giving import GivingUp
 from tests.archive_model.letting_go import LettingGo
+from tests.archive_model.recordrules import RecordRules
 from tests.archive_model.sidecar import GRACE_S, NAMESPACE, Sidecar
 from tests.archive_model.stage import SIDECARS
 
@@ -25,15 +26,16 @@ from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 PHASES = tuple(phase for phase in Phase if phase is not Phase.explain)
 
 
-class Rules(LettingGo, GivingUp):
+class Rules(LettingGo, GivingUp, RecordRules):
     """What users, networks and machines do."""
 
-    @initialize(size=SIZES, archived=st.booleans(), one_host=SELDOM, window=WINDOWS)
+    @initialize(size=SIZES, archived=st.booleans(), one_host=SELDOM, window=WINDOWS, keeps_records=st.booleans())
     def first_steps(
-        self, size: int, archived: bool, one_host: bool = False, window: int = REQUEST_WINDOW_ENTRIES
-    ) -> None:
+        self, size: int, archived: bool, one_host: bool = False, window: int = REQUEST_WINDOW_ENTRIES,
+        keeps_records: bool = False,
+    ) -> None:  # fmt: skip
         """Most histories are of a thread that exists."""
-        self.begin(one_host=one_host, window=window)
+        self.begin(one_host=one_host, window=window, keeps_records=keeps_records)
         for _ in range(2):
             request = self.request("a", "main", conditional=True, size=size, status=STATUS_RUNNING)
             self.act(0, "save a", lambda it, request=request: self.save(it, request, archived=archived))
