@@ -45,12 +45,13 @@ def fold(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, tail: Sequen
     thread = moment.thread
     main = thread.branches.get("main")
     base = main.snapshot_version if main is not None else 0
-    needed = {
-        version for ref in head.objects if is_pack(ref) and ref.last_version >= base for version in ref.dictionaries
-    } | {unpack(row.record, row.sequence).header.dictionary_version for row in tail}
+    packs = [ref for ref in head.objects if is_pack(ref)]
+    start = _start(head, packs, base)
+    needed = {version for ref in packs if ref.last_sequence >= start for version in ref.dictionaries}
+    needed |= {unpack(row.record, row.sequence).header.dictionary_version for row in tail}
     old = [
         ref for ref in head.objects
-        if ref.last_version < base and (is_pack(ref) or ref.first_version not in needed)
+        if (ref.last_sequence < start if is_pack(ref) else ref.last_version < base and ref.first_version not in needed)
     ]  # fmt: skip
     if len(old) >= OBJECTS_SOFT_MAX // 2:
         index = ArchiveIndex(objects=old)
@@ -71,6 +72,16 @@ def fold(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, tail: Sequen
             head.objects.remove(item)
     if len(head.objects) > OBJECTS_SOFT_MAX:
         _merge(desk, hold, head, moment)
+
+
+def _start(head: ArchiveHead, packs: Sequence[ObjectRef], base: int) -> int:
+    """Returns the first sequence of the packs that a reader of the newest version needs.
+
+    A pack of records or effects alone has no versions: only its sequences say whether it is old.
+    """
+    if head.HasField("index") and base <= head.index.last_version:
+        return 0  # the pack of ``base`` is in the index, and all packs of HEAD are newer
+    return min((ref.first_sequence for ref in packs if ref.last_version >= base), default=head.tip_sequence + 1)
 
 
 def _merge(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment) -> None:
