@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.archive_model import small
-from tests.archive_model.faults import Fault
+from tests.archive_model.faults import DIES_BEFORE, Fault
 from tests.archive_model.test_archive_model import Rules
 
 NONE: tuple[Fault, ...] = ()
@@ -28,3 +28,20 @@ def test_packs_without_versions_are_not_older_than_all_versions(history: Rules) 
     """A thread has a snapshot, and then only records, until HEAD is folded: a new machine finds the newest entries."""
     history.work(0, "a", count=4, size=300, archived=True)
     history.replace_records(0, "a", count=8, size=1500, takes=False, plan=NONE)
+
+
+def test_a_disk_knows_its_own_head_when_the_entry_at_its_tip_was_removed() -> None:
+    """Records were moved, and nothing newer was archived; then the process died before it wrote down what was."""
+    history = Rules()
+    try:
+        history.first_steps(size=10, archived=True, window=2)
+        history.replace_records(0, "a", count=4, size=10, takes=False, plan=NONE)
+        for _ in range(3):
+            history.put_records(
+                0, "a", {"a"}, set(), 10, conditional=False, archived=True, ttl_s=0,
+                plan=(Fault(DIES_BEFORE, 0, at_head=True),),
+            )  # fmt: skip
+        assert not history.orphans
+        history.teardown()
+    finally:
+        small.restore()

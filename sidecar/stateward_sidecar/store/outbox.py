@@ -201,9 +201,12 @@ class Outbox:
         return found
 
     def digest_at(self, identity: Identity, sequence: int) -> bytes:
-        """Returns the digest of an entry; empty if the entry is not on this disk."""
+        """Returns the digest of an entry; empty if neither the entry nor the entry after it is on this disk.
+
+        A prune or a move of records may have removed the entry at HEAD's tip before anything newer was archived.
+        """
         with self._context.engine.read() as txn:
-            return lines.digest_at(txn, identity, sequence)
+            return lines.digest_at(txn, identity, sequence) or lines.digest_before(txn, identity, sequence + 1)
 
     def has_entries(self, identity: Identity, first: int, last: int) -> bool:
         """Returns whether any entry from ``first`` to ``last`` is on this disk."""
