@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tests.service.agents import Agent, Stream
 from tests.service.wire import Wire, appends
 from tests.tracing.collector import Collector, collecting
 
+from stateward import AsyncClient
 from stateward.testing import run_daemon
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
@@ -130,19 +132,30 @@ def place_of(span: trace.Span) -> tuple[int, int]:
 
 
 async def test_the_python_client_names_its_span(collector: Collector) -> None:
-    """Calls and streams of both clients lie under the span in which the program makes them."""
+    """Calls of both clients lie under the span in which the program makes them, also if many share a stream."""
     tracer = own_tracer()
+    callers = []
+
+    async def append(client: AsyncClient, number: int) -> None:
+        with tracer.start_as_current_span("one of many") as span:
+            callers.append(span)
+            await client.thread(f"t-{number}").append("log", number)
+
     with run_daemon(traces=collector.url) as daemon:
         async with daemon.async_client() as asynchronous:
             with tracer.start_as_current_span("asyncio") as first:
                 await asynchronous.thread("a").append("log", 1)
                 await asynchronous.thread("a").write_blob(bytes(2_000_000))
+            await asyncio.gather(*(append(asynchronous, number) for number in range(12)))
         with daemon.client() as client, tracer.start_as_current_span("blocking") as second:
             client.thread("a").append("log", 2)
             client.thread("a").write_blob(bytes(2_000_000))
         for span in (first, second):
             for name in (SAVE, "stateward.v1.BlobService/WriteBlob"):
                 collector.wait_for(name, lambda found, span=span: parent_of(found) == place_of(span))
+        for span in callers:
+            collector.wait_for(SAVE, lambda found, span=span: parent_of(found) == place_of(span))
+        assert "stateward.v1.CallService/RunCalls" in {found.name for found in collector.spans}
 
 
 def test_each_frame_of_a_stream_has_its_own_trace(collector: Collector) -> None:
