@@ -32,7 +32,8 @@ def run(command: Sequence[str], environment: dict[str, str]) -> subprocess.Compl
 
 def make(arguments: Sequence[str]) -> None:
     """Every task is there, and so is what it depends on. Nothing is made."""
-    command = ["make", "--dry-run", "--no-print-directory", *arguments]
+    # With --dry-run alone, make would run the lines that call make again.
+    command = ["make", "--dry-run", "--no-print-directory", "SHELL=true", *arguments]
     path = os.environ["PATH"].partition(os.pathsep)[2]  # without this stand-in
     done = run(command, {**os.environ, "PATH": path})
     if done.returncode != 0 or "Nothing to be done" in done.stdout:
