@@ -220,10 +220,19 @@ class Looking(Stage):
         self.truth.see_head(key, head, disk.number, self.time.now_s)
         if not head.deleted and head.tip_sequence:
             assert not self.records.pages[bytes(head.tip_digest)].is_part, "HEAD has a part of a put"
+        key_of_uid = self.key_of_uid(bytes(head.uid))
+        if head.tip_sequence and not head.deleted and not self.era and key_of_uid:
+            self.naming.check(self.net.bucket.objects, place, head, key_of_uid)
         if not op.takes_over:
             self.check_lease(disk, before, head)
         if op.sweeps and head.deleted and before is not None:
             self.check_expired(disk, before.head)
+
+    def key_of_uid(self, uid: bytes) -> bytes:
+        """The data key of a thread, from whatever disk has it; empty if all have destroyed it."""
+        assert self.namespace is not None
+        stores = (sidecar.store.context.keystore for sidecar in self.sidecars)
+        return next((key for store in stores if (key := store.thread_key(uid, self.namespace))), b"")
 
     def check_lease(self, disk: Disk, before: Sent | None, head: ArchiveHead) -> None:
         """Nobody takes a thread without being asked to, unless its owner gave it up or was silent for the lease."""

@@ -122,6 +122,7 @@ class Sidecar:
         self.meanwhile = meanwhile
         self.is_dead = False
         self._time = time
+        self.after_moment: Callable[[], object] = lambda: None  # done once, after the next ship looked at its thread
         self.fatal: list[BaseException] = []
         self.errors: list[tuple[Op, StatewardError]] = []  # of ships that nobody waits for
         self.open(op or Op())
@@ -184,7 +185,7 @@ class Sidecar:
         desk.locks, desk.keys._lock, self.store.forker._names = locks, lock, alone
         alone_too: Any = NameLocks(turns)
         self.store.pruner._alone = alone_too
-        real_wait, real_ship = archive.wait, archive._ship
+        real_wait, real_ship, real_at_moment = archive.wait, archive._ship, archive._shipper._ship
 
         def wait(thread: Thread, sequence: int, *more: Any) -> Future[None] | None:
             digest = desk.outbox.digest_at(thread.identity, sequence)
@@ -200,7 +201,13 @@ class Sidecar:
                 self.errors.append((turns.current.op if turns.current is not None else Op(), error))
                 raise
 
+        def ship_at_moment(*arguments: Any, **how: Any) -> None:
+            act, self.after_moment = self.after_moment, lambda: None
+            act()
+            real_at_moment(*arguments, **how)
+
         archive.wait, schedule._ship = wait, ship  # type: ignore[method-assign]
+        archive._shipper._ship = ship_at_moment  # type: ignore[method-assign]
 
     def look(self) -> None:
         """Lets the machine see what is on the disk."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from hypothesis.stateful import RuleBasedStateMachine
 from tests.archive_model import small
 from tests.archive_model.faults import DAMAGE, HOLDS, MEANWHILE, FakeClock, Fault, FaultyBucket, Net, Op, Witness
+from tests.archive_model.naming import Naming
 from tests.archive_model.payments import Payments
 from tests.archive_model.process import Waits
 from tests.archive_model.recordbook import RecordBook, Request
@@ -80,7 +81,7 @@ class Stage(RuleBasedStateMachine):
         self.beliefs: dict[tuple[str, str], tuple[int, bytes]] = {}
         self.orphans: dict[tuple[int, int], tuple[str, int]] = {}  # name and era, by disk and number
         self.digests: dict[tuple[bytes, int, bytes], bytes] = {}  # by uid, sequence and row: what was looked at
-        self.payments = Payments()
+        self.payments, self.naming = Payments(), Naming()
         self.records = RecordBook()
         self.puts: list[tuple[Request, dict[bytes, list[PutRecordsResponse | DeleteRecordsResponse]]]] = []
         self.revisions: dict[tuple[str, str], int] = {}  # what clients believe, by thread and key

@@ -380,3 +380,17 @@ def test_a_request_that_is_made_anew_is_found_when_the_first_entry_comes() -> No
         history.teardown()
     finally:
         small.restore()
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_a_prune_clears_what_a_ship_reads(cold: bool) -> None:
+    """A HEAD never says that an entry is whole which was cleared since the ship looked at the thread."""
+    history = Rules()
+    try:
+        history.first_steps(size=10, archived=True, window=2)
+        history.prune_while_shipping(0, "a", 3, 10, 1, cold=cold)
+        history.lose(0, now=True)
+        history.read(1, "a", "main", NONE)
+        history.teardown()
+    finally:
+        small.restore()

@@ -72,6 +72,8 @@ class ArchiveHooks:
     # For the sweep: deletes a thread in the archive. Takes (namespace, name), the uid, and the second of expiry.
     # Returns False if the thread must not be deleted, or not now. Blocks until the bucket answers.
     expire: Callable[[tuple[str, str], bytes, int], bool]
+    # For the sweep: fetches the older history of a thread (namespace, name). Blocks until the bucket answers.
+    complete: Callable[[tuple[str, str]], object]
     # Returns whether the bucket is away at present. Does no I/O.
     is_away: Callable[[], bool]
     # Returns whether a process of this data directory wrote the given HEAD. Does no I/O.

@@ -13,7 +13,7 @@ from typing import Any
 
 import lmdb
 
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED
 from stateward_sidecar.errors import Corrupt, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
@@ -158,15 +158,35 @@ class Sweeper:
             try:
                 with self._context.engine.read() as txn:
                     thread = self._threads.head(txn, number)  # does not push hot threads out of memory
-                    if thread is None or not is_whole(thread) or not self._may_be_due(thread):
+                    if thread is None or not self._may_apply(thread) or not self._may_be_due(thread):
                         continue
                     thread = self._threads.by_number(txn, number)
+                if thread is not None and thread.floor_sequence:
+                    thread = self._complete(thread)
                 if thread is not None and is_whole(thread):
                     self._apply_rule(thread)
             except ShuttingDown:
                 raise
             except StatewardError as error:
                 log_damage("cannot apply a retention rule", error, number=number)
+
+    def _may_apply(self, thread: Thread) -> bool:
+        """Returns whether this sidecar may prune the thread, and has its history or can get it."""
+        hooks = self._context.archive
+        is_reachable = hooks is not None and thread.access == ACCESS_OWNED and not hooks.is_away()
+        return is_whole(thread) or (is_reachable and thread.floor_sequence > 0)
+
+    def _complete(self, thread: Thread) -> Thread | None:
+        """Fetches the history that this disk lacks since it took the thread over. Returns the thread as it is then.
+
+        If the archive lacks a part of it, it is asked again once something was written.
+        """
+        hooks = self._context.archive
+        assert hooks is not None
+        self._looked_at[thread.number] = _place(thread), 0
+        hooks.complete((thread.identity.namespace, thread.name))
+        with self._context.engine.read() as txn:
+            return self._threads.by_number(txn, thread.number)
 
     def _may_be_due(self, thread: Thread) -> bool:
         """Returns whether something was written or archived since the last check, or a version became old enough."""

@@ -1,0 +1,41 @@
+"""The danger: a retention rule ends with the machine, and a thread that was taken over grows for ever."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from tests.archive.driven import Driven, Town, append
+from tests.archive.test_whole_copies import findings
+from tests.archive_model.sidecar import NAMESPACE
+
+from stateward.v1.thread_service_pb2 import UpdateThreadRequest
+from stateward_sidecar.store import requests
+
+
+def work(machine: Driven, count: int) -> None:
+    for _ in range(count):
+        machine.put(append(os.urandom(400)))
+        machine.ship_now()
+
+
+def test_a_rule_outlasts_its_machine(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new owner of a long thread has the newest part, and gets the rest of what it prunes."""
+    monkeypatch.setattr(requests, "REQUEST_WINDOW_ENTRIES", 4)
+    first, second = driven.machine("first"), driven.machine("second")
+    work(first, 24)
+    request = UpdateThreadRequest(namespace=NAMESPACE, thread="job", update_mask={"paths": ["retention"]})
+    request.options.retention.keep_last = 3
+    first.update(request)
+    first.ship_now()
+    driven.end(first)
+    second.state()
+    second.archive.own(NAMESPACE, "job", take_over=True)
+    work(second, 1)
+    assert second.thread().floor_sequence
+    second.sweep()
+    assert second.thread().head.retained_versions == 3
+    work(second, 2)
+    second.sweep()
+    assert second.thread().head.retained_versions == 3
+    assert findings(second) == []
