@@ -29,8 +29,9 @@ def test_no_file_knows_the_machine(files: list[Path]) -> None:
     traces = {
         f"{path}:{number}": line
         for path in files
-        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
-        if path != Path(__file__).resolve() and MACHINE_TRACES.search(line)
+        if path != Path(__file__).resolve() and MACHINE_TRACES.search(text := path.read_text(errors="replace"))
+        for number, line in enumerate(text.splitlines(), 1)
+        if MACHINE_TRACES.search(line)
     }
     assert traces == {}
 

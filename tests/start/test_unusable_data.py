@@ -21,18 +21,25 @@ from stateward_sidecar.storage.layout import FORMAT_KEY
 MAP_BYTES = 1 << 30
 
 
-@pytest.fixture
-def made(short: Path) -> Path:
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with data of a daemon that has stopped: data, key."""
-    with run_daemon(short / "data") as daemon:
+    place = tmp_path_factory.mktemp("original")
+    with run_daemon(place / "data") as daemon:
         with daemon.client() as client:
             thread = client.thread("t")
             state = thread.hydrate()
             state.slots["goal"] = "Paris"
             thread.save(state)
         assert daemon.stop() == 0
-    (short / "data.key").rename(short / "key")
-    return short
+    (place / "data.key").rename(place / "key")
+    return place
+
+
+@pytest.fixture
+def made(short: Path, original: Path) -> Path:
+    """A copy of it for each test."""
+    return shutil.copytree(original, short, dirs_exist_ok=True)
 
 
 def fingerprint(directory: Path) -> dict[str, str]:
