@@ -1,8 +1,10 @@
-"""An agent process that kills itself before or after its n-th call of a method.
+"""Agent processes that kill themselves before or after their n-th call of a method.
 
-    python -m tests.frameworks.killed_agent TARGET THREAD METHOD N before|after
+    python -m tests.frameworks.killed_agent TARGET
 
-It prints the end state as JSON if it comes to its end.
+reads lines `THREAD METHOD N before|after`. Each line begins a process, which prints the end state as JSON if it comes
+to its end; then its exit code is printed. The processes are forked from this one, because loading LangGraph takes
+longer than the rest. This one has neither threads nor connections.
 """
 
 from __future__ import annotations
@@ -37,12 +39,22 @@ def aim(session: Any, method: str, nth: int, when: str) -> None:
     session.perform = aimed
 
 
-def main() -> None:
+def run(target: str, thread: str, method: str, nth: str, when: str) -> None:
     """Plays the graph from wherever it is."""
-    target, thread, method, nth, when = sys.argv[1:]
     with StatewardSaver(target) as saver:
         aim(saver._blocking._session, method, int(nth), when)
         print(json.dumps(play(build(saver), thread, durability="sync")))
+
+
+def main() -> None:
+    """Runs one agent for each line."""
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            return run(sys.argv[1], *line.split())
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+    return None
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from stateward.testing import Daemon, run_daemon
 pytest.importorskip("langgraph.graph", reason="the extra langgraph is not installed")
 from langgraph.checkpoint.memory import InMemorySaver
 from tests.frameworks.graphs import build, play
+from tests.processes import running
 
 from stateward._operations.steps import Call
 from stateward.errors import VersionMismatch
@@ -53,14 +56,33 @@ def test_a_graph_gives_what_it_gives_in_memory(daemon: Daemon, expected: dict[st
     assert history == [(each.next, each.values.get("steps")) for each in build(memory).get_state_history(config)]
 
 
+@pytest.fixture(scope="module")
+def run_agent(daemon: Daemon) -> Iterator[Callable[..., tuple[int, str]]]:
+    """Runs an agent process; returns its exit code and what it printed."""
+    command = [sys.executable, "-m", "tests.frameworks.killed_agent", daemon.target]
+    with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agents:
+
+        def run(*arguments: str) -> tuple[int, str]:
+            print(*arguments, file=agents.stdin, flush=True)
+            said = ""
+            while not re.fullmatch(r"-?\d+\n", line := agents.stdout.readline()):
+                assert line, "the agents have ended"
+                said += line
+            return int(line), said
+
+        yield run
+
+
 @pytest.mark.parametrize(("method", "nth", "when"), AIMS)
-def test_a_killed_agent_carries_on(daemon: Daemon, expected: dict[str, Any], method: str, nth: int, when: str) -> None:
+def test_a_killed_agent_carries_on(
+    run_agent: Callable[..., tuple[int, str]], expected: dict[str, Any], method: str, nth: int, when: str
+) -> None:
     """Kill -9 at an aimed moment; the next process ends with the state of an undisturbed run."""
-    command = [sys.executable, "-m", "tests.frameworks.killed_agent", daemon.target, f"{method}-{nth}-{when}"]
-    first = subprocess.run([*command, method, str(nth), when], capture_output=True, text=True, timeout=60, check=False)
-    assert first.returncode < 0, first.stdout + first.stderr
-    second = subprocess.run([*command, "none", "0", when], capture_output=True, text=True, timeout=60, check=False)
-    assert json.loads(second.stdout) == expected
+    thread = f"{method}-{nth}-{when}"
+    assert run_agent(thread, method, str(nth), when) == (-signal.SIGKILL, "")
+    code, state = run_agent(thread, "none", "0", when)
+    assert code == 0
+    assert json.loads(state) == expected
 
 
 @pytest.mark.parametrize(("method", "nth", "when"), AIMS)
