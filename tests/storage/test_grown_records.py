@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import random
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+import lmdb
 import pytest
-from tests.service.wire import text
-from tests.storage.inside import MovedClock, findings, get, make_store, opened, rest, settle, write
+from tests.service.wire import appends, text
+from tests.storage.inside import MovedClock, findings, get, make_store, opened, rest, save_many, settle, write
 
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_RECORDS
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.record_pb2 import RecordWrite
 from stateward.v1.record_service_pb2 import (
     DeleteRecordsRequest,
@@ -22,12 +26,12 @@ from stateward.v1.record_service_pb2 import (
 from stateward.v1.state_pb2 import Value
 from stateward_sidecar.errors import Corrupt, QuotaExceeded, ShuttingDown
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import recordmoves, recordputs, replay
+from stateward_sidecar.store import recordmoves, recordputs, records, replay
 from stateward_sidecar.store.context import REQUEST_WINDOW_S
 from stateward_sidecar.store.recordmoves import RecordMover
 from stateward_sidecar.store.recordrows import record_key
 from stateward_sidecar.store.store import Store
-from stateward_sidecar.store.thread import rows
+from stateward_sidecar.store.thread import Thread, rows
 
 PLACE = {"namespace": "default", "thread": "t"}
 SECOND = {"seconds": 1}
@@ -134,7 +138,7 @@ def test_a_kill_between_steps_loses_nothing(tmp_path: Path, tight: None, survive
         put(store, value(f"k{number % 20}", model[f"k{number % 20}"]))
     steps = RecordMover(store.context, store.threads, store.pruner)
     for _ in range(survives):
-        assert steps._submit(steps._step(get(store)))
+        assert steps.step(get(store))
     settle(store)
     store.close()
     with opened(tmp_path) as store:
@@ -294,3 +298,53 @@ def test_a_stop_during_a_move_is_no_damage(tmp_path: Path, tight: None, monkeypa
         assert left(store) == {"k": data}
         assert not recordmoves.is_due(get(store).head)
         assert findings(store) == []
+
+
+def test_a_move_reads_no_saves_in_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many saves lie before the first entry of records; a step begins where a read found it."""
+    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 0)
+    monkeypatch.setattr(recordmoves, "FOUND_AT_ONCE", 7)
+    with opened(tmp_path) as store:
+        save_many(store, (SaveRequest(diff=appends("x"), request_id=str(number)) for number in range(40)))
+        first = put(store, value("a", os.urandom(500))).sequence
+        save_many(store, (SaveRequest(diff=appends("x"), request_id=f"b{number}") for number in range(40)))
+        store.record_mover.start = lambda thread: None  # type: ignore[method-assign]
+        for _ in range(4):
+            put(store, value("a", b"last" + os.urandom(500)), value("b", b"b"))
+        read = list[int]()
+        entries_of = records.entries
+
+        def watched(txn: lmdb.Transaction, keys: layout.ThreadKeys, begin: int) -> Iterator[tuple[int, bytes]]:
+            for sequence, record in entries_of(txn, keys, begin):
+                if threading.current_thread().name == "writer":
+                    read.append(sequence)
+                yield sequence, record
+
+        monkeypatch.setattr(recordmoves.records, "entries", watched)
+        model = left(store)
+        mover = RecordMover(store.context, store.threads, store.pruner)
+        assert mover.step(get(store))
+        assert min(read) == first == 41
+        assert get(store).pruned.records.last >= first
+        while mover.step(get(store)):
+            pass
+        assert left(store) == model
+        assert findings(store) == []
+
+
+def test_a_step_moves_nothing_of_another_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the entry that was found is not there any more, the floor stays."""
+    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 0)
+    with opened(tmp_path) as store:
+        store.record_mover.start = lambda thread: None  # type: ignore[method-assign]
+        for _ in range(4):
+            put(store, value("a", os.urandom(500)))
+        mover, found = RecordMover(store.context, store.threads, store.pruner), []
+
+        def find(thread: Thread) -> recordmoves._Begin:
+            found.append(RecordMover._find(mover, thread))
+            return recordmoves._Begin(found[0].sequence + 1, found[0].digest)
+
+        monkeypatch.setattr(mover, "_find", find)
+        assert not mover.step(get(store))
+        assert not get(store).pruned.records.pairs()

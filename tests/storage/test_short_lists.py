@@ -13,6 +13,7 @@ import lmdb
 import pytest
 from tests.storage.inside import get, opened, save, write
 
+from stateward.v1.backup_service_pb2 import ExportThreadRequest
 from stateward.v1.record_pb2 import RecordWrite
 from stateward.v1.record_service_pb2 import (
     RECORD_ORDER_KEY,
@@ -24,6 +25,7 @@ from stateward.v1.record_service_pb2 import (
     PutRecordsRequest,
 )
 from stateward.v1.state_pb2 import Value
+from stateward.v1.thread_service_pb2 import ForkThreadRequest
 from stateward_sidecar.store import recordmoves, recordorder
 from stateward_sidecar.store.recordmoves import RecordMover
 from stateward_sidecar.store.recordorder import Item, OrderChange, RecordOrder
@@ -38,7 +40,7 @@ def put(store: Store, *writes: RecordWrite) -> None:
     write(store, store.record_puts.put(PutRecordsRequest(**PLACE, writes=writes, request_id=os.urandom(8).hex())))
 
 
-def value(key: str, data: bytes = b"x") -> RecordWrite:
+def value(key: str, data: bytes = b"x" * 9000) -> RecordWrite:
     return RecordWrite(key=key, value=Value(media_type="a/b", data=data))
 
 
@@ -78,10 +80,25 @@ def to_delete(store: Store) -> list[str]:
     return store.read(store.record_list.to_delete, DeleteRecordsRequest(**PLACE, prefix="a/"))[0]
 
 
+def export(store: Store) -> list[str]:
+    request = ExportThreadRequest(**PLACE)
+    found = [part.record.record.key for answer in store.exporter.open(request) for part in answer.parts
+             if part.HasField("record")]  # fmt: skip
+    return sorted(key for key in found if key.startswith("a/"))
+
+
+def copy(store: Store) -> list[str]:
+    """A whole copy, which has as many entries of records as the source has records."""
+    name = f"copy-{os.urandom(4).hex()}"
+    store.forker.fork(ForkThreadRequest(**PLACE, new_thread=name, whole=True))
+    request = ListRecordsRequest(namespace="default", thread=name, page_size=1000, prefix="a/")
+    return [record.key for record in store.read(store.record_list.read, request).answer.records]
+
+
 READS: dict[str, Read] = {
     "by key": read_list(RECORD_ORDER_KEY, 1000), "two a page": read_list(RECORD_ORDER_KEY, 2),
     "newest": read_list(RECORD_ORDER_NEWEST, 1000), "get": read_keys, "hot get": read_hot, "prefixes": count,
-    "delete": to_delete,
+    "delete": to_delete, "export": export, "copy": copy,
 }  # fmt: skip
 
 
@@ -121,8 +138,8 @@ def test_what_is_moved_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
         def act() -> None:
             for _ in range(3):
-                put(store, value("b", os.urandom(500)))
-            assert mover._submit(mover._step(get(store)))
+                put(store, value("b", os.urandom(2000)))
+            assert mover.step(get(store))
             floors.add(get(store).pruned.records.last)
 
         with between(store, monkeypatch, act):

@@ -19,7 +19,7 @@ from stateward.v1.record_service_pb2 import (
     PutRecordsRequest,
     PutRecordsResponse,
 )
-from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadNotFound
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, QuotaExceeded, ThreadNotFound
 from stateward_sidecar.service import check, checkrecords
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.levels import written
@@ -47,7 +47,11 @@ class RecordService:
 
         async def put() -> PutRecordsResponse:
             await self._prepare(request.namespace, request.thread)
-            answer = await self._calls.write(self._puts.put(request), context, size_bytes=size_bytes)
+            try:
+                answer = await self._calls.write(self._puts.put(request), context, size_bytes=size_bytes)
+            except QuotaExceeded:  # of records that have expired, too: the sweep has not deleted them yet
+                await self._calls.work(self._calls.store.sweeper.expire_records, request.namespace, request.thread)
+                answer = await self._calls.write(self._puts.put(request), context, size_bytes=size_bytes)
             self._mover.consider(request.namespace, request.thread)
             return answer
 

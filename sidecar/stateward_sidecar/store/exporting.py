@@ -45,8 +45,9 @@ from stateward_sidecar.store.effectrows import page_effects, read_value, view_ef
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.leases import token_floor
 from stateward_sidecar.store.ranges import Ranges, Rising
-from stateward_sidecar.store.recordrows import page_records, view_record
 from stateward_sidecar.store.recordrows import read_value as read_record
+from stateward_sidecar.store.recordrows import records_after, view_record
+from stateward_sidecar.store.recordviews import RecordViews
 from stateward_sidecar.store.signals import view_signal
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import Threads, not_found
@@ -54,7 +55,9 @@ from stateward_sidecar.store.views import view_branch, view_entry
 
 # A message is sent when it has this size. A single larger value makes a larger message.
 MESSAGE_BYTES = 256 << 10
-EFFECTS_A_STEP = RECORDS_A_STEP = 100
+EFFECTS_A_STEP = 100
+# So many bytes of records are of one moment: those of nearly every scope. The overhead is that of a message.
+RECORDS_TOGETHER_BYTES, RECORD_OVERHEAD_BYTES = 16 << 20, 512
 T = TypeVar("T")
 
 
@@ -79,9 +82,10 @@ class Exporter:
     def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
         self._threads = threads
+        self._views = RecordViews(context, threads)
 
     def open(self, request: ExportThreadRequest) -> Iterator[ExportThreadResponse]:
-        """Returns the messages to stream. Each step blocks for one short read.
+        """Returns the messages to stream. Each step blocks for one read.
 
         Raises ThreadNotFound or HistoryElsewhere.
         """
@@ -142,11 +146,13 @@ class Exporter:
             key = page[-1][0]
             effects += len(page)
             yield from (ThreadPart(effect=effect) for _, effect in page)
-        records, key = 0, b""
-        while found := read(partial(self._records, key)):
-            key = found[-1][0]
+        records, after = 0, b""
+        while True:
+            found, after = self._context.settled(partial(self._records, request, moment, after))
             records += len(found)
-            yield from (ThreadPart(record=BackupRecord(record=record)) for _, record in found)
+            yield from (ThreadPart(record=BackupRecord(record=record)) for record in found)
+            if not after:
+                break
         for row in moment.signals:
             yield ThreadPart(signal=read(partial(_signal, row)))
         deleted -= moment.branches.keys()
@@ -197,16 +203,19 @@ class Exporter:
                 break
         return found
 
-
-    def _records(self, after: bytes, txn: lmdb.Transaction, thread: Thread) -> list[tuple[bytes, Record]]:
-        found, size = list[tuple[bytes, Record]](), 0
-        for key, row in page_records(txn, thread, after, RECORDS_A_STEP):
-            record = view_record(row.facts, read_record(txn, thread.identity, row))
-            found.append((key, record))
-            size += record.ByteSize()
-            if size > MESSAGE_BYTES:
-                break
-        return found
+    def _records(self, request: ExportThreadRequest, moment: _Moment, after: bytes) -> tuple[list[Record], bytes]:
+        """Returns the next records, all as they are at one moment, and the row key of the last; empty = no more."""
+        found, size = list[Record](), 0
+        with self._views.numbered(moment.identity.number) as view:
+            if view is None:
+                raise not_found(request.namespace, request.thread)
+            self._thread(view.txn, request, moment)
+            for key, row in records_after(view.txn, view.thread, after):
+                found.append(view_record(row.facts, read_record(view.txn, view.thread.identity, row)))
+                size += found[-1].ByteSize() + RECORD_OVERHEAD_BYTES
+                if size > RECORDS_TOGETHER_BYTES:
+                    return found, key
+        return found, b""
 
 
 def _view(moment: _Moment) -> BackupThread:

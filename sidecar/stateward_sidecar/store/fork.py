@@ -8,6 +8,7 @@ the first version that names them. A copy is invisible until it is complete (``h
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import lmdb
@@ -45,8 +46,9 @@ from stateward_sidecar.store.hidden import Hidden, HiddenVersion
 from stateward_sidecar.store.leases import token_floor
 from stateward_sidecar.store.ranges import Pruned, Ranges
 from stateward_sidecar.store.recordentries import ENTRY_VALUES_BYTES
-from stateward_sidecar.store.recordrows import page_records
 from stateward_sidecar.store.recordrows import read_value as read_record
+from stateward_sidecar.store.recordrows import records_after
+from stateward_sidecar.store.recordviews import RecordView, RecordViews
 from stateward_sidecar.store.refs import resolve_or_head
 from stateward_sidecar.store.requests import find_request, hash_request
 from stateward_sidecar.store.settings import fingerprint
@@ -57,7 +59,6 @@ from stateward_sidecar.store.views import view_branch, view_head
 # Most entries name a recent snapshot as dictionary. Entries that name an older one are compressed without it.
 DICTIONARIES_MAX = 4
 EFFECTS_A_STEP, EFFECTS_STEP_BYTES = 100, 1 << 20
-RECORDS_A_STEP = 100
 
 
 class Forker:
@@ -69,6 +70,7 @@ class Forker:
         self._threads = threads
         self._deleter = deleter
         self._names = names
+        self._records = RecordViews(context, threads)
 
     def fork(self, request: ForkThreadRequest) -> ThreadMessage:
         """Copies a thread. Raises ThreadNotFound, VersionNotFound, VersionPruned, ThreadExists or DiskFull.
@@ -214,37 +216,20 @@ class Forker:
         self._copy_records(request, source, copy)
 
     def _copy_records(self, request: ForkThreadRequest, source: Thread, copy: Hidden) -> None:
-        """Copies all records, with their revisions and times."""
-        after, is_first = b"", not copy.draft.head.tip_sequence
-        while source.head.records and (found := self._context.settled(partial(self._read_records, source, after))):
-            after, batch = found
-            metadata = EntryMetadata(records=RecordsBody())
-            content = self._content(request, source, copy, metadata, batch.SerializeToString(deterministic=True))
-            put, size_bytes = copy.records(content, batch)
-            if is_first:  # it describes the copy, and the next one must not
-                copy.put(put, size_bytes)
-                is_first = False
-            else:
-                copy.later(put, size_bytes)
-
-    def _read_records(self, source: Thread, after: bytes) -> tuple[bytes, RecordBatch] | None:
-        """Reads the next records, as many as share an entry.
-
-        Returns the last row key and the records; None = no more.
-        """
-        batch, size_bytes = RecordBatch(), 0
-        with self._context.engine.read() as txn:
-            for key, row in page_records(txn, self._now(txn, source), after, RECORDS_A_STEP):
-                facts, value = row.facts, read_record(txn, source.identity, row)
-                facts.ClearField("value_sequence")
-                facts.ClearField("value_stored_bytes")
-                change = RecordChange(facts=facts, value=value)
-                size_bytes += change.ByteSize()
-                if batch.changes and size_bytes > ENTRY_VALUES_BYTES:
-                    break
-                batch.changes.append(change)
-                after = key
-        return (after, batch) if batch.changes else None
+        """Copies all records as they are at one moment, with their revisions and times."""
+        is_first = not copy.draft.head.tip_sequence
+        with self._records.numbered(source.number) as view:
+            if view is None:
+                raise not_found(request.namespace, request.thread)
+            for batch in _record_batches(view):
+                metadata = EntryMetadata(records=RecordsBody())
+                content = self._content(request, source, copy, metadata, batch.SerializeToString(deterministic=True))
+                put, size_bytes = copy.records(content, batch)
+                if is_first:  # it describes the copy, and the next one must not
+                    copy.put(put, size_bytes)
+                    is_first = False
+                else:
+                    copy.later(put, size_bytes)
 
     def _copy_effects(self, source: Thread, copy: Hidden, anchors: set[str]) -> None:
         """Copies the results that belong to copied versions: their anchor is a version's checkpoint id.
@@ -346,6 +331,23 @@ class Forker:
         write_head(txn, draft.identity, head)
         draft.head = head
         self._threads.keep_draft(batch, draft)
+
+
+def _record_batches(view: RecordView) -> Iterator[RecordBatch]:
+    """Yields all records, as many together as share an entry."""
+    batch, size_bytes = RecordBatch(), 0
+    for _, row in records_after(view.txn, view.thread, b""):
+        facts, value = row.facts, read_record(view.txn, view.thread.identity, row)
+        facts.ClearField("value_sequence")
+        facts.ClearField("value_stored_bytes")
+        change = RecordChange(facts=facts, value=value)
+        if batch.changes and size_bytes + change.ByteSize() > ENTRY_VALUES_BYTES:
+            yield batch
+            batch, size_bytes = RecordBatch(), 0
+        batch.changes.append(change)
+        size_bytes += change.ByteSize()
+    if batch.changes:
+        yield batch
 
 
 def _unclaimed(record: EffectRecord) -> EffectRecord:

@@ -14,6 +14,7 @@ from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward_sidecar.errors import ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.store.alone import Alone
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import SECOND_US
 from stateward_sidecar.store.prune import is_whole
@@ -24,7 +25,7 @@ from stateward_sidecar.store.thread import Thread, rows, write_head
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.telemetry import log_damage
 
-RECORDS_A_STEP, STEPS_A_ROUND, THREADS_A_ROUND = 200, 50, 20_000
+RECORDS_A_STEP, STEPS_A_ROUND, THREADS_A_ROUND = 100, 100, 20_000
 
 
 class RecordExpirer:
@@ -34,6 +35,7 @@ class RecordExpirer:
         self._context = context
         self._threads = threads
         self._mover = mover
+        self._alone = Alone()  # those who need room wait for the one who makes it
 
     def sweep(self) -> None:
         """Deletes records that have expired, of threads that this sidecar may change."""
@@ -56,9 +58,19 @@ class RecordExpirer:
             except StatewardError as error:
                 log_damage("expired records are not deleted", error, number=number)
 
+    def expire(self, namespace: str, name: str) -> None:
+        """Deletes the expired records of one thread, because they take the place of others. Waits for the writer."""
+        with self._alone.of((namespace, name)):
+            with self._context.engine.read() as txn:
+                thread = self._threads.find(txn, namespace, name)
+            second = thread.head.record_expire_second if thread is not None else 0
+            if thread is not None and 0 < second <= self._context.clock.now_us() // SECOND_US and is_whole(thread):
+                self._expire(thread)
+
     def _expire(self, thread: Thread) -> None:
         for _ in range(STEPS_A_ROUND):
-            write = Write(run=self._step(thread), background=True, frees_space=True, is_alone=True)
+            # Not a background write: under load it might never run, and the scope would fill with expired records.
+            write = Write(run=self._step(thread), frees_space=True, is_alone=True)
             if not self._context.writer.submit(write, wait=True).wait():
                 break
         self._mover.consider(thread.identity.namespace, thread.name)

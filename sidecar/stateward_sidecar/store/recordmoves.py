@@ -4,7 +4,8 @@ When the entries of records have much more bytes than the records that are left,
 records among them that have no newer entry are appended again, and the floor rises to the last entry that was read.
 Below the floor no entry of records counts. ``clear.py`` clears them as it clears the values of deleted effects.
 
-Each step is one small transaction: entry, rows, floor, and the row that lists what to clear.
+Each step is one small transaction: entry, rows, floor, and the row that lists what to clear. The entry with which it
+begins is found outside the writer, because any number of saves may lie before it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ from stateward_sidecar.telemetry import failures, log_damage
 
 # Entries may have this many bytes more than the records that are left have twice.
 SLACK_BYTES = 256 << 10
-# A step ends after this many bytes of values, entries, or seconds, but not before the first entry of records.
+# A read outside the writer passes over this many sequences.
+FOUND_AT_ONCE = 1000
+# A step ends after this many bytes of values, entries, or seconds, but not before its first entry.
 STEP_BYTES, STEP_ENTRIES, STEP_S = 128 << 10, 1000, 0.003
 
 
@@ -54,6 +57,14 @@ def is_due(head: ThreadHead) -> bool:
     """Returns whether enough of the entries of records counts for nothing. If no record is left, nothing has to."""
     slack = SLACK_BYTES if head.records else 0
     return bool(head.record_entry_bytes > 2 * head.record_stored_bytes + slack)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    """The entry with which a step begins."""
+
+    sequence: int
+    digest: bytes
 
 
 @dataclass(slots=True)
@@ -109,35 +120,59 @@ class RecordMover:
         namespace, name = thread.identity.namespace, thread.name
         with self._pruner.alone(namespace, name):
             has_moved = False
-            while self._submit(self._step(thread)):
+            while self.step(thread):
                 has_moved = True
             if has_moved:
                 self._pruner.clear_up(thread.number)
 
-    def _submit(self, run: Callable[[lmdb.Transaction, Batch], bool]) -> bool:
+    def step(self, thread: Thread) -> bool:
+        """Makes one step of a move. Returns whether it moved anything; if not, the next change begins again."""
+        begin = self._find(thread)
+        if begin is None:
+            return False
         # Not a background write: under load it might never run, and the journal would grow.
-        write = Write(run=run, is_alone=True, frees_space=True)
+        write = Write(run=self._step(thread, begin), is_alone=True, frees_space=True)
         return bool(self._context.writer.submit(write, wait=True).wait())
 
-    def _step(self, thread: Thread) -> Callable[[lmdb.Transaction, Batch], bool]:
+    def _find(self, thread: Thread) -> _Begin | None:
+        """Returns the first entry of records that counts; None if there is nothing to move. Raises Corrupt."""
+        namespace, name, last = thread.identity.namespace, thread.name, _Begin(0, b"")
+        while True:
+            with self._context.engine.read() as txn:
+                live = self._threads.find(txn, namespace, name)
+                if live is None or live.number != thread.number:
+                    return None
+                seen, before = self._threads.seen(txn, live), last
+                if not _may_move(seen) or (last.sequence and not _is_there(txn, seen, last)):
+                    return None
+                for sequence, record in records.entries(txn, seen.identity.keys, _first(seen, last)):
+                    header = unpack(record, sequence).header
+                    last = _Begin(sequence, header.digest)
+                    if header.kind == ENTRY_KIND_RECORDS:
+                        return last
+                    if sequence >= before.sequence + FOUND_AT_ONCE:
+                        break
+            if last == before:
+                return None
+
+    def _step(self, thread: Thread, begin: _Begin) -> Callable[[lmdb.Transaction, Batch], bool]:
         """Returns the write of one step. The write returns whether it moved anything."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> bool:
             draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
             if draft is None or draft.identity.number != thread.number or not _may_move(draft):
                 return False
-            step = self._read(txn, draft)
-            if not step.last:
+            if not _is_there(txn, draft, begin):
                 return False
-            self._append(txn, batch, draft, step)
+            self._append(txn, batch, draft, self._read(txn, draft, begin.sequence))
             return True
 
         return run
 
-    def _read(self, txn: lmdb.Transaction, draft: Draft) -> _Step:
-        """Reads the oldest entries that count. Raises Corrupt."""
+    def _read(self, txn: lmdb.Transaction, draft: Draft, first: int) -> _Step:
+        """Reads the oldest entries that count, from the first one of records on. Raises Corrupt."""
         step, until, count = _Step(), time.perf_counter() + STEP_S, 0
-        for sequence, record in records.entries(txn, draft.identity.keys, record_floor(draft) + 1):
+        for sequence, record in records.entries(txn, draft.identity.keys, first):
             is_over = step.value_bytes >= STEP_BYTES or count >= STEP_ENTRIES or time.perf_counter() > until
             if step.last and is_over:
                 break
@@ -185,5 +220,21 @@ class RecordMover:
         draft.pruned = after
 
 
-def _may_move(draft: Draft) -> bool:
-    return is_due(draft.head) and is_whole(draft.thread) and draft.floor_sequence <= record_floor(draft)
+def _may_move(thread: Draft | Thread) -> bool:
+    """Returns whether a move is due, and all entries above the floor are here, so that none of them is passed over."""
+    owned = thread.thread if isinstance(thread, Draft) else thread
+    return is_due(thread.head) and is_whole(owned) and thread.floor_sequence <= record_floor(thread)
+
+
+def _first(thread: Thread, last: _Begin) -> int:
+    return max(record_floor(thread), last.sequence) + 1
+
+
+def _is_there(txn: lmdb.Transaction, thread: Draft | Thread, found: _Begin) -> bool:
+    """Returns whether an entry is still there, and above the floor. Raises Corrupt.
+
+    The digest of an entry names those before it. So the same digest means the same history up to there.
+    """
+    record = records.get_entry(txn, thread.identity.keys, found.sequence)
+    is_same = record is not None and unpack(record, found.sequence).header.digest == found.digest
+    return is_same and found.sequence > record_floor(thread)

@@ -20,7 +20,7 @@ from stateward.v1.state_pb2 import Value
 from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import replay
+from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import SECOND_US
 from stateward_sidecar.store.thread import Draft, Thread, rows
@@ -73,33 +73,19 @@ def live_row(txn: lmdb.Transaction, thread: Draft | Thread, row_key: bytes) -> R
 def all_records(txn: lmdb.Transaction, thread: Draft | Thread) -> Iterator[tuple[bytes, RecordRow]]:
     """Yields row key and row of all records that count. Raises Corrupt or HistoryElsewhere."""
     check_here(thread)
-    floor = record_floor(thread)
-    for key, record in rows(txn, thread.identity.keys.all_of(b"K")):
+    yield from records_after(txn, thread, b"")
+
+
+def records_after(txn: lmdb.Transaction, thread: Draft | Thread, after: bytes) -> Iterator[tuple[bytes, RecordRow]]:
+    """Yields the records behind a row key (empty = all) with their row keys. Raises Corrupt.
+
+    ``thread``: as the transaction shows it (``Threads.seen``), else a record that is moved meanwhile may be missing.
+    """
+    prefix, floor = thread.identity.keys.all_of(b"K"), record_floor(thread)
+    for key, record in records.rows_from(txn, after + b"\0" if after else prefix, prefix):
         row = open_record(thread.identity, key, record)
         if row.sequence > floor:
             yield key, row
-
-
-def page_records(
-    txn: lmdb.Transaction, thread: Thread, after: bytes, count: int
-) -> list[tuple[bytes, RecordRow]]:
-    """Returns the next records of the thread with their row keys. Raises Corrupt or HistoryElsewhere.
-
-    ``after``: the row key of the previous record; empty = begin with the first.
-    """
-    check_here(thread)
-    if not is_checked(thread):
-        check_sum(txn, thread)
-    prefix, cursor, floor = thread.identity.keys.all_of(b"K"), txn.cursor(), record_floor(thread)
-    found = cursor.set_range(after + b"\0" if after else prefix)
-    page: list[tuple[bytes, RecordRow]] = []
-    while found and len(page) < count and bytes(cursor.key()).startswith(prefix):
-        key = bytes(cursor.key())
-        row = open_record(thread.identity, key, cursor.value())
-        if row.sequence > floor:
-            page.append((key, row))
-        found = cursor.next()
-    return page
 
 
 def check_sum(txn: lmdb.Transaction, thread: Draft | Thread) -> None:

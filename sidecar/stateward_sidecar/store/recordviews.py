@@ -7,7 +7,7 @@ the transaction shows, so a record that a commit moves or renames meanwhile is i
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -72,12 +72,20 @@ class RecordViews:
         ``needs_order``: False = the rows are only compared with the head's sum, unless that was done before.
         """
         with ExitStack() as stack:
-            yield self._look(stack, namespace, name, needs_order=needs_order)
+            yield self._look(stack, lambda txn: self._threads.find(txn, namespace, name), needs_order=needs_order)
 
-    def _look(self, stack: ExitStack, namespace: str, name: str, *, needs_order: bool) -> RecordView | None:
+    @contextmanager
+    def numbered(self, number: int) -> Iterator[RecordView | None]:
+        """A view without order of the thread with a number, whatever its name leads to by now. Raises as ``view``."""
+        with ExitStack() as stack:
+            yield self._look(stack, lambda txn: self._threads.by_number(txn, number), needs_order=False)
+
+    def _look(
+        self, stack: ExitStack, find: Callable[[lmdb.Transaction], Thread | None], *, needs_order: bool
+    ) -> RecordView | None:
         for look in range(1, LOOKS * LOOKS + 1):
             txn = stack.enter_context(self._context.engine.read())
-            live = self._threads.find(txn, namespace, name)
+            live = find(txn)
             if live is None:
                 return None
             thread = self._threads.seen(txn, live)
@@ -94,7 +102,7 @@ class RecordViews:
             made = self._make(stack, live, orders) if orders is None or look % LOOKS == 0 else None
             if made is not None:
                 return made
-        raise QueueFull("the records change too often to be read; try again", thread=name)
+        raise QueueFull("the records change too often to be read; try again")
 
     def _known(self, txn: lmdb.Transaction, thread: Thread) -> tuple[RecordOrders | None, RecordOrder | None]:
         """Returns the orders in memory, and the one of them that belongs to a thread as it was seen."""

@@ -80,6 +80,12 @@ class Sweeper:
             self._do(self._clear_feed)
             self._do(self._clear_labels)
 
+    def expire_records(self, namespace: str, name: str) -> None:
+        """Deletes the expired records of one thread now, because they count for its limits. Waits for the writer."""
+        self._watch_clock()
+        if not self._is_suspended:
+            self._records.expire(namespace, name)
+
     @staticmethod
     def _do(part: Callable[[], object]) -> None:
         try:
