@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from stateward.arguments import text
 from stateward.v1.checkpoint_pb2 import AttributeValue
 
 Attribute = str | int | float | bool
@@ -26,10 +27,9 @@ def read_attributes(found: Mapping[str, AttributeValue]) -> dict[str, Attribute]
 
 
 def _write(key: str, value: Attribute) -> AttributeValue:
-    if not isinstance(key, str):
-        raise TypeError(f"the key of an attribute is a text, not {key!r:.100}")
+    text(key, "the key of an attribute")
     if isinstance(value, str):
-        return AttributeValue(string_value=value)
+        return AttributeValue(string_value=text(value, f"attribute {key!r}"))
     if isinstance(value, bool):
         return AttributeValue(bool_value=value)
     if isinstance(value, int):

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from stateward import values
+from stateward.arguments import text, whole_number
 from stateward.attributes import Attribute, write_attributes
 from stateward.durations import DurationField
 from stateward.fromproto import FromProto, read_fields
@@ -77,12 +78,12 @@ class Put:
     """It expires this long after it was written or refreshed; None = never."""
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
 
-    def to_proto(self) -> record_pb2.RecordWrite:
-        """Returns the message."""
+    def to_proto(self, path: str = "") -> record_pb2.RecordWrite:
+        """Returns the message. `path` is the place of the value for errors; by default it names the key."""
         made = record_pb2.RecordWrite(
-            key=self.key,
-            value=values.encode(self.value, f"records.{self.key}"),
-            expected_revision=self.expected,
+            key=text(self.key, "key"),
+            value=values.encode(self.value, path or f"records.{self.key}"),
+            expected_revision=_expected(self.expected),
             attributes=write_attributes(self.attributes),
         )
         if self.ttl is not None:
@@ -100,7 +101,9 @@ class Delete:
 
     def to_proto(self) -> record_pb2.RecordWrite:
         """Returns the message."""
-        return record_pb2.RecordWrite(key=self.key, delete=True, expected_revision=self.expected)
+        return record_pb2.RecordWrite(
+            key=text(self.key, "key"), delete=True, expected_revision=_expected(self.expected)
+        )
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,13 @@ class Check:
 
     def to_proto(self) -> record_pb2.RecordWrite:
         """Returns the message."""
-        return record_pb2.RecordWrite(key=self.key, check=True, expected_revision=self.expected)
+        return record_pb2.RecordWrite(
+            key=text(self.key, "key"), check=True, expected_revision=whole_number(self.expected, "expected")
+        )
+
+
+def _expected(revision: int | None) -> int | None:
+    return None if revision is None else whole_number(revision, "expected")
 
 
 RecordWrite = Put | Delete | Check
@@ -142,17 +151,31 @@ class RecordPrefix(FromProto):
     """Number of records under it."""
 
 
+def to_protos(writes: Iterable[RecordWrite]) -> list[record_pb2.RecordWrite]:
+    """Returns writes as messages. Raises TypeError and ValueError."""
+    if isinstance(writes, str | bytes | Put | Delete | Check) or not isinstance(writes, Iterable):
+        raise TypeError(f"writes takes a list of Put, Delete and Check, not {writes!r:.100}")
+    made = []
+    for each in writes:
+        if not isinstance(each, Put | Delete | Check):
+            raise TypeError(f"a write is a Put, a Delete or a Check, not {each!r:.100}")
+        made.append(each.to_proto())
+    return made
+
+
 def write_filters(where: Where | None) -> list[record_pb2.AttributeFilter]:
     """Returns conditions for a request. Raises TypeError and ValueError."""
     if where is None:
         return []
+    if isinstance(where, str | bytes) or not isinstance(where, Iterable):
+        raise TypeError(f"where takes a dict or a list of conditions, not {where!r:.100}")
     given: Iterable[Any] = [(key, "==", value) for key, value in where.items()] if isinstance(where, Mapping) else where
     made = []
     for triple in given:
         if not isinstance(triple, tuple) or len(triple) != 3:
             raise TypeError(f"a condition is (key, operator, value), not {triple!r:.100}")
         key, name, value = triple
-        if name not in OPERATORS:
+        if not isinstance(name, str) or name not in OPERATORS:
             raise ValueError(f"{name!r} is no operator; use one of {', '.join(OPERATORS)}")
         (written,) = write_attributes({key: value}).values()
         made.append(record_pb2.AttributeFilter(key=key, operator=OPERATORS[name], value=written))

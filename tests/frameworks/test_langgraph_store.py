@@ -174,7 +174,7 @@ def test_bad_operations_are_refused_before_anything_is_written(store: StatewardS
         *((PutOp(("a",), "k", {}, None, t), ValueError, "minutes") for t in (0, -1, 1e20, math.inf, math.nan)),
         (PutOp(("a",), "k", {}, None, "5"), TypeError, "ttl"),
         (PutOp(("a",), "big", {"x": "y" * 2_000_000}), InvalidField, "value"),
-        (PutOp(("a",), "odd", {"x": object()}), TypeError, "records"),
+        (PutOp(("a", "b"), "odd", {"x": object()}), TypeError, r"^a\.b\['odd'\]\.x: "),
         ("get", TypeError, "str"),
     ]
     for op, kind, text in wrong:

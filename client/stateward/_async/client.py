@@ -25,6 +25,7 @@ from stateward._operations.signals import SignalReader
 from stateward._operations.steps import ThreadRef, new_request_id
 from stateward._operations.streams import WatchReader, verify
 from stateward.admin import Diagnoses, DrainResult, ServerInfo, Stats, VerifyProgress
+from stateward.arguments import text
 from stateward.blobs import DEFAULT_THRESHOLD_BYTES
 from stateward.durations import Duration, seconds
 from stateward.events import Event
@@ -134,7 +135,7 @@ class AsyncClient:
         The scope is the thread of this name, which need not exist and needs no version. `create` are its settings if a
         write makes it. Its TTL, if it has one, counts from its first write, because a record is not a save.
         """
-        return AsyncRecords(self._session, self._session.refer(scope, "main", False), create)
+        return AsyncRecords(self._session, self._session.refer(text(scope, "scope"), "main", False), create)
 
     def threads(self, **filters: Unpack[ThreadFilters]) -> AsyncIterator[ThreadInfo]:
         """Lists the threads of the namespace, most recently changed first, page by page.

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from stateward._operations import threads
 from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id
+from stateward.arguments import INT32_MAX, text, whole_number
 from stateward.models import Durability, choice_number
 from stateward.options import ThreadOptions
-from stateward.records import Record, RecordPrefix, RecordsWritten, RecordWrite, Where, write_filters
+from stateward.records import Record, RecordPrefix, RecordsWritten, RecordWrite, Where, to_protos, write_filters
 from stateward.v1 import record_pb2
 from stateward.v1 import record_service_pb2 as service
 
@@ -20,7 +21,7 @@ def write(
     create: ThreadOptions | None,
 ) -> Operation[RecordsWritten]:
     """Writes and deletes records, all or none."""
-    return (yield from write_encoded(ref, [each.to_proto() for each in writes], durability, create))
+    return (yield from write_encoded(ref, to_protos(writes), durability, create))
 
 
 def write_encoded(
@@ -46,9 +47,9 @@ def write_encoded(
 
 def get(ref: ThreadRef, keys: Iterable[str], refresh: bool, with_values: bool) -> Operation[dict[str, Record]]:
     """Returns the records with these keys that exist, however many answers they take."""
-    if isinstance(keys, str):
+    if isinstance(keys, str | bytes):
         raise TypeError("keys takes a list of keys, not one key")
-    found, left = dict[str, Record](), list(dict.fromkeys(keys))
+    found, left = dict[str, Record](), list(dict.fromkeys(text(key, "key") for key in keys))
     while left:
         request = ref.about(
             service.GetRecordsRequest,
@@ -75,11 +76,11 @@ def list_records(
     """Returns the request for the first page."""
     return ref.about(
         service.ListRecordsRequest,
-        prefix=prefix,
+        prefix=text(prefix, "prefix"),
         filters=write_filters(where),
         order=service.RECORD_ORDER_NEWEST if newest_first else service.RECORD_ORDER_KEY,
-        skip=skip,
-        page_size=page_size,
+        skip=whole_number(skip, "skip", most=INT32_MAX),
+        page_size=whole_number(page_size, "page_size", most=INT32_MAX),
         refresh_ttl=refresh,
         without_values=not with_values,
     )
@@ -98,9 +99,9 @@ def list_prefixes(
     """Returns the request for the first page."""
     return ref.about(
         service.ListRecordPrefixesRequest,
-        prefix=prefix,
-        delimiter=delimiter,
-        max_depth=max_depth,
+        prefix=text(prefix, "prefix"),
+        delimiter=text(delimiter, "delimiter"),
+        max_depth=whole_number(max_depth, "max_depth", most=INT32_MAX),
         page_size=1000,
     )
 
@@ -118,7 +119,7 @@ def delete_prefix(ref: ThreadRef, prefix: str, durability: Durability | str | No
     while has_more:
         request = ref.about(
             service.DeleteRecordsRequest,
-            prefix=prefix,
+            prefix=text(prefix, "prefix"),
             all=not prefix,
             request_id=new_request_id(),
             lease_token=ref.held.for_call(),

@@ -26,6 +26,7 @@ from stateward._sync.leases import HeldLease
 from stateward._sync.records import Records
 from stateward._sync.thread import TakenThread, Thread
 from stateward.admin import Diagnoses, DrainResult, ServerInfo, Stats, VerifyProgress
+from stateward.arguments import text
 from stateward.blobs import DEFAULT_THRESHOLD_BYTES
 from stateward.durations import Duration, seconds
 from stateward.events import Event
@@ -135,7 +136,7 @@ class Client:
         The scope is the thread of this name, which need not exist and needs no version. `create` are its settings if a
         write makes it. Its TTL, if it has one, counts from its first write, because a record is not a save.
         """
-        return Records(self._session, self._session.refer(scope, "main", False), create)
+        return Records(self._session, self._session.refer(text(scope, "scope"), "main", False), create)
 
     def threads(self, **filters: Unpack[ThreadFilters]) -> Iterator[ThreadInfo]:
         """Lists the threads of the namespace, most recently changed first, page by page.

@@ -13,7 +13,7 @@ from stateward._operations.steps import Operation, ThreadRef
 from stateward.langgraph import _checks as checks
 from stateward.langgraph import _items as items
 from stateward.options import ThreadOptions
-from stateward.records import Delete, Put, Record, RecordWrite, Where
+from stateward.records import Delete, Put, Record, Where
 from stateward.v1 import record_pb2
 
 # A call writes at most 1,000 records, and an item may have two. The daemon takes 64 MiB by default.
@@ -101,17 +101,14 @@ def _calls(made: Iterable[Sequence[record_pb2.RecordWrite]]) -> Iterator[list[re
 
 
 def _encode(key: str, op: PutOp, vectors: bytes | None) -> list[record_pb2.RecordWrite]:
-    return [write.to_proto() for write in _writes(key, op, vectors)]
-
-
-def _writes(key: str, op: PutOp, vectors: bytes | None) -> list[RecordWrite]:
-    if op.value is None:
-        return [Delete(key), Delete(items.vectors_key(key))]
-    ttl = checks.ttl_of(op.ttl)
-    value = dict(op.value)
-    item = Put(key, value, None, ttl, items.attributes_of(value))
     beside = items.vectors_key(key)
-    return [item, Delete(beside) if vectors is None else Put(beside, vectors, None, ttl)]
+    if op.value is None:
+        return [Delete(key).to_proto(), Delete(beside).to_proto()]
+    ttl, value = checks.ttl_of(op.ttl), dict(op.value)
+    item = Put(key, value, None, ttl, items.attributes_of(value))
+    second = Delete(beside) if vectors is None else Put(beside, vectors, None, ttl)
+    # Errors name the item as its user knows it, not the key of its record.
+    return [item.to_proto(f"{'.'.join(op.namespace)}[{op.key!r}]"), second.to_proto()]
 
 
 def _get_all(ref: ThreadRef, gets: Mapping[int, GetOp], results: list[Result]) -> Operation[None]:
@@ -152,6 +149,8 @@ def _matching(ref: ThreadRef, op: SearchOp, most: int | None) -> Operation[list[
     """Returns the items that meet a filter, the last written ones first."""
     prefix, conditions = items.prefix_of(op.namespace_prefix), items.pushed(op.filter)
     found = yield from _read(ref, prefix, conditions, most, wanted=op.filter)
+    if most is None:
+        found.sort(key=lambda record: (-record.revision, record.key))
     if conditions:  # these have fields that are no attributes
         rest = yield from _read(ref, prefix, [(items.REST, "==", True)], most, wanted=op.filter)
         unique = {record.key: record for record in (*found, *rest)}
@@ -171,7 +170,8 @@ def _read(
     """Reads records until `most` of them are found."""
     found: list[Record] = []
     size = PAGE_MAX if most is None or wanted else max(1, min(most, PAGE_MAX))
-    request = records.list_records(ref, prefix, where, True, skip, size, False, True)
+    is_newest = most is not None  # else by key: such a list has all items, also those that are written meanwhile
+    request = records.list_records(ref, prefix, where, is_newest, skip, size, False, True)
     while most is None or len(found) < most:
         page = yield from records.read_records(request)
         found += [record for record in page if not wanted or items.matches(record.value, wanted)]
