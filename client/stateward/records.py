@@ -167,9 +167,9 @@ def write_filters(where: Where | None) -> list[record_pb2.AttributeFilter]:
     """Returns conditions for a request. Raises TypeError and ValueError."""
     if where is None:
         return []
-    if isinstance(where, str | bytes) or not isinstance(where, Iterable):
-        raise TypeError(f"where takes a dict or a list of conditions, not {where!r:.100}")
-    given: Iterable[Any] = [(key, "==", value) for key, value in where.items()] if isinstance(where, Mapping) else where
+    given: Any = [(key, "==", value) for key, value in where.items()] if isinstance(where, Mapping) else where
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"where takes a dict or a list of conditions, not {given!r:.100}")
     made = []
     for triple in given:
         if not isinstance(triple, tuple) or len(triple) != 3:
