@@ -43,7 +43,17 @@ def elsewhere(block: Block) -> Elsewhere | None:
 
 
 def read_yaml(text: str) -> None:
-    assert yaml.safe_load(text)
+    """Reads YAML; a configuration of Prometheus also with its own program, if that is there."""
+    found = yaml.safe_load(text)
+    assert found
+    program = shutil.which("promtool", path=f"{REPOSITORY}/build/promtool/usr/bin:{os.environ['PATH']}")
+    if "scrape_configs" in found and program:
+        with tempfile.TemporaryDirectory() as name:
+            shutil.copy(REPOSITORY / "deploy/prometheus/alerts.yaml", name)
+            (Path(name) / "prometheus.yaml").write_text(text)
+            command = [program, "check", "config", f"{name}/prometheus.yaml"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 def read_xml(text: str) -> None:
