@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.archive.twins import Pair, twins
+from tests.archive.twins import NAME, Pair, twins
+from tests.archive_model.sidecar import NAMESPACE
 
+from stateward.v1.backup_service_pb2 import BackupEnd, BackupThread, ImportBegin, ThreadPart
 from stateward_sidecar.errors import NotOwner, VersionMismatch
 
 
@@ -55,3 +58,39 @@ def test_a_save_that_expects_what_somebody_else_saved(pair: Pair) -> None:
     pair.wait_for_lease()
     pair.a.put("four", after=3)
     assert pair.a.words() == ["one", "two", "three", "four"]
+
+
+def test_a_restore_after_somebody_else_made_the_thread(tmp_path: Path) -> None:
+    """A restore or a copy may take longer than the lease of its name: it is not acknowledged, and leaves nothing."""
+    with twins(tmp_path) as pair:
+        a = pair.a
+        a.archive.own(NAMESPACE, NAME)
+        made = a.store.importer.begin(ImportBegin(namespace=NAMESPACE, thread=NAME, request_id="restore"))
+        made.take([ThreadPart(thread=BackupThread())])
+        taken(pair)
+        made.take([ThreadPart(end=BackupEnd())])
+        with pytest.raises(NotOwner):
+            made.finish()
+        made.discard()
+        assert a.words() == ["one", "two", "three"]
+        assert a.orphans() == []
+
+
+def test_a_restore_under_a_second_claim(tmp_path: Path) -> None:
+    """The name was lost and claimed again during the restore: HEAD goes on from the newest claim."""
+    with twins(tmp_path) as pair:
+        a, b = pair.a, pair.b
+        a.archive.own(NAMESPACE, NAME)
+        made = a.store.importer.begin(ImportBegin(namespace=NAMESPACE, thread=NAME, request_id="restore"))
+        made.take([ThreadPart(thread=BackupThread())])
+        for machine in (b, a):
+            with suppress(NotOwner):
+                machine.archive.own(NAMESPACE, NAME)
+            pair.wait_for_lease()
+            machine.archive.own(NAMESPACE, NAME)
+        made.take([ThreadPart(end=BackupEnd())])
+        made.finish()
+        a.archive_all()
+        hold = a.hold_of(NAME)
+        assert hold is not None
+        assert hold.head.epoch == 3

@@ -58,8 +58,8 @@ class Archive:
         boot_id = os.urandom(BOOT_ID_BYTES)
         self.lanes = Lanes()
         hooks = ArchiveHooks(
-            {}, self._on_entry, self._refresh, self._drop_blob, self._gone, self._expire, self._complete,
-            self._is_away, self._is_own,
+            {}, self._on_entry, self._refresh, self._drop_blob, self._gone, self._expire, self._keep_claim,
+            self._complete, self._is_away, self._is_own,
         )
         self.desk = Desk(
             store, wire, Keys(context, wire), options, boot_id, Names(boot_id), hooks,
@@ -238,6 +238,10 @@ class Archive:
     def _expire(self, name: Name, uid: bytes, second: int) -> bool:
         self._check_running()
         return self._expirer.expire(name, uid, second)
+
+    def _keep_claim(self, name: Name) -> None:
+        with suppress(ArchiveUnavailable):  # then the name is used as it was claimed, as for a save
+            self.attacher.own(name)
 
     def _complete(self, name: Name) -> None:
         self._check_running()

@@ -34,7 +34,7 @@ from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.entry import draft as draft_content
-from stateward_sidecar.errors import InvalidField, OutcomeUnknown, ThreadExists
+from stateward_sidecar.errors import InvalidField, NotOwner, OutcomeUnknown, ThreadExists
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.engine import RECORDS_FORMAT
 from stateward_sidecar.storage.queue import Batch, Write
@@ -302,7 +302,8 @@ class Hidden:
         settle: Callable[[ThreadHead], None],
         also: Callable[[lmdb.Transaction, Batch], None] = lambda _, __: None,
     ) -> ThreadMessage:
-        """Writes name, head and index rows, so that the thread is visible. Raises ThreadExists if the name is taken.
+        """Writes name, head and index rows, so that the thread is visible. Raises ThreadExists if the name is taken,
+        and NotOwner if another sidecar has claimed it meanwhile.
 
         ``settle`` completes the head. ``also`` writes other rows in the same transaction.
         """
@@ -313,6 +314,9 @@ class Hidden:
             return shown
 
         self.flush()
+        hooks, identity = self._context.archive, self.draft.identity
+        if hooks is not None:
+            hooks.keep_claim((identity.namespace, identity.name))
         try:
             answer: ThreadMessage = self._submit(run)
         except OutcomeUnknown:
@@ -329,6 +333,10 @@ class Hidden:
             raise ThreadExists(f"a thread {identity.name!r} exists already", thread=identity.name)
         hooks = context.archive
         claim = hooks.claims.get((identity.namespace, identity.name)) if hooks is not None else None
+        if hooks is not None and (claim is None or claim.uid != identity.uid):
+            raise NotOwner(f"another sidecar has claimed thread {identity.name!r} meanwhile", thread=identity.name)
+        if claim is not None:
+            copy.archive = claim.row  # it may have been claimed again
         if claim is not None and keystore.thread_key(identity.uid, identity.namespace_keys) is None:
             # A save under the same claim failed, and freed the key.
             keystore.add_thread(identity.uid, identity.namespace_keys, claim.data_key)
