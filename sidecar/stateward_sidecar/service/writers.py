@@ -13,20 +13,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from time import perf_counter
-from typing import NoReturn, Protocol
 
 import grpc.aio
 import lmdb
 from grpc import StatusCode
 
-from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
+from stateward.v1.checkpoint_service_pb2 import SaveResponse
 from stateward.v1.lease_pb2 import Lease
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 from stateward.v1.writer_service_pb2 import (
     OpenWriter,
-    WriteRequest,
     WriteResponse,
     WriterOpened,
     WriterRefused,
@@ -42,85 +39,26 @@ from stateward_sidecar.errors import (
     ShuttingDown,
     StatewardError,
     VersionMismatch,
-    WriterAborted,
 )
 from stateward_sidecar.measures import events
 from stateward_sidecar.service import check, checkwork
 from stateward_sidecar.service.calls import INLINE_BYTES_MAX, Calls
+from stateward_sidecar.service.frames import Exchange, Frame, Stream, check_turn
 from stateward_sidecar.service.leases import Leasing
 from stateward_sidecar.service.levels import written
 from stateward_sidecar.service.saving import Saving
 from stateward_sidecar.service.status import CODES
-from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.thread import MAIN
 from stateward_sidecar.telemetry import failures, log, show_request_id
 
 # The name of a frame's span.
 FRAME = "stateward.v1.WriterService/Frame"
-# The most unanswered frames of one stream. The client's next frames wait in gRPC's window.
-FRAMES_MAX = 256
 # The wait after the end of a stream. A broken stream first looks like an ended one, until gRPC cancels the call.
 GONE_S = 0.05
 # A lease is renewed after this part of its term.
 RENEWAL_SHARE = 0.3
-
-
-class Exchange(Protocol):
-    """Both directions of the stream. At most one task reads and one task writes at a time."""
-
-    async def read(self) -> WriteRequest | None:
-        """Returns the next message; None after the last one."""
-        ...
-
-    async def write(self, answer: WriteResponse) -> None:
-        """Sends a message."""
-        ...
-
-
-@dataclass(slots=True)
-class _Frame:
-    """A frame that was taken and is not answered yet."""
-
-    number: int
-    save: SaveWrite | None = None
-    write: Write | None = None
-    future: asyncio.Future[SaveResponse] | None = None
-    error: Exception | None = None
-    is_archived: bool = False
-    reset: WriterReset | None = None
-    request: SaveRequest | None = None  # of a frame that was queued without asking the archive
-    before: _Frame | None = None
-    began_s: float = 0.0  # if metrics are on
-    span: object = None  # if the frame has one of its own, as what ends it with a code
-    end_span: Callable[[str], None] | None = None
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the frame can be answered without waiting."""
-        return self.error is not None or (not self.is_archived and self.future is not None and self.future.done())
-
-    def let_go(self) -> None:
-        """Drops what an answered frame no longer needs, so that the next frame does not keep all earlier ones alive."""
-        self.save = self.future = self.request = self.before = self.span = None
-        if self.write is not None:
-            self.write.run, self.write.is_retry, self.write.result = _never, None, None
-
-
-@dataclass(slots=True)
-class _Stream:
-    """The state of a stream."""
-
-    place: OpenWriter
-    token: int
-    exchange: Exchange
-    context: grpc.aio.ServicerContext
-    taken: asyncio.Queue[_Frame | None] = field(default_factory=asyncio.Queue)
-    room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FRAMES_MAX))
-    in_line: int = 0  # frames that the answering task still has to answer
-    last_number: int = 0
-    before: _Frame | None = None  # since the last reset
-    queued: asyncio.Future[SaveResponse] | None = None  # of the newest frame; when it is done, all before it are done
 
 
 class WriterService:
@@ -148,7 +86,7 @@ class WriterService:
         place = first.open
         _check_open(place)
         granted = await self._leasing.acquire(_lease_request(place), context)
-        stream = _Stream(place, granted.lease.token, exchange, context)
+        stream = Stream(place, granted.lease.token, exchange, context)
         version, digest, last_version = await self._calls.read(self._find_head, place)
         opened = WriterOpened(lease=granted.lease, version=version, digest=digest, last_version=last_version)
         await exchange.write(WriteResponse(opened=opened))
@@ -188,7 +126,7 @@ class WriterService:
 
     # -- taking frames ----------------------------------------------------------------------------------------------
 
-    async def _take_all(self, stream: _Stream) -> None:
+    async def _take_all(self, stream: Stream) -> None:
         try:
             while (request := await stream.exchange.read()) is not None:
                 kind = request.WhichOneof("frame")
@@ -207,11 +145,11 @@ class WriterService:
         finally:
             stream.taken.put_nowait(None)
 
-    async def _begin_anew(self, stream: _Stream) -> _Frame:
+    async def _begin_anew(self, stream: Stream) -> Frame:
         await self._settle(stream)
         stream.before = None
         version, digest, last_version = await self._calls.read(self._find_head, stream.place)
-        return _Frame(0, reset=WriterReset(version=version, digest=digest, last_version=last_version))
+        return Frame(0, reset=WriterReset(version=version, digest=digest, last_version=last_version))
 
     async def _keep(self, place: OpenWriter, lease: Lease) -> None:
         """Renews the lease while the stream lives. A client that hangs loses its connection, and so its stream."""
@@ -225,9 +163,9 @@ class WriterService:
                 except Exception:  # noqa: BLE001  (the next renewal may be in time)
                     failures.note("renewal")
 
-    async def _take(self, item: WriterSave, stream: _Stream) -> _Frame:
+    async def _take(self, item: WriterSave, stream: Stream) -> Frame:
         """Checks, prepares and queues a frame."""
-        frame = _Frame(item.frame, began_s=perf_counter() if self._calls.measures is not None else 0.0)
+        frame = Frame(item.frame, began_s=perf_counter() if self._calls.measures is not None else 0.0)
         if spans.tracer is None or not item.traceparent:
             return await self._queued(frame, item, stream)
         with spans.kept():
@@ -235,11 +173,11 @@ class WriterService:
             frame.span = spans.active.get()
             return await self._queued(frame, item, stream)
 
-    async def _queued(self, frame: _Frame, item: WriterSave, stream: _Stream) -> _Frame:
+    async def _queued(self, frame: Frame, item: WriterSave, stream: Stream) -> Frame:
         before, stream.before = stream.before, frame
         try:
             self._check_frame(item, stream)
-            _check_turn(before)
+            check_turn(before)
             request, place = item.save, stream.place
             request.namespace, request.thread, request.branch = place.namespace, place.thread, place.branch
             named = await self._saving.check(request)
@@ -260,10 +198,10 @@ class WriterService:
             frame.error = error
         return frame
 
-    async def _take_slowly(self, frame: _Frame, item: WriterSave, stream: _Stream, before: _Frame | None) -> None:
+    async def _take_slowly(self, frame: Frame, item: WriterSave, stream: Stream, before: Frame | None) -> None:
         """Runs a frame that is large, not in memory, or may have to be fetched, after all earlier frames have ended."""
         await self._settle(stream)
-        _check_turn(before)  # a frame behind a refused one is told so, whoever owns the thread by now
+        check_turn(before)  # a frame behind a refused one is told so, whoever owns the thread by now
         request, place = item.save, stream.place
         named = await self._saving.check(request)
 
@@ -284,17 +222,17 @@ class WriterService:
         frame.future.set_result(answer)
 
     def _queue(
-        self, frame: _Frame, save: SaveWrite, stream: _Stream, before: _Frame | None, *, at_once: bool = False
+        self, frame: Frame, save: SaveWrite, stream: Stream, before: Frame | None, *, at_once: bool = False
     ) -> None:
         # Read now, because a frame that is written again gets another write, which may come after this one.
         ahead = before.write if before is not None else None
 
         def run(txn: lmdb.Transaction, batch: Batch) -> SaveResponse:
-            _check_turn(before, ahead)
+            check_turn(before, ahead)
             return save.run(txn, batch)
 
         def is_retry(txn: lmdb.Transaction, batch: Batch) -> bool:
-            _check_turn(before, ahead)  # raises WriterAborted, also if there is no room for the frame
+            check_turn(before, ahead)  # raises WriterAborted, also if there is no room for the frame
             return save.is_retry(txn, batch)
 
         frame.write, frame.future = self._calls.submit(
@@ -303,7 +241,7 @@ class WriterService:
         stream.queued = frame.future
 
     @staticmethod
-    def _check_frame(item: WriterSave, stream: _Stream) -> None:
+    def _check_frame(item: WriterSave, stream: Stream) -> None:
         if item.frame <= stream.last_number:
             raise InvalidFrame("save.frame", f"{item.frame} is not larger than {stream.last_number} before it")
         stream.last_number = item.frame
@@ -319,14 +257,14 @@ class WriterService:
             raise InvalidField("save.lease_token", "is required on every frame")
 
     @staticmethod
-    async def _settle(stream: _Stream) -> None:
+    async def _settle(stream: Stream) -> None:
         """Waits until all queued frames are written or refused."""
         if stream.queued is not None:
             await asyncio.wait([stream.queued])
 
     # -- answering --------------------------------------------------------------------------------------------------
 
-    async def _reply(self, frame: _Frame, stream: _Stream) -> None:
+    async def _reply(self, frame: Frame, stream: Stream) -> None:
         if frame.end_span is None:
             answer = await self._answer(frame, stream)
         else:
@@ -336,7 +274,7 @@ class WriterService:
         await stream.exchange.write(answer)
         frame.let_go()
 
-    async def _traced(self, frame: _Frame, end: Callable[[str], None], stream: _Stream) -> WriteResponse:
+    async def _traced(self, frame: Frame, end: Callable[[str], None], stream: Stream) -> WriteResponse:
         code = StatusCode.CANCELLED.name
         with spans.kept():
             spans.active.set(frame.span)
@@ -347,7 +285,7 @@ class WriterService:
                 end(code)
         return answer
 
-    async def _answer(self, frame: _Frame, stream: _Stream) -> WriteResponse:
+    async def _answer(self, frame: Frame, stream: Stream) -> WriteResponse:
         place = stream.place
         if frame.reset is not None:
             return WriteResponse(reset=frame.reset)
@@ -372,7 +310,7 @@ class WriterService:
             return WriteResponse(refused=_refused(frame.number, unforeseen))
         return WriteResponse(saved=WriterSaved(frame=frame.number, save=saved))
 
-    async def _saved(self, frame: _Frame, stream: _Stream) -> SaveResponse:
+    async def _saved(self, frame: Frame, stream: Stream) -> SaveResponse:
         """Returns the answer of the frame's write, or raises its error.
 
         A sidecar that replaced this one may have applied a frame that expects more than this disk has. So HEAD is asked
@@ -399,19 +337,6 @@ class WriterService:
             return await asyncio.shield(frame.future)
 
         return await self._calls.holding.write(place.namespace, place.thread, save_again, is_archived=frame.is_archived)
-
-
-def _check_turn(before: _Frame | None, ahead: Write | None = None) -> None:
-    """Raises WriterAborted if the frame before was refused, in the given write or else in its newest one."""
-    if before is None:
-        return
-    ahead = ahead or before.write
-    if before.error is not None or (ahead is not None and ahead.error is not None):
-        raise WriterAborted("an earlier frame was refused; reset the writer", frame=before.number)
-
-
-def _never(*_: object) -> NoReturn:
-    raise AssertionError("an answered frame is not run again")
 
 
 class InvalidFrame(InvalidField):
