@@ -43,6 +43,14 @@ def test_retries_end(fake, open_client):
     client.server_info()
 
 
+@pytest.mark.parametrize("ask", [lambda client: client.server_info(), lambda client: next(client.verify())])
+def test_daemon_that_refuses_the_first_calls(fake, open_client, ask):
+    """A daemon that refuses the first call is there: the call is retried for retry_timeout, not for connect_timeout."""
+    client = open_client(fake.target, connect_timeout=0.05, retry_timeout=20)
+    fake.store.fail_before = 6
+    assert ask(client) is not None
+
+
 def test_no_daemon(open_client, tmp_path):
     """Without a daemon the first call ends after `timeout` with the command that starts one."""
     client = open_client("/tmp/sw-nobody-here.sock", connect_timeout=0.2)

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from tests.service.wire import appends
-from tests.storage.inside import opened, save, write
+from tests.storage.inside import hydrate, opened, save, write
 
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
-from stateward_sidecar.store import replay
+from stateward.v1.thread_service_pb2 import PruneThreadRequest, VersionList
+from stateward_sidecar.errors import VersionPruned
+from stateward_sidecar.store import clear, replay
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import Store
 
@@ -22,6 +24,10 @@ def prepare(store: Store, **fields: Any) -> tuple[SaveWrite, bool]:
     prepared, thread = SaveWrite(store.context, store.threads, request), store.threads.cached("default", "t")
     assert thread is not None
     return prepared, prepared.prepare_hot(thread)
+
+
+def prune(store: Store, version: int) -> None:
+    store.pruner.prune(PruneThreadRequest(namespace="default", thread="t", versions=VersionList(versions=[version])))
 
 
 REFS = {
@@ -78,3 +84,34 @@ def test_a_parent_that_was_the_head_stays_the_parent(tmp_path: Path) -> None:
         save(store, "b", checkpoint_id="two")
         assert is_hot
         assert write(store, prepared.run).parent_version == 1
+
+
+@pytest.mark.parametrize("branch", ["", "-"])
+def test_an_id_that_was_used_again_names_the_new_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, branch: str
+) -> None:
+    """If an old parent is pruned between the look-up and the writer, and its id names another version, this one
+    counts."""
+    monkeypatch.setattr(clear, "REQUEST_WINDOW_ENTRIES", 2)  # as if a thousand entries and an hour were over
+    monkeypatch.setattr(clear, "REQUEST_WINDOW_S", 0)
+    with opened(tmp_path) as store:
+        save(store, "a")
+        save(store, "b", checkpoint_id="two")
+        prepared, is_hot = prepare(store, parent=VersionRef(checkpoint_id="two", branch=branch))
+        assert is_hot
+        save(store, "c")
+        prune(store, 2)
+        save(store, "d", checkpoint_id="two")
+        assert write(store, prepared.run).parent_version == 4
+        assert [each.data for each in hydrate(store).state.logs["messages"].entries] == [b"a", b"b", b"c", b"d", b"x"]
+
+
+def test_a_parent_that_was_pruned_is_no_parent(tmp_path: Path) -> None:
+    """If the id names nothing else, the save is refused."""
+    with opened(tmp_path) as store:
+        save(store, "a", checkpoint_id="one")
+        prepared, _ = prepare(store, parent=VersionRef(checkpoint_id="one"))
+        save(store, "b")
+        prune(store, 1)
+        with pytest.raises(VersionPruned):
+            write(store, prepared.run)

@@ -26,11 +26,12 @@ class Backoff:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._delay_s, self._max_s, self._clock = first_s, max_s, clock
-        self._end = clock() + patience_s
+        self._start = clock()
+        self.patience_s = patience_s
 
     def left_s(self) -> float:
         """Seconds that are left; 0 = the patience is over."""
-        return max(self._end - self._clock(), 0)
+        return max(self._start + self.patience_s - self._clock(), 0)
 
     def next_s(self) -> float | None:
         """Returns the next pause; None = the patience is over."""
@@ -56,7 +57,8 @@ class Retry:
     def delay_after(self, error: StatewardError) -> float | None:
         """Seconds to wait before the next attempt; None = give up."""
         if self._backoff is None:
-            self._backoff = Backoff(FIRST_RETRY_DELAY_S, MAX_RETRY_DELAY_S, self._patience_s())
+            self._backoff = Backoff(FIRST_RETRY_DELAY_S, MAX_RETRY_DELAY_S)
+        self._backoff.patience_s = self._patience_s()  # which changes when the daemon answers for the first time
         delay_s = self._backoff.next_s() if error.retryable else None
         if delay_s is None or not error.retry_delay:
             return delay_s

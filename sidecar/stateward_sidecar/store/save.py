@@ -260,9 +260,11 @@ class SaveWrite:
     def _find_parent(self, txn: lmdb.Transaction, draft: Draft) -> int:
         """Returns the version that the reference to the parent names. Raises as ``resolve`` does."""
         made, ref = self._made, self.request.parent
-        if made is None or made.line != draft.identity.number or ref.WhichOneof("ref") != "checkpoint_id":
+        is_known = made is not None and made.line == draft.identity.number and ref.WhichOneof("ref") == "checkpoint_id"
+        if made is None or not is_known or made.base in draft.pruned:
             return resolve(txn, draft, ref, self.request.branch or MAIN, "parent")
-        replay.check_version(draft, made.base)  # ``prepare`` looked the id up, and an id never gets another version
+        # ``prepare`` looked the id up, and an id gets another version only after its version was pruned.
+        replay.check_version(draft, made.base)
         return made.base
 
     def _find_checkpoint_id(self, txn: lmdb.Transaction, draft: Draft) -> Entry | None:

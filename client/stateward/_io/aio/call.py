@@ -45,7 +45,9 @@ class WriterCall:
         try:
             message = reading.result()
         except grpc.RpcError as failure:
-            raise explain_written(failure, self._session.settings) from failure
+            error = explain_written(failure, self._session.settings)
+            self._session.has_met_daemon |= bool(error.reason)
+            raise error from failure
         self._session.has_met_daemon = True
         return END if message is grpc.aio.EOF else message
 

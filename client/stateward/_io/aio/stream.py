@@ -94,7 +94,9 @@ class AsyncStream(Generic[T]):
                 return END
             raise
         except grpc.RpcError as failure:
-            raise explain(failure, self._session.settings) from failure
+            error = explain(failure, self._session.settings)
+            self._session.has_met_daemon |= bool(error.reason)
+            raise error from failure
         self._session.has_met_daemon = True
         return END if message is grpc.aio.EOF else message
 

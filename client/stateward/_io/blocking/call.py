@@ -47,7 +47,9 @@ class WriterCall:
             self._connection._is_brittle |= failure.code() is grpc.StatusCode.UNAVAILABLE
             if self._is_late:
                 raise ServerUnavailable("the daemon did not answer in time", code="DEADLINE_EXCEEDED") from failure
-            raise explain(failure, self._session.settings) from failure
+            error = explain(failure, self._session.settings)
+            self._session.has_met_daemon |= bool(error.reason)
+            raise error from failure
         finally:
             self.late_at = 0.0
         self._session.has_met_daemon = True

@@ -33,6 +33,7 @@ from stateward._operations.steps import (
 from stateward._operations.streams import BlobReader, Reader, Reading
 from stateward._operations.uploads import read_request
 from stateward.blobs import BlobPolicy
+from stateward.errors import StatewardError
 
 T = TypeVar("T")
 
@@ -126,6 +127,13 @@ class Session:
 
     def perform(self, step: Call | Pause | Await) -> Any:
         """Carries out one step of an operation without retries."""
+        try:
+            return self._perform(step)
+        except StatewardError as error:
+            self.has_met_daemon |= isinstance(step, Call) and bool(error.reason)  # only the daemon names reasons
+            raise
+
+    def _perform(self, step: Call | Pause | Await) -> Any:
         match step:
             case Upload():
                 answer = self.connected().upload(step.request, step.content)  # type: ignore[arg-type]

@@ -97,7 +97,9 @@ class Stream(Generic[T]):
         try:
             message = next(self._call, END)
         except grpc.RpcError as failure:
-            raise explain(failure, self._session.settings) from failure
+            error = explain(failure, self._session.settings)
+            self._session.has_met_daemon |= bool(error.reason)
+            raise error from failure
         self._session.has_met_daemon = True
         return message
 
