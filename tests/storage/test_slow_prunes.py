@@ -146,9 +146,9 @@ def test_each_step_holds_the_writer_briefly(tmp_path: Path, monkeypatch: pytest.
     stripped: list[list[int]] = [[]]
     strip, step = clear._strip_if_whole, Clearer._step
 
-    def counted(work: Any, version: int) -> None:
+    def counted(work: Any, version: int, sequence: int) -> None:
         stripped[-1].append(version)
-        strip(work, version)
+        strip(work, version, sequence)
 
     def begun(*arguments: Any) -> Any:
         stripped.append([])

@@ -251,6 +251,13 @@ class Holding:
             return await self.block((namespace, thread), self.need().heal, namespace, thread)
         return False
 
+    async def complete(self, error: HistoryElsewhere, count: int) -> None:
+        """Fetches the history that a verb missed, for the ``count``-th time in a row. Raises ArchiveUnavailable if that
+        does not help."""
+        if self.archive is None or count == ROUNDS:
+            raise _unfetched(error.metadata["thread"])
+        await self._complete(error)
+
     async def _complete(self, error: HistoryElsewhere) -> None:
         archive, name = self.need(), (error.metadata["namespace"], error.metadata["thread"])
         if "blob_id" not in error.metadata:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import grpc.aio
@@ -64,11 +64,11 @@ from stateward_sidecar.service.checkwork import check_token
 from stateward_sidecar.service.feed import Feed
 from stateward_sidecar.service.holding import ROUNDS, Holding
 from stateward_sidecar.service.levels import await_archived
+from stateward_sidecar.service.watching import follow
 from stateward_sidecar.store.leases import view_lease
 from stateward_sidecar.store.lines import Written, check_history
 from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.views import view_thread
-from stateward_sidecar.store.watch import Watch
 
 if TYPE_CHECKING:  # a daemon without an archive does not load it
     from stateward_sidecar.archive.archive import Archive
@@ -286,23 +286,8 @@ class ThreadService:
                 raise InvalidField("after_sequence", f"{request.after_sequence} is negative")
             if request.thread == check.ALL_THREADS:
                 raise InvalidField("after_sequence", "counts in one thread; use after_cursor with all threads")
-        with self._feed.listen(request.namespace, request.thread, request.labels) as listener:
-            watch = await self._open_watch(request)
-
-            async def read() -> WatchResponse | None:
-                watch.cursor, watch.is_over = before, False  # the answer may be made again
-                events = await self._calls.read(self._store.watcher.read, watch)
-                return WatchResponse(events=events, cursor=watch.position) if events else None
-
-            yield WatchResponse(cursor=watch.position)
-            while not watch.is_over:
-                seen = listener.changes
-                before = watch.cursor
-                async with self._calls.sending(read) as answer:
-                    if answer is not None:
-                        yield answer
-                if answer is None and watch.cursor == before and not watch.is_over:
-                    await listener.wait_beyond(seen)
+        async for answer in follow(self._calls, self._feed, request):
+            yield answer
 
     async def wait_durable(self, request: WaitDurableRequest, context: grpc.aio.ServicerContext) -> WaitDurableResponse:
         check.check_place(request)
@@ -390,11 +375,3 @@ class ThreadService:
                 return view_thread(self._store.threads.get(txn, namespace, name))
 
         return await self._calls.read(view)
-
-    async def _open_watch(self, request: WatchRequest) -> Watch:
-        def open_now() -> Awaitable[Watch]:
-            return self._calls.read(self._store.watcher.open, request)
-
-        if request.thread == check.ALL_THREADS:
-            return await open_now()
-        return await self._holding.read(request.namespace, request.thread, open_now)

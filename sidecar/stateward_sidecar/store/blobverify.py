@@ -28,9 +28,9 @@ def verify_blobs(context: Context, thread: Thread) -> Iterator[tuple[StatewardEr
     try:
         with context.engine.read() as txn:
             found = list(list_blobs(txn, thread.identity))
-            if found and txn.get(layout.blobs_key(thread.number)) is None:
-                yield Corrupt("the row of the thread's blobs is missing", thread.name), 0
             wrong = [_verify_entry(txn, thread, row) for row in found]
+            if found and txn.get(layout.blobs_key(thread.number)) is None:
+                wrong.append(Corrupt("the row of the thread's blobs is missing", thread.name))
     except Corrupt as error:
         yield error, 1
         return

@@ -12,8 +12,11 @@ from __future__ import annotations
 import time
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import islice
+from typing import TypeVar
 
 import lmdb
 
@@ -27,14 +30,18 @@ from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S, Context
 from stateward_sidecar.store.journal import SECOND_US, label_keys
 from stateward_sidecar.store.lineage import Lineage
-from stateward_sidecar.store.ranges import Pruned, Ranges
+from stateward_sidecar.store.ranges import Pruned
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.thread import MAIN, Draft, Thread, rows, write_head
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.uncleared import read_uncleared, write_uncleared
 from stateward_sidecar.telemetry import log_damage
 
+T = TypeVar("T")
+Place = tuple[int, str]  # number and name of a thread
 STEP_S = 0.003
+# How many entries a step may clear.
+ITEMS_A_STEP = 256
 # How many new entries a step may read for the lineage.
 ENTRIES_A_STEP = 64
 
@@ -76,6 +83,36 @@ class _Work:
             insort(lineage.husks, sequence)
 
 
+class _Outcome(Enum):
+    """What a call that clears does next."""
+
+    OVER = auto()
+    MORE = auto()
+    CHANGED = auto()  # the row names other entries now
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """What a call clears. The row is read once: with thousands of ranges, a step would take longer for it than for its
+    work. A crash leaves the row as it is, and entries that are cleared already are passed over."""
+
+    uncleared: Pruned
+    archived: int
+
+    def items(self) -> Iterator[tuple[int, int]]:
+        """Yields the versions, as (version, 0), and the archived entries of effects and records, as (0, sequence).
+
+        Values that are not archived yet wait for a sweep: a HEAD that is being written may still have them.
+        """
+        yield from ((version, 0) for version in self.uncleared)
+        for left in (self.uncleared.effects, self.uncleared.records):
+            yield from ((0, sequence) for sequence in left.until(self.archived))
+
+    def later(self) -> Pruned:
+        """Returns what a later sweep clears."""
+        return Pruned((), self.uncleared.effects.after(self.archived), self.uncleared.records.after(self.archived))
+
+
 class Clearer:
     """Clears pruned versions. Waits for the writer, so not for the event loop."""
 
@@ -89,64 +126,106 @@ class Clearer:
         Ends early if the thread is set aside meanwhile: a sweep continues with the orphan. Raises ShuttingDown or
         DiskFull.
         """
-        number, name, more = thread.number, thread.name, True
-        while more:
-            # Not as background writes: under load they might never run, and a step is as short as a save.
-            write = Write(run=self._step(number, name, lineage), is_alone=True, frees_space=True)
-            more = self._context.writer.submit(write, wait=True).wait()
+        outcome, place = _Outcome.CHANGED, (thread.number, thread.name)
+        while outcome is _Outcome.CHANGED:
+            if (walk := self._look(place)) is None:
+                return
+            items, chunk = walk.items(), list[tuple[int, int]]()
+            while chunk := [*chunk, *islice(items, ITEMS_A_STEP - len(chunk))]:
+                done = self._submit(self._step(place, lineage, chunk))
+                if done is None:
+                    return
+                del chunk[:done]
+            outcome = _Outcome.MORE
+            while outcome is _Outcome.MORE:
+                outcome = self._submit(self._end(place, lineage, walk))
 
-    def _step(self, number: int, name: str, lineage: Lineage) -> Callable[[lmdb.Transaction, Batch], bool]:
-        """Returns the write of one step. The write returns whether there is more to do."""
+    def _submit(self, run: Callable[[lmdb.Transaction, Batch], T]) -> T:
+        # Not as background writes: under load they might never run, and a step is as short as a save.
+        answer: T = self._context.writer.submit(Write(run=run, is_alone=True, frees_space=True), wait=True).wait()
+        return answer
 
-        def run(txn: lmdb.Transaction, batch: Batch) -> bool:
-            draft = self._find(txn, batch, number, name)
-            if draft is None:
-                return False
-            if not lineage.read_on(txn, draft, ENTRIES_A_STEP):
-                return True
-            until = time.perf_counter() + STEP_S
-            archived = draft.thread.archived_sequence
-            if self._context.archive is None or draft.thread.access == ACCESS_ORPHAN:  # no HEAD will have the entries
-                archived = draft.head.tip_sequence
-            work = _Work(txn, draft, draft.next_head(), self._context.clock.now_us(), archived, lineage)
-            is_done = self._clear_versions(work, until) and _drop_husks(work, until)
-            write_head(txn, draft.identity, work.head)
-            draft.head = work.head
-            self._threads.keep_draft(batch, draft)
-            batch.after_commit.append(work.settle)
-            return not is_done
+    def _look(self, place: Place) -> _Walk | None:
+        """Returns what there is to clear; None if this sidecar may not change the thread."""
+        with self._context.engine.read() as txn:
+            thread = self._find(txn, place)
+            if thread is None:
+                return None
+            return _Walk(read_uncleared(txn, thread.number, thread.pruned), self._archived(thread))
+
+    def _find(self, txn: lmdb.Transaction, place: Place) -> Thread | None:
+        number, name = place
+        thread = self._threads.by_number(txn, number)
+        return None if thread is None or thread.access == ACCESS_REMOTE or thread.name != name else thread
+
+    def _archived(self, thread: Thread) -> int:
+        if self._context.archive is None or thread.access == ACCESS_ORPHAN:  # no HEAD will have the entries
+            return thread.head.tip_sequence
+        return thread.archived_sequence
+
+    def _step(
+        self, place: Place, lineage: Lineage, chunk: Sequence[tuple[int, int]]
+    ) -> Callable[[lmdb.Transaction, Batch], int | None]:
+        """Returns the write of one step, which clears edits and index rows.
+
+        The write returns how many items of the chunk are cleared; None if no more of them may be cleared now.
+        """
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> int | None:
+            work = self._begin(txn, batch, place, lineage)
+            if work is None:
+                return None
+            until, done = time.perf_counter() + STEP_S, 0
+            if not lineage.read_on(txn, work.draft, ENTRIES_A_STEP):
+                return done
+            for version, sequence in chunk:
+                if sequence > work.archived:  # the bucket was set back
+                    return None
+                _strip_if_whole(work, version, sequence)
+                done += 1
+                if time.perf_counter() > until:  # after at least one, so that a slow disk does not stop progress
+                    break
+            self._keep(txn, batch, work)
+            return done
 
         return run
 
-    def _find(self, txn: lmdb.Transaction, batch: Batch, number: int, name: str) -> Draft | None:
-        thread = self._threads.by_number(txn, number)
-        if thread is None or thread.access == ACCESS_REMOTE or thread.name != name:
-            return None
-        draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
-        return draft if draft is not None and draft.identity.number == number else None
+    def _end(self, place: Place, lineage: Lineage, walk: _Walk) -> Callable[[lmdb.Transaction, Batch], _Outcome]:
+        """Returns the write that removes snapshots, then the row, then husks."""
 
-    def _clear_versions(self, work: _Work, until: float) -> bool:
-        """Clears edits and index rows, then snapshots. Returns False if the time is over."""
-        txn, draft = work.txn, work.draft
-        uncleared, last = read_uncleared(txn, draft.identity.number, draft.pruned), 0
-        for version in uncleared:
-            last = version
-            _strip_if_whole(work, version)
-            if time.perf_counter() > until:  # after at least one version, so that a slow disk does not stop progress
-                break
-        rest = Pruned(uncleared.after(last).pairs(), uncleared.effects, uncleared.records)
-        if not len(rest):
-            effects = _strip_values(work, rest.effects, until)
-            rest = Pruned((), effects, _strip_values(work, rest.records, until))
-        # Values that are not archived yet wait for a sweep: a HEAD that is being written may still have them.
-        later = Pruned((), rest.effects.after(work.archived), rest.records.after(work.archived))
-        is_cut = not len(rest) and _count(later) == _count(rest)
-        is_done = is_cut and _drop_snapshots(work, until)
-        if is_done and not _count(later):
-            txn.delete(layout.uncleared_key(draft.identity.number))
-        else:
-            write_uncleared(txn, draft.identity.number, rest)
-        return is_done
+        def run(txn: lmdb.Transaction, batch: Batch) -> _Outcome:
+            work = self._begin(txn, batch, place, lineage)
+            if work is None:
+                return _Outcome.OVER
+            until, later = time.perf_counter() + STEP_S, walk.later()
+            if not lineage.read_on(txn, work.draft, ENTRIES_A_STEP):
+                return _Outcome.MORE
+            if not read_uncleared(txn, work.draft.identity.number, work.draft.pruned).is_same(walk.uncleared):
+                return _Outcome.CHANGED
+            is_done = _drop_snapshots(work, until)
+            if is_done and later.is_empty:
+                txn.delete(layout.uncleared_key(work.draft.identity.number))
+            elif is_done:
+                write_uncleared(txn, work.draft.identity.number, later)
+            is_done = is_done and _drop_husks(work, until)
+            self._keep(txn, batch, work)
+            return _Outcome.OVER if is_done else _Outcome.MORE
+
+        return run
+
+    def _begin(self, txn: lmdb.Transaction, batch: Batch, place: Place, lineage: Lineage) -> _Work | None:
+        thread = self._find(txn, place)
+        draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name) if thread is not None else None
+        if draft is None or draft.identity.number != place[0]:
+            return None
+        now_us = self._context.clock.now_us()
+        return _Work(txn, draft, draft.next_head(), now_us, self._archived(draft.thread), lineage)
+
+    def _keep(self, txn: lmdb.Transaction, batch: Batch, work: _Work) -> None:
+        write_head(txn, work.draft.identity, work.head)
+        work.draft.head = work.head
+        self._threads.keep_draft(batch, work.draft)
+        batch.after_commit.append(work.settle)
 
 
 def _drop_snapshots(work: _Work, until: float) -> bool:
@@ -172,33 +251,22 @@ def _drop_husks(work: _Work, until: float) -> bool:
     """Removes husks and prune entries that no retry may ask for any more. Returns False if the time is over."""
     lineage = work.lineage
     for sequence in lineage.husks[:ENTRIES_A_STEP]:
-        record = records.get_entry(work.txn, work.draft.identity.keys, sequence)
-        if record is not None:
-            entry = unpack(record, sequence)
-            if sequence > work.archived or work.in_window(entry):
-                return True
-            _drop(work, entry)
+        try:
+            record = records.get_entry(work.txn, work.draft.identity.keys, sequence)
+            if record is not None:
+                entry = unpack(record, sequence)
+                if sequence > work.archived or work.in_window(entry):
+                    return True
+                _drop(work, entry)
+        except StatewardError as error:  # it stays, and all others still go
+            log_damage("an entry of a pruned version is not removed", error, uid=work.draft.identity.uid_text)
         work.dropped += 1
         if time.perf_counter() > until:
             break
     return work.dropped == len(lineage.husks)
 
 
-def _count(left: Pruned) -> int:
-    """Returns how many entries of effects and records are left, at most."""
-    return len(left.effects) + len(left.records)
-
-
-def _strip_values(work: _Work, left: Ranges, until: float) -> Ranges:
-    """Clears archived entries that count for nothing. Returns those that are left when the time is over."""
-    for sequence in left.until(work.archived):
-        _strip_if_whole(work, 0, sequence)
-        if time.perf_counter() > until:
-            return left.after(sequence)
-    return left.after(work.archived)
-
-
-def _strip_if_whole(work: _Work, version: int, sequence: int = 0) -> None:
+def _strip_if_whole(work: _Work, version: int, sequence: int) -> None:
     """Clears the entry of a version, or of a sequence. A damaged one stays as it is, and Verify reports it."""
     try:
         sequence = sequence or replay.place_of(work.txn, work.draft, version)
@@ -238,6 +306,7 @@ def _drop(work: _Work, entry: Entry) -> None:
     """Removes an entry and the rows that lead to it."""
     identity, txn = work.draft.identity, work.txn
     metadata, header = entry.open_metadata(identity.cipher, identity.uid), entry.header
+    records.delete_entry(txn, identity.keys, header.sequence)
     if metadata.request_hash:
         _delete_index(work, request_key(identity, metadata.request_hash), header.sequence)
     body = metadata.checkpoint
@@ -246,7 +315,6 @@ def _drop(work: _Work, entry: Entry) -> None:
         _delete_index(work, identity.keys.checkpoint_id(id_hash), header.sequence)
     if header.parts_id:  # still there if the entry came whole from the archive
         work.free(_delete_rows(txn, identity.keys.edits_pieces(header.parts_id)))
-    records.delete_entry(txn, identity.keys, header.sequence)
     work.free(len(entry.record))
 
 

@@ -82,7 +82,8 @@ class EffectDeleter:
         raise QueueFull(f"the effects of thread {name!r} change too often to be deleted; try again", thread=name)
 
     def _plan(self, thread: Thread, request: DeleteEffectsRequest) -> _Plan:
-        identity, found, rows = thread.identity, GoneEffects({request.anchor}), list[EffectRow]()
+        identity, rows = thread.identity, list[EffectRow]()
+        found = GoneEffects({request.anchor}, frozenset(request.keys))
         if thread.floor_sequence and thread.head.effects:
             raise replay.history_elsewhere(identity)
         prefixes = [effect_key(identity, request.anchor, key) for key in dict.fromkeys(request.keys)]

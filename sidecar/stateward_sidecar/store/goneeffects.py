@@ -40,6 +40,7 @@ class GoneEffects:
     """Effects that are deleted together, and all that the writer needs for it."""
 
     anchors: set[str] = field(default_factory=set)  # the checkpoint ids of the versions that are pruned
+    only: frozenset[str] = frozenset()  # only effects with these keys; empty = all of the anchors
     row_keys: list[bytes] = field(default_factory=list)
     sum_change: int = 0
     entries: Ranges = field(default_factory=Ranges)  # sequences
@@ -55,7 +56,10 @@ class GoneEffects:
         if entry.header.kind not in (ENTRY_KIND_CHECKPOINT, ENTRY_KIND_EFFECT):
             return True
         metadata = replay.open_metadata(draft.identity, entry)
-        return metadata.checkpoint.checkpoint_id not in self.anchors and metadata.effect.anchor not in self.anchors
+        if entry.header.kind == ENTRY_KIND_CHECKPOINT:  # effects with a free anchor belong to no version
+            return not metadata.checkpoint.checkpoint_id or metadata.checkpoint.checkpoint_id not in self.anchors
+        is_about = metadata.effect.anchor in self.anchors and (not self.only or metadata.effect.key in self.only)
+        return not is_about
 
     def remove(self, context: Context, txn: lmdb.Transaction, batch: Batch, draft: Draft, head: ThreadHead) -> None:
         """Removes the rows, and subtracts them from the head."""

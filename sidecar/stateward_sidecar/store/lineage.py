@@ -20,12 +20,12 @@ from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_PRUNED,
     EntryHeader,
 )
-from stateward_sidecar.codec.entry import unpack
+from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store import records
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.ranges import Pruned
-from stateward_sidecar.store.thread import Draft, Thread
+from stateward_sidecar.store.thread import Draft, Thread, rows
 from stateward_sidecar.store.uncleared import read_uncleared
 
 THREADS_MAX = 64
@@ -53,14 +53,22 @@ class Lineage:
         for count, (sequence, record) in enumerate(records.entries(txn, thread.identity.keys, self.sequence + 1)):
             if count >= entries:
                 return False
-            header = unpack(record, sequence).header
-            self._add(header, thread.identity.name)
-            self.sequence = header.sequence
+            entry = unpack(record, sequence)
+            self._add(entry.header, thread.identity.name, is_gone=self._is_cleared(txn, thread, entry))
+            self.sequence = sequence
         return True
 
-    def _add(self, header: EntryHeader, name: str) -> None:
+    def _is_cleared(self, txn: lmdb.Transaction, thread: Thread | Draft, entry: Entry) -> bool:
+        header = entry.header
+        if not self.pruned.cuts(header):
+            return False
+        if not self.uncleared.cuts(header) or entry.is_husk:  # a crash may leave more in the row than is left
+            return True
+        pieces = thread.identity.keys.edits_pieces(header.parts_id)
+        return bool(header.parts_id) and next(rows(txn, pieces), None) is None
+
+    def _add(self, header: EntryHeader, name: str, *, is_gone: bool) -> None:
         version, parent = header.version, header.parent_version
-        is_gone = self.pruned.cuts(header) and not self.uncleared.cuts(header)
         if header.kind == ENTRY_KIND_HEADS:
             self.moves.append(header.sequence)
         if header.kind in (ENTRY_KIND_PRUNED, ENTRY_KIND_EFFECTS_DELETED) or (

@@ -25,26 +25,30 @@ class StoreVerifier:
 
     def verify(self) -> Iterator[Finding]:
         """Yields rows that lead nowhere, and threads without a name or without rows."""
-        named, heads, keystore = set(), set[bytes](), self._context.keystore
+        heads, keystore = set[bytes](), self._context.keystore
         keys = keystore.settled_threads()  # read before the transaction begins, so that it sees all their threads
-        with self._context.engine.read() as txn:
-            yield from self._verify_feed(txn)
-            yield from self._verify_deletions(txn)
-            for _, row in rows(txn, b"N"):
-                with suppress(Corrupt):  # reported already
-                    named.add(layout.unpack_name(row))
-            cursor = txn.cursor()
-            found = cursor.set_range(b"T")
-            while found and bytes(cursor.key()[:1]) == b"T":
-                number = layout.thread_of(cursor.key())
-                head = txn.get(layout.ThreadKeys(number).head())
-                if head is not None:
-                    heads.add(head_uid(head))
-                if head is not None and (number, head_uid(head)) not in named:
-                    yield self._unnamed(txn, number, head_uid(head))
-                found = cursor.set_range(layout.after(layout.thread_prefix(number)))
+        with self._context.engine.read() as txn:  # nothing is yielded inside: a slow reader must not keep it open
+            wrong = [*self._verify_feed(txn), *self._verify_deletions(txn), *self._verify_names(txn, heads)]
+        yield from wrong
         for uid in sorted((keys - heads) & keystore.settled_threads()):  # else it was deleted meanwhile
             yield Finding(reason="CORRUPT", uid=uid.hex(), message="a thread has a key, but no rows")
+
+    def _verify_names(self, txn: lmdb.Transaction, heads: set[bytes]) -> Iterator[Finding]:
+        """Checks that every thread has a name. Adds the uids of all threads to ``heads``."""
+        named = set[tuple[int, bytes]]()
+        for _, row in rows(txn, b"N"):
+            with suppress(Corrupt):  # reported already
+                named.add(layout.unpack_name(row))
+        cursor = txn.cursor()
+        found = cursor.set_range(b"T")
+        while found and bytes(cursor.key()[:1]) == b"T":
+            number = layout.thread_of(cursor.key())
+            head = txn.get(layout.ThreadKeys(number).head())
+            if head is not None:
+                heads.add(head_uid(head))
+            if head is not None and (number, head_uid(head)) not in named:
+                yield self._unnamed(txn, number, head_uid(head))
+            found = cursor.set_range(layout.after(layout.thread_prefix(number)))
 
     def _verify_feed(self, txn: lmdb.Transaction) -> Iterator[Finding]:
         """Checks that every entry has its place in the feed, and every thread one place in each list."""

@@ -119,11 +119,11 @@ class Verifier:
     def _verify_thread(
         self, number: int, uid: bytes, name_hash: bytes, request: VerifyRequest
     ) -> Iterator[tuple[Finding | None, int]]:
-        finding = Finding(namespace=request.namespace, thread=request.thread, uid=uid.hex())
+        finding, is_listed = Finding(namespace=request.namespace, thread=request.thread, uid=uid.hex()), True
         try:
             with self._context.engine.read() as txn:
-                if txn.get(layout.name_key(name_hash)) is None:
-                    return  # deleted meanwhile
+                if not _leads_to(txn, name_hash, number):
+                    return  # deleted or set aside meanwhile
                 thread = load_numbered(txn, self._context.keystore, number, uid)
                 finding.namespace, finding.thread = thread.identity.namespace, thread.name
                 names = thread.identity.namespace_keys.names
@@ -132,11 +132,13 @@ class Verifier:
                 listed = list_keys(thread.identity, thread.head)
                 if not is_indexed(txn):
                     listed -= labelled_keys(thread.identity, thread.head.options)
-                if any(txn.get(key) is None for key in listed):
-                    yield _found(finding, Corrupt("the thread is missing in the list of its namespace")), 1
+                is_listed = all(txn.get(key) is not None for key in listed)
         except (Corrupt, KeyUnavailable) as error:
-            yield _found(finding, error), 1
+            if self._is_there(name_hash, number):
+                yield _found(finding, error), 1
             return
+        if not is_listed:
+            yield _found(finding, Corrupt("the thread is missing in the list of its namespace")), 1
         progress = _Progress(thread, window_tip=thread.head.tip_sequence)
         while True:
             step: list[tuple[Finding | None, int]] = []
@@ -145,16 +147,33 @@ class Verifier:
             yield from step
             if not is_more:
                 break
-        with self._context.engine.read() as txn:
-            if txn.get(layout.name_key(name_hash)) is not None:
-                now = load_numbered(txn, self._context.keystore, number, uid)
-                yield from ((_found(finding, error), 0) for error in self._compare(txn, progress, now))
-                yield from ((_found(finding, error), 0) for error in self._verify_marks(txn, now))
-                yield from ((_found(finding, error), 0) for error in verify_effects(txn, now))
-                yield from ((_found(finding, error), 0) for error in verify_records(txn, now))
-                yield from ((_found(finding, error), 0) for error in verify_pieces(txn, now, progress.parts))
+        try:
+            with self._context.engine.read() as txn:  # nothing is yielded inside: a slow reader must not keep it open
+                errors = list(self._verify_rows(txn, progress, name_hash))
+        except (Corrupt, KeyUnavailable) as error:
+            errors = [error]
+        if errors and self._is_there(name_hash, number):
+            yield from ((_found(finding, error), 0) for error in errors)
         for wrong, checked in verify_blobs(self._context, thread):
             yield None if wrong is None else _found(finding, wrong), checked
+
+    def _verify_rows(
+        self, txn: lmdb.Transaction, progress: _Progress, name_hash: bytes
+    ) -> Iterator[StatewardError]:
+        """Compares the rows of a thread with its journal. Yields the damage; raises Corrupt or KeyUnavailable."""
+        identity = progress.thread.identity
+        if _leads_to(txn, name_hash, identity.number):
+            now = load_numbered(txn, self._context.keystore, identity.number, identity.uid)
+            yield from self._compare(txn, progress, now)
+            yield from self._verify_marks(txn, now)
+            yield from verify_effects(txn, now)
+            yield from verify_records(txn, now)
+            yield from verify_pieces(txn, now, progress.parts)
+
+    def _is_there(self, name_hash: bytes, number: int) -> bool:
+        """Returns whether the name still leads to the thread. If not, the thread's key may be destroyed."""
+        with self._context.engine.read() as txn:
+            return _leads_to(txn, name_hash, number)
 
     def _verify_entries(
         self,
@@ -363,6 +382,15 @@ class Verifier:
             return now.pruned.cuts(header)
         except StatewardError:
             return True  # reported already, or deleted
+
+
+def _leads_to(txn: lmdb.Transaction, name_hash: bytes, number: int) -> bool:
+    """Returns whether a name leads to a thread. A name row that cannot be read may do so."""
+    row = txn.get(layout.name_key(name_hash))
+    try:
+        return row is not None and layout.unpack_name(row)[0] == number
+    except Corrupt:
+        return True
 
 
 def _found(place: Finding, error: StatewardError, version: int = 0, sequence: int = 0) -> Finding:

@@ -99,7 +99,7 @@ class Watcher:
         self._threads = threads
 
     def open(self, request: WatchRequest) -> Watch:
-        """Opens a watch. Raises ThreadNotFound, InvalidField, VersionPruned, Fenced or Corrupt."""
+        """Opens a watch. Raises ThreadNotFound, InvalidField, VersionPruned, Fenced, HistoryElsewhere or Corrupt."""
         if request.thread == ALL_THREADS:
             found = _match(_FEED_CURSOR, request.after_cursor)
             with self._context.engine.read() as txn:
@@ -120,6 +120,8 @@ class Watcher:
             field = "after_sequence"
             if found:
                 after, field = int(found[2]), "after_cursor"
+            if after < thread.floor_sequence:  # of older entries, this disk has some or none
+                raise replay.history_elsewhere(thread.identity)
             if found and found[3]:
                 self._check_line(txn, thread, after, bytes.fromhex(found[3]))
             if after > tip:
@@ -131,8 +133,8 @@ class Watcher:
     def read(self, watch: Watch) -> list[Event]:
         """Returns the next events, at most ``EVENTS_MAX``. Sets ``is_over`` after the last event of the thread.
 
-        If the list is empty, wait for a commit. Raises Corrupt or KeyUnavailable; a commit may have made an entry look
-        damaged, so the caller reads again.
+        If the list is empty, wait for a commit. Raises HistoryElsewhere, Corrupt or KeyUnavailable; a commit may have
+        made an entry look damaged, so the caller reads again.
         """
         seen = self._context.writer.changes.over
         with self._context.engine.read() as txn:
@@ -163,8 +165,11 @@ class Watcher:
 
     @staticmethod
     def _check_retained(txn: lmdb.Transaction, thread: Thread, after: int) -> None:
-        """Raises VersionPruned if the next entry was removed, because the watch would have a gap."""
+        """Raises VersionPruned if the next entry was removed, because the watch would have a gap, and HistoryElsewhere
+        if only the archive has it."""
         gone = 0 < after < thread.head.tip_sequence and not replay.has_entry(txn, thread.identity, after + 1)
+        if gone and after < thread.floor_sequence:
+            raise replay.history_elsewhere(thread.identity)
         if gone and not may_be_removed(thread, after + 1):
             raise Corrupt(f"journal entry {after + 1} is missing", thread.name)
         if gone:
@@ -172,6 +177,18 @@ class Watcher:
                 f"entry {after + 1} of thread {thread.name!r} was pruned; hydrate and watch from its newest sequence, "
                 f"{thread.head.tip_sequence}", thread=thread.name, sequence=after + 1,
             )  # fmt: skip
+
+    @staticmethod
+    def _is_gap(thread: Thread, after: int, holes_until: int) -> bool:
+        """Returns whether a watch must not pass over the missing entries behind ``after``. Raises Corrupt, and
+        HistoryElsewhere at the beginning of a journal."""
+        if after < thread.floor_sequence:
+            if not after:
+                raise replay.history_elsewhere(thread.identity)
+            return True
+        if not may_be_removed(thread, after + 1):
+            raise Corrupt(f"journal entry {after + 1} is missing", thread.name)
+        return after >= holes_until
 
     def _read_thread(self, txn: lmdb.Transaction, thread: Thread, watch: Watch) -> list[Event]:
         events: list[Event] = []
@@ -183,12 +200,10 @@ class Watcher:
         for entry in replay.read_entries(txn, thread.identity, after + 1):
             if entry.header.sequence > thread.head.tip_sequence:
                 break  # committed, but not yet published to readers
-            if entry.header.sequence != after + 1 and not may_be_removed(thread, after + 1):
-                raise Corrupt(f"journal entry {after + 1} is missing", thread.name)
-            if entry.header.sequence != after + 1 and after >= watch.holes_until:
+            if entry.header.sequence != after + 1 and self._is_gap(thread, after, watch.holes_until):
                 if not events:
                     self._check_retained(txn, thread, after)
-                break  # the next entry was removed: the next read says so, after these events
+                break  # the next read says so, after these events
             event = self._event(txn, thread, entry, selection, watch.request)
             after, digest = entry.header.sequence, entry.header.digest
             if event is not None:
@@ -198,6 +213,8 @@ class Watcher:
             if len(events) >= EVENTS_MAX or size >= EVENT_BYTES_MAX or after >= last:
                 break
         else:
+            if after < min(thread.floor_sequence, thread.head.tip_sequence) and not events:
+                raise replay.history_elsewhere(thread.identity)
             if thread.floor_sequence <= after < thread.head.tip_sequence:  # the newest entry is never removed
                 raise Corrupt(f"journal entry {thread.head.tip_sequence} is missing", thread.name)
         watch.cursor, watch.digest = after, digest  # at the end, because a read that fails is repeated
