@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import lmdb
 import pytest
-from tests.storage.inside import findings, get, opened, save, write
+from tests.storage.inside import findings, get, hydrate, opened, rest, save, save_many, write
+from tests.storage.test_slow_prunes import cut, dictionaries, entry, words
 
 from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, PutEffectsRequest
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, VersionList
-from stateward_sidecar.errors import QueueFull
-from stateward_sidecar.store import clear, records, verify
+from stateward_sidecar.errors import QueueFull, ShuttingDown
+from stateward_sidecar.store import clear, records, snapshots, verify
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import rows
 
@@ -129,4 +131,35 @@ def test_an_effect_that_is_put_after_the_plan_is_planned_for(tmp_path: Path, mon
         monkeypatch.setattr(store.effect_deleter, "_plan", plan_then_put)
         with pytest.raises(QueueFull):
             delete(store, anchor="", keys=[f"k{number}" for number in range(1, 40)])
+        assert findings(store) == []
+
+
+def test_a_crash_between_steps_leaves_no_dictionary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Versions that were cleared before the crash, and that the row still names, need no snapshot any more."""
+    monkeypatch.setattr(clear, "STEP_S", 0.0)
+    monkeypatch.setattr(snapshots, "WEIGHT_MIN_BYTES", 1500)
+    dice = random.Random(1)
+    with opened(tmp_path) as store:
+        for _ in range(3):
+            save_many(store, [entry(words(dice)) for _ in range(6)])
+            hydrate(store)
+            store.snapshots.consider(get(store), "main")
+            rest(store)
+        used = dictionaries(store)
+        save_many(store, [entry(words(dice)) for _ in range(2)])
+        step, left_steps = clear.Clearer._step, [10]
+
+        def dying(*arguments: Any) -> Any:
+            left_steps[0] -= 1
+            if left_steps[0] < 0:
+                raise ShuttingDown("dead")
+            return step(*arguments)
+
+        with monkeypatch.context() as dead:
+            dead.setattr(clear.Clearer, "_step", dying)
+            cut(store, keep_latest_per_branch=1)
+    with opened(tmp_path) as store:
+        rest(store)
+        assert used
+        assert not used & get(store).snapshots
         assert findings(store) == []
