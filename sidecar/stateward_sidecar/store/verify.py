@@ -157,13 +157,11 @@ class Verifier:
         for wrong, checked in verify_blobs(self._context, thread):
             yield None if wrong is None else _found(finding, wrong), checked
 
-    def _verify_rows(
-        self, txn: lmdb.Transaction, progress: _Progress, name_hash: bytes
-    ) -> Iterator[StatewardError]:
+    def _verify_rows(self, txn: lmdb.Transaction, progress: _Progress, name_hash: bytes) -> Iterator[StatewardError]:
         """Compares the rows of a thread with its journal. Yields the damage; raises Corrupt or KeyUnavailable."""
-        identity = progress.thread.identity
-        if _leads_to(txn, name_hash, identity.number):
-            now = load_numbered(txn, self._context.keystore, identity.number, identity.uid)
+        number = progress.thread.number
+        if _leads_to(txn, name_hash, number):
+            now = load_numbered(txn, self._context.keystore, number, progress.thread.identity.uid)
             yield from self._compare(txn, progress, now)
             yield from self._verify_marks(txn, now)
             yield from verify_effects(txn, now)
