@@ -15,7 +15,7 @@ FRAMEWORKS := agent-framework-core google-adk langgraph langgraph-checkpoint lan
 .DEFAULT_GOAL := help
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 JS := packages/langgraph-js
-.PHONY: help demo test test-fast test-frameworks-newest test-langgraph-js examples lint types layers format generate generate-check proto proto-check proto-lint promtool bench bench-peers soak soak-tests mutants clean
+.PHONY: help demo test test-fast test-frameworks-newest test-langgraph-js examples lint types layers format generate generate-check proto proto-check proto-lint promtool bench bench-peers plugins soak soak-tests mutants clean
 .PHONY: docs image-lock image-pin image-test package-test
 
 help: ## List the tasks
@@ -106,6 +106,10 @@ package-test: .venv/ready-dev ## Build the packages, and install them with each 
 
 proto-lint: .venv/ready-dev ## Check the contract's style and find breaking changes (needs npm or buf)
 	@$(PY) proto/check_contract.py || [ $$? -eq 77 ]
+
+plugins: ## Install protoc's plugins for TypeScript and Rust into build/plugins, for tests (needs npm and cargo)
+	@npm install --prefix build/plugins/npm --no-audit --no-fund --save-exact --loglevel=error @bufbuild/protoc-gen-es@2.13.0
+	@cargo install --quiet --locked --root build/plugins/cargo protoc-gen-prost@0.5.0 protoc-gen-tonic@0.5.0
 
 bench: .venv/ready-bench ## Compare with SQLite, LangGraph's savers and the peers of bench-peers; BENCH='--section save' for less
 	@$(PY) -m tests.bench $(BENCH) --json build/bench/bench.json --svg build/bench/bench.svg

@@ -187,9 +187,7 @@ class RawClient(Coordinating):
 
     def save_request(self, edit: diff_pb2.Edit | None, **fields: Any) -> checkpoint_service_pb2.SaveRequest:
         diff = diff_pb2.Diff(edits=[edit] if edit else [])
-        return checkpoint_service_pb2.SaveRequest(
-            thread=self.thread, diff=diff, request_id=self.request_id(), **fields
-        )
+        return checkpoint_service_pb2.SaveRequest(thread=self.thread, diff=diff, request_id=self.request_id(), **fields)
 
     def try_save(self, edit: diff_pb2.Edit, version: int, digest: bytes) -> bool:
         """Returns False after VERSION_MISMATCH."""

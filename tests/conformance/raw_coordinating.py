@@ -176,9 +176,7 @@ class Coordinating:
 
     def put(self, number: int, revision: int) -> None:
         write = record_pb2.RecordWrite(key="count", value=text(str(number)), expected_revision=revision)
-        request = record_service_pb2.PutRecordsRequest(
-            thread=self.thread, writes=[write], request_id=self.request_id()
-        )
+        request = record_service_pb2.PutRecordsRequest(thread=self.thread, writes=[write], request_id=self.request_id())
         self.code.call(self.records_of.PutRecords, request)
 
     def is_last(self, page: record_service_pb2.ListRecordsResponse) -> bool:
