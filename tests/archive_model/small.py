@@ -10,6 +10,7 @@ from stateward_sidecar.archive import desk, fold, leave, ship
 from stateward_sidecar.service import levels
 from stateward_sidecar.store import (
     clear,
+    exporting,
     journal,
     recordentries,
     recordexpiry,
@@ -39,6 +40,7 @@ SIZES: dict[tuple[object, str], Any] = {
     (recordlist, "CHECKED_BY_WRITER_MAX"): 2,
     (recordlist, "DELETED_MAX"): 3,
     (desk, "HOLDS_MAX"): 1,
+    (exporting, "MESSAGE_BYTES"): 1,  # a message for each part
     (leave, "ThreadPoolExecutor"): Inline,
 }
 _usual: dict[tuple[object, str], Any] = {}

@@ -394,3 +394,9 @@ def test_a_prune_clears_what_a_ship_reads(cold: bool) -> None:
         history.teardown()
     finally:
         small.restore()
+
+
+@pytest.mark.parametrize("at", [4, 9, 12])
+def test_a_backup_is_of_one_history(history: Rules, at: int) -> None:
+    """Another sidecar takes the thread while it is exported, and goes on with versions of the same numbers."""
+    history.export_and_part(0, "a", 4, 4, at)
