@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,14 @@ def test_a_right_client_passes(repository: Path) -> None:
     assert "2 scenarios: 2 passed" in done.stdout
 
 
-def test_all_scenarios_in_one_process(repository: Path) -> None:
-    """With --together the client is started once, with all names."""
-    done = run(repository, "--together", "--json", "--", *CLIENT)
+def test_several_scenarios_in_one_process(repository: Path) -> None:
+    """With --together the client is started once, with all names. One passes although another's connection was cut."""
+    chosen = [name for name in names() if fnmatchcase(name, "advance/c*") or name.startswith("record/")]
+    patterns = [word for name in chosen for word in ("-s", name)]
+    done = run(repository, "--together", "--json", *patterns, "--", *CLIENT)
     found = json.loads(done.stdout)
-    assert (done.returncode, found["passed"], found["failed"]) == (0, len(names()), 0), found
+    assert (done.returncode, found["passed"], found["failed"]) == (0, len(chosen), 0), found
+    assert len(chosen) > 5
 
 
 @pytest.mark.parametrize(
