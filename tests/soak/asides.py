@@ -7,12 +7,12 @@ from contextlib import suppress
 from typing import Any
 
 from tests.soak.desk import Desk, Wrong, made_of
-from tests.soak.ledger import Known, hash_of
+from tests.soak.keeping import keep
+from tests.soak.ledger import HAS_ARCHIVE, Known, hash_of
 
 from stateward import Durability
 from stateward.errors import Exhausted
 
-HAS_ARCHIVE = "STATEWARD_SOAK_ARCHIVE"  # set where the daemon has one
 REPEATS = (1, 10, 100, 3000)  # the longest note becomes a blob
 
 
@@ -28,7 +28,17 @@ class Asides:
             return
         kept = sorted(known.versions.keys() - known.covered)
         version = self.desk.dice.choice(kept)
-        verbs = (self.append, self.travel, self.travel, self.tag, self.fork, self.branch, self.prune)
+        verbs = (
+            self.append,
+            self.travel,
+            self.travel,
+            self.tag,
+            self.fork,
+            self.branch,
+            self.prune,
+            self.put,
+            self.put,
+        )
         self.desk.dice.choice(verbs)(known, version)
 
     def append(self, known: Known, version: int) -> None:
@@ -72,8 +82,10 @@ class Asides:
         )
         kept = {at: (saved.hash, saved.branch) for at, saved in known.versions.items() if at not in known.covered}
         facts: dict[str, Any] = {"versions": {1: (known.versions[version].hash, "main")}, "tags": {}, "covered": []}
+        facts["records"] = {}
         if is_whole:
             facts = {"versions": kept, "tags": known.tags, "covered": sorted(known.covered)}
+            facts["records"] = dict(known.records)
 
         def send(key: str) -> dict[str, Any]:
             thread = self.desk.client.thread(known.name)
@@ -82,6 +94,11 @@ class Asides:
             return {"uid": self.desk.do(self.desk.client.thread(new).hydrate(must_exist=True)).checkpoint.uid}
 
         self.desk.ask("fork", send, thread=known.name, new=new, **facts)
+
+    def put(self, known: Known, version: int) -> None:
+        """Records belong to no version."""
+        del version
+        keep(self.desk, known)
 
     def branch(self, known: Known, version: int) -> None:
         """A side branch of one version, made from any version there is."""

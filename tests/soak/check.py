@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import grpc
 from tests.end_to_end.recorded import verify_everything
 from tests.soak.desk import NAMESPACE
-from tests.soak.ledger import Book, Known, hash_of
+from tests.soak.ledger import Book, Known, Records, hash_of
 
 from stateward import Client
 from stateward.errors import StatewardError, ThreadNotFound, VersionPruned
@@ -26,6 +26,7 @@ class Result:
 
     versions: int = 0
     states: int = 0
+    records: int = 0
     findings: list[str] = field(default_factory=list)
 
 
@@ -124,6 +125,7 @@ class Checker:
                 self.say(f"{known.name} version {version} has another content")
         self._check_pruned(known)
         self._check_refs(book, known)
+        self._check_records(book, known)
 
     def _check_pruned(self, known: Known) -> None:
         for version in sorted(known.pruned)[-2:]:
@@ -132,6 +134,16 @@ class Checker:
             except VersionPruned:
                 continue
             self.say(f"{known.name} version {version} was pruned and is there again")
+
+    def _check_records(self, book: Book, known: Known) -> None:
+        """All records, with their revisions, and no other ones."""
+        found = {each.key: (each.value, each.revision) for each in self.client.thread(known.name).records.list()}
+        self.result.records += len(known.records)
+        if not any(is_same(found, records) for records in book.possible_records(known)):
+            differing = sorted(
+                key for key in found.keys() | known.records.keys() if found.get(key) != known.records.get(key)
+            )
+            self.say(f"{known.name}: records {differing} are not as they were answered")
 
     def _check_refs(self, book: Book, known: Known) -> None:
         """Heads of branches and tags."""
@@ -146,6 +158,13 @@ class Checker:
         for tag, version in known.tags.items():
             if tags.get(tag) != version and not book.pending_of("tag", known.name):
                 self.say(f"{known.name} tag {tag} names {tags.get(tag)}, not {version}")
+
+
+def is_same(found: Records, records: Records) -> bool:
+    """Whether these are the records; revision 0 stands for any."""
+    if found.keys() != records.keys():
+        return False
+    return all(found[key][0] == value and revision in (0, found[key][1]) for key, (value, revision) in records.items())
 
 
 def check_goes_on(daemon: Daemon, books: Iterable[Book]) -> list[str]:
@@ -172,6 +191,7 @@ def check_archived(daemon: Daemon, books: Iterable[Book]) -> list[str]:
     with daemon.client(namespace=NAMESPACE, retry_timeout=5.0) as client:
         for book in books:
             for known in book.threads.values():
+                findings += _records_not_in_the_archive(client, book, known)
                 version = known.archived
                 if not version or version in known.covered or book.pending_of("delete", known.name):
                     continue
@@ -184,3 +204,18 @@ def check_archived(daemon: Daemon, books: Iterable[Book]) -> list[str]:
                 if (state.digest.hex(), hash_of(state)) != (saved.digest, saved.hash):
                     findings.append(f"{known.name} version {version} is another in the archive")
     return findings
+
+
+def _records_not_in_the_archive(client: Client, book: Book, known: Known) -> list[str]:
+    """Records that nobody has written since, of puts up to the newest one that was answered ARCHIVED."""
+    pending = {key for line in book.pending_of("put", known.name) for key in line["writes"]}
+    kept = {key: each for key, each in known.records.items() if 0 < each[1] <= known.archived_revision}
+    if not kept or book.pending_of("delete", known.name):
+        return []
+    try:
+        found = client.thread(known.name).records.get_many(kept)
+    except StatewardError as error:
+        return [f"the records of {known.name} are not in the archive: {error}"]
+    there = {key: (each.value, each.revision) for key, each in found.items()}
+    lost = sorted(key for key in kept.keys() - pending if there.get(key) != kept[key])
+    return [f"{known.name}: records {lost} are not as they were archived"] if lost else []

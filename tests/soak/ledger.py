@@ -4,12 +4,13 @@ Each operation has an id and a line "asked" before it is sent. Then comes one of
 "refused", a typed error, so it did not happen; "void", when an agent that was killed in between has looked and it had
 not happened. An operation without one of them may have happened or not.
 
-Operations: `save` (of one thread, or of several in one batch), `fork`, `tag`, `prune`, `delete`.
+Operations: `save` (of one thread, or of several in one batch), `put` (of records), `fork`, `tag`, `prune`, `delete`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -24,6 +25,9 @@ from stateward import State
 
 Line = dict[str, Any]
 NOW: Mark = (1 << 62, 0)
+HAS_ARCHIVE = "STATEWARD_SOAK_ARCHIVE"  # set where the daemon has one
+# Value and revision of each record; revision 0 = nobody was told.
+Records = dict[str, tuple[str, int]]
 
 
 def hash_state(slots: dict[str, Any], logs: dict[str, list[Any]]) -> str:
@@ -90,6 +94,8 @@ class Known:
     pruned: set[int] = field(default_factory=set)  # and was answered
     tags: dict[str, int] = field(default_factory=dict)
     archived: int = 0  # the newest version that was answered ARCHIVED
+    records: Records = field(default_factory=dict)
+    archived_revision: int = 0  # of the newest put that was answered ARCHIVED
 
     @property
     def last(self) -> int:
@@ -116,6 +122,15 @@ class Book:
     def pending_of(self, op: str, thread: str) -> list[Line]:
         """Operations on a thread that may have happened."""
         return [line for line in self.pending.values() if line["op"] == op and thread in names_in(line)]
+
+    def possible_records(self, known: Known) -> Iterator[Records]:
+        """What the records of a thread may be: a put that was not answered is there whole or not at all."""
+        pending = self.pending_of("put", known.name)
+        for happened in itertools.product((False, True), repeat=len(pending)):
+            records = dict(known.records)
+            for line in itertools.compress(pending, happened):
+                apply_put(records, line["writes"], 0)
+            yield records
 
     def take(self, line: Line) -> None:
         """One more line."""
@@ -152,6 +167,12 @@ class Book:
                     int(at): Saved(content, None, branch) for at, (content, branch) in asked["versions"].items()
                 }
                 copy.tags, copy.covered = dict(asked["tags"]), set(asked["covered"])
+                copy.records = {key: (value, revision) for key, (value, revision) in asked["records"].items()}
+            case "put":
+                known = self.threads[asked["thread"]]
+                apply_put(known.records, asked["writes"], answer["revision"])
+                if answer.get("archived"):
+                    known.archived_revision = answer["revision"]
             case "tag":
                 self.threads[asked["thread"]].tags[asked["tag"]] = asked["version"]
             case "prune":
@@ -160,6 +181,15 @@ class Book:
                 gone = self.threads.pop(asked["thread"], None)
                 if gone is not None:
                     self.gone.add(gone.uid)
+
+
+def apply_put(records: Records, writes: dict[str, str | None], revision: int) -> None:
+    """A put: None deletes a record."""
+    for key, value in writes.items():
+        if value is None:
+            records.pop(key, None)
+        else:
+            records[key] = value, revision
 
 
 def names_in(asked: Line) -> set[str]:

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.crash.faulty_daemon import FaultyDaemon
-from tests.soak.asides import HAS_ARCHIVE
 from tests.soak.desk import NAMESPACE, made_of
 from tests.soak.device import VOLATILE, Device
-from tests.soak.ledger import Book, Ledger, hash_state, read_book, read_lines
+from tests.soak.ledger import HAS_ARCHIVE, Book, Ledger, hash_state, read_book, read_lines
 from tests.soak.recording import MARKS, Mark, Operation, Recording, read_log
 
 AGENTS = 3

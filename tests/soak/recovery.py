@@ -42,6 +42,15 @@ class Recovery:
             raise Wrong(f"{key}: one half of a batch is there: {found}")
         return None
 
+    def _recover_put(self, key: str, asked: Line) -> dict[str, Any] | None:
+        found = self.desk.do(self.desk.client.thread(asked["thread"]).records.get_many(asked["writes"]))
+        there = {name: name in found and found[name].value == value for name, value in asked["writes"].items() if value}
+        if any(there.values()) and not all(there.values()):
+            raise Wrong(f"{key}: a part of the records is there: {there}")
+        if not any(there.values()):
+            return None
+        return {"revision": max(found[name].revision for name in there)}
+
     def _recover_fork(self, key: str, asked: Line) -> dict[str, Any] | None:
         state = self.desk.do(self.desk.client.thread(asked["new"]).hydrate())
         return {"uid": state.checkpoint.uid} if state.version else None

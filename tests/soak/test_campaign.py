@@ -56,6 +56,7 @@ def book(made: Path) -> Book:
     book = read_book(read_lines(made / "0.ledger"))
     assert not book.failures
     assert book.answered > 20
+    assert any(known.records for known in book.threads.values())
     return book
 
 
@@ -84,6 +85,8 @@ def test_whatever_is_wrong_is_found(daemon: Daemon, book: Book) -> None:
         thread = client.thread(known.name)
         thread.prune(versions=[lost])
         assert f"{known.name} version {lost} was answered and is lost" in findings(daemon, book)
+        thread.records.put("book/a", "nobody asked for this")
+        assert f"{known.name}: records ['book/a'] are not as they were answered" in findings(daemon, book)
         thread.tag("tag-0", version=known.head())
         known.tags["tag-0"] = max(known.versions.keys() - {known.head()})
         assert f"{known.name} tag tag-0 names {known.head()}" in findings(daemon, book)
