@@ -75,6 +75,8 @@ def lose_power(directory: Path, count: int, seed: int, table: Counter[str], find
     losses: Losses = run_losses(directory, count, seed, say)
     table["power losses"] = losses.made
     table["states compared after them"] = losses.done["states"]
+    table["records compared after them"] = losses.done["records"]
+    table["results compared after them"] = losses.done["results"]
     for refusal, times in losses.refusals.items():
         say(f"{times} × refused before anything was promised: {refusal}")
     table["first starts refused clearly"] = sum(losses.refusals.values())

@@ -4,7 +4,7 @@
 
 It hydrates, appends messages, changes slots and saves: by diff, by full state, by append without reading, in batches
 over several threads, on side branches, with blobs, and waiting for the archive if there is one; between the steps it
-tags, forks, prunes, deletes and travels in time. Odd
+tags, forks, prunes, moves heads, keeps records and results of tools, deletes and travels in time. Odd
 numbers use AsyncClient. It may be killed at any moment: the next process reads the ledger, asks for what became of the
 operation that was under way, hydrates the newest thread and carries on. It runs until its stdin ends.
 """

@@ -9,6 +9,7 @@ from typing import Any
 from tests.soak.desk import Desk, Wrong, made_of
 from tests.soak.keeping import keep
 from tests.soak.ledger import HAS_ARCHIVE, Known, hash_of
+from tests.soak.working import record
 
 from stateward import Durability
 from stateward.errors import Exhausted
@@ -38,6 +39,9 @@ class Asides:
             self.prune,
             self.put,
             self.put,
+            self.record,
+            self.record,
+            self.move,
         )
         self.desk.dice.choice(verbs)(known, version)
 
@@ -49,18 +53,20 @@ class Asides:
         waits = HAS_ARCHIVE in os.environ and self.desk.dice.random() < 0.5
         level = {"durability": Durability.ARCHIVED} if waits else {}
 
+        anchor = f"c-{self.desk.number}-{self.desk.book.used}"
+
         def send(key: str) -> dict[str, Any]:
             thread = self.desk.client.thread(known.name)
-            checkpoint = self.desk.do(thread.append("notes", entry, request_id=key, **level))
+            checkpoint = self.desk.do(thread.append("notes", entry, request_id=key, checkpoint_id=anchor, **level))
             made = made_of(checkpoint)
             if self.desk.book.used % 2:
                 with suppress(Exhausted):  # there is no room to announce the note's blob again; the append is answered
-                    again = self.desk.do(thread.append("notes", entry, request_id=key))
+                    again = self.desk.do(thread.append("notes", entry, request_id=key, checkpoint_id=anchor))
                     if (made_of(again), again.replayed) != (made, True):
                         raise Wrong(f"{key} was answered as {made} and then as {again}")
             return {"made": [made], "archived": checkpoint.durability is Durability.ARCHIVED}
 
-        self.desk.ask("save", send, parts=[self.desk.part(known.name, hash_of(state))], entry=entry)
+        self.desk.ask("save", send, parts=[self.desk.part(known.name, hash_of(state))], entry=entry, anchor=anchor)
 
     def travel(self, known: Known, version: int) -> None:
         self.desk.check(known, self.desk.do(self.desk.client.thread(known.name).hydrate(version=version)), version)
@@ -82,10 +88,14 @@ class Asides:
         )
         kept = {at: (saved.hash, saved.branch) for at, saved in known.versions.items() if at not in known.covered}
         facts: dict[str, Any] = {"versions": {1: (known.versions[version].hash, "main")}, "tags": {}, "covered": []}
-        facts["records"] = {}
+        facts |= {"records": {}, "moves": {}}
+        anchors = {anchor: 1 for anchor, at in known.anchors.items() if at == version}
         if is_whole:
             facts = {"versions": kept, "tags": known.tags, "covered": sorted(known.covered)}
-            facts["records"] = dict(known.records)
+            facts |= {"records": dict(known.records), "moves": known.moves}
+            anchors = {anchor: at for anchor, at in known.anchors.items() if at in kept}
+        facts["effects"] = {name: each for name, each in known.effects.items() if name.partition(" ")[0] in anchors}
+        facts["anchors"] = anchors
 
         def send(key: str) -> dict[str, Any]:
             thread = self.desk.client.thread(known.name)
@@ -99,6 +109,22 @@ class Asides:
         """Records belong to no version."""
         del version
         keep(self.desk, known)
+
+    def record(self, known: Known, version: int) -> None:
+        """Results of tools, of this version or another one, or of none."""
+        del version
+        record(self.desk, known)
+
+    def move(self, known: Known, version: int) -> None:
+        """The head of main goes back, or forth again."""
+        if known.versions[version].branch != "main":
+            return
+
+        def send(key: str) -> dict[str, Any]:
+            self.desk.do(self.desk.client.thread(known.name).move_head(version))
+            return {}
+
+        self.desk.ask("move", send, thread=known.name, version=version)
 
     def branch(self, known: Known, version: int) -> None:
         """A side branch of one version, made from any version there is."""

@@ -71,6 +71,8 @@ class Campaign:
         stage.counts["checks"] += 1
         stage.counts["versions compared"] += result.versions
         stage.counts["states compared"] += result.states
+        stage.counts["records compared"] += result.records
+        stage.counts["results compared"] += result.effects
         for finding in result.findings:
             stage.find(finding)
         self._check_log()

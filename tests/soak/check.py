@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ class Result:
     versions: int = 0
     states: int = 0
     records: int = 0
+    effects: int = 0
     findings: list[str] = field(default_factory=list)
 
 
@@ -126,6 +128,7 @@ class Checker:
         self._check_pruned(known)
         self._check_refs(book, known)
         self._check_records(book, known)
+        self._check_effects(book, known)
 
     def _check_pruned(self, known: Known) -> None:
         for version in sorted(known.pruned)[-2:]:
@@ -145,6 +148,30 @@ class Checker:
             )
             self.say(f"{known.name}: records {differing} are not as they were answered")
 
+    def _check_effects(self, book: Book, known: Known) -> None:
+        """All results of tools. What is pending may be there, or may be gone, but a put only as a whole."""
+        found = {f"{each.anchor} {each.key}": each.value for each in self.client.thread(known.name).effects()}
+        self.result.effects += len(known.effects)
+        pending = book.pending_of("effects", known.name)
+        prunes = (line["versions"] for line in book.pending_of("prune", known.name))
+        loose = known.anchors_of(itertools.chain.from_iterable(prunes))
+        loose |= {line["anchor"] for line in pending if line["values"] is None}
+        lost = [
+            name
+            for name, value in known.effects.items()
+            if found.get(name) != value and (name in found or name.partition(" ")[0] not in loose)
+        ]
+        if lost:
+            self.say(f"{known.name}: results {sorted(lost)} are not as they were answered")
+        more = found.keys() - known.effects.keys()
+        for line in pending:
+            mine = more & (line["values"] or {}).keys()
+            if mine and mine != line["values"].keys() and line["anchor"] not in loose:
+                self.say(f"{known.name}: a part of the results {sorted(line['values'])} is there")
+            more -= mine
+        if more:
+            self.say(f"{known.name}: results {sorted(more)} are there, and nobody put them or they were deleted")
+
     def _check_refs(self, book: Book, known: Known) -> None:
         """Heads of branches and tags."""
         info = self.client.thread(known.name).info()
@@ -152,7 +179,8 @@ class Checker:
         is_saving = bool(book.pending_of("save", known.name))
         for branch in {saved.branch for saved in known.versions.values()}:
             expected, found = known.head(branch), heads.get(branch, 0)
-            if found != expected and not (is_saving and found == known.last + 1):
+            moved = {line["version"] for line in book.pending_of("move", known.name)} if branch == "main" else set()
+            if found not in (expected, *moved) and not (is_saving and found == known.last + 1):
                 self.say(f"{known.name} branch {branch} is at {found}, not {expected}")
         tags = {tag.name: tag.version for tag in info.tags}
         for tag, version in known.tags.items():

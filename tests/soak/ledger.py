@@ -4,7 +4,8 @@ Each operation has an id and a line "asked" before it is sent. Then comes one of
 "refused", a typed error, so it did not happen; "void", when an agent that was killed in between has looked and it had
 not happened. An operation without one of them may have happened or not.
 
-Operations: `save` (of one thread, or of several in one batch), `put` (of records), `fork`, `tag`, `prune`, `delete`.
+Operations: `save` (of one thread, or of several in one batch), `put` (of records), `effects` (results of tools), `move`
+(of a head), `fork`, `tag`, `prune`, `delete`.
 """
 
 from __future__ import annotations
@@ -96,13 +97,24 @@ class Known:
     archived: int = 0  # the newest version that was answered ARCHIVED
     records: Records = field(default_factory=dict)
     archived_revision: int = 0  # of the newest put that was answered ARCHIVED
+    # By branch: where its head was moved to, and the newest version of the thread at that time.
+    moves: dict[str, tuple[int, int]] = field(default_factory=dict)
+    effects: dict[str, str] = field(default_factory=dict)  # results by "anchor key"
+    anchors: dict[str, int] = field(default_factory=dict)  # by id of a checkpoint its version
+
+    def anchors_of(self, versions: Iterable[int]) -> set[str]:
+        """The checkpoint ids of some versions: their effects go with them."""
+        gone = set(versions)
+        return {anchor for anchor, version in self.anchors.items() if version in gone}
 
     @property
     def last(self) -> int:
         return max(self.versions, default=0)
 
     def head(self, branch: str = "main") -> int:
-        return max((version for version, saved in self.versions.items() if saved.branch == branch), default=0)
+        target, after = self.moves.get(branch, (0, 0))
+        newer = (at for at, saved in self.versions.items() if saved.branch == branch and at > after)
+        return max(newer, default=target)
 
 
 @dataclass
@@ -154,33 +166,52 @@ class Book:
         match asked["op"]:
             case "save":
                 self.answered += 1
-                for part, made in zip(asked["parts"], answer["made"], strict=True):
-                    thread = self.threads.setdefault(part["thread"], Known(part["thread"], made["uid"]))
-                    saved = Saved(part["hash"], made["digest"], part["branch"])
-                    if thread.uid != made["uid"] or thread.versions.setdefault(made["version"], saved) != saved:
-                        self.failures.append({**answer, "error": f"{part} was answered as a version that is another"})
-                    if answer.get("archived"):
-                        thread.archived = max(thread.archived, made["version"])
+                self._accept_save(asked, answer)
             case "fork":
-                copy = self.threads[asked["new"]] = Known(asked["new"], answer["uid"])
-                copy.versions = {
-                    int(at): Saved(content, None, branch) for at, (content, branch) in asked["versions"].items()
-                }
-                copy.tags, copy.covered = dict(asked["tags"]), set(asked["covered"])
-                copy.records = {key: (value, revision) for key, (value, revision) in asked["records"].items()}
+                self.threads[asked["new"]] = copy_of(asked, answer["uid"])
             case "put":
                 known = self.threads[asked["thread"]]
                 apply_put(known.records, asked["writes"], answer["revision"])
                 if answer.get("archived"):
                     known.archived_revision = answer["revision"]
+            case "move":
+                known = self.threads[asked["thread"]]
+                known.moves["main"] = asked["version"], known.last
+            case "effects":
+                apply_effects(self.threads[asked["thread"]].effects, asked)
             case "tag":
                 self.threads[asked["thread"]].tags[asked["tag"]] = asked["version"]
             case "prune":
-                self.threads[asked["thread"]].pruned |= set(answer["versions"])
+                known = self.threads[asked["thread"]]
+                known.pruned |= set(answer["versions"])
+                for anchor in known.anchors_of(answer["versions"]):
+                    drop_effects(known.effects, anchor)
             case "delete":
                 gone = self.threads.pop(asked["thread"], None)
                 if gone is not None:
                     self.gone.add(gone.uid)
+
+    def _accept_save(self, asked: Line, answer: Line) -> None:
+        for part, made in zip(asked["parts"], answer["made"], strict=True):
+            thread = self.threads.setdefault(part["thread"], Known(part["thread"], made["uid"]))
+            saved = Saved(part["hash"], made["digest"], part["branch"])
+            if thread.uid != made["uid"] or thread.versions.setdefault(made["version"], saved) != saved:
+                self.failures.append({**answer, "error": f"{part} was answered as a version that is another"})
+            if "anchor" in asked:
+                thread.anchors[asked["anchor"]] = made["version"]
+            if answer.get("archived"):
+                thread.archived = max(thread.archived, made["version"])
+
+
+def copy_of(asked: Line, uid: str) -> Known:
+    """What must be true of a copy."""
+    copy = Known(asked["new"], uid)
+    copy.versions = {int(at): Saved(content, None, branch) for at, (content, branch) in asked["versions"].items()}
+    copy.tags, copy.covered = dict(asked["tags"]), set(asked["covered"])
+    copy.anchors, copy.effects = dict(asked["anchors"]), dict(asked["effects"])
+    copy.moves = {branch: (to, after) for branch, (to, after) in asked["moves"].items()}
+    copy.records = {key: (value, revision) for key, (value, revision) in asked["records"].items()}
+    return copy
 
 
 def apply_put(records: Records, writes: dict[str, str | None], revision: int) -> None:
@@ -190,6 +221,20 @@ def apply_put(records: Records, writes: dict[str, str | None], revision: int) ->
             records.pop(key, None)
         else:
             records[key] = value, revision
+
+
+def apply_effects(effects: dict[str, str], asked: Line) -> None:
+    """Results that were put under an anchor; None = all results of the anchor were deleted."""
+    if asked["values"] is not None:
+        effects.update(asked["values"])
+        return
+    drop_effects(effects, asked["anchor"])
+
+
+def drop_effects(effects: dict[str, str], anchor: str) -> None:
+    """All results of an anchor go."""
+    for name in [name for name in effects if name.startswith(anchor + " ")]:
+        del effects[name]
 
 
 def names_in(asked: Line) -> set[str]:

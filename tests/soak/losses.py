@@ -136,6 +136,8 @@ def _judge(recorded: Recorded, cut: Cut, place: Path, losses: Losses) -> None:
                 losses.findings += _not_in_the_archive(recorded, place, books)
             losses.done["versions"] += result.versions
             losses.done["states"] += result.states
+            losses.done["records"] += result.records
+            losses.done["results"] += result.effects
             if '"error"' in daemon.stderr or "Traceback" in daemon.stderr:
                 losses.findings.append(f"the daemon complains: {daemon.stderr[-500:]}")
         finally:

@@ -51,6 +51,7 @@ class Watcher(threading.Thread):
         self._stream: Any = None
         self._sequences: dict[str, int] = {}
         self._digests: dict[str, dict[int, str]] = {}
+        self._keep_records: set[str] = set()  # uids of threads with records
         self.ready = threading.Event()
 
     def run(self) -> None:
@@ -65,7 +66,7 @@ class Watcher(threading.Thread):
                         time.sleep(1)
 
     def _follow(self, client: Client, cursor: str) -> str:
-        with client.watch(after_cursor=cursor) as self._stream:
+        with client.watch(after_cursor=cursor, records=True) as self._stream:
             self.ready.set()
             for number, event in enumerate(self._stream, 1):
                 self._take(event)
@@ -82,8 +83,12 @@ class Watcher(threading.Thread):
         # A whole copy has its source's sequences, and begins wherever that begins. What a deletion overtook can be read
         # by nobody: its key is gone.
         is_copy = before is None and event.thread.startswith("fork")
+        # A move of records changes none, and the entries below the floor count for nothing any more: nobody is told.
+        if event.kind == "records_changed":
+            self._keep_records.add(event.uid)
+        may_skip = gap > 0 and event.uid in self._keep_records
         self.overtaken += gap if event.kind == "deleted" else 0
-        if gap and not is_copy and (gap < 0 or event.kind != "deleted"):
+        if gap and not is_copy and not may_skip and (gap < 0 or event.kind != "deleted"):
             self._say(f"{self.name}: {event.thread} has {event.kind} {event.sequence} after {before}")
         self._sequences[event.uid] = event.sequence
         if event.checkpoint is not None:

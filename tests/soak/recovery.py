@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.soak.desk import Desk, Wrong, made_of
 from tests.soak.ledger import Line, hash_of
+from tests.soak.working import effects_of
 
 
 class Recovery:
@@ -26,7 +27,8 @@ class Recovery:
     def _recover_save(self, key: str, asked: Line) -> dict[str, Any] | None:
         if "entry" in asked:
             thread = self.desk.client.thread(asked["parts"][0]["thread"])
-            return {"made": [made_of(self.desk.do(thread.append("notes", asked["entry"], request_id=key)))]}
+            again = thread.append("notes", asked["entry"], request_id=key, checkpoint_id=asked["anchor"])
+            return {"made": [made_of(self.desk.do(again))]}
         found = []
         for part in asked["parts"]:
             state = self.desk.do(self.desk.client.thread(part["thread"], branch=part["branch"]).hydrate())
@@ -50,6 +52,18 @@ class Recovery:
         if not any(there.values()):
             return None
         return {"revision": max(found[name].revision for name in there)}
+
+    def _recover_effects(self, key: str, asked: Line) -> dict[str, Any]:
+        thread = self.desk.client.thread(asked["thread"])
+        if asked["values"] is None:
+            self.desk.do(thread.delete_effects(asked["anchor"]))
+        else:
+            self.desk.do(thread.put_effects(effects_of(asked["values"])))
+        return {}
+
+    def _recover_move(self, key: str, asked: Line) -> dict[str, Any]:
+        self.desk.do(self.desk.client.thread(asked["thread"]).move_head(asked["version"]))
+        return {}
 
     def _recover_fork(self, key: str, asked: Line) -> dict[str, Any] | None:
         state = self.desk.do(self.desk.client.thread(asked["new"]).hydrate())

@@ -18,6 +18,7 @@ from tests.soak.ledger import Book, Known, read_book, read_lines
 from tests.soak.life import short_directory
 from tests.soak.stage import Stage
 
+from stateward import Effect
 from stateward.testing import Daemon, run_daemon
 
 LEDGER_BYTES, TIMEOUT_S = 12_000, 60.0
@@ -56,7 +57,6 @@ def book(made: Path) -> Book:
     book = read_book(read_lines(made / "0.ledger"))
     assert not book.failures
     assert book.answered > 20
-    assert any(known.records for known in book.threads.values())
     return book
 
 
@@ -87,6 +87,10 @@ def test_whatever_is_wrong_is_found(daemon: Daemon, book: Book) -> None:
         assert f"{known.name} version {lost} was answered and is lost" in findings(daemon, book)
         thread.records.put("book/a", "nobody asked for this")
         assert f"{known.name}: records ['book/a'] are not as they were answered" in findings(daemon, book)
+        thread.put_effects([Effect("key", "nobody asked for this", anchor="run-0")])
+        assert f"{known.name}: results ['run-0 key'] are there" in findings(daemon, book)
+        known.effects["run-0 lost"] = "answered"
+        assert f"{known.name}: results ['run-0 lost'] are not as they were answered" in findings(daemon, book)
         thread.tag("tag-0", version=known.head())
         known.tags["tag-0"] = max(known.versions.keys() - {known.head()})
         assert f"{known.name} tag tag-0 names {known.head()}" in findings(daemon, book)
@@ -124,4 +128,6 @@ def test_a_short_campaign_finds_nothing(tmp_path: Path) -> None:
             stage.disk.close()
     assert stage.findings == []
     assert stage.counts["saves answered"] > 0
+    assert stage.counts["records compared"] > 0
+    assert stage.counts["results compared"] > 0
     assert stage.counts["kills"] > 0
