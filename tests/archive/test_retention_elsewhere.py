@@ -39,3 +39,25 @@ def test_a_rule_outlasts_its_machine(driven: Town, monkeypatch: pytest.MonkeyPat
     second.sweep()
     assert second.thread().head.retained_versions == 3
     assert findings(second) == []
+
+
+def test_a_rule_makes_no_orphan(driven: Town) -> None:
+    """A machine comes back, and its sweep is the first to look at a thread that another machine has by now."""
+    first, second = driven.machine("first"), driven.machine("second")
+    work(first, 8)
+    request = UpdateThreadRequest(namespace=NAMESPACE, thread="job", update_mask={"paths": ["retention"]})
+    request.options.retention.keep_last = 3
+    first.update(request)
+    first.ship_now()
+    first.write_rows()
+    second.archive.own(NAMESPACE, "job", take_over=True)
+    work(second, 1)
+    first = driven.restart(first)
+    first.sweep()
+    for number in first.outbox():
+        first.ship(number)
+    assert [thread.name for thread in first.threads()] == ["job"]
+    second.sweep()
+    assert second.thread().head.retained_versions == 3
+    assert first.state().state == second.state().state
+    assert findings(first) == findings(second) == []

@@ -58,7 +58,7 @@ class Archive:
         boot_id = os.urandom(BOOT_ID_BYTES)
         self.lanes = Lanes()
         hooks = ArchiveHooks(
-            {}, self._on_entry, self._refresh, self._drop_blob, self._gone, self._expire, self._keep_claim,
+            {}, self._on_entry, self._refresh, self._drop_blob, self._gone, self._expire, self._own,
             self._complete, self._is_away, self._is_own,
         )
         self.desk = Desk(
@@ -239,8 +239,8 @@ class Archive:
         self._check_running()
         return self._expirer.expire(name, uid, second)
 
-    def _keep_claim(self, name: Name) -> None:
-        with suppress(ArchiveUnavailable):  # then the name is used as it was claimed, as for a save
+    def _own(self, name: Name) -> None:
+        with suppress(ArchiveUnavailable):  # then the thread is used as it is here, as for a save
             self.attacher.own(name)
 
     def _complete(self, name: Name) -> None:

@@ -72,9 +72,9 @@ class ArchiveHooks:
     # For the sweep: deletes a thread in the archive. Takes (namespace, name), the uid, and the second of expiry.
     # Returns False if the thread must not be deleted, or not now. Blocks until the bucket answers.
     expire: Callable[[tuple[str, str], bytes, int], bool]
-    # For copies and imports, which may take long: makes sure that a name (namespace, name) is still claimed. Raises
-    # NotOwner if another sidecar has it now. Blocks until the bucket answers.
-    keep_claim: Callable[[tuple[str, str]], object]
+    # For copies and imports, which may take long, and for the sweep: makes sure that a thread (namespace, name) is
+    # ours, or that its name is still claimed. Raises NotOwner, Fenced and others. Blocks until the bucket answers.
+    own: Callable[[tuple[str, str]], object]
     # For the sweep: fetches the older history of a thread (namespace, name). Blocks until the bucket answers.
     complete: Callable[[tuple[str, str]], object]
     # Returns whether the bucket is away at present. Does no I/O.

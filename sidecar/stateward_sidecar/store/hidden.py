@@ -316,7 +316,7 @@ class Hidden:
         self.flush()
         hooks, identity = self._context.archive, self.draft.identity
         if hooks is not None:
-            hooks.keep_claim((identity.namespace, identity.name))
+            hooks.own((identity.namespace, identity.name))
         try:
             answer: ThreadMessage = self._submit(run)
         except OutcomeUnknown:

@@ -14,7 +14,7 @@ from typing import Any
 import lmdb
 
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED
-from stateward_sidecar.errors import Corrupt, ShuttingDown, StatewardError
+from stateward_sidecar.errors import Corrupt, Fenced, NotOwner, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import records
@@ -167,6 +167,8 @@ class Sweeper:
                     if thread is None or not self._may_apply(thread) or not self._may_be_due(thread):
                         continue
                     thread = self._threads.by_number(txn, number)
+                if thread is not None and thread.access == ACCESS_OWNED:
+                    thread = self._own(thread)
                 if thread is not None and thread.floor_sequence:
                     thread = self._complete(thread)
                 if thread is not None and is_whole(thread):
@@ -181,6 +183,19 @@ class Sweeper:
         hooks = self._context.archive
         is_reachable = hooks is not None and thread.access == ACCESS_OWNED and not hooks.is_away()
         return is_whole(thread) or (is_reachable and thread.floor_sequence > 0)
+
+    def _own(self, thread: Thread) -> Thread | None:
+        """Makes sure that a thread is still ours: another sidecar may have taken it since this process last looked. The
+        entry of a prune would only become an orphan. Returns the thread as it is then; None if it is not ours."""
+        hooks = self._context.archive
+        if hooks is None or hooks.is_away():
+            return thread
+        try:
+            hooks.own((thread.identity.namespace, thread.name))
+        except (NotOwner, Fenced):
+            return None
+        with self._context.engine.read() as txn:
+            return self._threads.by_number(txn, thread.number)
 
     def _complete(self, thread: Thread) -> Thread | None:
         """Fetches the history that this disk lacks since it took the thread over. Returns the thread as it is then.
