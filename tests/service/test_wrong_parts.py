@@ -14,6 +14,8 @@ from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.diff_pb2 import Append, Diff, Edit
 from stateward.v1.effect_pb2 import EFFECT_STATE_NEW, EFFECT_STATE_UNSPECIFIED, Effect
+from stateward.v1.record_pb2 import Record, RecordWrite
+from stateward.v1.record_service_pb2 import PutRecordsRequest
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest, PruneThreadRequest, SetTagRequest
 
@@ -151,3 +153,18 @@ def test_wrong_parts_are_refused_by_name(wire: Wire, parts: Parts) -> None:
     assert wire.backups.ImportThread(send(wire, parts)).existed
     assert refused(wire.backups.ImportThread, send(wire, parts, request_id="other")).reason == "THREAD_EXISTS"
     assert wire.findings() == []
+
+
+def test_revisions_after_a_restore_are_higher(wire: Wire) -> None:
+    """Also if a record of the backup has a higher revision than the thread had when the export began."""
+    at = {"namespace": "parts", "thread": "records"}
+    write = RecordWrite(key="a", value=text("1"))
+    wire.records.PutRecords(PutRecordsRequest(**at, writes=[write], request_id="a"))
+    answers = wire.backups.ExportThread(backup.ExportThreadRequest(**at))
+    parts = [part for answer in answers for part in answer.parts]
+    revision = 5 << 40
+    parts = changed("record", lambda each: each.record.MergeFrom(Record(revision=revision)))(parts)
+    wire.backups.ImportThread(send(wire, parts, thread="records", request_id="records"))
+    write = RecordWrite(key="a", value=text("2"), expected_revision=revision)
+    request = PutRecordsRequest(namespace="other", thread="records", writes=[write], request_id="b")
+    assert wire.records.PutRecords(request).revision > revision

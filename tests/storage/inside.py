@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
+import pytest
 from tests.service.wire import appends
 
 from stateward.v1.admin_service_pb2 import Finding, VerifyRequest
@@ -68,6 +69,27 @@ def opened(
     finally:
         settle(store)
         store.close()
+
+
+@contextmanager
+def between(store: Store, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> Iterator[None]:
+    """Does something whenever a read transaction of this thread has just begun."""
+    engine, me, is_acting = store.context.engine, threading.get_ident(), False
+    begin = engine.read
+
+    @contextmanager
+    def read() -> Iterator[lmdb.Transaction]:
+        nonlocal is_acting
+        with begin() as txn:
+            if threading.get_ident() == me and not is_acting:
+                is_acting = True
+                act()
+                is_acting = False
+            yield txn
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "read", read)
+        yield
 
 
 def rest(store: Store) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.service.wire import text
-from tests.storage.inside import opened, write
+from tests.storage.inside import between, opened, write
 
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import ListEffectsRequest, ListEffectsResponse, PutEffectsRequest
@@ -112,3 +112,26 @@ def test_a_change_between_two_pages_repeats_nothing(tmp_path: Path) -> None:
 
 def _fields(effect: Effect) -> dict[str, Any]:
     return {field.name: value for field, value in effect.ListFields()}
+
+
+def test_a_page_is_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An effect gets another sort key whenever a page begins: its place is that of the record that is shown."""
+    effects = [made(number) for number in range(100)]
+    with opened(tmp_path) as store:
+        put(store, *effects)
+        is_first, wanted = False, {each.key for each in effects}
+
+        def act() -> None:
+            nonlocal is_first
+            is_first = not is_first
+            changed = made(25)
+            changed.sort_key = b"000" if is_first else b"999"
+            changed.on_conflict = Effect.CONFLICT_RULE_REPLACE
+            put(store, changed)
+            store.read(store.effect_list.read, ListEffectsRequest(namespace="default", thread="t", all_anchors=True))
+
+        with between(store, monkeypatch, act):
+            for _ in range(4):
+                shown = [each.effect for each in page(store, page_size=1000).effects]
+                assert shown == sorted(shown, key=order)
+                assert {each.key for each in shown} == wanted

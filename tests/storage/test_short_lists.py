@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import pytest
-from tests.storage.inside import get, opened, save, write
+from tests.storage.inside import between, get, opened, save, write
 
 from stateward.v1.backup_service_pb2 import ExportThreadRequest
 from stateward.v1.record_pb2 import RecordWrite
@@ -100,27 +97,6 @@ READS: dict[str, Read] = {
     "newest": read_list(RECORD_ORDER_NEWEST, 1000), "get": read_keys, "hot get": read_hot, "prefixes": count,
     "delete": to_delete, "export": export, "copy": copy,
 }  # fmt: skip
-
-
-@contextmanager
-def between(store: Store, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> Iterator[None]:
-    """Does something whenever a read transaction of this thread has just begun."""
-    engine, me, is_acting = store.context.engine, threading.get_ident(), False
-    begin = engine.read
-
-    @contextmanager
-    def read() -> Iterator[lmdb.Transaction]:
-        nonlocal is_acting
-        with begin() as txn:
-            if threading.get_ident() == me and not is_acting:
-                is_acting = True
-                act()
-                is_acting = False
-            yield txn
-
-    with monkeypatch.context() as patch:
-        patch.setattr(engine, "read", read)
-        yield
 
 
 @pytest.mark.parametrize("name", READS)

@@ -62,12 +62,11 @@ class EffectList:
         """Returns a page of effects. Effects that come meanwhile are listed if they lie behind the page."""
         context, binding = self._context, b""
         answer, size_bytes = ListEffectsResponse(), 0
-        # What the transaction shows is not older than a sum that was published before it began.
-        known = self._threads.cached(request.namespace, request.thread)
-        sum_before = known.head.effect_sum if known is not None else b""
         with context.engine.read() as txn:
-            thread = self._threads.get(txn, request.namespace, request.thread)
-            places = self._places(txn, thread, request, sum_before)
+            live = self._threads.get(txn, request.namespace, request.thread)
+            thread = self._threads.seen(txn, live)
+            places = self._places(txn, thread, request)
+            live.effects_checked = live.effects_checked or thread.effects_checked
             at = 0
             if request.page_token:
                 binding = bare(request)
@@ -132,9 +131,12 @@ class EffectList:
         return sorted(((EffectPlace.of(row.record, key), row) for key, row in islice(found, most)), key=itemgetter(0))
 
     def _places(
-        self, txn: lmdb.Transaction, thread: Thread, request: ListEffectsRequest, sum_before: bytes
+        self, txn: lmdb.Transaction, thread: Thread, request: ListEffectsRequest
     ) -> list[EffectPlace]:
-        """Returns the effects of the request's anchor, or of all anchors, in order."""
+        """Returns the effects of the request's anchor, or of all anchors, in order.
+
+        ``thread``: as the transaction shows it, so that its sum belongs to the rows.
+        """
         identity, cache = thread.identity, self._context.cache
         if request.key and not request.all_anchors:
             row_key = effect_key(identity, request.anchor, request.key)
@@ -145,8 +147,8 @@ class EffectList:
         if kept is not None and not thread.floor_sequence:  # else a value may be in the archive only
             return kept.places
         places = sorted(EffectPlace.of(row.record, key) for key, row in list_effects(txn, thread, prefix))
-        if len(places) >= KEPT_FROM and thread.head.effect_sum == sum_before:
-            cache.put_effect_order(thread.number, prefix, EffectOrder(sum_before, places))
+        if len(places) >= KEPT_FROM:
+            cache.put_effect_order(thread.number, prefix, EffectOrder(thread.head.effect_sum, places))
         return places
 
 

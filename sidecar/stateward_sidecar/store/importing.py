@@ -217,6 +217,9 @@ class Import:
         change = RecordChange(facts=facts, value=record.value)
         if self._record_bytes + change.ByteSize() > ENTRY_VALUES_BYTES:
             self._flush_records()
+        # A takeover during the export may have raised the epoch, and the next revision must be higher nevertheless.
+        head = self._hidden.draft.head
+        head.token_floor = max(head.token_floor, record.revision)
         self._record_batch.changes.append(change)
         self._record_bytes += change.ByteSize()
         self._records += 1

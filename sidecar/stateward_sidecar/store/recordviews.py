@@ -130,6 +130,8 @@ class RecordViews:
                 order = view.order
             finally:
                 cache.put_record_order(number, order, missed)
+        if live.is_deleted:  # meanwhile, and nothing of it may stay in memory
+            cache.drop_thread(number)
         self._drop_dead(live, dead)
         return view
 

@@ -121,7 +121,7 @@ class Threads:
         is_shown = writer.shown == number
         shown = Thread(
             thread.identity, thread.head, pruned=thread.pruned, archive=thread.archive,
-            records_checked=thread.records_checked,
+            effects_checked=thread.effects_checked, records_checked=thread.records_checked,
         )  # fmt: skip
         if is_shown and writer.shown == number:
             return shown
