@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 
 import pytest
 from tests.service.conftest import Place
@@ -228,6 +229,21 @@ def test_a_watch_tells_of_records_if_asked(place: Place) -> None:
 
     assert events(include_records=True) == [f"a {first.revision}", f"b {first.revision}", "-a"]
     assert events() == []
+
+
+def test_a_watch_that_is_behind_gets_what_was_moved(place: Place) -> None:
+    """The entry that wrote a record may be left out once the record was moved: then the event of the move has it."""
+    kept = put(place, value("kept"))
+    for number in range(8):
+        put(place, value("large", os.urandom(50_000).hex()), request_id=f"large {number}")
+    request = WatchRequest(**at(place, after_sequence=kept.sequence, include_records=True))  # type: ignore[arg-type]
+    for message in place.wire.threads.Watch(request, timeout=10):
+        changes = [event.records_changed for event in message.events]
+        if "kept" in (record.key for each in changes for record in each.written):
+            break
+    moved = {record.key: record.revision for each in changes if each.moved for record in each.written}
+    assert moved["kept"] == kept.revision
+    assert get(place, "kept")["kept"].revision == kept.revision
 
 
 def test_wrong_requests_are_refused(untouched: Place) -> None:

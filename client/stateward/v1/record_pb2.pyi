@@ -102,11 +102,13 @@ class RecordPrefix(_message.Message):
     def __init__(self, prefix: _Optional[str] = ..., records: _Optional[int] = ...) -> None: ...
 
 class RecordsChange(_message.Message):
-    __slots__ = ("written", "deleted", "expired")
+    __slots__ = ("written", "deleted", "expired", "moved")
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
     EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     written: _containers.RepeatedCompositeFieldContainer[Record]
     deleted: _containers.RepeatedScalarFieldContainer[str]
     expired: bool
-    def __init__(self, written: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., deleted: _Optional[_Iterable[str]] = ..., expired: bool = ...) -> None: ...
+    moved: bool
+    def __init__(self, written: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., deleted: _Optional[_Iterable[str]] = ..., expired: bool = ..., moved: bool = ...) -> None: ...

@@ -351,7 +351,8 @@ def _records_event(thread: Thread, entry: Entry) -> Event | None:
         return None
     found = open_batch(identity, entry)
     written = [change.facts for change in found.changes if change.HasField("value")]
-    if found.moved or not (written or found.deleted):
+    is_moved = found.moved or not entry.header.edit_bytes  # without records if none is left
+    if not (written or found.deleted or is_moved):  # a refresh
         return None
     event = Event(thread=identity.name, uid=identity.uid_text, sequence=header.sequence)
     event.time.FromMicroseconds(header.create_time_us)
@@ -359,7 +360,7 @@ def _records_event(thread: Thread, entry: Entry) -> Event | None:
         facts.ClearField("attributes")
         event.records_changed.written.append(show_record(facts))
     event.records_changed.deleted.extend(found.deleted)
-    event.records_changed.expired = found.expired
+    event.records_changed.expired, event.records_changed.moved = found.expired, is_moved
     return event
 
 
