@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use client::v1::{self, edit};
-use client::{Thread, add, binary, data, new_id, set, text};
+use client::v1;
+use client::{Thread, add, add_number, binary, data, new_id, set, text};
 use retry::{explain, retry};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
@@ -84,7 +84,7 @@ async fn begin(thread: &mut Thread) -> Result {
     let mut ask = thread.next(vec![]);
     ask.set_status(v1::Status::Waiting);
     ask.wait_id = "approve-room".into();
-    ask.question = Some(v1::Question { prompt: "Book the room?".into(), answer_schema: String::new() });
+    ask.question = Some(v1::Question { prompt: "Book the room?".into(), ..Default::default() });
     println!("waiting at version {}", thread.save(&ask).await?.version);
     std::future::pending().await // until it is killed
 }
@@ -135,7 +135,7 @@ async fn resume(thread: &mut Thread) -> Result {
 async fn count(thread: &mut Thread) -> Result {
     let (mut counted, mut replayed) = (0, 0);
     for number in 1..=400 {
-        let mut request = thread.next(vec![edit::Edit::AddNumber(v1::AddNumber { slot: "count".into(), delta: 1 })]);
+        let mut request = thread.next(vec![add_number("count", 1)]);
         request.thread = format!("{}-count", thread.name);
         (request.expected_version, request.expected_digest) = (None, vec![]);
         let saved = thread.save(&request).await?;

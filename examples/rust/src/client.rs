@@ -1,4 +1,7 @@
 //! What every client needs beside the generated stubs: a channel, request ids, and pages.
+//!
+//! A message ends with `..Default::default()`, also if all fields are there: later versions of the contract have more.
+#![allow(clippy::needless_update)]
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -60,7 +63,7 @@ impl Thread {
         let channel = Endpoint::from_shared(uri)?.connect_lazy();
         Ok(Self {
             name: name.to_owned(),
-            holder: v1::Holder { name: "agent".into(), incarnation: new_id() },
+            holder: v1::Holder { name: "agent".into(), incarnation: new_id(), ..Default::default() },
             version: 0,
             digest: Vec::new(),
             blobs: BlobServiceClient::new(channel.clone()),
@@ -76,13 +79,13 @@ impl Thread {
 
     /// Makes a request with these edits, which the daemon saves only on top of the version that the agent knows.
     pub fn next(&self, edits: Vec<edit::Edit>) -> v1::SaveRequest {
-        let edits = edits.into_iter().map(|edit| v1::Edit { edit: Some(edit) }).collect();
+        let edits = edits.into_iter().map(|edit| v1::Edit { edit: Some(edit), ..Default::default() }).collect();
         v1::SaveRequest {
             thread: self.name.clone(),
             request_id: new_id(),
             expected_version: Some(self.version),
             expected_digest: self.digest.clone(),
-            content: Some(save_request::Content::Diff(v1::Diff { edits })),
+            content: Some(save_request::Content::Diff(v1::Diff { edits, ..Default::default() })),
             ..Default::default()
         }
     }
@@ -138,7 +141,7 @@ impl Thread {
                 pieces.extend(piece.data);
                 if pieces.len() as i64 == piece.size_bytes {
                     let content = Some(value::Content::Data(std::mem::take(&mut pieces)));
-                    let value = v1::Value { media_type: piece.media_type, content };
+                    let value = v1::Value { media_type: piece.media_type, content, ..Default::default() };
                     match piece.place {
                         Some(value_chunk::Place::Log(name)) => all.logs.entry(name).or_default().entries.push(value),
                         Some(value_chunk::Place::Slot(name)) => drop(all.slots.insert(name, value)),
@@ -163,19 +166,31 @@ pub fn new_id() -> String {
 }
 
 pub fn set(slot: &str, value: v1::Value) -> edit::Edit {
-    edit::Edit::SetSlot(v1::SetSlot { slot: slot.into(), value: Some(value), expected_sha256: None })
+    edit::Edit::SetSlot(v1::SetSlot { slot: slot.into(), value: Some(value), ..Default::default() })
 }
 
 pub fn add(log: &str, entries: Vec<v1::Value>) -> edit::Edit {
-    edit::Edit::Append(v1::Append { log: log.into(), entries, at_index: None })
+    edit::Edit::Append(v1::Append { log: log.into(), entries, ..Default::default() })
+}
+
+pub fn add_number(slot: &str, delta: i64) -> edit::Edit {
+    edit::Edit::AddNumber(v1::AddNumber { slot: slot.into(), delta, ..Default::default() })
 }
 
 pub fn text(words: &str) -> v1::Value {
-    v1::Value { media_type: "text/plain".into(), content: Some(value::Content::Data(words.into())) }
+    v1::Value {
+        media_type: "text/plain".into(),
+        content: Some(value::Content::Data(words.into())),
+        ..Default::default()
+    }
 }
 
 pub fn binary(data: Vec<u8>) -> v1::Value {
-    v1::Value { media_type: "application/octet-stream".into(), content: Some(value::Content::Data(data)) }
+    v1::Value {
+        media_type: "application/octet-stream".into(),
+        content: Some(value::Content::Data(data)),
+        ..Default::default()
+    }
 }
 
 /// Returns the bytes of a value; none if it is a blob or a number.

@@ -1,4 +1,5 @@
 //! Plays the client of a scenario of `stateward conformance`; docs/protocol.md says what each procedure does.
+#![allow(clippy::needless_update)] // as in client.rs
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -9,7 +10,7 @@ use tokio::time::sleep;
 use tonic::Status;
 
 use crate::client::v1::{self, edit, event, value};
-use crate::client::{Hydrated, Thread, data, new_id, set, text};
+use crate::client::{Hydrated, Thread, add_number, data, new_id, set, text};
 use crate::retry::{explain, has_reason, retry};
 use crate::work::{Held, call_once, get_records, holding, list_keys, put_record};
 use crate::{streams, writer};
@@ -67,16 +68,15 @@ async fn splice(thread: &mut Thread) -> Result<(), Status> {
     let state = thread.hydrate().await?;
     let text = data(&state.slots["text"]);
     let offset = text.windows(5).position(|bytes| bytes == b"Paris").expect("Paris is in it");
-    let splices = vec![v1::Splice { offset: offset as i64, delete: 5, insert: b"Rome".into() }];
+    let splices = vec![v1::Splice { offset: offset as i64, delete: 5, insert: b"Rome".into(), ..Default::default() }];
     let base_sha256 = Sha256::digest(text).to_vec();
-    let edit = edit::Edit::SpliceSlot(v1::SpliceSlot { slot: "text".into(), base_sha256, splices });
+    let edit =
+        edit::Edit::SpliceSlot(v1::SpliceSlot { slot: "text".into(), base_sha256, splices, ..Default::default() });
     thread.save(&thread.next(vec![edit])).await.map(drop)
 }
 
 async fn count(thread: &mut Thread) -> Result<(), Status> {
-    let delta = 9_007_199_254_740_993;
-    let edit = edit::Edit::AddNumber(v1::AddNumber { slot: "count".into(), delta });
-    let added = thread.save(&any_version(thread, edit)).await?;
+    let added = thread.save(&any_version(thread, add_number("count", 9_007_199_254_740_993))).await?;
     put(thread, set("seen", text(&added.numbers["count"].to_string()))).await
 }
 
@@ -94,7 +94,8 @@ async fn write_blob(thread: &mut Thread) -> Result<(), Status> {
     let bytes: Vec<u8> = (0..2_500_000).map(|place| (place % 251) as u8).collect();
     let blob = streams::write_blob(thread, &bytes).await?;
     let content = Some(value::Content::Blob(blob));
-    put(thread, set("file", v1::Value { media_type: "application/octet-stream".into(), content })).await
+    put(thread, set("file", v1::Value { media_type: "application/octet-stream".into(), content, ..Default::default() }))
+        .await
 }
 
 async fn read_blob(thread: &mut Thread) -> Result<(), Status> {
@@ -126,7 +127,7 @@ async fn lease(thread: &mut Thread) -> Result<(), Status> {
 async fn guard(thread: &mut Thread) -> Result<(), Status> {
     let lock = format!("locks/{}", thread.name);
     let save = async |thread: &mut Thread, lease: &Held| {
-        let guard = Some(v1::LeaseGuard { thread: lock.clone(), token: lease.token });
+        let guard = Some(v1::LeaseGuard { thread: lock.clone(), token: lease.token, ..Default::default() });
         let save = v1::SaveRequest { guard, ..any_version(thread, set("seen", text("guarded"))) };
         thread.save(&save).await.map(drop)
     };
@@ -143,7 +144,7 @@ async fn ask(thread: &mut Thread) -> Result<(), Status> {
     thread.hydrate().await?;
     let mut question = v1::SaveRequest { wait_id: "budget".into(), ..thread.next(vec![]) };
     question.set_status(v1::Status::Waiting);
-    question.question = Some(v1::Question { prompt: "May it cost 300?".into(), answer_schema: String::new() });
+    question.question = Some(v1::Question { prompt: "May it cost 300?".into(), ..Default::default() });
     thread.save(&question).await?;
     loop {
         let state = thread.hydrate().await?;

@@ -1,4 +1,5 @@
 //! Streams that go on after a break: watches, and blobs in both directions.
+#![allow(clippy::needless_update)] // as in client.rs
 
 use sha2::{Digest, Sha256};
 use tokio::time::sleep;
@@ -57,7 +58,8 @@ pub async fn write_blob(thread: &Thread, data: &[u8]) -> Result<v1::BlobRef, Sta
     let pieces = data.chunks(MESSAGE_BYTES).map(|piece| Part::Data(piece.to_vec()));
     let parts: Vec<_> = std::iter::once(Part::Begin(begin)).chain(pieces).collect();
     repeat(async || {
-        let messages = parts.clone().into_iter().map(|part| v1::WriteBlobRequest { part: Some(part) });
+        let messages =
+            parts.clone().into_iter().map(|part| v1::WriteBlobRequest { part: Some(part), ..Default::default() });
         let written = thread.blobs.clone().write_blob(tokio_stream::iter(messages)).await?.into_inner();
         Ok(written.blob.unwrap_or_default())
     })

@@ -1,4 +1,5 @@
 //! A writer's stream: the fastest way to save many versions.
+#![allow(clippy::needless_update)] // as in client.rs
 
 use std::collections::VecDeque;
 
@@ -89,7 +90,7 @@ impl Writer<'_> {
                     return Err(Status::aborted(format!("{}: {}", refused.reason_name, refused.message)));
                 }
                 if self.refused.is_empty() {
-                    send(sender, Frame::Reset(ResetWriter {})); // until the reset, the daemon refuses every frame
+                    send(sender, Frame::Reset(ResetWriter::default())); // until the reset, the daemon refuses every frame
                 }
                 self.refused.extend(self.sent.pop_front().map(|(_, edit)| edit));
             }
@@ -107,7 +108,7 @@ impl Writer<'_> {
             save.expected_digest.clear();
             (save.lease_token, save.expected_version) = (self.token, Some(version));
             self.number += 1;
-            let frame = WriterSave { frame: self.number, save: Some(save), awaited: false };
+            let frame = WriterSave { frame: self.number, save: Some(save), ..Default::default() };
             send(sender, Frame::Save(frame.clone()));
             self.sent.push_back((frame, edit));
         }
@@ -117,6 +118,6 @@ impl Writer<'_> {
 /// A stream that has ended takes no more frames; the next answer says why it has ended.
 fn send(sender: &Option<UnboundedSender<WriteRequest>>, frame: Frame) {
     if let Some(sender) = sender {
-        let _ = sender.send(WriteRequest { frame: Some(frame) });
+        let _ = sender.send(WriteRequest { frame: Some(frame), ..Default::default() });
     }
 }
