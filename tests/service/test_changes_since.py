@@ -194,3 +194,18 @@ def comparable(state: State) -> State:
     copy.CopyFrom(state)
     copy.partial = False
     return copy
+
+
+def test_the_names_of_what_was_removed_are_few(place: Place) -> None:
+    """They are all on the first page, so a client whose slots nearly all went gets the whole state."""
+    names = [f"{number:04d}".ljust(250, "x") for number in range(600)]
+    made = sets("filling", "x" * 500_000)
+    for name in names:
+        made.MergeFrom(sets(name, "x"))
+    place.wire.save(place.request(expected_version=2, diff=made))
+    asked = known(place, 3)
+    gone = Diff(edits=[Edit(delete_slot=DeleteSlot(slot=name)) for name in names])
+    place.wire.save(place.request(expected_version=3, diff=gone))
+    found = answer(place, asked)
+    assert found.base_version == 0
+    assert found.state == place.state()

@@ -185,3 +185,16 @@ def test_a_page_of_versions_ends_by_bytes_too(place: Place) -> None:
         request.page_token = page.next_page_token
     assert seen == list(range(32, 0, -1))
     assert max(sizes) < 4 << 20 < sum(sizes)
+
+
+def test_a_page_with_large_metadata_is_no_larger_than_clients_receive(place: Place) -> None:
+    """Metadata is on every page, so it leaves less room for the state."""
+    place.wire.save(place.request(expected_version=2, diff=appends(*("x" * 10_000 for _ in range(400)), log="large")))
+    request = place.request(expected_version=3, diff=appends("last", log="large"))
+    request.metadata.data = b"m" * 1_000_000
+    place.wire.save(request)
+    asked = c.HydrateRequest(namespace=place.namespace, thread=THREAD)
+    found = pages(place.wire.checkpoints.Hydrate, asked)
+    assert len(found) > 1
+    assert max(page.ByteSize() for page in found) < 3.5 * (1 << 20)
+    assert sum(len(page.state.logs["large"].entries) for page in found) == 401

@@ -44,6 +44,8 @@ from stateward_sidecar.store.tokens import bare
 from stateward_sidecar.store.views import hydrate_start, read_facts, view_entry
 
 PAGE_BYTES = 3 << 20
+# A checkpoint of up to this size does not count in a page.
+START_BYTES_FREE = 64 << 10
 HISTORY_STATE_BYTES = 3 << 20
 # A page of a larger state is made on a worker, because it would block the event loop.
 HOT_BYTES_MAX = 4 << 20
@@ -139,10 +141,12 @@ class Reader:
             selection = selection_of(request.projection if request.HasField("projection") else None)
         else:
             selection = since.selection
-        page_bytes = max_bytes or request.max_bytes or PAGE_BYTES
+        start, page_bytes = hydrate_start(thread, facts), max_bytes or request.max_bytes or PAGE_BYTES
+        if len(start) > START_BYTES_FREE:  # metadata may have 1 MiB, and is on every page
+            page_bytes = max(page_bytes - len(start), page_bytes // 4)
         cut = page(found.tree, selection, found.position, page_bytes)
         # Parsers accept fields in any order. The state is written by hand: tag, length, bytes.
-        parts = [_STATE_TAG, varint(len(cut.state)), cut.state, hydrate_start(thread, facts)]
+        parts = [_STATE_TAG, varint(len(cut.state)), cut.state, start]
         rest = HydrateResponse(archived_sequence=thread.archived_sequence, owner_id=self._other_owner(thread.archive))
         if cut.chunk is not None:
             rest.chunk.CopyFrom(cut.chunk)

@@ -21,6 +21,8 @@ VERSIONS_MAX = 100
 # Edits of this size are read, however small the state is. Larger ones are not, if they are larger than the state: they
 # would hold up the event loop, and the state is the shorter answer.
 EDITS_BYTES_FREE = 64 << 10
+# The names of what was removed are all on the first page, which has room for so many characters.
+NAMES_MAX = 128 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,10 @@ def changes_since(
         return None
     logs: dict[str, int | None] = {name: count for name, count in appended.items() if name not in rewritten}
     logs.update(dict.fromkeys(rewritten))
-    return Since(Selection(frozenset(slots), logs), sorted(slots - tree.slots.keys()), sorted(rewritten))
+    removed_slots, removed_logs = sorted(slots - tree.slots.keys()), sorted(rewritten)
+    if sum(map(len, removed_slots)) + sum(map(len, removed_logs)) > NAMES_MAX:
+        return None
+    return Since(Selection(frozenset(slots), logs), removed_slots, removed_logs)
 
 
 def is_known(txn: lmdb.Transaction, thread: Thread, version: int, digest: bytes) -> bool:
