@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = ["tests/validation.test.ts", "tests/graph.test.ts", "tests/pages.test.ts", "tests/readme.test.ts"]
+TESTS = [f"tests/{name}.test.ts" for name in ("validation", "graph", "pages", "readme", "retries")]
 
 
 @pytest.mark.slow

@@ -32,6 +32,8 @@ const OPTIONS: grpc.ClientOptions = {
 };
 const SERVICES = ["checkpoint", "effect", "thread"];
 const MAX_PAUSE_MS = 1000;
+// An owner is alive if the time at which its thread becomes free moves on by more than this.
+const ALIVE_MARGIN_MS = 2000;
 
 export interface ConnectionOptions {
   /** TLS; default: plain text. */
@@ -94,24 +96,37 @@ export class Connection {
       });
     return async (request) => {
       const end = Date.now() + retryTimeoutMs;
+      let freeAt = Infinity;
       for (let pause = 50; ; pause = Math.min(2 * pause, MAX_PAUSE_MS)) {
         try {
           return await once(request);
         } catch (error) {
-          if (!isPassing(error)) throw error;
-          if (Date.now() + pause > end) throw explain(error, this.#target);
-          await sleep(pause * (0.5 + Math.random() / 2));
+          if (!(error instanceof StatewardError)) throw error;
+          const free = freeMs(error);
+          if (!isPassing(error) && (free === undefined || Date.now() + free > freeAt + ALIVE_MARGIN_MS)) throw error;
+          if (free !== undefined) freeAt = Math.min(freeAt, Date.now() + free);
+          const wait = free ?? (error.retryDelayMs || pause * (0.5 + Math.random() / 2));
+          if (Date.now() + wait > end) throw explain(error, this.#target);
+          await sleep(Math.max(wait, 1));
         }
       }
     };
   }
 }
 
-/** Whether another attempt may succeed. Every write carries a request id, so a repeated one is done once. */
-function isPassing(error: unknown): error is StatewardError {
-  if (!(error instanceof StatewardError)) return false;
-  if (error.reason === "QUEUE_FULL" || error.reason === "NOT_OWNER") return true;
-  return error.code === grpc.status.UNAVAILABLE && error.reason !== "ARCHIVE_UNAVAILABLE";
+/** Whether another attempt may succeed, as docs/protocol.md says. Every write carries a request id, so a repeated one is
+ * done once. */
+function isPassing(error: StatewardError): boolean {
+  if (error.reason === "QUEUE_FULL") return true;
+  const { UNAVAILABLE, DEADLINE_EXCEEDED, CANCELLED, UNKNOWN } = grpc.status;
+  if (error.code === UNAVAILABLE || error.code === DEADLINE_EXCEEDED) return true;
+  return !error.reason && (error.code === CANCELLED || error.code === UNKNOWN); // of a connection that broke
+}
+
+/** In how many milliseconds a thread is free that another sidecar holds; undefined = that is not known, or not the case. */
+function freeMs(error: StatewardError): number | undefined {
+  const seconds = Number(error.facts.free_in_s ?? NaN);
+  return error.reason === "NOT_OWNER" && !Number.isNaN(seconds) ? Math.max(1000 * seconds, 50) : undefined;
 }
 
 function explain(error: StatewardError, target: string): StatewardError {

@@ -10,6 +10,8 @@ const google: INamespace = {
     ErrorInfo: {
       fields: { reason: { type: "string", id: 1 }, metadata: { keyType: "string", type: "string", id: 3 } },
     } as protobuf.IType, // `keyType` of a map is missing in the types of protobufjs
+    RetryInfo: { fields: { retry_delay: { type: "Duration", id: 1 } } },
+    Duration: { fields: { seconds: { type: "int64", id: 1 }, nanos: { type: "int32", id: 2 } } },
   },
 };
 const rpc = protobuf.Root.fromJSON(google);
@@ -26,6 +28,8 @@ export class StatewardError extends Error {
     readonly reason = "",
     /** The facts that error_reason.proto names for the reason. */
     readonly facts: Readonly<Record<string, string>> = {},
+    /** How long the daemon asks to wait before the next attempt; 0 = it names no time. */
+    readonly retryDelayMs = 0,
   ) {
     super(reason ? `${reason}: ${message}` : message);
   }
@@ -38,10 +42,17 @@ export function fromRpc(error: ServiceError): StatewardError {
   const details = read("Status", trailer).details as { type_url: string; value: Uint8Array }[];
   const info = details.find((each) => each.type_url.endsWith("/google.rpc.ErrorInfo"));
   const { reason, metadata } = info ? read("ErrorInfo", info.value) : {};
-  return new StatewardError(error.details, error.code, reason as string, metadata as Record<string, string>);
+  const retry = details.find((each) => each.type_url.endsWith("/google.rpc.RetryInfo"));
+  const facts = metadata as Record<string, string>;
+  return new StatewardError(error.details, error.code, reason as string, facts, retry ? delayMs(retry.value) : 0);
+}
+
+function delayMs(retryInfo: Uint8Array): number {
+  const { seconds, nanos } = read("RetryInfo", retryInfo).retry_delay as { seconds: number; nanos: number };
+  return 1000 * seconds + nanos / 1e6;
 }
 
 function read(type: string, data: Uint8Array): Record<string, unknown> {
   const found = rpc.lookupType(type);
-  return found.toObject(found.decode(data), { defaults: true });
+  return found.toObject(found.decode(data), { defaults: true, longs: Number });
 }

@@ -9,7 +9,7 @@ const ROOT = fileURLToPath(new URL("..", import.meta.url));
 
 /** The block of a page in `language`. */
 function block(page: string, language: string): string {
-  return new RegExp("```" + language + "\\n(.*?)```", "s").exec(readFileSync(`${ROOT}${page}`, "utf8"))![1];
+  return new RegExp("```" + language + "\\n(.*?)```", "s").exec(readFileSync(`${ROOT}${page}`, "utf8"))![1]!;
 }
 
 async function run(program: string): Promise<string> {
