@@ -83,6 +83,11 @@ class RecordCalls(Reading):
             assert gone or not digest, "a put was answered that is on no disk"
             return
         self.check_put(request, answer, answered_uid)
+        call = self.turns.current
+        is_quiet = stops == self.turns.stops and (call is None or not call.op.struck)
+        if is_quiet and isinstance(request, DeleteRecordsRequest) and isinstance(answer, DeleteRecordsResponse):
+            left = [key for key in self.records.pages[digest].records if key.startswith(request.prefix)]
+            assert not left or answer.has_more or not answer.deleted, f"records {left} outlive their deletion"
         if era == self.era and answered_uid not in sidecar.disk.deleted[deleted:]:
             sidecar.disk.promised.append((answered_uid, answer.sequence, digest))
         if archived and answer.durability == DURABILITY_ARCHIVED:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.archive_model import small
-from tests.archive_model.faults import DIES_BEFORE, Fault
+from tests.archive_model.faults import DIES_BEFORE, HELD, Fault
 from tests.archive_model.test_archive_model import Rules
 
 NONE: tuple[Fault, ...] = ()
@@ -45,3 +45,14 @@ def test_a_disk_knows_its_own_head_when_the_entry_at_its_tip_was_removed() -> No
         history.teardown()
     finally:
         small.restore()
+
+
+def test_a_deletion_by_prefix_takes_no_part_of_a_put(history: Rules) -> None:
+    """A put replaces one record and makes another one, after the deletion has read which ones there are."""
+    history.put_records(0, "a", {"a"}, set(), 10, conditional=False, archived=True, ttl_s=0, plan=NONE)
+    history.delete_records(0, "a", "a", archived=True, plan=(Fault(HELD, 0, at_commit=True),))
+    history.put_records(0, "a", {"a", "a/b"}, set(), 10, conditional=False, archived=True, ttl_s=0, plan=NONE)
+    history.resume(0)
+    thread = history.sidecars[0].find("a")
+    assert thread is not None
+    assert thread.head.records == 2

@@ -228,8 +228,8 @@ class RecordList:
             answer.next_page_token = self._context.tokens.pack(binding, shown[most - 1].encode())
         return answer
 
-    def to_delete(self, request: DeleteRecordsRequest) -> tuple[list[str], bool]:
-        """Returns the keys that a DeleteRecords deletes, and whether more have the prefix.
+    def to_delete(self, request: DeleteRecordsRequest) -> tuple[dict[str, int], bool]:
+        """Returns keys and revisions of the records that a DeleteRecords deletes, and whether more have the prefix.
 
         Records that have expired are among them. Raises ThreadNotFound, Corrupt or HistoryElsewhere.
         """
@@ -237,8 +237,8 @@ class RecordList:
             if view is None:
                 raise not_found(request.namespace, request.thread)
             order = view.order
-        keys = [item.key for item in islice(order.walk(request.prefix), DELETED_MAX + 1)]
-        return keys[:DELETED_MAX], len(keys) > DELETED_MAX
+        items = list(islice(order.walk(request.prefix), DELETED_MAX + 1))
+        return {item.key: item.revision for item in items[:DELETED_MAX]}, len(items) > DELETED_MAX
 
     def needs_check(self, namespace: str, name: str) -> bool:
         """Returns whether a write should wait for ``check``, so that it does not hold the writer for long."""

@@ -5,7 +5,7 @@ Order of checks: request id → ownership and lease → expected revisions → l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import lmdb
 
@@ -109,9 +109,12 @@ class RecordPuts:
     # -- delete ---------------------------------------------------------------------------------------------------
 
     def delete(
-        self, request: DeleteRecordsRequest, keys: Sequence[str], *, has_more: bool
+        self, request: DeleteRecordsRequest, revisions: Mapping[str, int], *, has_more: bool
     ) -> Callable[[lmdb.Transaction, Batch], DeleteRecordsResponse]:
-        """Returns the write of DeleteRecords. ``keys``: the records to delete; ``has_more``: there are more."""
+        """Returns the write of DeleteRecords. ``revisions``: of the records to delete; ``has_more``: there are more.
+
+        A record that was written since they were read stays, so the call never deletes a part of another call's put.
+        """
         mark, request_hash = fingerprint(request), hash_request(request.request_id)
 
         def run(txn: lmdb.Transaction, batch: Batch) -> DeleteRecordsResponse:
@@ -124,9 +127,12 @@ class RecordPuts:
                 body = replay.open_metadata(draft.identity, found).records
                 return _delete_answer(txn, draft, body, found.header.sequence)
             check_lease(self._context, draft, request.lease_token)
-            rows = ((key, record_key(draft.identity, key)) for key in keys)
+            rows = ((key, record_key(draft.identity, key)) for key in revisions)
             found_rows = ((key, row_key, find_record(txn, draft, row_key)) for key, row_key in rows)
-            changes = [Changed(key, row_key, row) for key, row_key, row in found_rows if row is not None]
+            changes = [
+                Changed(key, row_key, row) for key, row_key, row in found_rows
+                if row is not None and row.facts.revision == revisions[key]
+            ]  # fmt: skip
             body = RecordsBody(deleted=len(changes), has_more=has_more)
             if changes:
                 metadata = EntryMetadata(request_hash=request_hash, fingerprint=mark, records=body)
