@@ -190,9 +190,9 @@ class Lister:
             if request.labels:
                 label = keys.names.label(*min(request.labels.items()))
                 prefix = layout.label_prefix(keys.tag, label)
-                places = ((key, *layout.unpack_label(key)) for key, _ in _rows_before(txn, prefix, before))
+                places = ((key, *layout.unpack_label(key)) for key, _ in rows_before(txn, prefix, before))
             else:
-                places = ((key, *_feed_place(value)) for key, value in _rows_before(txn, b"W", before))
+                places = ((key, *_feed_place(value)) for key, value in rows_before(txn, b"W", before))
             for looked_at, (key, number, sequence) in enumerate(places, 1):
                 view = self._view(txn, request, number, sequence)
                 if view is not None and _fits(view, request):
@@ -346,7 +346,7 @@ def _count_until(cursor: lmdb.Cursor, end: bytes) -> int:
     return count + 1
 
 
-def _rows_before(txn: lmdb.Transaction, prefix: bytes, before: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+def rows_before(txn: lmdb.Transaction, prefix: bytes, before: bytes | None) -> Iterator[tuple[bytes, bytes]]:
     """Yields the rows with a prefix in descending order, from below a key on."""
     cursor = txn.cursor()
     found = cursor.prev() if cursor.set_range(before or layout.after(prefix)) else cursor.last()

@@ -43,7 +43,7 @@ from stateward_sidecar.store.effectrows import view_effect
 from stateward_sidecar.store.journal import next_place
 from stateward_sidecar.store.leases import view_record
 from stateward_sidecar.store.lines import Lines, Written, digest_at
-from stateward_sidecar.store.listing import ALL_THREADS, find_entry
+from stateward_sidecar.store.listing import ALL_THREADS, find_entry, rows_before
 from stateward_sidecar.store.moves import view_move
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.read import select_edits
@@ -51,7 +51,7 @@ from stateward_sidecar.store.recordrows import open_batch
 from stateward_sidecar.store.recordrows import view_record as show_record
 from stateward_sidecar.store.requests import may_be_removed
 from stateward_sidecar.store.signals import view_signal
-from stateward_sidecar.store.thread import Thread, rows
+from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import view_entry
 from stateward_sidecar.telemetry import log_damage
@@ -288,9 +288,10 @@ class Watcher:
         """Returns the last event of a deleted thread, even if another thread has its name now."""
         keys = self._context.keystore.namespace(watch.request.namespace)
         watch.is_over = True
-        for key, row in rows(txn, b"D") if keys is not None else ():
+        # Newest first: thousands of watches may wait for thousands of deletions.
+        for key, row in rows_before(txn, b"D", None) if keys is not None else ():
             place = layout.tail_number(key)
-            record = open_deletion(keys, place, bytes(row)) if keys is not None else None
+            record = open_deletion(keys, place, row) if keys is not None else None
             if record is not None and record.uid == watch.uid:
                 if watch.cursor >= record.sequence:
                     return []
