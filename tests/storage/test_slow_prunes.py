@@ -303,6 +303,16 @@ def test_ranges_have_in_common_what_both_have() -> None:
         assert set(both[0].after(20)) == {number for number in one if number > 20}
         assert set(both[0].until(20)) == {number for number in one if number <= 20}
         assert [both[0][at] for at in range(len(both[0]))] == sorted(one)
+        with pytest.raises(IndexError):
+            both[0][len(one)]
+
+
+def test_a_rule_looks_at_scattered_versions_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version is found by its index without a look at all ranges, of which there may be thousands."""
+    scattered = Ranges((2 * number, 2 * number) for number in range(1, 101))
+    assert scattered[0] == 2
+    monkeypatch.setattr(Ranges, "pairs", lambda _: pytest.fail("all ranges were looked at"))
+    assert [scattered[at] for at in (0, 50, 99)] == [2, 102, 200]
 
 
 @pytest.mark.parametrize("seed", range(6))

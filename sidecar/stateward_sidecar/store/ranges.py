@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
 from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_EFFECT,
@@ -18,11 +19,12 @@ from stateward.storage.v1.journal_pb2 import (
 class Ranges:
     """An immutable set of versions, as ascending ranges that do not touch."""
 
-    __slots__ = ("_firsts", "_lasts")
+    __slots__ = ("_counts", "_firsts", "_lasts")
 
     def __init__(self, pairs: Iterable[tuple[int, int]] = ()) -> None:
         self._firsts: list[int] = []
         self._lasts: list[int] = []
+        self._counts: list[int] | None = None
         for first, last in sorted(pairs):
             if self._lasts and first <= self._lasts[-1] + 1:
                 self._lasts[-1] = max(self._lasts[-1], last)
@@ -53,11 +55,12 @@ class Ranges:
 
     def __getitem__(self, index: int) -> int:
         """Returns the version at an index, from 0 on. Raises IndexError."""
-        for first, last in self.pairs():
-            if index <= last - first:
-                return first + index
-            index -= last - first + 1
-        raise IndexError(index)
+        if self._counts is None:  # how many versions are before each range: made once, for rules that look at many
+            self._counts = list(accumulate((last - first + 1 for first, last in self.pairs()), initial=0))
+        at = bisect_right(self._counts, index) - 1
+        if not 0 <= at < len(self._firsts):
+            raise IndexError(index)
+        return self._firsts[at] + index - self._counts[at]
 
     def common(self, other: Ranges) -> Ranges:
         """Returns the versions that are also in ``other``."""
