@@ -105,7 +105,7 @@ class Looking(Stage):
             assert not sidecar.fatal, sidecar.fatal
             here: dict[bytes, set[bytes]] = {}
             for thread, line in self.journals(sidecar):
-                here.setdefault(thread.identity.uid, set()).update(line.values())
+                here.setdefault(thread.identity.uid, set()).update(line.values(), self.below_floor(thread))
                 if thread.access == ACCESS_ORPHAN:
                     self.check_orphan(sidecar, thread, line)
                 elif thread.access == ACCESS_REMOTE and thread.number not in sidecar.archive.desk.holds:
@@ -115,6 +115,13 @@ class Looking(Stage):
                     sidecar.waiting.remove(item)
                     self.check_told(*item)
             self.check_promised(sidecar.disk, here)
+
+    def below_floor(self, thread: Thread) -> list[bytes]:
+        """Entries of records that count for nothing any more in this line, and may be removed. What is left of them was
+        moved; a move that leaves one out is found where its entry is seen."""
+        floor = thread.pruned.records.last
+        line = self.truth.line(bytes(thread.head.tip_digest)) if floor else {}
+        return [digest for sequence, digest in line.items() if sequence <= floor and digest in self.records.entries]
 
     def check_promised(self, disk: Disk, here: dict[bytes, set[bytes]]) -> None:
         """What was answered COMMITTED is history, or on the disk that answered."""

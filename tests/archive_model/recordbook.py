@@ -52,6 +52,7 @@ class RecordBook:
     """Records after each entry that was ever seen on a disk."""
 
     pages: dict[bytes, Page] = field(default_factory=lambda: {b"": Page()})  # by digest
+    entries: set[bytes] = field(default_factory=set)  # digests of entries about records
     asked: dict[bytes, Request] = field(default_factory=dict)  # by the hash of the request's id
     made: dict[bytes, str] = field(default_factory=dict)  # digest of a call's last entry → id of the request
     _writers: dict[bytes, str] = field(default_factory=dict)  # a value → id of the request that has it
@@ -75,6 +76,7 @@ class RecordBook:
             assert not before.is_part, "a call that writes records has another entry in the middle of it"
             self.pages[digest] = before
             return
+        self.entries.add(digest)
         page = self._after(entry, metadata, batch, before, newest_us)
         self.pages[digest] = page
         if not is_copied:
