@@ -134,7 +134,7 @@ func writeFour(t *thread) error {
 
 func work(t *thread) error {
 	err := t.holding(t.name, time.Second, func(held lease) error {
-		time.Sleep(1200 * time.Millisecond)
+		time.Sleep(2 * time.Second)
 		if held.lost() != nil {
 			return nil
 		}

@@ -77,7 +77,7 @@ const procedures: Record<string, (thread: Thread) => Promise<unknown>> = {
   async lease(thread) {
     try {
       await holding(thread, thread.name, 1, async ({ token, lost }) => {
-        await sleep(1200);
+        await sleep(2000);
         if (!lost.aborted) await put(thread, set("seen", text("held")), { leaseToken: token });
       });
     } catch (error) {

@@ -23,7 +23,7 @@ from stateward.v1 import (
     thread_service_pb2,
 )
 
-TERM_S, WORK_S = 1, 1.2
+TERM_S, WORK_S = 1, 2
 POLL_S = 0.02
 
 

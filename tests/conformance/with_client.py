@@ -22,7 +22,7 @@ DEADLINE_S = 0.5
 FRAMES = 4
 BLOB = bytes(index % 251 for index in range(2_500_000))
 DELTA = 9007199254740993
-TERM_S, WORK_S = 1.0, 1.2
+TERM_S, WORK_S = 1.0, 2.0
 POLL_S = 0.02
 
 

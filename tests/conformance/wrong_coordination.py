@@ -18,7 +18,7 @@ from stateward.v1 import effect_pb2, effect_service_pb2
 @wrong("lease/renewed", "the client called Save")
 class NeverRenews(RawClient):
     def work(self, token: int) -> None:
-        time.sleep(1.2)
+        time.sleep(1.5)
 
 
 @wrong("lease/renewed", "more than 1 s after")

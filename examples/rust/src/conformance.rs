@@ -111,7 +111,7 @@ async fn read_blob(thread: &mut Thread) -> Result<(), Status> {
 async fn lease(thread: &mut Thread) -> Result<(), Status> {
     let name = thread.name.clone();
     let done = holding(thread, &name, Duration::from_secs(1), async |thread, lease| {
-        sleep(Duration::from_millis(1200)).await;
+        sleep(Duration::from_secs(2)).await;
         if lease.lost.get().is_none() {
             let save = any_version(thread, set("seen", text("held")));
             thread.save(&v1::SaveRequest { lease_token: lease.token, ..save }).await?;

@@ -101,7 +101,7 @@ final class Conformance {
   private void lease() {
     try {
       Work.holding(client, client.thread, 1, held -> {
-        Retry.sleep(1200);
+        Retry.sleep(2000);
         if (held.lost().get() == null) {
           client.save(anyVersion(client.next(set("seen", text("held")))).setLeaseToken(held.token()));
         }
