@@ -11,10 +11,11 @@ from tests.archive.test_whole_copies import findings
 from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
+from stateward.v1.effect_service_pb2 import DeleteEffectsRequest
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, VersionList
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import replay, requests
+from stateward_sidecar.store import clear, replay, requests, verify
 
 
 def test_what_came_for_retries_is_cleared(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,4 +65,27 @@ def test_an_orphan_is_cleared(driven: Town, monkeypatch: pytest.MonkeyPatch, is_
     assert [entry.header.version for entry in found if orphan.pruned.cuts(entry.header) and not entry.is_husk] == []
     asked = HydrateRequest(namespace=NAMESPACE, thread=orphan.name, max_bytes=1 << 20)
     assert first.hydrate(asked).state == state
+    assert findings(first) == []
+
+
+def test_an_orphan_keeps_what_is_nowhere_else(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own entries are cut down to husks, however old: who wrote one still learns that it is no history."""
+    for module in (clear, requests, verify):
+        monkeypatch.setattr(module, "REQUEST_WINDOW_ENTRIES", 1)
+        monkeypatch.setattr(module, "REQUEST_WINDOW_S", 0, raising=False)
+    first, second = driven.machine("first"), driven.machine("second")
+    fill(first, 2)
+    common = first.thread().head.tip_sequence
+    fill(first, 2, after=2, is_shipped=False)
+    request = DeleteEffectsRequest(namespace=NAMESPACE, thread="job", anchor="c3", all=True, request_id="delete")
+    assert first.store.effect_deleter.delete(request).deleted == 2
+    second.archive.own(NAMESPACE, "job", take_over=True)
+    fill(second, 1, after=2)
+    first.ship_now()
+    first.sweep()
+    orphan = next(thread for thread in first.threads() if thread.access == ACCESS_ORPHAN)
+    with first.store.context.engine.read() as txn:
+        found = [entry for entry in replay.read_entries(txn, orphan.identity, 1) if entry.header.sequence > common]
+    assert [entry.header.sequence for entry in found] == list(range(common + 1, orphan.head.tip_sequence + 1))
+    assert all(entry.is_husk for entry in found if orphan.pruned.cuts(entry.header))
     assert findings(first) == []

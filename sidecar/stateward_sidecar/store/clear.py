@@ -62,10 +62,12 @@ class _Work:
     dropped: int = 0
 
     def in_window(self, entry: Entry) -> bool:
-        """Returns whether the entry must stay: a retry may ask for it, or it is the first one."""
-        header = entry.header
+        """Returns whether the entry must stay: a retry may ask for it, or it is the first one, or it is in an orphan
+        only, where a caller still learns that it was FENCED."""
+        header, row = entry.header, self.draft.archive
         return (
             header.sequence == 1
+            or (row is not None and row.access == ACCESS_ORPHAN and header.sequence > row.common_sequence)
             or header.sequence > self.head.tip_sequence - REQUEST_WINDOW_ENTRIES
             or header.create_time_us > self.now_us - REQUEST_WINDOW_S * SECOND_US
         )
