@@ -109,3 +109,21 @@ async def test_values_around_the_limit_of_a_stream(real_daemon: Daemon, name: st
         texts = ["x" * size + str(n) for n in range(20)]
         await asyncio.gather(*(client.thread("t").append("log", text) for text in texts))
         assert sorted((await client.thread("t").hydrate()).logs["log"]) == sorted(texts)
+
+
+async def test_calls_that_were_given_up_leave_nothing(name: str) -> None:
+    """While a daemon hangs, the stream keeps no call that nobody waits for."""
+    with run_daemon() as daemon:
+        async with AsyncClient(daemon.target, call_timeout=0.3, retry_timeout=0.1) as client:
+            assert len(await append(client, name, *range(10))) == 10
+            stream = stream_of(client)
+            os.kill(daemon.pid, signal.SIGSTOP)
+            try:
+                texts = (client.thread(name).append("log", "x" * 50_000) for _ in range(200))
+                found = await asyncio.gather(*texts, return_exceptions=True)
+                assert {type(each) for each in found} == {DeadlineExceeded}
+                assert stream._writing is not None, "the daemon takes nothing, so the client still writes"
+                assert not stream._outbox
+                assert not stream._waiting
+            finally:
+                os.kill(daemon.pid, signal.SIGCONT)

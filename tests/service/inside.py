@@ -81,6 +81,7 @@ class Inside:
         parts = self.parts
         parts.feed.close()
         parts.writers.close()
+        parts.streamed.close()
         await parts.server.stop(1)
         if parts.archive is not None:
             await asyncio.to_thread(parts.archive.close)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,6 +15,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.status_pb2 import Status
 from tests.service.conftest import Place
+from tests.service.inside import daemon_inside
 from tests.service.wire import DETAILS_KEY, THREAD, TIMEOUT_S, Wire, appends, refusal_of, sets
 
 from stateward.testing import run_daemon
@@ -20,6 +25,8 @@ from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.state_pb2 import Value
+from stateward_sidecar.measures import events
+from stateward_sidecar.service import streamed
 
 
 class Calls:
@@ -178,3 +185,66 @@ def test_a_stop_answers_what_was_taken() -> None:
             assert answer.replayed or n + 1 not in saved
         stream.put(None)
         wire.close()
+
+
+def test_a_client_that_never_reads_is_not_read(tmp_path: Path) -> None:
+    """It sends invalid calls without end. The daemon keeps few answers, and drops them when the client leaves."""
+    with daemon_inside(tmp_path) as daemon:
+        stream, refused = Calls(daemon.wire), events.refusals["INVALID_FIELD"]
+        for _ in range(100):
+            stream.send(*[SaveRequest(thread="t" * 300)] * 100)
+        crowd, seen = daemon.parts.streamed._crowd, -1
+        while (taken := events.refusals["INVALID_FIELD"]) != seen:
+            seen = taken
+            time.sleep(0.3)
+        assert 0 < seen - refused < 10_000
+        assert crowd._count <= 2 * streamed.CALLS_MAX
+        stream.stream.cancel()
+        wait_until(lambda: not crowd._count)
+
+
+def test_streams_share_the_room_for_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of many streams are bounded together, and a stream without any is served beside a crowd."""
+    monkeypatch.setattr(streamed, "ALL_CALLS_MAX", 50)
+    with daemon_inside(tmp_path) as daemon:
+        crowd = daemon.parts.streamed._crowd
+        verbs, go_on = daemon.parts.streamed._verbs, asyncio.Event()
+
+        async def save(request: Any, context: Any) -> Any:
+            await go_on.wait()
+            return await verbs["save"].run(request, context)
+
+        daemon.parts.streamed._verbs = {"save": replace(verbs["save"], run=save)}
+        streams = [Calls(daemon.wire) for _ in range(5)]
+        for index, stream in enumerate(streams):
+            stream.send(*(SaveRequest(thread=f"t{index}-{n}", diff=appends("x"), request_id="r") for n in range(100)))
+        wait_until(lambda: crowd._count >= 50)
+        time.sleep(0.2)
+        assert 50 <= crowd._count <= 54
+        daemon.loop.call_soon_threadsafe(go_on.set)
+        for stream in streams:
+            assert all(answer.save.version == 1 for answer in stream.answers(100).values())
+            stream.put(None)
+        wait_until(lambda: not crowd._count)
+
+
+def test_memory_is_counted_until_the_work_has_ended(tmp_path: Path) -> None:
+    """Work on a large call goes on when its client leaves, and so does its share of memory."""
+    with daemon_inside(tmp_path) as daemon:
+        budget = daemon.parts.room.requests
+        stream = Calls(daemon.wire)
+        with daemon.parts.store.context.writer.publishing:
+            stream.send(SaveRequest(thread="t", diff=sets("big", "x" * 300_000), request_id="r"), SaveRequest())
+            wait_until(lambda: daemon.parts.streamed._crowd._count == 1 and budget.used_bytes > 300_000)
+            time.sleep(0.2)
+            stream.stream.cancel()
+            wait_until(lambda: not daemon.parts.streamed._crowd._count)
+            assert budget.used_bytes > 300_000
+        wait_until(lambda: not budget.used_bytes)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + TIMEOUT_S
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -87,19 +88,19 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
 async def _to_its_end(work: Awaitable[T], share: Share, room: Room) -> T:
     """Works on a large request to its end, even if its caller leaves, because the work cannot be stopped."""
     working = asyncio.ensure_future(work)
-
-    def end(_: object) -> None:
-        freed_bytes = share.size_bytes
-        share.close()
-        room.tidy(freed_bytes)
-
-    working.add_done_callback(end)
+    working.add_done_callback(lambda _: _give_back(share, room))
     working.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may have left
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
         working.add_done_callback(_drop)
         raise
+
+
+def _give_back(share: Share, room: Room) -> None:
+    freed_bytes = share.size_bytes
+    share.close()
+    room.tidy(freed_bytes)
 
 
 def _drop(made: asyncio.Future[Any]) -> None:
@@ -167,10 +168,10 @@ class Exchange:
             self._share.close()
             self._share = None
 
-    def keep(self) -> Share | None:
-        """Hands over the memory of the last message, to be closed by the caller. None = the message is small."""
+    def keep(self) -> Callable[[], None] | None:
+        """Hands over the memory of the last message. Returns what gives it back; None = the message is small."""
         share, self._share = self._share, None
-        return share
+        return partial(_give_back, share, self._method.room) if share is not None else None
 
     async def write(self, answer: Message) -> None:
         """Sends a message."""

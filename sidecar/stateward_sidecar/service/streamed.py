@@ -4,7 +4,8 @@ For a call by itself, gRPC's own work is about half of the daemon's. A message o
 calls can share a message. Everything else is as for a call by itself: admission, turns, errors, measures.
 
 One task reads, and each call has a task of its own. A task whose call ends sends the answer, together with those of the
-calls that end meanwhile, unless another task is sending.
+calls that end meanwhile, unless another task is sending. A call is unanswered until gRPC has taken its answer, so a
+client that reads no answers is soon not read, either.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from stateward.v1.call_service_pb2 import CallAnswer, RunCallsRequest, RunCallsR
 from stateward_sidecar import spans
 from stateward_sidecar.errors import DeadlineExceeded, InvalidField, ShuttingDown
 from stateward_sidecar.service import check
-from stateward_sidecar.service.budget import Share
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.method import message_bytes
 from stateward_sidecar.service.status import foreseen, to_status
@@ -31,7 +31,9 @@ from stateward_sidecar.service.turns import Turns, flow_of
 from stateward_sidecar.telemetry import log
 
 CALLS_MAX = 256
-"""The most calls of a message, and the most unanswered calls of a stream that still reads."""
+"""The most calls of a message, the most answers of one, and the most unanswered calls of a stream that still reads."""
+ALL_CALLS_MAX = 4096
+"""The most unanswered calls of all streams. Beyond it, each stream may have one."""
 
 
 class Exchange(Protocol):
@@ -40,8 +42,8 @@ class Exchange(Protocol):
     async def read(self) -> RunCallsRequest | None:
         """Returns the next message; None after the last one."""
 
-    def keep(self) -> Share | None:
-        """Hands over the memory of the last message; None = it is small."""
+    def keep(self) -> Callable[[], None] | None:
+        """Hands over the memory of the last message. Returns what gives it back; None = the message is small."""
 
     async def write(self, answer: RunCallsResponse) -> None:
         """Sends a message."""
@@ -60,6 +62,11 @@ class Verb:
         """The name of the method in traces, as for a call by itself."""
         return f"stateward.v1.{self.service}/{self.name}"
 
+    @property
+    def full_name(self) -> str:
+        """The name of the method in the log, as for a call by itself."""
+        return f"stateward.v1.{self.service}.{self.name}"
+
 
 class Deadline:
     """What verbs ask the context of a call for."""
@@ -75,18 +82,63 @@ class Deadline:
 
 
 class _Held:
-    """The memory of a message, until all its calls have ended."""
+    """The memory of a message: until all its calls have been begun, and their work has ended."""
 
-    __slots__ = ("_calls", "_share")
+    __slots__ = ("_give_back", "_holders")
 
-    def __init__(self, share: Share | None, calls: int) -> None:
-        self._share, self._calls = share, calls
+    def __init__(self, give_back: Callable[[], None] | None) -> None:
+        self._give_back, self._holders = give_back, 1
 
-    def let_go(self) -> None:
-        """A call has ended."""
-        self._calls -= 1
-        if not self._calls and self._share is not None:
-            self._share.close()
+    def hold(self) -> None:
+        """Something more needs the message."""
+        self._holders += 1
+
+    def let_go(self, *_: object) -> None:
+        """Something needs it no longer. Ignores its arguments, so that it can be a callback."""
+        self._holders -= 1
+        if not self._holders and self._give_back is not None:
+            self._give_back()
+
+    async def to_its_end(self, work: Awaitable[Message]) -> Message:
+        """Works on a call of a large message to its end, even if its caller leaves, because the work cannot be
+        stopped."""
+        if self._give_back is None:
+            return await work
+        working = asyncio.ensure_future(work)
+        self.hold()
+        working.add_done_callback(self.let_go)
+        working.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may have left
+        return await asyncio.shield(working)
+
+
+class _Crowd:
+    """The unanswered calls of all streams, which are bounded together."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._waiting: dict[_Stream, None] = {}
+
+    def has_place(self) -> bool:
+        """Whether a stream that has unanswered calls may begin another one."""
+        return self._count < ALL_CALLS_MAX
+
+    def enter(self) -> None:
+        """A call begins."""
+        self._count += 1
+
+    def leave(self, calls: int) -> None:
+        """Calls have been answered, or their stream is over. Wakes the streams that have waited longest."""
+        self._count -= calls
+        for stream in list(self._waiting)[: max(ALL_CALLS_MAX - self._count, 0)]:
+            stream.wake()
+
+    def wait(self, stream: _Stream) -> None:
+        """A stream begins to wait, behind the others."""
+        self._waiting[stream] = None
+
+    def go(self, stream: _Stream) -> None:
+        """A stream no longer waits."""
+        self._waiting.pop(stream, None)
 
 
 class CallService:
@@ -96,6 +148,7 @@ class CallService:
         """``verbs``: by the field of StreamedCall that has their request."""
         self._calls, self._turns, self._verbs = calls, turns, verbs
         self._reading: set[asyncio.Task[None]] = set()
+        self._crowd = _Crowd()
         self._is_stopping = False
 
     def close(self) -> None:
@@ -105,7 +158,7 @@ class CallService:
             reading.cancel()
 
     async def run_calls(self, exchange: Exchange, context: grpc.aio.ServicerContext) -> None:
-        stream = _Stream(self._calls, self._turns, self._verbs, exchange)
+        stream = _Stream(self._calls, self._turns, self._verbs, exchange, self._crowd)
         reading = asyncio.ensure_future(stream.take_all())
         self._reading.add(reading)
         try:
@@ -125,22 +178,48 @@ class CallService:
 class _Stream:
     """The state of a stream."""
 
-    def __init__(self, calls: Calls, turns: Turns, verbs: Mapping[str, Verb], exchange: Exchange) -> None:
-        self._calls, self._turns, self._verbs, self._exchange = calls, turns, verbs, exchange
+    def __init__(
+        self, calls: Calls, turns: Turns, verbs: Mapping[str, Verb], exchange: Exchange, crowd: _Crowd
+    ) -> None:
+        self._calls, self._turns, self._verbs, self._exchange, self._crowd = calls, turns, verbs, exchange, crowd
         self._running: set[asyncio.Task[None]] = set()
         self._last_number = 0
         self._answers: list[CallAnswer] = []
         self._is_sending = False
+        # Calls whose answer gRPC has not taken yet.
+        self._unanswered = 0
+        # Set while the reading task waits until there are fewer.
+        self._fewer: asyncio.Future[None] | None = None
 
     async def take_all(self) -> None:
         """Takes messages until the client ends the stream, and begins their calls."""
         while (request := await self._exchange.read()) is not None:
             self._check(request)
-            held = _Held(self._exchange.keep(), len(request.calls))
-            for call in request.calls:
-                self._begin(call, held, is_only=len(request.calls) == 1)
-            while len(self._running) >= CALLS_MAX:
-                await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            held = _Held(self._exchange.keep())
+            try:
+                for call in request.calls:
+                    while self._unanswered and not self._crowd.has_place():
+                        self._crowd.wait(self)
+                        await self._wait_for_fewer()
+                    self._begin(call, held, is_only=len(request.calls) == 1)
+            finally:
+                held.let_go()
+            while self._unanswered >= CALLS_MAX:
+                await self._wait_for_fewer()
+
+    async def _wait_for_fewer(self) -> None:
+        """Waits until a call of this stream is answered, or the crowd wakes this stream."""
+        self._fewer = asyncio.get_running_loop().create_future()
+        try:
+            await self._fewer
+        finally:
+            self._fewer = None
+            self._crowd.go(self)
+
+    def wake(self) -> None:
+        """Lets the reading task look again, if it waits."""
+        if self._fewer is not None and not self._fewer.done():
+            self._fewer.set_result(None)
 
     async def settle(self) -> None:
         """Waits until all calls are answered."""
@@ -148,9 +227,16 @@ class _Stream:
             await asyncio.wait(self._running)
 
     def cancel(self) -> None:
-        """Ends the calls whose client has left."""
+        """Ends the calls whose client has left, and forgets those that it has not taken the answers of."""
         for running in self._running:
             running.cancel()
+        self._note_answered(self._unanswered)
+
+    def _note_answered(self, calls: int) -> None:
+        calls = min(calls, self._unanswered)  # fewer if the stream is over
+        self._unanswered -= calls
+        self._crowd.leave(calls)
+        self.wake()
 
     def _check(self, request: RunCallsRequest) -> None:
         if not 0 < len(request.calls) <= CALLS_MAX:
@@ -161,7 +247,10 @@ class _Stream:
             self._last_number = call.call
 
     def _begin(self, call: StreamedCall, held: _Held, *, is_only: bool) -> None:
-        running = asyncio.get_running_loop().create_task(self._run(call, is_only=is_only))
+        held.hold()
+        self._unanswered += 1
+        self._crowd.enter()
+        running = asyncio.get_running_loop().create_task(self._run(call, held, is_only=is_only))
         self._running.add(running)
 
         def end(done: asyncio.Task[None]) -> None:
@@ -172,13 +261,14 @@ class _Stream:
 
         running.add_done_callback(end)
 
-    async def _run(self, call: StreamedCall, *, is_only: bool) -> None:
+    async def _run(self, call: StreamedCall, held: _Held, *, is_only: bool) -> None:
         """Runs a call as if it had come by itself, and sends its answer."""
         began_s = perf_counter()
         end_span: Callable[[str], None] = _ended
         field = call.WhichOneof("request") or ""
         answer, verb, code = CallAnswer(call=call.call), self._verbs.get(field), "OK"
         name = verb.name if verb is not None else "RunCalls"
+        full_name = verb.full_name if verb is not None else "stateward.v1.CallService.RunCalls"
         try:
             if verb is None:
                 raise InvalidField("calls.request", "is required: one request, of a method that this daemon knows")
@@ -188,23 +278,23 @@ class _Stream:
                 end_span = spans.tracer.begin_call(verb.path, (("traceparent", call.traceparent),))
             if not is_only:
                 message_bytes.set(request.ByteSize())
-            getattr(answer, field).CopyFrom(await self._in_time(verb, request, call))
+            getattr(answer, field).CopyFrom(await self._in_time(verb, request, call, held))
         except asyncio.CancelledError:
             end_span("CANCELLED")
-            self._note(name, "CANCELLED", began_s)
+            self._note(name, full_name, "CANCELLED", began_s)
             raise
         except Exception as error:  # noqa: BLE001  (the boundary)
-            status, _, details = to_status(foreseen(error, name))
+            status, _, details = to_status(foreseen(error, full_name))
             code = status.name
             answer.refused.CopyFrom(Status.FromString(details))
         end_span(code)
-        self._note(name, code, began_s)
+        self._note(name, full_name, code, began_s)
         await self._send(answer)
 
-    async def _in_time(self, verb: Verb, request: Any, call: StreamedCall) -> Message:
+    async def _in_time(self, verb: Verb, request: Any, call: StreamedCall, held: _Held) -> Message:
         """Runs a call until its deadline. Raises DeadlineExceeded, and the errors of the verb."""
         if not call.HasField("timeout"):
-            return await self._admitted(verb, request, Deadline(None))
+            return await self._admitted(verb, request, Deadline(None), held)
         check.check_duration(call.timeout, "calls.timeout")
         timeout_s = call.timeout.ToMicroseconds() / 1e6
         task, is_late = asyncio.current_task(), False
@@ -217,7 +307,7 @@ class _Stream:
 
         late = asyncio.get_running_loop().call_later(timeout_s, end)
         try:
-            return await self._admitted(verb, request, Deadline(timeout_s))
+            return await self._admitted(verb, request, Deadline(timeout_s), held)
         except asyncio.CancelledError:
             if not is_late or task.uncancel():
                 raise
@@ -225,17 +315,17 @@ class _Stream:
         finally:
             late.cancel()
 
-    async def _admitted(self, verb: Verb, request: Any, deadline: Deadline) -> Message:
+    async def _admitted(self, verb: Verb, request: Any, deadline: Deadline, held: _Held) -> Message:
         self._calls.holding.gate.admit(verb.name)
         self._turns.note_arrival()
         await self._turns.wait(flow_of(request, verb.name), is_write=True)
-        return await verb.run(request, deadline)
+        return await held.to_its_end(verb.run(request, deadline))
 
-    def _note(self, name: str, code: str, began_s: float) -> None:
+    def _note(self, name: str, full_name: str, code: str, began_s: float) -> None:
         if self._calls.measures is not None:
             self._calls.measures.note(name, code, perf_counter() - began_s)
         if log.shows_calls:
-            log.debug("call", method=name, code=code, ms=round((perf_counter() - began_s) * 1e3, 3))
+            log.debug("call", method=full_name, code=code, ms=round((perf_counter() - began_s) * 1e3, 3))
 
     async def _send(self, answer: CallAnswer) -> None:
         """Sends an answer, alone or with others that are there when it is its turn."""
@@ -246,8 +336,11 @@ class _Stream:
         try:
             await asyncio.sleep(0)  # calls that were committed together end in the same turn of the loop
             while self._answers:
-                answers, self._answers = self._answers, []
-                await self._exchange.write(RunCallsResponse(answers=answers))
+                answers, self._answers = self._answers[:CALLS_MAX], self._answers[CALLS_MAX:]
+                try:
+                    await self._exchange.write(RunCallsResponse(answers=answers))
+                finally:
+                    self._note_answered(len(answers))
         finally:
             self._is_sending = False
 

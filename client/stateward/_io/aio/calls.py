@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -47,7 +46,7 @@ class CallStream:
         self._lingers_s = lingers_s
         self._last_number = 0
         self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._outbox = deque[tuple[StreamedCall, int]]()
+        self._outbox: dict[int, tuple[StreamedCall, int]] = {}
         self._writing: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
         self.is_open = True
@@ -61,7 +60,7 @@ class CallStream:
         call = StreamedCall(call=number, traceparent=trace_parent(), **{field: request})  # type: ignore[arg-type]
         call.timeout.FromMicroseconds(max(int(timeout_s * 1e6), 1))
         answer = self._waiting[number] = self._loop.create_future()
-        self._outbox.append((call, size_bytes))
+        self._outbox[number] = call, size_bytes
         if self._writing is None:  # a task of its own: a caller's, cancelled while it writes, would end the stream
             self._writing = self._loop.create_task(self._write())
         late = self._loop.call_later(timeout_s + _ANSWER_S, _give_up, answer)
@@ -70,6 +69,7 @@ class CallStream:
         finally:
             late.cancel()
             self._waiting.pop(number, None)
+            self._outbox.pop(number, None)  # a daemon that hangs takes nothing, and callers give up
             if not self._waiting and self._lingers_s is not None and self._idle is None:
                 self._idle = self._loop.call_later(self._lingers_s, self._end_if_idle)
 
@@ -82,8 +82,7 @@ class CallStream:
     async def _write(self) -> None:
         try:
             while self._outbox:
-                if calls := self._take():
-                    await self._stream.write(RunCallsRequest(calls=calls))
+                await self._stream.write(RunCallsRequest(calls=self._take()))
             if not self.is_open:
                 await self._stream.done_writing()
         except (grpc.RpcError, asyncio.InvalidStateError):
@@ -95,10 +94,9 @@ class CallStream:
         """Takes the calls of the next message."""
         taken, size_bytes = list[StreamedCall](), 0
         while self._outbox and len(taken) < _CALLS_MAX and size_bytes < _BYTES_MAX:
-            call, call_bytes = self._outbox.popleft()
-            if call.call in self._waiting:  # else its caller has left
-                taken.append(call)
-                size_bytes += call_bytes
+            call, call_bytes = self._outbox.pop(next(iter(self._outbox)))
+            taken.append(call)
+            size_bytes += call_bytes
         return taken
 
     async def close(self) -> None:
