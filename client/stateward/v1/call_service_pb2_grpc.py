@@ -53,12 +53,16 @@ class CallServiceServicer(object):
         error, and says nothing about the other calls. Calls begin in the order in which they come and end in any order; no
         call waits for another. Calls that come together are committed together.
 
-        The daemon takes no more messages while a stream has 256 calls without an answer. When the client ends the stream,
-        the daemon answers all calls and then ends it. If the stream breaks, the outcome of the calls without an answer is
-        unknown, as after UNAVAILABLE: make them again, with their request ids.
+        The daemon takes no more messages while a stream has 256 calls without an answer, and no more calls of a stream that
+        has any while all streams together have 4,096. A client that reads no answers is therefore soon not read, either.
 
-        The stream itself ends with INVALID_FIELD if a message is no RunCallsRequest, is larger than 1 MiB, or has a call
-        that cannot be told apart. A larger Save or PutEffects is made by itself.
+        When the client ends the stream, the daemon answers all calls and then ends it. If the stream breaks, the outcome of
+        the calls without an answer is unknown, as after UNAVAILABLE: make them again, with their request ids.
+
+        A message that cannot be taken ends the stream. The calls before it are answered first, and nothing of it is done.
+        The stream ends with INVALID_FIELD if the message is no RunCallsRequest or has a call that cannot be told apart, with
+        STATE_TOO_LARGE if it is larger than 1 MiB, and with QUEUE_FULL if there is no memory for it. A larger Save or
+        PutEffects is made by itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
