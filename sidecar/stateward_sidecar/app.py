@@ -74,6 +74,7 @@ from stateward_sidecar.service.signals import SignalService
 from stateward_sidecar.service.stop import stop as stop_in_order
 from stateward_sidecar.service.streamed import CallService, Verb
 from stateward_sidecar.service.threads import ThreadService
+from stateward_sidecar.service.tokens import Tokens
 from stateward_sidecar.service.turns import Turns
 from stateward_sidecar.service.writers import WriterService
 from stateward_sidecar.settings import Settings
@@ -263,6 +264,7 @@ def _make_parts(
     server = Server(
         {next(iter(module.DESCRIPTOR.services_by_name.values())): service for module, service in services.items()},
         settings.max_state_bytes, holding.gate, room, turns, measures.calls if measures is not None else None,
+        Tokens(settings.token_file) if settings.token_file is not None else None,
     )  # fmt: skip
     metrics = None
     if measures is not None and settings.metrics is not None:
@@ -448,10 +450,10 @@ def _keep_keys_out_of_dumps() -> None:
 def warnings_of(settings: Settings) -> tuple[str, ...]:
     """Returns warnings about these settings for the operator."""
     found = [
-        f"every user and container that reaches {url} can read, change and delete all threads: a port has no "
-        "authentication; use a unix socket, which only its owner and group can open"
+        f"every user and container that reaches {url} can read, change and delete all threads: set "
+        "--token-file, or use a unix socket, which only its owner and group can open"
         for url in settings.listen
-        if not url.startswith("unix:")
+        if not url.startswith("unix:") and settings.token_file is None
     ]
     kind = _file_system(settings.data_dir)
     if kind in VOLATILE and not settings.archive:

@@ -180,6 +180,12 @@ class KeyUnavailable(StatewardError):
     reason = "KEY_UNAVAILABLE"
 
 
+class Unauthenticated(StatewardError):
+    """The call carries no valid token. Send one."""
+
+    reason = "UNAUTHENTICATED"
+
+
 class NoArchive(StatewardError):
     """ARCHIVED was asked for and no archive is configured. Configure one, or ask for COMMITTED."""
 

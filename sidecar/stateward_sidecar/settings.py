@@ -23,9 +23,9 @@ from stateward_sidecar.errors import StartError
 DURABILITIES = ("committed", "archived")
 LOG_FORMATS = ("auto", "console", "text", "json")
 _LISTEN_HELP = (
-    "unix:///path, or 127.0.0.1:port, which lets every user of this machine read and delete; may be given several "
-    "times (default: $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock; on macOS "
-    "$TMPDIR instead of /run)"
+    "unix:///path, or 127.0.0.1:port, which without --token-file lets every user of this machine read and delete; may "
+    "be given several times (default: $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock; "
+    "on macOS $TMPDIR instead of /run)"
 )
 _ARCHIVE_HELP = (
     "URL of the object storage that outlives this machine: s3://bucket/prefix, gs://..., az://..., or "
@@ -57,6 +57,7 @@ class Settings:
     data_dir: Path
     listen: tuple[str, ...]
     key_file: Path
+    token_file: Path | None  # None = calls need no token
     default_durability: str
     owner_id: str
     grace_s: float
@@ -105,6 +106,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--data-dir", metavar="DIR", help="directory of the data (default: $XDG_DATA_HOME/stateward)")
     add("--listen", metavar="URL", action="append", help=_LISTEN_HELP)
     add("--key-file", metavar="FILE", help=_KEY_HELP)
+    add(
+        "--token-file",
+        metavar="FILE",
+        help="file with tokens, one a line: every call must carry one of them; read again when it changes "
+        "(default: calls need no token)",
+    )
     add("--archive", metavar="URL", help=_ARCHIVE_HELP)
     add(
         "--archive-must-exist",
@@ -203,10 +210,10 @@ _NUMBERS = (
     "archive_puts", "archive_lease", "archive_check",
 )  # fmt: skip
 NAMES = (
-    "data_dir", "listen", "key_file", "archive", "default_durability", "owner_id", "grace", "map_size", "memory_limit",
-    "cache_size", "max_state_size", "sweep_interval", "log_level", "log_format", "archive_interval", "archive_puts",
-    "archive_lease", "archive_check", "accept_local_key", "archive_must_exist", "archive_put_back", "metrics",
-    "metrics_remote", "traces",
+    "data_dir", "listen", "key_file", "token_file", "archive", "default_durability", "owner_id", "grace", "map_size",
+    "memory_limit", "cache_size", "max_state_size", "sweep_interval", "log_level", "log_format", "archive_interval",
+    "archive_puts", "archive_lease", "archive_check", "accept_local_key", "archive_must_exist", "archive_put_back",
+    "metrics", "metrics_remote", "traces",
 )  # fmt: skip
 
 
@@ -277,6 +284,7 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         raise StartError(f"--memory-limit: {memory_bytes} bytes are too few; give at least 64MiB")
     return Settings(
         data_dir=data_dir, listen=tuple(item.strip() for item in listen), key_file=key_file,
+        token_file=Path(given["token_file"]).absolute() if given.get("token_file") else None,
         default_durability=durability,
         owner_id=str(given.get("owner_id") or socket.gethostname()),
         grace_s=_seconds(given, "grace", 10.0), map_bytes=map_bytes, memory_bytes=memory_bytes,

@@ -130,6 +130,24 @@ def test_workload_identity(repository: Path, tmp_path: Path, cloud: str) -> None
         assert labels["azure.workload.identity/use"] == "true"
 
 
+def test_a_token_comes_from_a_secret(repository: Path, tmp_path: Path) -> None:
+    """With the component, the daemon reads its tokens where the Secret is mounted; the key stays where it was."""
+    base = tmp_path / "kubernetes"
+    shutil.copytree(repository / "deploy/kubernetes", base)
+    (base / "mine").mkdir()
+    (base / "mine/kustomization.yaml").write_text(OVERLAY.format(base="../job", components="../token"))
+    found = render(base / "mine")
+    check_schema(found)
+    container = sidecar(found)
+    settings, _ = load_settings([], {entry["name"]: entry["value"] for entry in container["env"]})
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    assert settings.token_file == Path(mounts["stateward-token"]["mountPath"], "tokens")
+    assert mounts["stateward-token"]["readOnly"]
+    assert settings.key_file.parent == Path(mounts["stateward-key"]["mountPath"])
+    (volume,) = [volume for volume in pod(found)["volumes"] if volume["name"] == "stateward-token"]
+    assert volume["secret"]["secretName"] == "stateward-token"
+
+
 def test_the_overlay_of_the_page(repository: Path, tmp_path: Path) -> None:
     """The overlay of deploy/README.md renders as written, with an agent that has no sidecar of its own yet."""
     base = tmp_path / "kubernetes"

@@ -16,6 +16,7 @@ from stateward._io.aio.session import AsyncSession
 from stateward._io.aio.stream import AsyncStream
 from stateward._io.channel import Settings, grpc
 from stateward._io.target import resolve_target
+from stateward._io.token import resolve_token
 from stateward._operations import handoff, leases, migration_run, reading, saving, threads
 from stateward._operations.handoff import WAIT_S
 from stateward._operations.listing import ThreadList
@@ -46,6 +47,9 @@ class AsyncClient:
     because every write carries a request id. Each attempt may take `call_timeout`; then the call raises
     DeadlineExceeded.
 
+    `token` goes with every call, to a daemon that asks for one. None = the first token in the file that
+    STATEWARD_TOKEN_FILE names, which is read again when it changes.
+
     A write to a thread that another sidecar holds waits up to `retry_timeout` until the thread is free, if that sidecar
     seems to be dead. It raises NotOwner if that sidecar is alive, or if the wait takes too long. With `take_over` the
     write takes the thread instead. That is for supervisors which know that the old machine is dead: if its sidecar is
@@ -73,6 +77,7 @@ class AsyncClient:
         call_timeout: Duration = 60.0,
         retry_timeout: Duration = 30.0,
         credentials: grpc.ChannelCredentials | None = None,
+        token: str | None = None,
         take_over: bool = False,
         blob_threshold: int = DEFAULT_THRESHOLD_BYTES,
         migrations: Migrations | None = None,
@@ -88,6 +93,7 @@ class AsyncClient:
                 seconds(retry_timeout, "retry_timeout"),
                 credentials,
                 take_over,
+                resolve_token(token),
             ),
             holder=holder,
             blob_threshold=blob_threshold,

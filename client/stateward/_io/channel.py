@@ -16,6 +16,7 @@ import grpc as grpc  # noqa: PLC0414  the rest of the package takes it from here
 
 from stateward._io.failures import DETAILS_KEY, error_from_rpc
 from stateward._io.target import advice, find_fault
+from stateward._io.token import Token
 from stateward.blobs import Content
 from stateward.errors import Internal, ServerUnavailable, StatewardError, WrongTarget
 from stateward.v1 import (
@@ -66,6 +67,8 @@ class Settings:
     """TLS; None = plain text."""
     take_over: bool = False
     """Whether a write takes its thread over from the sidecar that holds it."""
+    token: Token | None = None
+    """What calls carry to a daemon that asks for a token; None = nothing."""
     streams_beside: int = 3
     """Of the asyncio client: small calls go over one stream while more than this many others are under way. 0 = also
     if there are none, and the stream stays open until the client is closed."""

@@ -78,7 +78,8 @@ def globals_(
     The daemon (`stateward-sidecar`) must run; only conformance, demo, keys and completion work without it. Without
     --target the command looks for the daemon as agents do: at $STATEWARD_TARGET, else at
     $XDG_RUNTIME_DIR/stateward/stateward.sock, else at /run/stateward/stateward.sock (on macOS $TMPDIR instead of
-    /run). `stateward COMMAND --help` prints the options and examples of a command.
+    /run). To a daemon that asks for tokens it sends the first one in the file $STATEWARD_TOKEN_FILE.
+    `stateward COMMAND --help` prints the options and examples of a command.
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     context.obj = Globals(target, namespace)
     if context.invoked_subcommand is None:

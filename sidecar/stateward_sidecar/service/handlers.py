@@ -29,6 +29,7 @@ from stateward_sidecar.service.measuring import logged, measured, traced
 from stateward_sidecar.service.method import ASIDE_BYTES, RECEIVING_SHARE, TIGHT_MESSAGES, Method
 from stateward_sidecar.service.room import Room
 from stateward_sidecar.service.status import foreseen, to_status, trailers
+from stateward_sidecar.service.tokens import Tokens
 from stateward_sidecar.service.turns import Turns
 from stateward_sidecar.telemetry import log
 
@@ -45,14 +46,19 @@ def make_handler(
     room: Room,
     turns: Turns,
     measures: CallMeasures | None = None,
+    tokens: Tokens | None = None,
 ) -> grpc.RpcMethodHandler:
-    """Returns the handler that gRPC calls for a method. ``measures``: None = metrics are off."""
+    """Returns the handler that gRPC calls for a method.
+
+    ``measures``: None = metrics are off. ``tokens``: None = calls need none.
+    """
     is_tight = room.requests.total_bytes < TIGHT_MESSAGES * RECEIVING_SHARE * bytes_max
     method = Method(
         descriptor.full_name, GetMessageClass(descriptor.input_type), bytes_max, door, room, turns,
         is_write=descriptor.name not in GOES_ON,
         is_large=bytes_max > ASIDE_BYTES and not descriptor.client_streaming, is_tight=is_tight,
         is_holding=descriptor.name in HOLDING, has_request_id="request_id" in descriptor.input_type.fields_by_name,
+        tokens=tokens,
     )  # fmt: skip
     if descriptor.server_streaming:
         handle = _exchanging(verb, method) if descriptor.client_streaming else _streaming(verb, method)
@@ -72,6 +78,7 @@ def make_handler(
 def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: Method) -> Callable[..., Any]:
     async def handle(_: object, context: grpc.aio.ServicerContext) -> bytes:
         try:
+            method.identify(context)
             with method.door:  # also while a refusal is sent, so that a stop waits for it
                 try:
                     request, share = await method.read_only(context)
@@ -79,7 +86,7 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
                     return method.hand_out(await (_to_its_end(work, share, method.room) if share else work), context)
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, error, method.name)
-        except Exception as error:  # noqa: BLE001  (refused at the door)
+        except Exception as error:  # noqa: BLE001  (refused at the door, or unknown)
             await _abort(context, error, method.name)
 
     return handle
@@ -120,12 +127,13 @@ def _taking(verb: Callable[..., Awaitable[Message]], method: Method) -> Callable
 
     async def handle(_: object, context: grpc.aio.ServicerContext) -> bytes:
         try:
+            method.identify(context)
             with method.door:
                 try:
                     return method.hand_out(await verb(read_all(context), context), context)
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, error, method.name)
-        except Exception as error:  # noqa: BLE001  (refused at the door)
+        except Exception as error:  # noqa: BLE001  (refused at the door, or unknown)
             await _abort(context, error, method.name)
 
     return handle
@@ -134,6 +142,7 @@ def _taking(verb: Callable[..., Awaitable[Message]], method: Method) -> Callable
 def _streaming(verb: Callable[..., AsyncIterator[Message]], method: Method) -> Callable[..., Any]:
     async def handle(_: object, context: grpc.aio.ServicerContext) -> AsyncIterator[Message]:
         try:
+            method.identify(context)
             with method.door:
                 try:
                     request, share = await method.read_only(context)
@@ -142,7 +151,7 @@ def _streaming(verb: Callable[..., AsyncIterator[Message]], method: Method) -> C
                             yield answer
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, error, method.name)
-        except Exception as error:  # noqa: BLE001  (refused at the door)
+        except Exception as error:  # noqa: BLE001  (refused at the door, or unknown)
             await _abort(context, error, method.name)
 
     return handle
@@ -181,13 +190,14 @@ class Exchange:
 def _exchanging(verb: Callable[..., Awaitable[None]], method: Method) -> Callable[..., Any]:
     async def handle(_: object, context: grpc.aio.ServicerContext) -> None:
         try:
+            method.identify(context)
             with method.door:
                 try:
                     with closing(Exchange(method, context)) as exchange:
                         await verb(exchange, context)
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, error, method.name)
-        except Exception as error:  # noqa: BLE001  (refused at the door)
+        except Exception as error:  # noqa: BLE001  (refused at the door, or unknown)
             await _abort(context, error, method.name)
 
     return handle

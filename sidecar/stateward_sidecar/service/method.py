@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from stateward_sidecar.errors import InvalidField, QueueFull, StateTooLarge
 from stateward_sidecar.service.budget import ANSWER_SHARE, FREE_ANSWER_BYTES, Reserved, Share
 from stateward_sidecar.service.room import Room
+from stateward_sidecar.service.tokens import Tokens
 from stateward_sidecar.service.turns import Turns, flow_of
 from stateward_sidecar.service.weigh import count_items
 from stateward_sidecar.spans import call_id
@@ -64,6 +65,13 @@ class Method:
     is_holding: bool = False
     # Whether the message has a request id, which log lines about the call then have.
     has_request_id: bool = False
+    # The tokens of which a call must carry one; None = it need not.
+    tokens: Tokens | None = None
+
+    def identify(self, context: grpc.aio.ServicerContext) -> None:
+        """Raises Unauthenticated if the call must carry a token and has no valid one."""
+        if self.tokens is not None:
+            self.tokens.check(context.invocation_metadata())
 
     async def read(self, context: grpc.aio.ServicerContext) -> tuple[Message | None, Share | None]:
         """Returns the next message of a call (None after the last one), and the share of memory of a large message.

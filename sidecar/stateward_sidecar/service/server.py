@@ -23,6 +23,7 @@ from stateward_sidecar.service import transport
 from stateward_sidecar.service.gate import Gate
 from stateward_sidecar.service.handlers import make_handler
 from stateward_sidecar.service.room import Room
+from stateward_sidecar.service.tokens import Tokens
 from stateward_sidecar.service.turns import Turns
 from stateward_sidecar.settings import LOOPBACK, PORT_MAX
 
@@ -52,6 +53,7 @@ class Server:
         room: Room,
         turns: Turns,
         measures: CallMeasures | None = None,
+        tokens: Tokens | None = None,
     ) -> None:
         message_bytes_max += MESSAGE_SLACK_BYTES
         self._server = grpc.aio.server(options=transport.options(message_bytes_max))
@@ -62,7 +64,7 @@ class Server:
                 method.name: make_handler(
                     method, getattr(service, _verb(method)),
                     message_bytes_max if method.name in LARGE else min(message_bytes_max, SMALL_BYTES_MAX),
-                    self._admission(method), room, turns, measures,
+                    self._admission(method), room, turns, measures, tokens,
                 )
                 for method in descriptor.methods
                 if hasattr(service, _verb(method))

@@ -21,7 +21,7 @@ from stateward._io.channel import (
     open_channel,
     upload_deadline_s,
 )
-from stateward._operations.tracing import trace_metadata
+from stateward._io.token import call_metadata, token_metadata
 from stateward.blobs import Content, slices
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 
@@ -73,7 +73,7 @@ class Connection:
 
     async def _call_alone(self, method: str, request: Message, timeout_s: float) -> Any:
         try:
-            return await self._methods[method](request, timeout=timeout_s, metadata=trace_metadata())
+            return await self._methods[method](request, timeout=timeout_s, metadata=call_metadata(self._settings.token))
         except grpc.RpcError as failure:
             raise explain(failure, self._settings) from failure
 
@@ -81,14 +81,18 @@ class Connection:
         """Returns the open stream of calls, and opens one if there is none."""
         if self._calls is None or not self._calls.is_open:
             lingers_s = LINGER_S if self._settings.streams_beside else None
-            self._calls = CallStream(self._methods["RunCalls"], self._settings, lingers_s)
+            self._calls = CallStream(self._open_calls, self._settings, lingers_s)
             self.streams.add(self._calls)
         return self._calls
+
+    def _open_calls(self) -> Any:
+        # Its calls name their own spans.
+        return self._methods["RunCalls"](metadata=token_metadata(self._settings.token))
 
     async def upload(self, begin: BlobBegin, content: Content) -> Any:
         """Makes one attempt to write a blob. An error of the source of the bytes is raised unchanged."""
         call = self._methods["WriteBlob"](
-            timeout=upload_deadline_s(self._settings, content), metadata=trace_metadata()
+            timeout=upload_deadline_s(self._settings, content), metadata=call_metadata(self._settings.token)
         )
         try:
             try:
@@ -107,7 +111,7 @@ class Connection:
 
     def open(self, method: str, request: Message) -> Any:
         """Starts a streaming call. Does not wait."""
-        return self._methods[method](request, metadata=trace_metadata())
+        return self._methods[method](request, metadata=call_metadata(self._settings.token))
 
     async def close(self) -> None:
         """Ends the streams and the connection. Any event loop may call it."""

@@ -13,7 +13,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from stateward._io.channel import Settings, bind_methods, explain, grpc, open_channel, upload_deadline_s
-from stateward._operations.tracing import trace_metadata
+from stateward._io.token import call_metadata
 from stateward.blobs import Content, slices
 from stateward.v1.admin_service_pb2 import GetServerInfoRequest
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
@@ -35,7 +35,7 @@ class Connection:
         """Makes one attempt of a unary call. A call without a deadline has the client's."""
         timeout = self._settings.call_timeout_s if deadline_s is None else deadline_s
         try:
-            return self._methods[method](request, timeout=timeout, metadata=trace_metadata())
+            return self._methods[method](request, timeout=timeout, metadata=call_metadata(self._settings.token))
         except grpc.RpcError as failure:
             raise explain(failure, self._settings) from failure
 
@@ -56,7 +56,7 @@ class Connection:
 
         write: Any = self._methods["WriteBlob"]
         timeout = upload_deadline_s(self._settings, content)
-        call = write.future(messages(), timeout=timeout, metadata=trace_metadata())
+        call = write.future(messages(), timeout=timeout, metadata=call_metadata(self._settings.token))
         is_open.set()
         try:
             return call.result()
@@ -87,12 +87,15 @@ class Connection:
         """
         end = time.monotonic() + seconds
         with suppress(grpc.RpcError, ValueError):  # ValueError: another thread closed the channel
-            self._methods["GetServerInfo"](GetServerInfoRequest(), timeout=seconds, wait_for_ready=True)
+            metadata = call_metadata(self._settings.token)
+            self._methods["GetServerInfo"](
+                GetServerInfoRequest(), timeout=seconds, wait_for_ready=True, metadata=metadata
+            )
         wait(max(end - time.monotonic(), 0))
 
     def open(self, method: str, request: Message) -> Any:
         """Starts a streaming call. Does not wait."""
-        return self._methods[method](request, metadata=trace_metadata())
+        return self._methods[method](request, metadata=call_metadata(self._settings.token))
 
     def close(self) -> None:
         """Ends the streams and the connection, except for a channel on which the daemon died during an upload.
@@ -117,7 +120,7 @@ class Upload:
     def __init__(self, connection: Connection, method: Any, settings: Settings) -> None:
         self._connection, self._settings = connection, settings
         self._messages: queue.Queue[Message | None] = queue.Queue(self.MESSAGES_MAX)
-        self._call = method.future(iter(self._messages.get, None))
+        self._call = method.future(iter(self._messages.get, None), metadata=call_metadata(settings.token))
 
     def send(self, message: Message) -> None:
         """Sends a message. Raises the daemon's error if it has refused the call meanwhile."""
