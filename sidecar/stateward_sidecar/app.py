@@ -462,6 +462,9 @@ def warnings_of(settings: Settings) -> tuple[str, ...]:
         )
     if exposed := find_exposure(settings.key_file):
         found.append(exposed)
+    tokens = settings.token_file
+    if tokens is not None and (exposed := find_exposure(tokens, "token file", "A token opens all threads")):
+        found.append(exposed)
     return tuple(found)
 
 

@@ -168,4 +168,7 @@ def test_a_port_with_tokens_is_not_open_to_every_user(tmp_path: Path, tokens: Pa
     """The warning about ports is for daemons that ask for no token."""
     arguments = ["--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--token-file", str(tokens)]
     settings, _ = load_settings(arguments, {"HOME": str(tmp_path)})
+    tokens.chmod(0o600)
     assert not any("every user" in warning for warning in warnings_of(settings))
+    tokens.chmod(0o644)
+    assert any("token file" in warning and "0644" in warning for warning in warnings_of(settings))

@@ -1,4 +1,5 @@
 /** The daemon as functions: one for each call of the contract that the saver needs. Calls are retried here. */
+import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
@@ -38,6 +39,8 @@ const ALIVE_MARGIN_MS = 2000;
 export interface ConnectionOptions {
   /** TLS; default: plain text. */
   credentials?: grpc.ChannelCredentials;
+  /** Goes with every call, to a daemon that asks for one; default: the first line of the file STATEWARD_TOKEN_FILE. */
+  token?: string;
   /** How long each attempt of a call may take; default 30,000. */
   callTimeoutMs?: number;
   /** How long a call is retried while the daemon is away; default 30,000. */
@@ -92,7 +95,7 @@ export class Connection {
       new Promise((resolve, reject) => {
         const options = { deadline: Date.now() + callTimeoutMs };
         const done = (error: grpc.ServiceError | null, answer: A) => (error ? reject(fromRpc(error)) : resolve(answer));
-        (client as unknown as Record<string, Function>)[method]!(request, options, done);
+        (client as unknown as Record<string, Function>)[method]!(request, metadataOf(this.#options.token), options, done);
       });
     return async (request) => {
       const end = Date.now() + retryTimeoutMs;
@@ -112,6 +115,15 @@ export class Connection {
       }
     };
   }
+}
+
+/** The metadata with the token, if there is one. A file is read for each call, because it may change. */
+function metadataOf(token?: string): grpc.Metadata {
+  const path = process.env.STATEWARD_TOKEN_FILE;
+  const found = token ?? (path ? readFileSync(path, "ascii").trim().split(/\s+/)[0] : undefined);
+  const metadata = new grpc.Metadata();
+  if (found) metadata.set("authorization", `Bearer ${found}`);
+  return metadata;
 }
 
 /** Whether another attempt may succeed, as docs/protocol.md says. Every write carries a request id, so a repeated one is

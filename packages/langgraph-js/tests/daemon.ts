@@ -10,17 +10,19 @@ const PYTHON = process.env.STATEWARD_PYTHON ?? fileURLToPath(new URL("../../../.
 
 export class Daemon {
   readonly #directory = mkdtempSync("/tmp/sw-js-");
+  readonly #flags: string[];
   readonly target = `unix://${this.#directory}/s.sock`;
   #process?: ChildProcess;
 
-  constructor() {
+  constructor(...flags: string[]) {
+    this.#flags = flags;
     writeFileSync(`${this.#directory}/key`, randomBytes(32).toString("hex"), { mode: 0o600 });
   }
 
   /** Starts the daemon, or starts it again on the same data, and waits until it is ready. */
   async start(): Promise<void> {
     const place = ["--data-dir", `${this.#directory}/data`, "--key-file", `${this.#directory}/key`];
-    const args = ["-m", "stateward_sidecar", ...place, "--listen", this.target];
+    const args = ["-m", "stateward_sidecar", ...place, "--listen", this.target, ...this.#flags];
     this.#process = spawn(PYTHON, args, { stdio: ["ignore", "pipe", "inherit"] });
     for await (const line of createInterface({ input: this.#process.stdout! })) {
       if (line.includes("stateward-sidecar ready")) return;

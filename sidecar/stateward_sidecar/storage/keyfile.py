@@ -43,8 +43,8 @@ def create_key_file(path: Path) -> bytes:
     return read_key_file(path)
 
 
-def find_exposure(path: Path) -> str:
-    """Returns a warning if too many users may read or change the key file, else an empty text.
+def find_exposure(path: Path, what: str = "key file", why: str = "Key and disk together open all data") -> str:
+    """Returns a warning if too many users may read or change a file with secrets, else an empty text.
 
     The group may read it: an orchestrator has no other way to give a secret to a process that is not root.
     """
@@ -58,7 +58,7 @@ def find_exposure(path: Path) -> str:
         who = "its group can change it"
     else:
         return ""
-    return f"the key file {path} has mode {mode:04o}: {who}. Key and disk together open all data. Run chmod 600"
+    return f"the {what} {path} has mode {mode:04o}: {who}. {why}. Run chmod 600"
 
 
 def fingerprint(key: bytes) -> str:
