@@ -117,16 +117,20 @@ def docker(arguments: Sequence[str]) -> None:
             raise Wrong(f"{mounted} is no volume of the image: {volumes}")
 
 
+SECRETS = ("sidecar/sidecar.yaml", "token/token.yaml")
+
+
 def kubectl(arguments: Sequence[str]) -> None:
     """A Secret is made of a key, under the name that the manifests use; a folder renders."""
     match arguments:
         case ["create", "secret", "generic", name, source] if source.startswith("--from-file="):
             key = Path(source.partition("=")[2])
-            mounted = (REPOSITORY / "deploy/kubernetes/sidecar/sidecar.yaml").read_text()
-            if not re.fullmatch("[0-9a-f]{64}\n", key.read_text()) or f"secretName: {name}\n" not in mounted:
+            files = [(REPOSITORY / "deploy/kubernetes" / file).read_text() for file in SECRETS]
+            mounted = next((text for text in files if f"secretName: {name}\n" in text), "")
+            if not re.fullmatch("[0-9a-f]{64}\n", key.read_text()) or not mounted:
                 raise Wrong("no key, or no Secret that the manifests use")
-            if f"value: /etc/stateward/{key.name} " not in mounted:
-                raise Wrong("the manifests look for the key under another name")
+            if not re.search(rf"_FILE, value: /[\w/]+/{key.name} }}", mounted):
+                raise Wrong("the manifests look for the secret under another name")
         case ["apply", "-k", folder]:
             if not (Path(folder) / "kustomization.yaml").exists():
                 raise Wrong(f"{folder} has no kustomization.yaml")
