@@ -46,7 +46,7 @@ def test_whole_bench_without_servers(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["--quick", "--rounds", "2", *files]) == 0
     found = json.loads((tmp_path / "b" / "b.json").read_text())
     sections = {section["name"]: section["rows"] for section in found["sections"]}
-    assert sections.keys() == {*SECTIONS, "alone", "pipelined", *PARTS} - {"archive", "load"}
+    assert sections.keys() == {*SECTIONS, "alone", "pipelined", "traced", *PARTS} - {"archive", "load"}
     assert found["skipped"]["compiled client"] == "Go is not installed"
     for name, rows in sections.items():
         ours = [row["figures"] for row in rows if row["contender"].startswith("stateward")]
