@@ -44,10 +44,11 @@ def conformance(
     """Test a client of any language against a scripted daemon.
 
     The scripted daemon plays golden exchanges: pages to be joined, lost answers, conflicts, unknown reasons, broken
-    streams and connections, leases, effects, questions, records. Each scenario has a thread, conformance/NAME. The part of NAME before the slash says what the client does
-    there; docs/protocol.md describes it. The command starts your client once for each scenario, with STATEWARD_TARGET
-    set. A client that does not have a procedure exits with 77. Without a COMMAND, the scripted daemon waits for clients
-    that you start yourself, and ends when every scenario is over or on Ctrl-C.
+    streams and connections, leases, effects, questions, records. Each scenario has a thread, conformance/NAME. The part
+    of NAME before the slash says what the client does there; docs/protocol.md describes it. The command starts your
+    client once for each scenario, with STATEWARD_TARGET set. A client that does not have a procedure exits with 77.
+    Without a COMMAND, the scripted daemon waits for clients that you start yourself, and ends when every scenario is
+    over or on Ctrl-C.
 
     Exits with 0 if no scenario failed, else with 1.
 
