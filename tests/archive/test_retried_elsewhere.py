@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
-from tests.archive.driven import Town, append
+from tests.archive.driven import Driven, Town, append, town
+from tests.archive.test_gone_effects_travel import prune
+from tests.archive.test_whole_copies import findings
+from tests.archive_model.sidecar import NAMESPACE
 
+from stateward.v1.backup_service_pb2 import ExportThreadRequest, ImportBegin
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
-from stateward_sidecar.store import requests
+from stateward_sidecar.store import clear, requests, verify
 
 COUNT = 24
 
@@ -76,3 +81,87 @@ def test_a_thread_goes_on_without_entries_that_are_lost(
     second.archive.own("default", "job", take_over=True)
     assert second.put(append(b"new", after=COUNT)).version == COUNT + 1
     assert second.put(append(b"newer")).version == COUNT + 2
+
+
+def applied_anew(driven: Town, monkeypatch: pytest.MonkeyPatch, first: Driven) -> tuple[Driven, SaveRequest]:
+    """A machine that took a thread, lacks the entry of version 3, and has applied a retry of its request anew."""
+    for module in (clear, requests, verify):
+        monkeypatch.setattr(module, "REQUEST_WINDOW_ENTRIES", 1)
+        monkeypatch.setattr(module, "REQUEST_WINDOW_S", 0, raising=False)
+    made = [append(os.urandom(2000), request_id=f"request-{number}") for number in range(COUNT)]
+    for request in made:
+        first.put(request)
+        first.ship_now()
+    second = driven.machine("second")
+    second.state()
+    second.archive.own(NAMESPACE, "job", take_over=True)
+    again = second.put(made[2])
+    assert (again.version, again.replayed) == (COUNT + 1, False)
+    second.put(append())
+    second.ship_now()
+    return second, made[2]
+
+
+def check(machine: Driven, request: SaveRequest, version: int) -> None:
+    answer = machine.put(request)
+    assert (answer.version, answer.replayed) == (version, True)
+    assert findings(machine) == []
+
+
+@pytest.mark.parametrize("removed", ["before", "after"])
+@pytest.mark.parametrize("who", ["second", "first"])
+def test_a_retry_gets_the_answer_that_is_left(
+    driven: Town, monkeypatch: pytest.MonkeyPatch, who: str, removed: str
+) -> None:
+    """The newer entry of a request id is removed from a disk before or after the older one comes there, or the disk had
+    the older one: a retry is not applied once more."""
+    first = driven.machine("first")
+    machine, request = applied_anew(driven, monkeypatch, first)
+    other = machine
+    if who == "first":
+        machine = first
+        first.state()
+    if removed == "after":
+        machine.archive.complete(NAMESPACE, "job")
+        if who == "first":
+            machine.archive.own(NAMESPACE, "job", take_over=True)
+        check(machine, request, COUNT + 1)
+        other = machine
+    prune(other, COUNT + 1)
+    other.put(append())
+    other.ship_now()
+    other.sweep()
+    if removed == "before" and who == "first":
+        machine.state()
+        machine.archive.own(NAMESPACE, "job", take_over=True)
+        machine.sweep()
+    machine.archive.complete(NAMESPACE, "job")
+    check(machine, request, 3)
+    prune(machine, 3)
+    machine.put(append())
+    machine.ship_now()
+    machine.sweep()
+    assert not machine.put(request).replayed
+    assert findings(machine) == []
+
+
+def test_a_restored_thread_answers_as_its_original(
+    driven: Town, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A backup has both entries of a request id."""
+    second, request = applied_anew(driven, monkeypatch, driven.machine("first"))
+    second.archive.complete(NAMESPACE, "job")
+    answers = list(second.store.exporter.open(ExportThreadRequest(namespace=NAMESPACE, thread="job")))
+    with town(tmp_path / "another") as elsewhere:
+        third = elsewhere.machine("third")
+        third.archive.own(NAMESPACE, "job")
+        made = third.store.importer.begin(ImportBegin(namespace=NAMESPACE, thread="job", request_id="restore"))
+        for answer in answers:
+            made.take(answer.parts)
+        made.finish()
+        check(third, request, COUNT + 1)
+        prune(third, COUNT + 1)
+        third.put(append())
+        third.ship_now()
+        third.sweep()
+        check(third, request, 3)

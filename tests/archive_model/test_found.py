@@ -400,3 +400,15 @@ def test_a_prune_clears_what_a_ship_reads(cold: bool) -> None:
 def test_a_backup_is_of_one_history(history: Rules, at: int) -> None:
     """Another sidecar takes the thread while it is exported, and goes on with versions of the same numbers."""
     history.export_and_part(0, "a", 4, 4, at)
+
+
+def test_a_request_that_is_made_anew_and_removed_is_found_by_its_first_entry() -> None:
+    """A new machine lacked the entry, which no retry had to find any more; the newer one was pruned, and removed."""
+    history = Rules()
+    try:
+        history.first_steps(size=10, archived=False, window=2, keeps_records=True)
+        history.retry_after_takeover(1, "a", 6, 10, 2, archived=False, is_new=False)
+        history.prune_heads(1, "a", 1, NONE)
+        history.teardown()
+    finally:
+        small.restore()

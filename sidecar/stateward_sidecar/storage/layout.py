@@ -237,6 +237,11 @@ def pack_request(sequence: int, second: int) -> bytes:
     return _REQUEST.pack(sequence, second)
 
 
+def older_request_key(request_key: bytes, sequence: int) -> bytes:
+    """The row of an entry if the row of its request id leads to a later entry with the same id."""
+    return request_key + _U64.pack(sequence)
+
+
 def unpack_request(value: bytes | memoryview) -> tuple[int, int]:
     """Sequence and second of a request id row."""
     sequence, second = _unpack(_REQUEST, value)

@@ -31,6 +31,7 @@ from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WIND
 from stateward_sidecar.store.journal import SECOND_US, label_keys
 from stateward_sidecar.store.lineage import Lineage
 from stateward_sidecar.store.ranges import Pruned
+from stateward_sidecar.store.requestrows import delete_request
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.thread import MAIN, Draft, Thread, rows, write_head
 from stateward_sidecar.store.threads import Threads
@@ -310,18 +311,18 @@ def _drop(work: _Work, entry: Entry) -> None:
     metadata, header = entry.open_metadata(identity.cipher, identity.uid), entry.header
     records.delete_entry(txn, identity.keys, header.sequence)
     if metadata.request_hash:
-        _delete_index(work, request_key(identity, metadata.request_hash), header.sequence)
+        delete_request(txn, request_key(identity, metadata.request_hash), header.sequence)
     body = metadata.checkpoint
     if body.checkpoint_id:
         id_hash = identity.hash_id(b"checkpoint", body.branch or MAIN, body.checkpoint_id)
-        _delete_index(work, identity.keys.checkpoint_id(id_hash), header.sequence)
+        _delete_named(work, identity.keys.checkpoint_id(id_hash), header.sequence)
     if header.parts_id:  # still there if the entry came whole from the archive
         work.free(_delete_rows(txn, identity.keys.edits_pieces(header.parts_id)))
     work.free(len(entry.record))
 
 
-def _delete_index(work: _Work, key: bytes, sequence: int) -> None:
-    """Removes an index row, unless it leads to another entry: an id may have been used again."""
+def _delete_named(work: _Work, key: bytes, sequence: int) -> None:
+    """Removes the row of a checkpoint id, unless it leads to another entry: the id may have been used again."""
     row = work.txn.get(key)
     if row is not None and layout.leading_number(row) == sequence:
         work.txn.delete(key)

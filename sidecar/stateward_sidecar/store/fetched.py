@@ -15,9 +15,10 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store import records
 from stateward_sidecar.store.effectrows import index_effect
 from stateward_sidecar.store.identity import Identity
-from stateward_sidecar.store.journal import SECOND_US, label_keys, put_feed
+from stateward_sidecar.store.journal import label_keys, put_feed
 from stateward_sidecar.store.ranges import Pruned, Ranges
 from stateward_sidecar.store.recordrows import index_batch
+from stateward_sidecar.store.requestrows import put_request
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.thread import MAIN, Draft
 from stateward_sidecar.store.uncleared import add_uncleared
@@ -143,9 +144,7 @@ def _index_entry(txn: lmdb.Transaction, draft: Draft, entry: Entry) -> None:
     keys = identity.keys
     metadata = entry.open_metadata(identity.cipher, identity.uid)
     if metadata.request_hash:
-        key = request_key(identity, metadata.request_hash)
-        if not _leads_later(txn.get(key), header.sequence):
-            txn.put(key, layout.pack_request(header.sequence, header.create_time_us // SECOND_US))
+        put_request(txn, request_key(identity, metadata.request_hash), header.sequence, header.create_time_us)
     put_feed(txn, identity.number, header.sequence)
     if header.kind == ENTRY_KIND_EFFECT and not draft.pruned.cuts(header):
         index_effect(txn, identity, header, metadata.effect)
@@ -164,9 +163,8 @@ def _index_entry(txn: lmdb.Transaction, draft: Draft, entry: Entry) -> None:
 
 
 def _leads_later(row: bytes | memoryview | None, sequence: int) -> bool:
-    """Returns whether the row of an id leads to a later entry. A retry is applied anew on a disk that lacks the older
-    entry of its request id, if the entry is so old that no retry has to find it. A checkpoint id may be used again once
-    its version was pruned, and packs may still have the older entry."""
+    """Returns whether the row of a checkpoint id leads to a later entry. The id may be used again once its version was
+    pruned, and packs may still have the older entry."""
     try:
         return row is not None and layout.leading_number(row) > sequence
     except Corrupt:

@@ -1,8 +1,8 @@
 """Verifies the rows that lead from the ids of an entry to the entry: its request id and its checkpoint id.
 
 A row may lead to a later entry with the same id. Such an entry exists if the older one is so old that nobody has to
-find it: a retry is applied anew on a disk that lacks the first entry of its request, and the checkpoint id of a pruned
-version may be used again while packs still have the version's entry.
+find it: a retry is applied anew on a disk that lacks the first entry of its request (``requestrows.py``), and the
+checkpoint id of a pruned version may be used again while packs still have the version's entry.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
+from stateward_sidecar.store.requestrows import is_older
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.thread import MAIN, Thread
 
@@ -22,8 +23,9 @@ def verify_ids(txn: lmdb.Transaction, thread: Thread, entry: Entry, metadata: En
     """Raises Corrupt unless the rows lead to the entry, or to a later one with the same id."""
     identity, body = thread.identity, metadata.checkpoint
     if metadata.request_hash:
-        row = txn.get(request_key(identity, metadata.request_hash))
-        if row is None or not _is_of_request(txn, thread, entry, metadata, layout.unpack_request(row)[0]):
+        key = request_key(identity, metadata.request_hash)
+        row = txn.get(key)
+        if row is None or not _is_of_request(txn, thread, entry, metadata, key, layout.unpack_request(row)[0]):
             raise Corrupt("the index row of the entry's request id is missing or foreign")
     if entry.header.version and body.checkpoint_id:
         id_hash = identity.hash_id(b"checkpoint", body.branch or MAIN, body.checkpoint_id)
@@ -33,9 +35,12 @@ def verify_ids(txn: lmdb.Transaction, thread: Thread, entry: Entry, metadata: En
 
 
 def _is_of_request(
-    txn: lmdb.Transaction, thread: Thread, entry: Entry, metadata: EntryMetadata, sequence: int
+    txn: lmdb.Transaction, thread: Thread, entry: Entry, metadata: EntryMetadata, key: bytes, sequence: int
 ) -> bool:
-    return sequence == entry.header.sequence or _other(txn, thread, sequence).request_hash == metadata.request_hash
+    mine = entry.header.sequence
+    if sequence <= mine:
+        return sequence == mine
+    return is_older(txn, key, mine) and _other(txn, thread, sequence).request_hash == metadata.request_hash
 
 
 def _is_of_version(

@@ -26,6 +26,7 @@ from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import records
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.requestrows import put_request
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.thread import Draft, write_head
 
@@ -87,7 +88,10 @@ def append(
     head.stored_bytes += stored_bytes
     if request_hash:
         row = request_row or request_key(identity, request_hash)
-        txn.put(row, layout.pack_request(sequence, head.update_time_us // SECOND_US))
+        if is_hidden:  # a backup may have several entries with one id
+            put_request(txn, row, sequence, head.update_time_us)
+        else:
+            txn.put(row, layout.pack_request(sequence, head.update_time_us // SECOND_US))
     if not is_hidden:
         put_feed(txn, identity.number, sequence)
     return Appended(header, head, stored_bytes)
