@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 # Workers of pytest. Tests wait for processes more than they compute: on two cores, five workers keep both busy.
-JOBS ?= 5
+JOBS ?= 4
 HISTORIES ?= 200
 BIN := .venv/bin
 PY := $(BIN)/python

@@ -325,7 +325,7 @@ def test_an_open_port() -> None:
         daemon._flags["listen"] = f"127.0.0.1:{port}"
         daemon.start()
         answer = run("--target", f"127.0.0.1:{port}", "doctor", "--json")
-        assert "no authentication" in " ".join(item["summary"] for item in json.loads(answer.out)["findings"])
+        assert "set --token-file" in " ".join(item["summary"] for item in json.loads(answer.out)["findings"])
 
 
 def test_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
