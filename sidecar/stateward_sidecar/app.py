@@ -450,8 +450,8 @@ def _keep_keys_out_of_dumps() -> None:
 def warnings_of(settings: Settings) -> tuple[str, ...]:
     """Returns warnings about these settings for the operator."""
     found = [
-        f"every user and container that reaches {url} can read, change and delete all threads: set "
-        "--token-file, or use a unix socket, which only its owner and group can open"
+        f"every user and container that reaches {url} can read, change and delete all threads: a port asks "
+        "for no token; set --token-file, or use a unix socket, which only its owner and group can open"
         for url in settings.listen
         if not url.startswith("unix:") and settings.token_file is None
     ]

@@ -325,7 +325,21 @@ def test_an_open_port() -> None:
         daemon._flags["listen"] = f"127.0.0.1:{port}"
         daemon.start()
         answer = run("--target", f"127.0.0.1:{port}", "doctor", "--json")
-        assert "set --token-file" in " ".join(item["summary"] for item in json.loads(answer.out)["findings"])
+        assert "no token" in " ".join(item["summary"] for item in json.loads(answer.out)["findings"])
+
+
+def test_tokens_that_everybody_can_read(tmp_path: Path) -> None:
+    """The doctor sends the token, and says that it is one that others can use."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("t" * 20)
+    tokens.chmod(0o644)
+    with run_daemon(token_file=tokens) as daemon:
+        refused = run("--target", daemon.target, "doctor", "--json")
+        assert "carries no token" in refused.out + refused.err
+        answer = run("--target", daemon.target, "doctor", "--json", STATEWARD_TOKEN_FILE=str(tokens))
+        found = [item for item in json.loads(answer.out)["findings"] if "token file" in item["summary"]]
+        assert [item["verdict"] for item in found] == ["warning"]
+        assert found[0]["advice"] == "Run chmod 600."
 
 
 def test_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

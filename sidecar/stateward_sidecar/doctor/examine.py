@@ -77,7 +77,7 @@ def _repeat(warnings: tuple[str, ...]) -> Iterator[Diagnosis]:
     """Yields the warnings of the start; the advice of each stands behind its last semicolon."""
     for text in warnings:
         said, _, advice = text.rpartition("; ")
-        if said:  # else it is about the key file, which has a diagnosis of its own
+        if not text.startswith("the key file"):  # it has a diagnosis of its own
             yield warning("settings", said, f"{advice[0].upper()}{advice[1:]}.")
 
 
