@@ -122,7 +122,9 @@ class RecordServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteRecords(self, request, context):
-        """Deletes records whose keys begin with a prefix: at most 1,000 in one call, all or none of them.
+        """Deletes records whose keys begin with a prefix: at most 1,000 in one call, all or none of them. The daemon reads first
+        which records there are. A record that is written between this read and the deletion stays, so a call of PutRecords
+        is never deleted in part.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
