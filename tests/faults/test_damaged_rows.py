@@ -29,9 +29,9 @@ def test_the_data_have_rows_of_every_kind(judge: Judge) -> None:
     assert {kind(key) for key in judge.rows} == {*KINDS, *STORE_KINDS}
 
 
-def places(size: int) -> list[int]:
+def places(size: int, step: int = 5) -> list[int]:
     """Bytes that are hit: all sorts of header fields, and ciphertext, and the tag."""
-    return sorted({*range(min(size, 5)), *range(5, min(size, 80), 5), size // 2, size - 1})
+    return sorted({*range(min(size, 5)), *range(5, min(size, 80), step), size // 2, size - 1})
 
 
 @pytest.fixture(params=[1, pytest.param(6, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
@@ -49,8 +49,9 @@ def some(judge: Judge, which: str, count: int = 6) -> list[tuple[bytes, bytes]]:
 @pytest.mark.parametrize("which", KINDS)
 def test_a_flipped_bit_is_found(made: Made, judge: Judge, which: str, many: int) -> None:
     """One bit anywhere in a row: its thread reads right or is CORRUPT by name; what is felt, Verify finds."""
-    for key, value in some(judge, which, many):
-        for place in places(len(value)):
+    for number, (key, value) in enumerate(some(judge, which, many)):
+        # Rows of a kind have one layout, so the quick run looks less closely at the second one.
+        for place in places(len(value), 25 if number and many == 1 else 5):
             changed = bytearray(value)
             changed[place] ^= 1 << (place * 5 + 1) % 8
             judged = judge.judge(victims(made, key, value), {key: bytes(changed)})
