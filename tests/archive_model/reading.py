@@ -76,7 +76,7 @@ class Reading(Looking):
 
         A sidecar that holds the thread may show what it has, unless it must know that it was replaced.
         """
-        key, era = self.key_of(sidecar, name), self.era
+        key, era, call = self.key_of(sidecar, name), self.era, self.turns.current
         held, must_know = sidecar.holds(name), self.must_know(sidecar, key)
         head, seen, stops = self.truth.head(key), len(self.truth.log[key]), self.turns.stops
 
@@ -89,6 +89,10 @@ class Reading(Looking):
                 assert head is None or not is_quiet or was_held, "a thread that is archived was not found"
                 return
             if was_held or self.may_show_own(sidecar, name, key) or head is None or era != self.era:
+                return
+            # A bucket that has just been away is not asked for a moment. What was this disk's own is used until then.
+            hold = sidecar.hold_of(name)
+            if hold is not None and not hold.is_verified and call is not None and (call.op.was_away or call.op.struck):
                 return
             tips = [sent.head for sent in self.truth.heads_since(self.key_of(sidecar, name), seen)]
             lines = [self.truth.line(bytes(tip.tip_digest)) for tip in tips if tip.tip_sequence and not tip.deleted]
