@@ -188,6 +188,7 @@ def _make_parts(
         delivery.deliver(writes)
         feed.on_commit()
 
+    tokens = Tokens(settings.token_file) if settings.token_file is not None else None  # nothing is made if that fails
     key = _load_key(settings)
     bucket = _open_bucket(settings)
     opening = _begin_archive(bucket, settings) if bucket is not None else None
@@ -264,7 +265,7 @@ def _make_parts(
     server = Server(
         {next(iter(module.DESCRIPTOR.services_by_name.values())): service for module, service in services.items()},
         settings.max_state_bytes, holding.gate, room, turns, measures.calls if measures is not None else None,
-        Tokens(settings.token_file) if settings.token_file is not None else None,
+        tokens,
     )  # fmt: skip
     metrics = None
     if measures is not None and settings.metrics is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,18 +14,6 @@ from stateward.v1.thread_pb2 import ACCESS_OWNED
 from stateward_sidecar.archive.fetch import Fetcher
 
 NONE: tuple[Fault, ...] = ()
-
-
-@pytest.fixture
-def history() -> Iterator[Rules]:
-    """Thread `a` with two versions, all archived by the first sidecar; its end is checked like every other."""
-    made = Rules()
-    try:
-        made.first_steps(size=10, archived=True)
-        yield made
-        made.teardown()
-    finally:
-        small.restore()
 
 
 def save(

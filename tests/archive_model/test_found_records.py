@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
 from tests.archive_model import small
 from tests.archive_model.faults import DIES_BEFORE, HELD, Fault
 from tests.archive_model.test_archive_model import Rules
 
 NONE: tuple[Fault, ...] = ()
-
-
-@pytest.fixture
-def history() -> Iterator[Rules]:
-    """Thread `a` with two archived versions."""
-    made = Rules()
-    try:
-        made.first_steps(size=10, archived=True)
-        yield made
-        made.teardown()
-    finally:
-        small.restore()
 
 
 def test_packs_without_versions_are_not_older_than_all_versions(history: Rules) -> None:

@@ -337,9 +337,10 @@ def test_tokens_that_everybody_can_read(tmp_path: Path) -> None:
         refused = run("--target", daemon.target, "doctor", "--json")
         assert "carries no token" in refused.out + refused.err
         answer = run("--target", daemon.target, "doctor", "--json", STATEWARD_TOKEN_FILE=str(tokens))
-        found = [item for item in json.loads(answer.out)["findings"] if "token file" in item["summary"]]
+        found = [item for item in json.loads(answer.out)["findings"] if item["check"] == "tokens"]
         assert [item["verdict"] for item in found] == ["warning"]
-        assert found[0]["advice"] == "Run chmod 600."
+        assert "mode 0644" in found[0]["summary"]
+        assert "chmod 600" in found[0]["advice"]
 
 
 def test_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

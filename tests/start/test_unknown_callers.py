@@ -100,6 +100,12 @@ def test_the_command_sends_the_token(daemon: Daemon, tokens: Path) -> None:
     assert done.stderr.count("\n") == 1
     done = subprocess.run(command, env={**plain, "STATEWARD_TOKEN_FILE": str(tokens)}, capture_output=True, check=False)
     assert done.returncode == 0
+    for path in ("/nowhere", os.devnull):
+        wrong = {**plain, "STATEWARD_TOKEN_FILE": path}
+        done = subprocess.run(command, env=wrong, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert done.stderr.startswith("stateward: STATEWARD_TOKEN_FILE: ")
+        assert done.stderr.count("\n") == 1
 
 
 def test_tokens_change_while_it_runs(daemon: Daemon, tokens: Path) -> None:
@@ -144,6 +150,17 @@ def test_a_wrong_token_file_is_one_line(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(RuntimeError, match="token file"), run_daemon(token_file=path):
         pass
+    data, key = tmp_path / "data", tmp_path / "key"
+    command = [sys.executable, "-m", "stateward_sidecar", "--data-dir", str(data), "--key-file", str(key)]
+    command += ["--listen", f"unix:{tmp_path}/s.sock", "--token-file", str(path)]
+    checked = subprocess.run([*command, "--check"], capture_output=True, text=True, check=False)
+    assert checked.returncode == 1
+    assert '"check": "tokens", "verdict": "VERDICT_FAILED"' in checked.stdout
+    started = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert started.returncode == 1
+    assert started.stderr.count("\n") == 1
+    assert not data.exists()  # nothing is made before it is clear that the daemon can start
+    assert not key.exists()
 
 
 def test_the_first_token_of_a_file_is_sent(tmp_path: Path) -> None:
@@ -160,8 +177,11 @@ def test_the_first_token_of_a_file_is_sent(tmp_path: Path) -> None:
     for wrong in ("", "two words", "ü"):
         with pytest.raises(ValueError, match="token"):
             resolve_token(wrong)
-    with pytest.raises(OSError, match="tokens"):
-        resolve_token(None, {"STATEWARD_TOKEN_FILE": str(path)})
+    for text in (None, b"", b"two words\n", b"\xff\xfe"):
+        if text is not None:
+            path.write_bytes(text)
+        with pytest.raises(Unauthenticated, match=r"STATEWARD_TOKEN_FILE.*tokens"):
+            resolve_token(None, {"STATEWARD_TOKEN_FILE": str(path)})
 
 
 def test_a_port_with_tokens_is_not_open_to_every_user(tmp_path: Path, tokens: Path) -> None:

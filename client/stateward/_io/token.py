@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
 from stateward._operations.tracing import trace_metadata
+from stateward.errors import Unauthenticated
 
 VARIABLE = "STATEWARD_TOKEN_FILE"
 _LOOK_S = 1.0
@@ -18,28 +20,36 @@ class Token:
     """A token, given as it is or as a file that may change. Never shown."""
 
     def __init__(self, token: str = "", path: Path | None = None) -> None:
-        """Raises ValueError for a token that cannot be sent, and OSError for a file that cannot be read."""
-        self._path, self._token, self._read_s = path, _checked(token, "token") if path is None else "", 0.0
-        self.value()
+        """Raises ValueError for a token that cannot be sent, and Unauthenticated for a file without one."""
+        self._path, self._read_s = path, monotonic()
+        self._token = token if path is None else _read(path)
+        if not _is_token(self._token):
+            raise ValueError("token holds no token: printable ASCII without spaces is expected")
 
     def value(self) -> str:
         """The token. A file that cannot be read any more keeps the token that it had."""
         now = monotonic()
-        if self._path is not None and (not self._token or now - self._read_s >= _LOOK_S):
+        if self._path is not None and now - self._read_s >= _LOOK_S:
             self._read_s = now
-            try:
-                lines = self._path.read_text().split("\n")
-                self._token = _checked(next((line.strip() for line in lines if line.strip()), ""), str(self._path))
-            except (OSError, ValueError):
-                if not self._token:
-                    raise
+            with suppress(Unauthenticated):
+                self._token = _read(self._path)
         return self._token
 
 
-def _checked(token: str, what: str) -> str:
-    if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise ValueError(f"{what} holds no token: printable ASCII without spaces is expected")
-    return token
+def _read(path: Path) -> str:
+    """Returns the first token in a file. Raises Unauthenticated."""
+    try:
+        found = next((line.strip() for line in path.read_text().split("\n") if line.strip()), "")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise Unauthenticated(f"{VARIABLE}: cannot read {path}: {why}") from None
+    if not _is_token(found):
+        raise Unauthenticated(f"{VARIABLE}: {path} holds no token: printable ASCII without spaces is expected")
+    return found
+
+
+def _is_token(text: str) -> bool:
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 
 def resolve_token(token: str | None, environment: Mapping[str, str] = os.environ) -> Token | None:

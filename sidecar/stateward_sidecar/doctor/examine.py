@@ -10,7 +10,7 @@ from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.doctor.bucket import check_bucket
 from stateward_sidecar.doctor.diagnosis import failed, fine, skipped, warning
 from stateward_sidecar.doctor.disk import check_disk, check_space
-from stateward_sidecar.doctor.files import check_directory, check_key_file
+from stateward_sidecar.doctor.files import check_directory, check_key_file, check_token_file
 from stateward_sidecar.doctor.machine import check_limits, check_memory
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.measures import events
@@ -66,6 +66,7 @@ def examine_machine(settings: Settings, key: str) -> Iterator[Diagnosis]:
     """Yields what concerns disk, files and limits."""
     yield from check_directory(settings.data_dir)
     yield check_key_file(settings.key_file, settings.data_dir, key)
+    yield check_token_file(settings.token_file)
     place = _existing(settings.data_dir)
     yield check_disk(place)
     yield check_space(place)
@@ -77,7 +78,7 @@ def _repeat(warnings: tuple[str, ...]) -> Iterator[Diagnosis]:
     """Yields the warnings of the start; the advice of each stands behind its last semicolon."""
     for text in warnings:
         said, _, advice = text.rpartition("; ")
-        if not text.startswith("the key file"):  # it has a diagnosis of its own
+        if said:  # else it is about a file that has a diagnosis of its own
             yield warning("settings", said, f"{advice[0].upper()}{advice[1:]}.")
 
 

@@ -13,6 +13,7 @@ from stateward_sidecar.errors import StartError
 from stateward_sidecar.storage.engine import DATA_FILE
 from stateward_sidecar.storage.keyfile import find_exposure, fingerprint, read_key_file
 from stateward_sidecar.storage.keystore import KeyStore
+from stateward_sidecar.storage.tokenfile import read_token_file
 from stateward_sidecar.store.store import KEYS_FILE
 
 
@@ -71,3 +72,16 @@ def check_key_file(path: Path, directory: Path, expected: str = "") -> Diagnosis
     if exposed := find_exposure(path):
         return warning("key", exposed, f"Run: chmod 600 {path}", **facts)
     return fine("key", f"{path} holds key {found}; keep a copy of it elsewhere", **facts)
+
+
+def check_token_file(path: Path | None) -> Diagnosis:
+    """Looks at the token file; None = calls need no token."""
+    if path is None:
+        return skipped("tokens", "calls need no token")
+    try:
+        count = len(read_token_file(path))
+    except StartError as error:
+        return failed("tokens", error.message, "Correct it: the next start fails with it.", path=path)
+    if exposed := find_exposure(path, "token file", "A token opens all threads"):
+        return warning("tokens", exposed, f"Run: chmod 600 {path}", path=path)
+    return fine("tokens", f"every call must carry one of the {count} tokens in {path}", path=path)

@@ -5,30 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import grpc.aio
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
 from stateward.v1.writer_service_pb2 import OpenWriter, WriteRequest, WriteResponse, WriterReset
 from stateward_sidecar.errors import WriterAborted
+from stateward_sidecar.service.exchange import Exchange
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.save import SaveWrite
 
 # The most unanswered frames of one stream. The client's next frames wait in gRPC's window.
 FRAMES_MAX = 256
-
-
-class Exchange(Protocol):
-    """Both directions of the stream. At most one task reads and one task writes at a time."""
-
-    async def read(self) -> WriteRequest | None:
-        """Returns the next message; None after the last one."""
-        ...
-
-    async def write(self, answer: WriteResponse) -> None:
-        """Sends a message."""
-        ...
 
 
 @dataclass(slots=True)
@@ -66,7 +55,7 @@ class Stream:
 
     place: OpenWriter
     token: int
-    exchange: Exchange
+    exchange: Exchange[WriteRequest, WriteResponse]
     context: grpc.aio.ServicerContext
     taken: asyncio.Queue[Frame | None] = field(default_factory=asyncio.Queue)
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FRAMES_MAX))

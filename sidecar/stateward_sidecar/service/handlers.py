@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, closing, nullcontext
-from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -24,6 +23,7 @@ from google.protobuf.message_factory import GetMessageClass
 from stateward_sidecar import spans
 from stateward_sidecar.measures import CallMeasures
 from stateward_sidecar.service.budget import Reserved, Share
+from stateward_sidecar.service.exchange import Exchange
 from stateward_sidecar.service.gate import GOES_ON
 from stateward_sidecar.service.measuring import logged, measured, traced
 from stateward_sidecar.service.method import ASIDE_BYTES, RECEIVING_SHARE, TIGHT_MESSAGES, Method
@@ -95,19 +95,13 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
 async def _to_its_end(work: Awaitable[T], share: Share, room: Room) -> T:
     """Works on a large request to its end, even if its caller leaves, because the work cannot be stopped."""
     working = asyncio.ensure_future(work)
-    working.add_done_callback(lambda _: _give_back(share, room))
+    working.add_done_callback(lambda _: room.give_back(share))
     working.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may have left
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
         working.add_done_callback(_drop)
         raise
-
-
-def _give_back(share: Share, room: Room) -> None:
-    freed_bytes = share.size_bytes
-    share.close()
-    room.tidy(freed_bytes)
 
 
 def _drop(made: asyncio.Future[Any]) -> None:
@@ -157,43 +151,13 @@ def _streaming(verb: Callable[..., AsyncIterator[Message]], method: Method) -> C
     return handle
 
 
-class Exchange:
-    """Both directions of a call. At most one task reads and one task writes at a time."""
-
-    def __init__(self, method: Method, context: grpc.aio.ServicerContext) -> None:
-        self._method = method
-        self._context = context
-        self._share: Share | None = None
-
-    async def read(self) -> Message | None:
-        """Returns the next message; None after the last one. A large one keeps its share until the next ``read``."""
-        self.close()
-        request, self._share = await self._method.read(self._context)
-        return request
-
-    def close(self) -> None:
-        """Gives the memory of the last message back."""
-        if self._share is not None:
-            self._share.close()
-            self._share = None
-
-    def keep(self) -> Callable[[], None] | None:
-        """Hands over the memory of the last message. Returns what gives it back; None = the message is small."""
-        share, self._share = self._share, None
-        return partial(_give_back, share, self._method.room) if share is not None else None
-
-    async def write(self, answer: Message) -> None:
-        """Sends a message."""
-        await self._context.write(answer)
-
-
 def _exchanging(verb: Callable[..., Awaitable[None]], method: Method) -> Callable[..., Any]:
     async def handle(_: object, context: grpc.aio.ServicerContext) -> None:
         try:
             method.identify(context)
             with method.door:
                 try:
-                    with closing(Exchange(method, context)) as exchange:
+                    with closing(Exchange[Message, Message](method, context)) as exchange:
                         await verb(exchange, context)
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, error, method.name)

@@ -9,7 +9,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from stateward_sidecar.service.budget import Budget
+from stateward_sidecar.service.budget import Budget, Share
 
 MIB = 1 << 20
 # Memory of the interpreter with all modules, gRPC, LMDB, and the many small objects that are not counted.
@@ -63,6 +63,12 @@ class Room:
                 loop.call_soon_threadsafe(give_back)
 
         return end
+
+    def give_back(self, share: Share) -> None:
+        """Closes the share of a large request whose work has ended, and returns its memory to the system."""
+        freed_bytes = share.size_bytes
+        share.close()
+        self.tidy(freed_bytes)
 
     def tidy(self, freed_bytes: int) -> None:
         """Returns freed memory to the system after something large. The C library alone would do that later."""

@@ -91,8 +91,8 @@ class Server:
             raise StartError(f"--listen {url}: this is not an address; give unix:///path or host:port")
         if host not in LOOPBACK:
             raise StartError(
-                f"--listen {url}: an address that is not loopback needs TLS and tokens, which this version does not "
-                "have; use a unix socket or 127.0.0.1"
+                f"--listen {url}: an address that is not loopback needs TLS, which this version does not have; use a "
+                "unix socket or 127.0.0.1"
             )
         try:
             bound = self._server.add_insecure_port(url)

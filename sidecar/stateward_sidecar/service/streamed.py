@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic, perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import grpc.aio
 from google.protobuf.message import Message
@@ -25,6 +25,8 @@ from stateward_sidecar import spans
 from stateward_sidecar.errors import DeadlineExceeded, InvalidField, ShuttingDown
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.service.crowd import Crowd, Held
+from stateward_sidecar.service.exchange import Exchange as StreamExchange
 from stateward_sidecar.service.method import message_bytes
 from stateward_sidecar.service.status import foreseen, to_status
 from stateward_sidecar.service.turns import Turns, flow_of
@@ -32,21 +34,7 @@ from stateward_sidecar.telemetry import log
 
 CALLS_MAX = 256
 """The most calls of a message, the most answers of one, and the most unanswered calls of a stream that still reads."""
-ALL_CALLS_MAX = 4096
-"""The most unanswered calls of all streams. Beyond it, each stream may have one."""
-
-
-class Exchange(Protocol):
-    """Both directions of the stream. At most one task reads and one task writes at a time."""
-
-    async def read(self) -> RunCallsRequest | None:
-        """Returns the next message; None after the last one."""
-
-    def keep(self) -> Callable[[], None] | None:
-        """Hands over the memory of the last message. Returns what gives it back; None = the message is small."""
-
-    async def write(self, answer: RunCallsResponse) -> None:
-        """Sends a message."""
+Exchange = StreamExchange[RunCallsRequest, RunCallsResponse]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +43,8 @@ class Verb:
 
     service: str
     name: str
-    run: Callable[[Any, Any], Awaitable[Message]]
+    run: Callable[[Any, Any], Awaitable[Message]] | None
+    """None = this daemon does not know the method."""
 
     @property
     def path(self) -> str:
@@ -66,6 +55,9 @@ class Verb:
     def full_name(self) -> str:
         """The name of the method in the log, as for a call by itself."""
         return f"stateward.v1.{self.service}.{self.name}"
+
+
+UNKNOWN = Verb("CallService", "RunCalls", None)
 
 
 class Deadline:
@@ -81,66 +73,6 @@ class Deadline:
         return None if self._until_s is None else max(self._until_s - monotonic(), 0.0)
 
 
-class _Held:
-    """The memory of a message: until all its calls have been begun, and their work has ended."""
-
-    __slots__ = ("_give_back", "_holders")
-
-    def __init__(self, give_back: Callable[[], None] | None) -> None:
-        self._give_back, self._holders = give_back, 1
-
-    def hold(self) -> None:
-        """Something more needs the message."""
-        self._holders += 1
-
-    def let_go(self, *_: object) -> None:
-        """Something needs it no longer. Ignores its arguments, so that it can be a callback."""
-        self._holders -= 1
-        if not self._holders and self._give_back is not None:
-            self._give_back()
-
-    async def to_its_end(self, work: Awaitable[Message]) -> Message:
-        """Works on a call of a large message to its end, even if its caller leaves, because the work cannot be
-        stopped."""
-        if self._give_back is None:
-            return await work
-        working = asyncio.ensure_future(work)
-        self.hold()
-        working.add_done_callback(self.let_go)
-        working.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may have left
-        return await asyncio.shield(working)
-
-
-class _Crowd:
-    """The unanswered calls of all streams, which are bounded together."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._waiting: dict[_Stream, None] = {}
-
-    def has_place(self) -> bool:
-        """Whether a stream that has unanswered calls may begin another one."""
-        return self._count < ALL_CALLS_MAX
-
-    def enter(self) -> None:
-        """A call begins."""
-        self._count += 1
-
-    def leave(self, calls: int) -> None:
-        """Calls have been answered, or their stream is over. Wakes the streams that have waited longest."""
-        self._count -= calls
-        for stream in list(self._waiting)[: max(ALL_CALLS_MAX - self._count, 0)]:
-            stream.wake()
-
-    def wait(self, stream: _Stream) -> None:
-        """A stream begins to wait, behind the others."""
-        self._waiting[stream] = None
-
-    def go(self, stream: _Stream) -> None:
-        """A stream no longer waits."""
-        self._waiting.pop(stream, None)
-
-
 class CallService:
     """Runs calls that come on streams."""
 
@@ -148,7 +80,7 @@ class CallService:
         """``verbs``: by the field of StreamedCall that has their request."""
         self._calls, self._turns, self._verbs = calls, turns, verbs
         self._reading: set[asyncio.Task[None]] = set()
-        self._crowd = _Crowd()
+        self._crowd = Crowd()
         self._is_stopping = False
 
     def close(self) -> None:
@@ -178,9 +110,7 @@ class CallService:
 class _Stream:
     """The state of a stream."""
 
-    def __init__(
-        self, calls: Calls, turns: Turns, verbs: Mapping[str, Verb], exchange: Exchange, crowd: _Crowd
-    ) -> None:
+    def __init__(self, calls: Calls, turns: Turns, verbs: Mapping[str, Verb], exchange: Exchange, crowd: Crowd) -> None:
         self._calls, self._turns, self._verbs, self._exchange, self._crowd = calls, turns, verbs, exchange, crowd
         self._running: set[asyncio.Task[None]] = set()
         self._last_number = 0
@@ -195,7 +125,7 @@ class _Stream:
         """Takes messages until the client ends the stream, and begins their calls."""
         while (request := await self._exchange.read()) is not None:
             self._check(request)
-            held = _Held(self._exchange.keep())
+            held = Held(self._exchange.keep())
             try:
                 for call in request.calls:
                     while self._unanswered and not self._crowd.has_place():
@@ -246,7 +176,7 @@ class _Stream:
                 raise InvalidField("calls.call", f"{call.call} is not larger than {self._last_number} before it")
             self._last_number = call.call
 
-    def _begin(self, call: StreamedCall, held: _Held, *, is_only: bool) -> None:
+    def _begin(self, call: StreamedCall, held: Held, *, is_only: bool) -> None:
         held.hold()
         self._unanswered += 1
         self._crowd.enter()
@@ -261,16 +191,14 @@ class _Stream:
 
         running.add_done_callback(end)
 
-    async def _run(self, call: StreamedCall, held: _Held, *, is_only: bool) -> None:
+    async def _run(self, call: StreamedCall, held: Held, *, is_only: bool) -> None:
         """Runs a call as if it had come by itself, and sends its answer."""
         began_s = perf_counter()
         end_span: Callable[[str], None] = _ended
         field = call.WhichOneof("request") or ""
-        answer, verb, code = CallAnswer(call=call.call), self._verbs.get(field), "OK"
-        name = verb.name if verb is not None else "RunCalls"
-        full_name = verb.full_name if verb is not None else "stateward.v1.CallService.RunCalls"
+        answer, verb, code = CallAnswer(call=call.call), self._verbs.get(field, UNKNOWN), "OK"
         try:
-            if verb is None:
+            if verb.run is None:
                 raise InvalidField("calls.request", "is required: one request, of a method that this daemon knows")
             request = getattr(call, field)
             spans.call_id.set(request.request_id)
@@ -281,51 +209,44 @@ class _Stream:
             getattr(answer, field).CopyFrom(await self._in_time(verb, request, call, held))
         except asyncio.CancelledError:
             end_span("CANCELLED")
-            self._note(name, full_name, "CANCELLED", began_s)
+            self._note(verb, "CANCELLED", began_s)
             raise
         except Exception as error:  # noqa: BLE001  (the boundary)
-            status, _, details = to_status(foreseen(error, full_name))
+            status, _, details = to_status(foreseen(error, verb.full_name))
             code = status.name
             answer.refused.CopyFrom(Status.FromString(details))
         end_span(code)
-        self._note(name, full_name, code, began_s)
+        self._note(verb, code, began_s)
         await self._send(answer)
 
-    async def _in_time(self, verb: Verb, request: Any, call: StreamedCall, held: _Held) -> Message:
+    async def _in_time(self, verb: Verb, request: Any, call: StreamedCall, held: Held) -> Message:
         """Runs a call until its deadline. Raises DeadlineExceeded, and the errors of the verb."""
-        if not call.HasField("timeout"):
-            return await self._admitted(verb, request, Deadline(None), held)
-        check.check_duration(call.timeout, "calls.timeout")
-        timeout_s = call.timeout.ToMicroseconds() / 1e6
-        task, is_late = asyncio.current_task(), False
-        assert task is not None
-
-        def end() -> None:
-            nonlocal is_late
-            is_late = True
-            task.cancel()
-
-        late = asyncio.get_running_loop().call_later(timeout_s, end)
+        timeout_s = None
+        if call.HasField("timeout"):
+            check.check_duration(call.timeout, "calls.timeout")
+            timeout_s = call.timeout.ToMicroseconds() / 1e6
+        limit = asyncio.timeout(timeout_s)
         try:
-            return await self._admitted(verb, request, Deadline(timeout_s), held)
-        except asyncio.CancelledError:
-            if not is_late or task.uncancel():
+            async with limit:
+                return await self._admitted(verb, request, Deadline(timeout_s), held)
+        except TimeoutError:
+            if not limit.expired():
                 raise
             raise DeadlineExceeded("the deadline passed before the call ended; its outcome is unknown") from None
-        finally:
-            late.cancel()
 
-    async def _admitted(self, verb: Verb, request: Any, deadline: Deadline, held: _Held) -> Message:
+    async def _admitted(self, verb: Verb, request: Any, deadline: Deadline, held: Held) -> Message:
         self._calls.holding.gate.admit(verb.name)
         self._turns.note_arrival()
         await self._turns.wait(flow_of(request, verb.name), is_write=True)
+        assert verb.run is not None
         return await held.to_its_end(verb.run(request, deadline))
 
-    def _note(self, name: str, full_name: str, code: str, began_s: float) -> None:
+    def _note(self, verb: Verb, code: str, began_s: float) -> None:
+        took_s = perf_counter() - began_s
         if self._calls.measures is not None:
-            self._calls.measures.note(name, code, perf_counter() - began_s)
+            self._calls.measures.note(verb.name, code, took_s)
         if log.shows_calls:
-            log.debug("call", method=full_name, code=code, ms=round((perf_counter() - began_s) * 1e3, 3))
+            log.debug("call", method=verb.full_name, code=code, ms=round(took_s * 1e3, 3))
 
     async def _send(self, answer: CallAnswer) -> None:
         """Sends an answer, alone or with others that are there when it is its turn."""

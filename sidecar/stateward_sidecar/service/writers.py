@@ -24,6 +24,7 @@ from stateward.v1.lease_pb2 import Lease
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 from stateward.v1.writer_service_pb2 import (
     OpenWriter,
+    WriteRequest,
     WriteResponse,
     WriterOpened,
     WriterRefused,
@@ -43,7 +44,8 @@ from stateward_sidecar.errors import (
 from stateward_sidecar.measures import events
 from stateward_sidecar.service import check, checkwork
 from stateward_sidecar.service.calls import INLINE_BYTES_MAX, Calls
-from stateward_sidecar.service.frames import Exchange, Frame, Stream, check_turn
+from stateward_sidecar.service.exchange import Exchange
+from stateward_sidecar.service.frames import Frame, Stream, check_turn
 from stateward_sidecar.service.leases import Leasing
 from stateward_sidecar.service.levels import written
 from stateward_sidecar.service.saving import Saving
@@ -79,7 +81,9 @@ class WriterService:
         for taking in self._open:
             taking.cancel()
 
-    async def write(self, exchange: Exchange, context: grpc.aio.ServicerContext) -> None:
+    async def write(
+        self, exchange: Exchange[WriteRequest, WriteResponse], context: grpc.aio.ServicerContext
+    ) -> None:
         first = await exchange.read()
         if first is None or first.WhichOneof("frame") != "open":
             raise InvalidField("open", "is required in the first message")

@@ -58,7 +58,7 @@ def find_exposure(path: Path, what: str = "key file", why: str = "Key and disk t
         who = "its group can change it"
     else:
         return ""
-    return f"the {what} {path} has mode {mode:04o}: {who}. {why}; run chmod 600"
+    return f"the {what} {path} has mode {mode:04o}: {who}. {why}. Run chmod 600"
 
 
 def fingerprint(key: bytes) -> str:

@@ -113,8 +113,8 @@ class Pruner:
     def _resume(self, number: int) -> None:
         with self._context.engine.read() as txn:
             thread = self._threads.head(txn, number)  # a copy waits for long, and pushes no hot thread out of memory
-        if thread is None or not (is_whole(thread) or _is_whole_orphan(thread)):
-            return
+        if thread is None or thread.access == ACCESS_REMOTE or thread.floor_sequence:
+            return  # not ours to change, or without its whole history
         with self._alone.of((thread.identity.namespace, thread.name)):
             now = self.moment(thread.identity.namespace, thread.name)
             if now is not None and now.number == number:
@@ -290,8 +290,3 @@ class Pruner:
 def is_whole(thread: Thread) -> bool:
     """Returns whether this sidecar may prune the thread, and has its whole history on this disk."""
     return thread.access not in (ACCESS_REMOTE, ACCESS_ORPHAN) and not thread.floor_sequence
-
-
-def _is_whole_orphan(thread: Thread) -> bool:
-    """Returns whether an orphan has its whole history on this disk. What was pruned before it was set aside may go."""
-    return thread.access == ACCESS_ORPHAN and not thread.floor_sequence

@@ -118,11 +118,8 @@ class CallStream:
 async def _read(
     owner: weakref.ref[CallStream], stream: Any, waiting: dict[int, asyncio.Future[Any]], settings: Settings
 ) -> None:
-    """Passes answers to those who wait, and the error of the stream to all of them."""
-
-    def fail() -> Exception:
-        return ServerUnavailable("the stream to the daemon ended", code="UNAVAILABLE")
-
+    """Passes answers to those who wait, and the end of the stream to all of them."""
+    broken: grpc.RpcError | None = None
     try:
         while (message := await stream.read()) is not grpc.aio.EOF:
             for answer in message.answers:
@@ -134,17 +131,21 @@ async def _read(
                 else:
                     future.set_result(getattr(answer, kind))
     except grpc.RpcError as failure:
-        found = failure
-
-        def fail() -> Exception:
-            error = explain_written(found, settings)
-            return OlderDaemon() if isinstance(error, FeatureUnavailable) else error
+        broken = failure
     finally:
         if (made := owner()) is not None:
             made.is_open = False
         for future in waiting.values():
             if not future.done():
-                future.set_exception(fail())
+                future.set_exception(_why(broken, settings))
+
+
+def _why(broken: grpc.RpcError | None, settings: Settings) -> Exception:
+    """Returns a new exception for each caller whose stream is over."""
+    if broken is None:
+        return ServerUnavailable("the stream to the daemon ended", code="UNAVAILABLE")
+    error = explain_written(broken, settings)
+    return OlderDaemon() if isinstance(error, FeatureUnavailable) else error
 
 
 def _give_up(answer: asyncio.Future[Any]) -> None:

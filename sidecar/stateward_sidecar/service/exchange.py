@@ -1,0 +1,46 @@
+"""Both directions of a call whose client and daemon send many messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Generic, TypeVar, cast
+
+import grpc.aio
+from google.protobuf.message import Message
+
+from stateward_sidecar.service.budget import Share
+from stateward_sidecar.service.method import Method
+
+Q = TypeVar("Q", bound=Message)
+A = TypeVar("A", bound=Message)
+
+
+class Exchange(Generic[Q, A]):
+    """Takes requests and sends answers. At most one task reads and one task writes at a time."""
+
+    def __init__(self, method: Method, context: grpc.aio.ServicerContext) -> None:
+        self._method = method
+        self._context = context
+        self._share: Share | None = None
+
+    async def read(self) -> Q | None:
+        """Returns the next message; None after the last one. A large one keeps its share until the next ``read``."""
+        self.close()
+        found, self._share = await self._method.read(self._context)
+        return cast(Q | None, found)  # the method has a class of its own
+
+    def close(self) -> None:
+        """Gives the memory of the last message back."""
+        if self._share is not None:
+            self._share.close()
+            self._share = None
+
+    def keep(self) -> Callable[[], None] | None:
+        """Hands over the memory of the last message. Returns what gives it back; None = the message is small."""
+        share, self._share = self._share, None
+        return partial(self._method.room.give_back, share) if share is not None else None
+
+    async def write(self, answer: A) -> None:
+        """Sends a message."""
+        await self._context.write(answer)
