@@ -29,7 +29,12 @@ class HistoryEntry(_Step):
 
     Only the first entry has a `state`; None there means that the state is too large, so hydrate it. `changes` are the
     edits against the parent; the first entry of a history that is read oldest first has none.
+
+    If versions are pruned while the history is read, a later entry may begin anew: it has a state and no changes.
     """
+
+    begins: bool = False
+    """True for the first entry, and for an entry that does not continue the one before it."""
 
     effects: tuple[RecordedEffect, ...] | None = ()
     """The effects of the version, if they were asked for; None = they are too large, so list them."""

@@ -218,8 +218,9 @@ class AsyncThread:
         """Streams `version` (None = the head) and its ancestors back to `from_version`.
 
         Each item is (checkpoint, state, changes). Only the first item has a state; the others have the changes against
-        their parents. `slots` and `logs` choose parts of the state, as in `hydrate`. With `effects`, `item.effects` are
-        the effects of the version.
+        their parents. If versions were pruned meanwhile, an item may begin anew: `item.begins` is True, and the item
+        has a state and no changes. `slots` and `logs` choose parts of the state, as in `hydrate`. With `effects`,
+        `item.effects` are the effects of the version.
         """
         reader = HistoryReader(
             self._ref,

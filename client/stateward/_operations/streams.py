@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
@@ -19,17 +20,26 @@ from stateward._operations.steps import Pause, ThreadRef, version_ref
 from stateward.admin import VerifyProgress
 from stateward.changes import changes_from_proto
 from stateward.effects import RecordedEffect
-from stateward.errors import StatewardError
+from stateward.errors import InvalidField, StatewardError, ThreadNotFound, VersionMismatch, VersionPruned
 from stateward.events import Event, HistoryEntry
 from stateward.models import Checkpoint
 from stateward.state import State
 from stateward.v1 import admin_service_pb2 as admin
 from stateward.v1 import backup_service_pb2 as backup
 from stateward.v1 import blob_service_pb2 as blobs
+from stateward.v1 import checkpoint_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import thread_service_pb2 as threads
 
 T = TypeVar("T")
+
+
+class Recovery(Enum):
+    """How a reader goes on after an error."""
+
+    NONE = "the error stands"
+    OPEN = "open the stream again, with another request"
+    END = "there is nothing more"
 
 
 class Reader(Generic[T]):
@@ -50,6 +60,15 @@ class Reader(Generic[T]):
     def can_resume(self) -> bool:
         """Whether the stream can be opened again without a gap or a duplicate."""
         return True
+
+    def is_done(self) -> bool:
+        """Whether a stream that is opened again would have nothing more."""
+        return False
+
+    def recover(self, error: StatewardError) -> Recovery:
+        """Returns how to go on after an error that trying again does not help against."""
+        del error
+        return Recovery.NONE
 
 
 class ProgressReader(Reader[T]):
@@ -104,7 +123,12 @@ class WatchReader(Reader[Event]):
 
 
 class HistoryReader(Reader[HistoryEntry]):
-    """The versions of a branch."""
+    """The versions of a branch.
+
+    A stream that is opened again continues at the version that was returned last, and checks that it does: another
+    thread of that name, or a line without that version, is an error. If that version was pruned meanwhile, nothing is
+    left that leads from it to the next one. The next entry then shows its whole state.
+    """
 
     def __init__(
         self,
@@ -128,25 +152,65 @@ class HistoryReader(Reader[HistoryEntry]):
         super().__init__("ReadHistory", request)
         self._ref = ref
         self._newest_first = newest_first
-        self._last = 0  # the version that was returned last
-        self._skipping = False
+        self._from_version = from_version
+        self._last: checkpoint_pb2.Checkpoint | None = None  # the version that was returned last
+        self._is_whole = True  # the line up to the last version is still there, as far as is known
+        self._is_first = True  # the next message is the first of its stream
 
     def request(self) -> Any:
-        self._skipping = self._last > 0
+        self._is_first = True
+        last = self._last
+        if last is not None and self._newest_first:
+            self._request.version.version = last.parent_version
+        elif last is not None:
+            self._request.from_version = last.version if self._is_whole else 0
         return super().request()
 
+    def is_done(self) -> bool:
+        last = self._last
+        return last is not None and self._newest_first and last.parent_version < max(self._from_version, 1)
+
+    def recover(self, error: StatewardError) -> Recovery:
+        last = self._last
+        is_left = isinstance(error, InvalidField) and error.field == "from_version"
+        if last is None or self._from_version or not (is_left or isinstance(error, VersionPruned)):
+            return Recovery.NONE
+        if self._newest_first:  # a line ends before the nearest ancestor that was pruned
+            return Recovery.END if self._is_first else Recovery.NONE
+        if self._is_first and not self._is_whole:
+            return Recovery.NONE
+        self._is_whole = False
+        return Recovery.OPEN
+
     def take(self, message: checkpoints.ReadHistoryResponse) -> list[HistoryEntry]:
-        version = message.checkpoint.version
-        if self._skipping:
-            self._skipping = version != self._last
-            return []
-        if self._newest_first and not self._last:
-            self._request.version.version = version  # the head may have moved by the time the stream is opened again
-        self._last = version
-        checkpoint, changes = Checkpoint.from_proto(message.checkpoint), changes_from_proto(message.diff)
-        entry = HistoryEntry(checkpoint, self._state(message), changes)
+        is_first, self._is_first = self._is_first, False
+        found, last = message.checkpoint, self._last
+        begins = last is None
+        if last is not None:
+            if found.uid != last.uid:
+                raise ThreadNotFound(
+                    f"thread {last.thread!r} was deleted while its history was read, and another one has its name"
+                )
+            if not self._newest_first and found.version <= last.version:
+                if found.version == last.version and found.digest != last.digest:
+                    raise self._left(last)
+                return []
+            begins = is_first and not self._newest_first
+            child, parent = (last, found) if self._newest_first else (found, last)
+            if not begins and child.parent_version != parent.version:
+                raise self._left(last)
+        self._last, self._is_whole = found, True
+        checkpoint, changes = Checkpoint.from_proto(found), changes_from_proto(message.diff)
+        entry = HistoryEntry(checkpoint, self._state(message) if begins else None, changes)
+        entry.begins = begins
         entry.effects = None if message.effects_omitted else tuple(map(RecordedEffect.from_proto, message.effects))
         return [entry]
+
+    def _left(self, last: checkpoint_pb2.Checkpoint) -> VersionMismatch:
+        return VersionMismatch(
+            f"branch {self._ref.branch!r} of thread {last.thread!r} no longer comes from version {last.version}: "
+            "its head was moved while its history was read; read it again"
+        )
 
     def _state(self, message: checkpoints.ReadHistoryResponse) -> State | None:
         if not message.HasField("state"):
@@ -220,6 +284,8 @@ class Reading(Generic[T]):
         while not self.ended:
             try:
                 if not self._is_open:
+                    if self._reader.is_done():
+                        break
                     yield Open(self._reader.method, self._reader.request())
                     self._is_open = True
                 message = yield Read()
@@ -227,11 +293,10 @@ class Reading(Generic[T]):
                 self._is_open = False
                 if self.ended:  # closed in the meantime
                     break
-                delay_s = self._retry.delay_after(error) if self._reader.can_resume() else None
-                if delay_s is None:
-                    self.ended = True
-                    raise
-                yield Pause(delay_s)
+                pause = self._after(error)
+                if pause is None:
+                    break
+                yield pause
             except GeneratorExit:
                 # The wait was cancelled or interrupted, and gRPC may have ended the call with it.
                 self._is_open = False
@@ -242,7 +307,28 @@ class Reading(Generic[T]):
                 if message is END:
                     break
                 self._retry.reset()
-                self.ready.extend(self._reader.take(message))
+                self._take(message)
                 return True
         self.ended = True
         return False
+
+    def _take(self, message: Any) -> None:
+        try:
+            self.ready.extend(self._reader.take(message))
+        except StatewardError:
+            self.ended = True
+            raise
+
+    def _after(self, error: StatewardError) -> Pause | None:
+        """Returns the pause before the stream is opened again, or None if it has ended. Raises the error if it
+        stands."""
+        recovery = self._reader.recover(error)
+        if recovery is Recovery.END:
+            return None
+        if recovery is Recovery.OPEN:
+            return Pause(0.0)
+        delay_s = self._retry.delay_after(error) if self._reader.can_resume() else None
+        if delay_s is None:
+            self.ended = True
+            raise error
+        return Pause(delay_s)

@@ -57,8 +57,9 @@ def replay(
         slots: list[str] | None = None if as_json else []
         with looking_at(handle), _on_one_line(thread), handle.history(begin or 0, end, slots=slots) as line:
             if as_json:
-                for at, (checkpoint, state, changes) in enumerate(line):
-                    print_line_of_json(_as_json(checkpoint, None if at else state, changes))
+                for entry in line:
+                    checkpoint, state, changes = entry
+                    print_line_of_json(_as_json(checkpoint, state if entry.begins else None, changes))
                 return
             steps = [checkpoint for checkpoint, _, _ in line]
         walk = _Walk(handle, steps)

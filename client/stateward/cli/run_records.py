@@ -98,15 +98,16 @@ def _steps(thread: Thread, head: State) -> Iterator[Step]:
 
     with thread.history(version=head.version, logs=[MESSAGES_LOG]) as line:
         messages: list[Any] = []
-        for at, (checkpoint, state, changes) in enumerate(line):
-            if not at:
+        for entry in line:
+            checkpoint, state, changes = entry
+            if entry.begins:
                 if checkpoint.parent_version:
                     raise NoRun(f"its versions before {checkpoint.version} were pruned")
                 log = (state or thread.hydrate(checkpoint.version)).logs[MESSAGES_LOG]
                 messages = list(log)
                 if log.first_index:
                     raise NoRun("its messages were trimmed at the start")
-            for change in changes if at else ():
+            for change in () if entry.begins else changes:
                 match change:
                     case EntriesAppended():
                         messages = [*messages, *change.entries]

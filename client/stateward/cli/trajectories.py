@@ -144,10 +144,14 @@ def _earlier(thread: Thread, version: int, name: str) -> dict[int, Any]:
     entries: dict[int, Any] = {}
     following = 0
     with thread.history(version=version, logs=[name]) as line:
-        for at, (checkpoint, state, changes) in enumerate(line):
-            if not at:
+        for entry in line:
+            checkpoint, state, changes = entry
+            if entry.begins:
                 state = state or thread.hydrate(checkpoint.version, logs=[name])
-                entries, following = entries_of(state, name), state.logs[name].next_index
+                entries = entries_of(state, name) | {
+                    place: value for place, value in entries.items() if place < state.logs[name].first_index
+                }
+                following = state.logs[name].next_index
                 continue
             for change in changes:
                 match change:
