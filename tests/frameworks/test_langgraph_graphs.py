@@ -9,17 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import pytest
 
 from stateward.testing import Daemon, run_daemon
 
 pytest.importorskip("langgraph.graph", reason="the extra langgraph is not installed")
-from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
-from langgraph.types import Command, interrupt
 from tests.frameworks.graphs import build, play
 from tests.processes import running
 
@@ -155,35 +152,3 @@ def test_a_thread_of_somebody_else_is_not_read_as_a_checkpoint(daemon: Daemon) -
         client.thread("other").append("log", 1)
         with pytest.raises(ValueError, match="version 1 of thread 'other' is no checkpoint of LangGraph"):
             saver.get_tuple({"configurable": {"thread_id": "other"}})
-
-
-class Form(TypedDict):
-    """What a person is asked."""
-
-    answers: list[str]
-
-
-def test_a_node_that_asks_twice(daemon: Daemon) -> None:
-    """LangGraph writes one special channel twice in a call then, and the last value counts."""
-    builder = StateGraph(Form)
-    builder.add_node("ask", lambda _: {"answers": [interrupt("name?"), interrupt("age?")]})
-    builder.add_edge(START, "ask")
-    config: Any = {"configurable": {"thread_id": "form"}}
-    with StatewardSaver(daemon.target) as saver:
-        graph: Any = builder.compile(checkpointer=saver)
-        graph.invoke({"answers": []}, config)
-        for answer in ("Ana", "41"):
-            graph.invoke(Command(resume=answer), config)
-        assert graph.get_state(config).values == {"answers": ["Ana", "41"]}
-
-
-def test_a_special_channel_twice_in_one_call(daemon: Daemon) -> None:
-    """The last value counts, also over an earlier call; every other write keeps its place."""
-    config: Any = {"configurable": {"thread_id": "special", "checkpoint_ns": ""}}
-    with StatewardSaver(daemon.target) as saver:
-        made = saver.put(config, empty_checkpoint(), {}, {})
-        saver.put_writes(made, [("__resume__", [1]), ("a", 1), ("__error__", "x"), ("__resume__", [1, 2])], "task")
-        saver.put_writes(made, [("__resume__", [7]), ("__resume__", [8])], "task")
-        found = saver.get_tuple(config)
-    assert found is not None
-    assert found.pending_writes == [("task", "__resume__", [8]), ("task", "__error__", "x"), ("task", "a", 1)]
