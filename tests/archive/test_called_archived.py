@@ -52,7 +52,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 def find_out(sidecar: Twin) -> None:
     """It is fenced, and has a copy of the other line afterwards, under the thread's name."""
     sidecar.archive_all()
-    assert sidecar.orphans() == ["job@1"]
+    assert sidecar.orphans() == ["job@@1"]
     assert sidecar.words() == ["one", "b two", "b three"]
 
 
@@ -82,7 +82,7 @@ def test_a_save_whose_thread_was_taken_right_after_its_commit(pair: Pair) -> Non
     entry = levels.written(request, saved, saved.sequence)
     with pytest.raises(Fenced) as caught:
         asyncio.run(levels.archived(pair.a.store, pair.a.archive, entry, CONTEXT))
-    assert caught.value.metadata["orphan"] == "job@1"
+    assert caught.value.metadata["orphan"] == "job@@1"
     assert caught.value.metadata["owner_id"] == "b"
     assert caught.value.metadata["epoch"] == "2"
     assert caught.value.metadata["common_sequence"] == "1"
@@ -152,12 +152,12 @@ def test_wait_durable_tells_two_entries_of_one_number_apart(pair: Pair) -> None:
     find_out(pair.a)
     with pytest.raises(Fenced) as caught:
         wait(pair.a, mine)
-    assert caught.value.metadata["orphan"] == "job@1"
+    assert caught.value.metadata["orphan"] == "job@@1"
     with pytest.raises(Fenced):
         wait(pair.a, mine, durability=DURABILITY_COMMITTED)
-    assert wait(pair.a, mine, thread="job@1", durability=DURABILITY_COMMITTED).durability == DURABILITY_COMMITTED
+    assert wait(pair.a, mine, thread="job@@1", durability=DURABILITY_COMMITTED).durability == DURABILITY_COMMITTED
     with pytest.raises(Fenced):
-        wait(pair.a, mine, thread="job@1")
+        wait(pair.a, mine, thread="job@@1")
     assert wait(pair.a, mine, digest=b"", uid="").durability == DURABILITY_ARCHIVED
     pair.a.restart()
     with pytest.raises(Fenced):

@@ -37,7 +37,7 @@ def test_a_state_that_was_prepared_on_another_line_is_prepared_anew(pair: Pair) 
     pair.b.put("b three")
     pair.b.archive_all()
     pair.a.take()
-    assert pair.a.orphans() == ["job@1"]
+    assert pair.a.orphans() == ["job@@1"]
     assert pair.a.words() == ["one", "two", "b three"]
     pair.a.write(save.run)
     pair.a.restart()
@@ -262,7 +262,7 @@ def test_a_watch_that_goes_on_from_an_event_that_is_no_history(pair: Pair) -> No
     pair.a.words()
     with pytest.raises(Fenced) as caught:
         watch(pair.a, own)
-    assert caught.value.metadata["orphan"] == "job@1"
+    assert caught.value.metadata["orphan"] == "job@@1"
     assert caught.value.metadata["common_sequence"] == "2"
     for twin in (pair.a, pair.b):
         assert watch(twin, common)[0] == [3, 4]
@@ -298,7 +298,7 @@ def test_the_next_page_of_a_difference_is_of_the_same_line(pair: Pair) -> None:
     request.page_token = first.next_page_token
     with pytest.raises(InvalidField, match="page_token"):
         pair.a.store.reader.diff(request)
-    request.thread = "job@1"
+    request.thread = "job@@1"
     request.page_token = ""
     first = pair.a.store.reader.diff(request)
     request.page_token = first.next_page_token

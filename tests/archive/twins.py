@@ -48,7 +48,7 @@ class Twin(Sidecar):
 
     def orphans(self) -> list[str]:
         """Names of what was set aside."""
-        return sorted(thread.name for thread in self.threads() if "@" in thread.name)
+        return sorted(thread.name for thread in self.threads() if "@@" in thread.name)
 
     def restart(self) -> None:
         """A kill -9, and a start on the same disk."""

@@ -9,7 +9,8 @@ from tests.archive_model.stage import SIDECARS
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 
 WHO = st.integers(0, SIDECARS - 1)
-NAMES = st.sampled_from(("a", "a", "a", "b"))
+ASIDE = "a@1"  # looks like the name of an orphan, and is the name of a thread
+NAMES = st.sampled_from(("a", "a", "a", "a", "b", ASIDE))
 KEYS = st.sampled_from(("fare", "hotel"))
 KEPT = ("a", "a/b", "a/c", "b")  # keys of records
 RECORDS = st.sets(st.sampled_from(KEPT), min_size=1)

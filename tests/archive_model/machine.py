@@ -253,7 +253,7 @@ class Machine(RecordCalls):
         fresh = self.new_sidecar(SIDECARS, "fresh")
         self.sidecars.append(fresh)
         try:
-            for name in ("a", "b", "fork"):
+            for name in ("a", "b", "a@1", "fork"):
                 head = self.truth.head(self.key_of(self.sidecars[0], name) or self.key_of(self.sidecars[1], name))
                 if head is not None:
                     self.check_history(fresh, name, bytes(head.tip_digest), bytes(head.uid))

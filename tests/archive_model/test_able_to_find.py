@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.archive_model import small
+from tests.archive_model.choices import ASIDE
 from tests.archive_model.faults import AWAY, HELD, Fault
 from tests.archive_model.giving import RELEASE
 from tests.archive_model.test_archive_model import Rules
@@ -15,7 +16,7 @@ from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.bucket.memory import MemoryBucket, etag_of
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import effects, recordexpiry, recordputs, recordrows, recordviews, settings
+from stateward_sidecar.store import effects, orphans, recordexpiry, recordputs, recordrows, recordviews, settings
 from stateward_sidecar.store.orphans import Orphans
 from stateward_sidecar.store.sweep import Sweeper
 from stateward_sidecar.store.thread import Draft, rows
@@ -100,6 +101,15 @@ def test_history_that_is_called_lost_is_found(broken: Rules, monkeypatch: pytest
     monkeypatch.setattr(Settler, "_newest_shared", lambda *_: (0, False))
     with pytest.raises(AssertionError, match="calls it lost"):
         two_owners(broken)
+
+
+def test_an_orphan_that_hides_a_thread_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an orphan gets a name that a thread elsewhere has, its machine shows the orphan in the thread's place."""
+    monkeypatch.setattr(orphans, "orphan_name", lambda thread, epoch, _: f"{thread}@{epoch}")
+    broken.save_one(1, ASIDE, "main", 10, conditional=False, archived=True, rests=False, plan=NONE)
+    two_owners(broken)
+    with pytest.raises(AssertionError, match="something else than what is archived"):
+        broken.read(0, ASIDE, "main", NONE)
 
 
 def test_a_forgotten_claim_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:

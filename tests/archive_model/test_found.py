@@ -173,7 +173,7 @@ def test_what_was_set_aside_outlives_the_copy_of_its_thread(history: Rules) -> N
     history.read(0, "a", "main", NONE)
     history.delete_here(0, "a", NONE, now=True)
     history.crash(0)
-    assert [thread.name for thread in history.sidecars[0].threads()] == ["a@1"]
+    assert [thread.name for thread in history.sidecars[0].threads()] == ["a@@1"]
 
 
 def test_a_deletion_does_not_wait_for_what_is_gone(history: Rules) -> None:

@@ -65,6 +65,23 @@ def test_copies_and_orphans_are_marked(first, second, clients):
     assert first("stats", "--json").json["stats"]["archive"]["orphans"] >= 1
 
 
+def test_an_orphan_in_a_backup_is_restored_beside_it(first, clients, tmp_path):
+    """No thread has the name of an orphan, so the restored one has an ending; a second restore makes nothing more."""
+    here, there = (client.thread("t") for client in clients)
+    here.append("l", 1, durability="archived")
+    there.attach(take_over=True)
+    there.append("l", 2, durability="archived")
+    with pytest.raises(Fenced) as caught:
+        write_late(here)
+    orphan = caught.value.orphan
+    assert first("export", orphan, "--versions", "-o", str(tmp_path / "backup.jsonl")).code == 0
+    for _ in range(2):
+        assert first("import", str(tmp_path / "backup.jsonl")).code == 0
+    (restored,) = {each.name for each in clients[0].threads()} - {"t", orphan}
+    assert restored.startswith(f"{orphan}~")
+    assert list(clients[0].thread(restored).hydrate().logs["l"]) == [1, "too late"]
+
+
 def write_late(thread):
     thread.wait_archived(thread.append("l", "too late"))
 

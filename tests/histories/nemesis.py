@@ -219,5 +219,4 @@ def orphans_of(machine: Machine, thread: str) -> list[str]:
     """The names of what a machine set aside of a thread."""
     request = ListThreadsRequest(name_prefix=f"{thread}@", page_size=1000)
     answer = machine.threads.ListThreads(request, timeout=CALL_S, wait_for_ready=True)
-    found = [each.thread for each in answer.threads]
-    return sorted(found)
+    return sorted(each.thread for each in answer.threads if each.orphan.thread == thread)

@@ -56,6 +56,8 @@ def _play(
     machines = _machines(scenario, directory, stack, dice, server)
     fresh = machines.pop() if scenario.archive else None
     threads = [f"t{number}" for number in range(dice.randint(1, THREADS))]
+    if len(threads) > 1 and scenario.machines > 1 and dice.random() < 0.5:
+        threads[-1] = f"{threads[0]}@1"  # looks like the name of an orphan of the first one
     words = Words(seed)
     for machine in machines:
         machine.start()

@@ -90,7 +90,7 @@ def export(
     with a checksum, by which import finds damage. `stateward import --help` lists what differs in a restored thread. If
     an agent writes meanwhile, the export still shows the thread as it was at one moment. Export each namespace
     separately. With an archive, --all exports the threads that this daemon knows; `stateward archive index` makes it
-    know all of them. An orphan is restored as a thread that can be written.
+    know all of them. An orphan is restored as a thread that can be written; its name gets an ending, `~` and 12 digits.
 
     With --trajectories each line is a finished run: thread, uid, agent, version, step, status, status_detail, outcome,
     labels, metrics, create_time, update_time, messages, tool_calls and tools ([{name, calls, errors}]). messages and

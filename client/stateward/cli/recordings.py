@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LINE_BYTES_MAX = 1 << 30
 CHUNK_BYTES = 1 << 20
 THREAD_NAME_BYTES_MAX = 1024
+ORPHANS_NAME = re.compile(r".+@@[0-9]+(\.[0-9]+)?", re.DOTALL)
 ENDINGS = (".gz", ".jsonl", ".ndjson", ".json")
 
 
@@ -148,12 +150,14 @@ def parse(line: Line, path: Path) -> Any:
 def thread_name(prefix: str, run_id: Any, line: int) -> str:
     """Returns a thread name that the daemon accepts.
 
-    Replaces refused characters, cuts long names, and adds a digest to changed names to keep them distinct.
+    Replaces refused characters, cuts long names, and adds a digest to changed names to keep them distinct. Adds it to
+    names that end like the name of an orphan, too: no thread can be made with them.
     """
     given = str(run_id) if isinstance(run_id, (str, int)) and str(run_id) else f"line-{line}"
     name = prefix + given
     allowed = "".join("_" if _is_refused(each) else each for each in name)
-    if allowed == name and len(name.encode()) <= THREAD_NAME_BYTES_MAX:
+    is_orphans = ORPHANS_NAME.fullmatch(name) is not None
+    if allowed == name and len(name.encode()) <= THREAD_NAME_BYTES_MAX and not is_orphans:
         return name if name != "-" else f"line-{line}"
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:12]
     short = allowed.encode()[: THREAD_NAME_BYTES_MAX - 13].decode(errors="ignore")

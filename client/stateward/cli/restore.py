@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateward.cli.exporting import FILE_END, FORMAT, FORMAT_OLD, KIND, MARK
 from stateward.cli.importing import RunInvalid, RunRefused
-from stateward.cli.recordings import CutOff, Line, Recording, parse, read_lines
+from stateward.cli.recordings import CutOff, Line, Recording, parse, read_lines, thread_name
 from stateward.errors import StatewardError, ThreadExists, ThreadNotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -205,8 +205,8 @@ class _Thread:
 
     @property
     def name(self) -> str:
-        """The name of the restored thread."""
-        return self.options.prefix + self.source
+        """The name of the restored thread. An orphan gets another name, because no thread can be made with its own."""
+        return thread_name(self.options.prefix, self.source, 0)
 
     def _look(self) -> bool:
         """Returns whether this import already made the thread. Raises RunRefused if another thread has its name."""

@@ -29,7 +29,8 @@ class CheckpointServiceStub(object):
     """Saves and reads the versions of threads.
 
     Common fields: an empty `namespace` means "default". `thread` has 1 to 1,024 bytes of UTF-8 without control
-    characters; "-" is allowed only if the field's comment says so. An empty `branch` means "main".
+    characters; "-" is allowed only if the field's comment says so. Names that end in "@@" and a number are those of
+    orphans: no call makes a thread with such a name. An empty `branch` means "main".
     """
 
     def __init__(self, channel):
@@ -84,7 +85,8 @@ class CheckpointServiceServicer(object):
     """Saves and reads the versions of threads.
 
     Common fields: an empty `namespace` means "default". `thread` has 1 to 1,024 bytes of UTF-8 without control
-    characters; "-" is allowed only if the field's comment says so. An empty `branch` means "main".
+    characters; "-" is allowed only if the field's comment says so. Names that end in "@@" and a number are those of
+    orphans: no call makes a thread with such a name. An empty `branch` means "main".
     """
 
     def Save(self, request, context):
@@ -201,7 +203,8 @@ class CheckpointService(object):
     """Saves and reads the versions of threads.
 
     Common fields: an empty `namespace` means "default". `thread` has 1 to 1,024 bytes of UTF-8 without control
-    characters; "-" is allowed only if the field's comment says so. An empty `branch` means "main".
+    characters; "-" is allowed only if the field's comment says so. Names that end in "@@" and a number are those of
+    orphans: no call makes a thread with such a name. An empty `branch` means "main".
     """
 
     @staticmethod

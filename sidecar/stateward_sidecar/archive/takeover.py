@@ -25,6 +25,7 @@ from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, Fenced, KeyUna
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.context import Claim
 from stateward_sidecar.store.install import CopyGone, continues, entries_here
+from stateward_sidecar.store.orphannames import is_orphans, reserved
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
 from stateward_sidecar.telemetry import log
@@ -47,9 +48,12 @@ class Attacher:
     def own(self, name: Name, *, take_over: bool = False, must_exist: bool = False) -> None:
         """Makes this process the owner of a thread, or claims a name that has no thread.
 
-        Raises NotOwner, Fenced, ArchiveUnavailable, KeyUnavailable, Corrupt, and with ``must_exist`` ThreadNotFound.
+        Raises NotOwner, Fenced, ArchiveUnavailable, KeyUnavailable, Corrupt. Raises ThreadNotFound with ``must_exist``,
+        else InvalidField if only orphans may have the name.
         """
         with self._desk.locks.of(name):
+            if is_orphans(name[1]) and self._local(name) is None:  # the archive has no orphans
+                raise not_found(*name) if must_exist else reserved(name[1])
             for _ in range(ROUNDS):
                 if self._own(name, take_over=take_over, must_exist=must_exist):
                     return
@@ -273,6 +277,8 @@ class Attacher:
         Raises ThreadNotFound if the archive has no such thread, and ArchiveUnavailable, KeyUnavailable, Corrupt.
         """
         with self._desk.locks.of(name):
+            if is_orphans(name[1]) and self._local(name) is None:
+                raise not_found(*name)
             self._know(name)
 
     def _know(self, name: Name) -> None:

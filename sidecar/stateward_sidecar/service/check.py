@@ -42,6 +42,7 @@ from stateward_sidecar.service.checkfacts import (
     check_text,
 )
 from stateward_sidecar.service.checkwork import check_acks, check_conditions, check_effects, check_question, check_token
+from stateward_sidecar.store.orphannames import bare_name
 from stateward_sidecar.store.thread import MAIN
 
 DEFAULT_NAMESPACE = "default"
@@ -73,7 +74,7 @@ def check_place(request: object, *, all_allowed: bool = False, is_known: bool = 
         thread = request.thread  # type: ignore[attr-defined]
         if thread == ALL_THREADS and not all_allowed:
             raise InvalidField("thread", '"-" stands for all threads and is not allowed here')
-        check_name(thread, "thread")
+        check_name(bare_name(thread), "thread")
     if branch := getattr(request, "branch", ""):
         check_name(branch, "branch")
     if (uid := getattr(request, "expected_uid", "")) and not _UID.fullmatch(uid):

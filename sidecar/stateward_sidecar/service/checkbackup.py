@@ -35,6 +35,7 @@ from stateward_sidecar.codec.edits import MAX_MEDIA_TYPE_BYTES, MAX_PREVIEW_BYTE
 from stateward_sidecar.errors import InvalidField, StatewardError
 from stateward_sidecar.service import check, checkfacts, checkrecords, checkwork
 from stateward_sidecar.store.blobwrite import BLOB_BYTES_MAX
+from stateward_sidecar.store.orphannames import bare_name, check_new
 
 NUMBER_MAX = 1 << 62
 MARK_BYTES = 8
@@ -46,6 +47,7 @@ def check_import(begin: ImportBegin) -> None:
     """Checks the first message of an import."""
     try:
         check.check_place(begin)
+        check_new(begin.thread)
         checkwork.need_request_id(begin.request_id)
     except StatewardError as error:
         raise check.in_item(error, "begin") from None
@@ -65,7 +67,7 @@ def _check_thread(thread: BackupThread) -> None:
     check.check_options(thread.options, "options")
     _check_times(thread, "create_time", "update_time", "oldest_time")
     if thread.HasField("forked_from"):
-        check_name(thread.forked_from.thread, "forked_from.thread")
+        check_name(bare_name(thread.forked_from.thread), "forked_from.thread")
         _check_number(thread.forked_from.version, "forked_from.version")
     _check_number(thread.token_floor, "token_floor")
 

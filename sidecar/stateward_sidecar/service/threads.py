@@ -67,6 +67,7 @@ from stateward_sidecar.service.levels import await_archived
 from stateward_sidecar.service.watching import follow
 from stateward_sidecar.store.leases import view_lease
 from stateward_sidecar.store.lines import Written, check_history
+from stateward_sidecar.store.orphannames import check_new
 from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.views import view_thread
 
@@ -132,6 +133,7 @@ class ThreadService:
         if not request.new_thread or request.new_thread == check.ALL_THREADS:
             raise InvalidField("new_thread", 'is required, and must not be "-"')
         check_name(request.new_thread, "new_thread")
+        check_new(request.new_thread, "new_thread")
         if request.HasField("version"):
             check.check_ref(request.version, "version")
         if request.whole and (request.HasField("version") or request.branch):

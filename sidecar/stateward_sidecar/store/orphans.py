@@ -1,9 +1,9 @@
 """Orphans: keep the entries that are not part of the history after another sidecar took the thread over.
 
-One transaction renames the whole copy on this disk to ``<thread>@<epoch>``. No byte of its journal changes, and request
-ids and tags stay with it. The old name then leads nowhere on this disk, and a call for it gets the thread from the
-archive. An orphan can be read and forked. It stays until a person deletes the orphan or the thread. Of its entries,
-only those that were pruned before are cleared (``Pruner.resume``).
+One transaction renames the whole copy on this disk to ``<thread>@@<epoch>`` (``orphannames.py``). No byte of its
+journal changes, and request ids and tags stay with it. The old name then leads nowhere on this disk, and a call for it
+gets the thread from the archive. An orphan can be read and forked. It stays until a person deletes the orphan or the
+thread. Of its entries, only those that were pruned before are cleared (``Pruner.resume``).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import expire_second
+from stateward_sidecar.store.orphannames import orphan_name
 from stateward_sidecar.store.thread import Draft, Thread, rows, write_archive_row, write_head
 from stateward_sidecar.store.threads import Threads
 
@@ -88,10 +89,11 @@ class Orphans:
             return "", tip
         names = draft.identity.namespace_keys.names
         epoch = draft.head.epoch
-        name, attempt = f"{live_name}@{epoch}", 1
-        while txn.get(layout.name_key(names.thread(name))) is not None or (namespace, name) in batch.drafts:
-            attempt += 1
-            name = f"{live_name}@{epoch}.{attempt}"
+
+        def is_taken(name: str) -> bool:
+            return txn.get(layout.name_key(names.thread(name))) is not None or (namespace, name) in batch.drafts
+
+        name = orphan_name(live_name, epoch, is_taken)
         old = draft.identity
         identity = Identity(old.number, old.uid, namespace, name, old.namespace_keys, self._data_key(old))
         head = draft.next_head()

@@ -17,6 +17,7 @@ from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.orphannames import check_new
 from stateward_sidecar.store.thread import (
     UID_BYTES,
     Draft,
@@ -241,8 +242,10 @@ class Threads:
     def begin(self, batch: Batch, namespace: str, name: str) -> Draft:
         """Makes a key and a number for a thread that nobody sees yet.
 
-        Raises NotOwner if there is an archive and the name is not claimed in it.
+        Raises InvalidField if only orphans may have the name, and NotOwner if there is an archive and the name is not
+        claimed in it.
         """
+        check_new(name)
         context, keystore = self._context, self._context.keystore
         uid, data_key, row = os.urandom(UID_BYTES), os.urandom(KEY_BYTES), None
         if context.archive is not None:

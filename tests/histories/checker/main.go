@@ -93,7 +93,7 @@ func rulesOf(history *History, thread string) *Rules {
 		}
 	}
 	for _, finding := range history.Findings {
-		if name, _, _ := strings.Cut(finding.Thread, "@"); name == thread || name == "" && thread == threads(history)[0] {
+		if name, _, _ := strings.Cut(finding.Thread, "@@"); name == thread || name == "" && thread == threads(history)[0] {
 			rules.findings = append(rules.findings, finding)
 		}
 	}
