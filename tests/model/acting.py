@@ -42,7 +42,7 @@ class Acting(Guarding):
         thread.effects.update(dict.fromkeys(written, PlainEffect(data, stays)))
         assert (answer.written, answer.sequence, answer.uid) == (len(written), thread.sequence, thread.uid)
         if written:
-            again = self.call("PutEffects", request)
+            again = self.call("PutEffects", self.restarted(request))
             assert (again.written, again.sequence, again.digest) == (answer.written, answer.sequence, answer.digest)
         self.compare_effects(name)
 
@@ -63,7 +63,7 @@ class Acting(Guarding):
             del thread.effects[place]
         assert (answer.deleted, answer.sequence, answer.uid) == (len(gone), thread.sequence, thread.uid)
         if gone:
-            again = self.call("DeleteEffects", request)
+            again = self.call("DeleteEffects", self.restarted(request))
             assert (again.deleted, again.sequence, again.digest) == (answer.deleted, answer.sequence, answer.digest)
         self.compare_effects(name)
         request.thread = "none"

@@ -59,7 +59,7 @@ class Keeping(Acting):
         assert answer.revision > newest
         assert (answer.written, answer.deleted) == (len(puts) + 1, len(gone))
         assert (answer.sequence, answer.uid) == (thread.sequence, thread.uid)
-        again = self.call("PutRecords", request)
+        again = self.call("PutRecords", self.restarted(request))
         assert (again.revision, again.written, again.digest) == (answer.revision, answer.written, answer.digest)
         self.compare_records(name)
 
@@ -79,7 +79,7 @@ class Keeping(Acting):
             del thread.records[key]
         assert (answer.deleted, answer.has_more, answer.sequence) == (len(gone), False, thread.sequence)
         if gone:
-            assert self.call("DeleteRecords", request).digest == answer.digest
+            assert self.call("DeleteRecords", self.restarted(request)).digest == answer.digest
         self.compare_records(name)
         request.thread = "none"
         with pytest.raises(ThreadNotFound):

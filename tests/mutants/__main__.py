@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("client", "sidecar", "proto", "tests", "examples", "pyproject.toml")
+COPIED = ("client", "sidecar", "proto", "tests", "examples", "docs", "pyproject.toml")
 TIMEOUT_S = 600
 _HEADER = re.compile(r"Promise: (?P<promise>.+)\nTests: (?P<tests>.+)\n")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)

@@ -74,14 +74,15 @@ def read_channels(slots: Mapping[str, state_pb2.Value], logs: Mapping[str, LogPa
     }
     for name, log in logs.items():
         if name.startswith(CHANNEL):
-            found[name[len(CHANNEL) :]] = _read_list(Stored(_LIST_KIND, b"", log.first_index, []), log)
+            found[name[len(CHANNEL) :]] = _extend(Stored(_LIST_KIND, _header(0), log.first_index, []), log)
     return found
 
 
-def _read_list(old: Stored, log: LogPart) -> Stored:
-    """A log with further entries after those of `old`."""
-    pieces, old_ends = [from_value(entry)[1] for entry in log.entries], old.ends or []
-    old_header, header = (_header(len(old_ends)) if old_ends else b""), _header(len(old_ends) + len(pieces))
+def _extend(old: Stored, log: LogPart) -> Stored:
+    """A log with further entries after those of `old`. A list without elements has a header, as every list has."""
+    assert old.ends is not None, "a slot has no entries"
+    pieces, old_ends = [from_value(entry)[1] for entry in log.entries], old.ends
+    old_header, header = _header(len(old_ends)), _header(len(old_ends) + len(pieces))
     shift = len(header) - len(old_header)
     ends = [end + shift for end in old_ends] if shift else list(old_ends)
     start = ends[-1] if ends else len(header)
@@ -101,7 +102,7 @@ def change_channels(
     added = {name: log for name, log in logs.items() if found.get(name[len(CHANNEL) :], _NO_LIST).ends is not None}
     found |= read_channels(slots, {name: log for name, log in logs.items() if name not in added})
     for name, log in added.items():
-        found[name[len(CHANNEL) :]] = _read_list(found[name[len(CHANNEL) :]], log)
+        found[name[len(CHANNEL) :]] = _extend(found[name[len(CHANNEL) :]], log)
     return found
 
 

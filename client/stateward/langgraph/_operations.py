@@ -88,17 +88,18 @@ def get(
         pages = yield from read_pages(request)
     except (ThreadNotFound, VersionNotFound, VersionPruned):
         return None
-    if not (pages.last.checkpoint.checkpoint_id or pages.slots or pages.logs):
-        return None  # what is left where a run was deleted
     return _found(serde, pages, known)
 
 
-def _found(serde: Serializer, pages: Pages, known: Base | None = None) -> Found:
+def _found(serde: Serializer, pages: Pages, known: Base | None = None) -> Found | None:
+    """The checkpoint that was read; None = the empty state that is left where a run was deleted."""
     removed = {*pages.removed_slots, *pages.removed_logs}
     before = known if pages.last.base_version else None
     slots, logs = pages.slots, pages.logs
     channels = change_channels(before.channels, removed, slots, logs) if before else read_channels(slots, logs)
     rest = from_value(slots[REST]) if REST in slots else before.rest if before and REST not in removed else None
+    if rest is None and not (pages.last.checkpoint.checkpoint_id or channels or slots or logs):
+        return None
     return make_found(serde, pages.last.checkpoint, rest, channels, pages.effects)
 
 
@@ -185,8 +186,10 @@ def put_writes(
     task_id: str,
     task_path: str,
 ) -> Operation[None]:
-    """Writes pending writes: (index, channel, serialized value). Those with an index below 0 replace earlier ones."""
-    return put_effects(ref, [to_effect(checkpoint_id, *write, task_id, task_path) for write in writes])
+    """Writes pending writes: (index, channel, serialized value). Those with an index below 0 replace earlier ones, also
+    earlier ones of the same call: LangGraph writes a channel of this kind twice when a node asks twice."""
+    last = {index: (index, channel, value) for index, channel, value in writes}
+    return put_effects(ref, [to_effect(checkpoint_id, *write, task_id, task_path) for write in last.values()])
 
 
 def to_effect(
@@ -266,7 +269,8 @@ def _read_base(ref: ThreadRef, serde: Serializer, checkpoint_id: str) -> Operati
         pages = yield from read_pages(ref.on_branch(checkpoints.HydrateRequest, version=version))
     except (ThreadNotFound, VersionNotFound, VersionPruned):
         return Base()
-    return _found(serde, pages).base
+    found = _found(serde, pages)
+    return Base() if found is None else found.base
 
 
 def _edits(serde: Serializer, base: Base, wanted: Put) -> Edits:

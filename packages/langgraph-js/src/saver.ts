@@ -175,15 +175,18 @@ export class StatewardSaver extends BaseCheckpointSaver {
 
   /**
    * Writes what a task wrote, for the checkpoint that `config` names. A write that is there already stays; those to
-   * special channels, such as errors and interrupts, are replaced.
+   * special channels, such as errors and interrupts, are replaced, also by a later one of the same call.
    */
   async putWrites(config: RunnableConfig, writes: PendingWrite[], taskId: string, taskPath = ""): Promise<void> {
     const { namespace, thread } = this.#place(config);
     const anchor = getCheckpointId(config);
     if (!anchor) throw new Error("the config's `configurable` has no `checkpoint_id`");
+    const last = new Map(writes.map(([channel, value], position) => {
+      const index = WRITES_IDX_MAP[channel] ?? position;
+      return [index, { index, channel, value }];
+    }));
     const made = await Promise.all(
-      writes.map(async ([channel, value], position): Promise<Effect> => {
-        const index = WRITES_IDX_MAP[channel] ?? position;
+      [...last.values()].map(async ({ index, channel, value }): Promise<Effect> => {
         return {
           anchor,
           key: JSON.stringify([taskId, index]),

@@ -1,5 +1,5 @@
 /** Real graphs on a real daemon: the same results as with LangGraph's own saver. */
-import { type CheckpointTuple, MemorySaver } from "@langchain/langgraph";
+import { Annotation, type CheckpointTuple, Command, MemorySaver, START, StateGraph, interrupt } from "@langchain/langgraph";
 
 import { StatewardSaver } from "../src/index.js";
 import { Daemon } from "./daemon.js";
@@ -57,6 +57,16 @@ it("an array is a log: a step that adds an element sends that element, and a cha
     const found: CheckpointTuple = (await saver.getTuple({ configurable: { thread_id: "log" } }))!;
     expect(found.checkpoint.channel_values).toEqual({ a: value });
   }
+});
+
+it("a node that asks twice: LangGraph writes one special channel twice in a call, and the last value counts", async () => {
+  const Form = Annotation.Root({ answers: Annotation<string[]>() });
+  const ask = () => ({ answers: [interrupt("name?"), interrupt("age?")] as string[] });
+  const graph = new StateGraph(Form).addNode("ask", ask).addEdge(START, "ask").compile({ checkpointer: saver });
+  const config = { configurable: { thread_id: "form" } };
+  await graph.invoke({ answers: [] }, config);
+  for (const resume of ["Ana", "41"]) await graph.invoke(new Command({ resume }), config);
+  expect((await graph.getState(config)).values).toEqual({ answers: ["Ana", "41"] });
 });
 
 it("a value that is larger than a message of gRPC comes back whole", async () => {

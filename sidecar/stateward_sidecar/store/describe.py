@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.storage.v1.journal_pb2 import CheckpointBody, EntryHeader
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
@@ -11,12 +9,10 @@ from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.state_pb2 import Value
 from stateward_sidecar.codec.entry import Entry, stored_bytes
-from stateward_sidecar.codec.pieces import encode_pieces
 from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.measures import events
 from stateward_sidecar.store.thread import MAIN, Draft
 
-FINGERPRINT_BYTES = 8
 # Metadata outlives pruning, so it must stay small however many numbers a diff adds to.
 NUMBERS_MAX = 64
 
@@ -144,23 +140,3 @@ def response(
         if header.sequence <= archived_sequence:
             answer.durability = DURABILITY_ARCHIVED
     return answer
-
-
-def fingerprint(request: SaveRequest, *, is_large: bool = False) -> bytes:
-    """Returns a hash of a save request without request id, durability, lease token and guard: 8 bytes.
-
-    The leases are left out because an agent that repeats a save after a restart holds other ones. The request
-    is unchanged afterwards. ``is_large``: encode in pieces, which needs less memory and more time.
-    """
-    request_id, durability, lease_token = request.request_id, request.durability, request.lease_token
-    guard = SaveRequest(guard=request.guard) if request.HasField("guard") else None
-    for name in ("request_id", "durability", "lease_token", "guard"):
-        request.ClearField(name)
-    pieces = encode_pieces(request) if is_large else [request.SerializeToString(deterministic=True)]
-    request.request_id, request.durability, request.lease_token = request_id, durability, lease_token
-    if guard is not None:
-        request.MergeFrom(guard)
-    found = hashlib.blake2b(digest_size=FINGERPRINT_BYTES)
-    for piece in pieces:
-        found.update(piece)
-    return found.digest()

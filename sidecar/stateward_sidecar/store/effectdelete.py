@@ -29,8 +29,7 @@ from stateward_sidecar.store.lines import digest_of
 from stateward_sidecar.store.prune import PLANS_MAX, Pruner
 from stateward_sidecar.store.pruneplan import NEW_ENTRIES_MAX
 from stateward_sidecar.store.ranges import Pruned, Ranges
-from stateward_sidecar.store.requests import find_request, hash_request
-from stateward_sidecar.store.settings import fingerprint
+from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.thread import Draft, Thread, write_row
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.uncleared import read_uncleared, write_uncleared

@@ -8,7 +8,8 @@ A claim is an entry of the journal, durable before its holder calls the tool. If
 UNCERTAIN with a claim of its own. So a tool is never called again by a caller that does not know of the first call, and
 only one caller at a time has to find out whether the tool ran.
 
-Order of checks: request id → ownership and lease → state of the effect.
+Order of checks: request id → ownership → lease → state of the effect. An answer that gives a claim says what is true
+now, so there ownership comes first: another sidecar may have given the claim to somebody else.
 """
 
 from __future__ import annotations
@@ -57,8 +58,7 @@ from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.leases import check_lease, next_token
 from stateward_sidecar.store.lines import digest_of
 from stateward_sidecar.store.opening import describe_creation, opened, settle_options
-from stateward_sidecar.store.requests import find_request, hash_request
-from stateward_sidecar.store.settings import fingerprint
+from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.thread import Draft
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import reached
@@ -99,11 +99,13 @@ class Effects:
         self, txn: lmdb.Transaction, batch: Batch, draft: Draft, request: BeginEffectRequest, asked: _Asked
     ) -> BeginEffectResponse:
         context, identity = self._context, draft.identity
+        draft.check_writable()
         row_key = effect_key(identity, request.anchor, request.key)
         row = find_effect(txn, draft, row_key)
         found = find_request(txn, draft, request.request_id, asked.fingerprint)
-        if found is not None and row is not None and row.sequence == found.header.sequence:
-            return _claimed(txn, draft, row)  # a retry: the answer was lost
+        is_newest = found is not None and row is not None and row.sequence == found.header.sequence
+        if row is not None and is_newest and row.record.holder == request.holder:  # a retry: the answer was lost
+            return _claimed(txn, draft, self._carried_on(txn, batch, draft, row_key, row, request, asked))
         if request.lease_token:
             check_lease(context, draft, request.lease_token)
         now = context.clock.now_us()
@@ -134,6 +136,24 @@ class Effects:
         place = identity.number, row_key
         batch.after_commit.append(lambda: context.terms.begin(place, record.claim_token, record.term_us))
         return _claimed(txn, draft, claimed)
+
+    def _carried_on(
+        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, row_key: bytes, row: EffectRow,
+        request: BeginEffectRequest, asked: _Asked,
+    ) -> EffectRow:  # fmt: skip
+        """Returns the claim that a retry asks for. If its holder has acquired the thread's lease anew since, the claim
+        goes on under that lease: otherwise it would be dead for everybody else while its holder calls the tool."""
+        lease, record = draft.head.lease, row.record
+        is_under_old = 0 < record.lease_token < lease.token
+        if not is_under_old or request.lease_token != lease.token or not lease.HasField("holder"):
+            return row
+        moved = EffectRecord()
+        moved.CopyFrom(record)
+        moved.lease_token = lease.token
+        carried = self._append(txn, batch, draft, row_key, row, moved, None, asked)
+        place = draft.identity.number, row_key
+        batch.after_commit.append(lambda: self._context.terms.begin(place, moved.claim_token, moved.term_us))
+        return carried
 
     def _state(
         self, draft: Draft, row_key: bytes, row: EffectRow | None, request: BeginEffectRequest, now_us: int
@@ -210,6 +230,7 @@ class Effects:
                 if found is not None:
                     record = replay.open_metadata(draft.identity, found).effect
                     return self._put_answer(txn, draft, record.written, found.header.sequence)
+                draft.check_writable()
                 check_lease(self._context, draft, request.lease_token)
                 with whole(batch, draft):
                     written = self.put_all(txn, batch, draft, request.effects, asked)

@@ -50,8 +50,7 @@ from stateward_sidecar.store.recordrows import read_value as read_record
 from stateward_sidecar.store.recordrows import records_after
 from stateward_sidecar.store.recordviews import RecordView, RecordViews
 from stateward_sidecar.store.refs import resolve_or_head
-from stateward_sidecar.store.requests import find_request, hash_request
-from stateward_sidecar.store.settings import fingerprint
+from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.thread import MAIN, Thread, write_head
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import view_branch, view_head

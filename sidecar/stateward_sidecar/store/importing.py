@@ -47,8 +47,7 @@ from stateward_sidecar.store.incoming import IncomingBlobs, IncomingVersions
 from stateward_sidecar.store.ranges import Pruned
 from stateward_sidecar.store.recordentries import ENTRY_VALUES_BYTES
 from stateward_sidecar.store.recordputs import RECORDS_MAX
-from stateward_sidecar.store.requests import find_request, hash_request
-from stateward_sidecar.store.settings import fingerprint
+from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.signals import PENDING_MAX, put_signals
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.views import view_head

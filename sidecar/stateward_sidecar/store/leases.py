@@ -84,6 +84,7 @@ class Leases:
 
         def run(txn: lmdb.Transaction, batch: Batch) -> AcquireLeaseResponse:
             with opened(self._context, self._threads, txn, batch, request.namespace, request.thread) as draft:
+                draft.check_writable()  # also for a retry: another sidecar may have granted the lease since
                 lease = draft.head.lease
                 if lease.HasField("holder"):
                     if lease.request_hash == request_hash:

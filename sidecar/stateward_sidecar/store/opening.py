@@ -24,13 +24,13 @@ from stateward_sidecar.store.threads import Threads
 def opened(
     context: Context, threads: Threads, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str
 ) -> Iterator[Draft]:
-    """Gives the thread's draft, and makes the thread if it is missing. Raises NotOwner if it is a copy or an orphan.
+    """Gives the thread's draft, and makes the thread if it is missing.
 
+    The caller answers a retry, and then calls ``check_writable``: what was written once is answered by whoever has it.
     The first entry of a new thread must describe it: see ``describe_creation``.
     """
     draft = threads.draft(txn, batch, namespace, name)
     if draft is not None:
-        draft.check_writable()
         yield draft
         return
     draft = threads.create(txn, batch, namespace, name)

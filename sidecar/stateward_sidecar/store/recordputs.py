@@ -27,8 +27,7 @@ from stateward_sidecar.store.lines import digest_of
 from stateward_sidecar.store.opening import opened
 from stateward_sidecar.store.recordentries import About, Changed, append_changes, divide
 from stateward_sidecar.store.recordrows import facts_bytes, find_record, is_expired, record_key, value_sequence
-from stateward_sidecar.store.requests import find_request, hash_request
-from stateward_sidecar.store.settings import fingerprint
+from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.thread import Draft
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import reached
@@ -68,6 +67,7 @@ class RecordPuts:
                 if found is not None:
                     body = replay.open_metadata(draft.identity, found).records
                     return _put_answer(txn, draft, body, found.header.sequence)
+                draft.check_writable()
                 check_lease(self._context, draft, request.lease_token)
                 changes = self._changes(txn, draft, request.writes)
                 body = RecordsBody(
@@ -121,11 +121,11 @@ class RecordPuts:
             draft = self._threads.draft(txn, batch, request.namespace, request.thread)
             if draft is None:
                 raise not_found(request.namespace, request.thread)
-            draft.check_writable()
             found = find_request(txn, draft, request.request_id, mark)
             if found is not None:
                 body = replay.open_metadata(draft.identity, found).records
                 return _delete_answer(txn, draft, body, found.header.sequence)
+            draft.check_writable()
             check_lease(self._context, draft, request.lease_token)
             rows = ((key, record_key(draft.identity, key)) for key in revisions)
             found_rows = ((key, row_key, find_record(txn, draft, row_key)) for key, row_key in rows)

@@ -1,8 +1,12 @@
 """Request ids: a retry gets the first answer.
 
-An entry holds a hash of the request id and the fingerprint of the request. A row leads from the keyed hash to the
-entry. A failed check stores nothing. The row lives as long as the entry's metadata: for ever while the version is
-retained. After the version was pruned, the row stays for the thread's last 1,024 entries and at least an hour.
+An entry holds a hash of the request id and the fingerprint of the request. All verbs make the fingerprint with the one
+function of this module, so they agree about what a retry may change. They look for the request id before they look at
+leases, heads and conditions: what was written once is answered again, whatever has changed since.
+
+A row leads from the keyed hash to the entry. A failed check stores nothing. The row lives as long as the entry's
+metadata: for ever while the version is retained. After the version was pruned, the row stays for the thread's last
+1,024 entries and at least an hour.
 
 A copy from the archive may lack entries up to its floor, and their rows. Below the floor a missing row proves nothing.
 So the last 1,024 entries are fetched before a request counts as new.
@@ -11,10 +15,14 @@ So the last 1,024 entries are fetched before a request counts as new.
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 
 import lmdb
+from google.protobuf.message import Message
 
 from stateward_sidecar.codec.entry import Entry
+from stateward_sidecar.codec.pieces import encode_pieces
+from stateward_sidecar.codec.seal import length_prefixed
 from stateward_sidecar.errors import Corrupt, RequestIdReused
 from stateward_sidecar.measures import events
 from stateward_sidecar.store import replay
@@ -22,12 +30,58 @@ from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.thread import Draft, Thread
 
-HASH_BYTES = 8
+HASH_BYTES = FINGERPRINT_BYTES = 8
+MAY_CHANGE = ("request_id", "durability", "lease_token", "guard", "expected_uid", "holder")
+"""The fields that a retry may change, in every request that has them. An agent that was restarted holds other leases,
+is another incarnation, and may know the thread's uid by now. A verb that answers one holder only checks the holder
+itself."""
 
 
 def hash_request(request_id: str) -> bytes:
     """Returns the hash of a request id inside a sealed entry: 8 bytes; empty if there is no id."""
     return hashlib.blake2b(request_id.encode(), digest_size=HASH_BYTES).digest() if request_id else b""
+
+
+def fingerprint(request: Message, *, is_large: bool = False) -> bytes:
+    """Returns a hash of a request without the fields that a retry may change: 8 bytes.
+
+    The request is unchanged afterwards. ``is_large``: encode in pieces, which needs less memory and more time.
+    """
+    begun, plain, messages = _left_out(type(request))
+    # They are taken out for a moment, because a copy of a large state costs as much memory again.
+    kept = [(each, value) for each in plain if (value := getattr(request, each))]
+    for each, _ in kept:
+        request.ClearField(each)
+    apart = None
+    for each in messages:
+        if request.HasField(each):
+            apart = type(request)() if apart is None else apart
+            getattr(apart, each).CopyFrom(getattr(request, each))
+            getattr(apart, each).SetInParent()
+            request.ClearField(each)
+    try:
+        pieces = encode_pieces(request) if is_large else [request.SerializeToString(deterministic=True)]
+    finally:
+        for each, value in kept:
+            setattr(request, each, value)
+        if apart is not None:
+            request.MergeFrom(apart)
+    found = begun.copy()
+    for piece in pieces:
+        found.update(piece)
+    return found.digest()
+
+
+@cache
+def _left_out(kind: type[Message]) -> tuple[hashlib.blake2b, tuple[str, ...], tuple[str, ...]]:
+    """Returns a hash that has the name of a kind of request, and its fields that a retry may change: plain ones, and
+    messages."""
+    known = kind.DESCRIPTOR.fields_by_name
+    fields = [known[name] for name in MAY_CHANGE if name in known]
+    plain = tuple(field.name for field in fields if field.message_type is None)
+    messages = tuple(field.name for field in fields if field.message_type is not None)
+    begun = hashlib.blake2b(length_prefixed(kind.DESCRIPTOR.full_name.encode()), digest_size=FINGERPRINT_BYTES)
+    return begun, plain, messages
 
 
 def request_key(identity: Identity, request_hash: bytes) -> bytes:

@@ -42,18 +42,13 @@ from stateward_sidecar.store.branches import (
 )
 from stateward_sidecar.store.cache import Cache, Facts
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.describe import (
-    describe_main,
-    fingerprint,
-    replay_response,
-    response,
-)
+from stateward_sidecar.store.describe import describe_main, replay_response, response
 from stateward_sidecar.store.effects import Effects, creates
 from stateward_sidecar.store.journal import append, commit_entry, index_expiry, index_options, label_keys
 from stateward_sidecar.store.leases import check_guard, check_lease
 from stateward_sidecar.store.make import Made, VersionMaker
 from stateward_sidecar.store.refs import find_named, names_head, resolve
-from stateward_sidecar.store.requests import find_keyed, request_key
+from stateward_sidecar.store.requests import find_keyed, fingerprint, request_key
 from stateward_sidecar.store.signals import acknowledged, drop_signals
 from stateward_sidecar.store.thread import MAIN, Draft, Thread, write_branch
 from stateward_sidecar.store.threads import Threads, not_found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,7 +15,6 @@ from stateward.storage.v1.journal_pb2 import (
     EntryKind,
     EntryMetadata,
 )
-from stateward.v1.record_service_pb2 import DeleteRecordsRequest, PutRecordsRequest
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_pb2 import Tag, ThreadOptions
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
@@ -32,19 +30,17 @@ from stateward.v1.thread_service_pb2 import (
     UpdateThreadResponse,
 )
 from stateward_sidecar.codec.entry import draft as draft_content
-from stateward_sidecar.codec.seal import length_prefixed
 from stateward_sidecar.errors import ThreadNotFound, VersionMismatch, VersionNotFound
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import append, commit_entry, index_expiry, index_options
 from stateward_sidecar.store.refs import resolve_or_head
-from stateward_sidecar.store.requests import find_request, hash_request
+from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.thread import MAIN, Draft, delete_row, write_row
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import add_archive, view_head
 
-FINGERPRINT_BYTES = 8
 MoveRequest = MoveBranchRequest | DeleteBranchRequest
 ChangeRequest = (
     SetTagRequest | DeleteTagRequest | UpdateThreadRequest | PruneThreadRequest | SendSignalRequest | MoveRequest
@@ -110,20 +106,6 @@ def check_main_version(draft: Draft, request: Message) -> None:
             thread=head.thread, current_version=head.main_version, current_digest=head.main_digest.hex(),
             expected_version=expected,
         )  # fmt: skip
-
-
-def fingerprint(request: Message) -> bytes:
-    """Returns a hash of a request without its id, durability and lease token: 8 bytes."""
-    bare = type(request)()
-    bare.CopyFrom(request)
-    bare.ClearField("request_id")
-    if "durability" in bare.DESCRIPTOR.fields_by_name:
-        bare.ClearField("durability")
-    # An agent that repeats it after a restart has another one.
-    if isinstance(bare, MoveRequest | PruneThreadRequest | PutRecordsRequest | DeleteRecordsRequest):
-        bare.ClearField("lease_token")
-    data = length_prefixed(request.DESCRIPTOR.full_name.encode(), bare.SerializeToString(deterministic=True))
-    return hashlib.blake2b(data, digest_size=FINGERPRINT_BYTES).digest()
 
 
 class Settings:
