@@ -39,16 +39,18 @@ DURABILITY_COMMITTED: Durability
 DURABILITY_ARCHIVED: Durability
 
 class VersionRef(_message.Message):
-    __slots__ = ("version", "checkpoint_id", "tag", "branch")
+    __slots__ = ("version", "checkpoint_id", "tag", "branch", "digest")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     version: int
     checkpoint_id: str
     tag: str
     branch: str
-    def __init__(self, version: _Optional[int] = ..., checkpoint_id: _Optional[str] = ..., tag: _Optional[str] = ..., branch: _Optional[str] = ...) -> None: ...
+    digest: bytes
+    def __init__(self, version: _Optional[int] = ..., checkpoint_id: _Optional[str] = ..., tag: _Optional[str] = ..., branch: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class AttributeValue(_message.Message):
     __slots__ = ("string_value", "int_value", "double_value", "bool_value")

@@ -36,15 +36,17 @@ DIRECTION_OLDEST_FIRST: Direction
 DIRECTION_NEWEST_FIRST: Direction
 
 class LeaseGuard(_message.Message):
-    __slots__ = ("thread", "token")
+    __slots__ = ("thread", "token", "expected_uid")
     THREAD_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     thread: str
     token: int
-    def __init__(self, thread: _Optional[str] = ..., token: _Optional[int] = ...) -> None: ...
+    expected_uid: str
+    def __init__(self, thread: _Optional[str] = ..., token: _Optional[int] = ..., expected_uid: _Optional[str] = ...) -> None: ...
 
 class SaveRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "checkpoint_id", "expected_version", "expected_digest", "parent", "overwrite", "state", "diff", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "effects", "ack_signals", "lease_token", "request_id", "durability", "create", "wait_id", "question", "on_mismatch", "guard", "fork_branch", "attributes")
+    __slots__ = ("namespace", "thread", "branch", "checkpoint_id", "expected_version", "expected_digest", "parent", "overwrite", "state", "diff", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "effects", "ack_signals", "lease_token", "request_id", "durability", "create", "wait_id", "question", "on_mismatch", "guard", "fork_branch", "attributes", "expected_uid")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +97,7 @@ class SaveRequest(_message.Message):
     GUARD_FIELD_NUMBER: _ClassVar[int]
     FORK_BRANCH_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     branch: str
@@ -124,7 +127,8 @@ class SaveRequest(_message.Message):
     guard: LeaseGuard
     fork_branch: str
     attributes: _containers.MessageMap[str, _checkpoint_pb2.AttributeValue]
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_digest: _Optional[bytes] = ..., parent: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., overwrite: bool = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., ack_signals: _Optional[_Iterable[str]] = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., guard: _Optional[_Union[LeaseGuard, _Mapping]] = ..., fork_branch: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ...) -> None: ...
+    expected_uid: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_digest: _Optional[bytes] = ..., parent: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., overwrite: bool = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., ack_signals: _Optional[_Iterable[str]] = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., guard: _Optional[_Union[LeaseGuard, _Mapping]] = ..., fork_branch: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ..., expected_uid: _Optional[str] = ...) -> None: ...
 
 class SaveResponse(_message.Message):
     __slots__ = ("version", "digest", "parent_version", "sequence", "archived_sequence", "durability", "uid", "create_time", "replayed", "stored_bytes", "status", "wait_id", "schema_version", "numbers", "branch", "parent_checkpoint_id")

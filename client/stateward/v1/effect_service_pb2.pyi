@@ -15,7 +15,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class BeginEffectRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "anchor", "key", "name", "sort_key", "holder", "term", "max_age", "retry_failed", "lease_token", "request_id", "create", "durability", "stays")
+    __slots__ = ("namespace", "thread", "anchor", "key", "name", "sort_key", "holder", "term", "max_age", "retry_failed", "lease_token", "request_id", "create", "durability", "stays", "expected_uid")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     ANCHOR_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class BeginEffectRequest(_message.Message):
     CREATE_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     STAYS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     anchor: str
@@ -46,7 +47,8 @@ class BeginEffectRequest(_message.Message):
     create: _thread_pb2.ThreadOptions
     durability: _checkpoint_pb2.Durability
     stays: bool
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., key: _Optional[str] = ..., name: _Optional[str] = ..., sort_key: _Optional[bytes] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., term: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_failed: bool = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., stays: bool = ...) -> None: ...
+    expected_uid: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., key: _Optional[str] = ..., name: _Optional[str] = ..., sort_key: _Optional[bytes] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., term: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_failed: bool = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., stays: bool = ..., expected_uid: _Optional[str] = ...) -> None: ...
 
 class BeginEffectResponse(_message.Message):
     __slots__ = ("state", "claim_token", "effect", "retry_after", "idempotency_key", "durability", "wanted", "uid", "digest")
@@ -71,7 +73,7 @@ class BeginEffectResponse(_message.Message):
     def __init__(self, state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., claim_token: _Optional[int] = ..., effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., retry_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., idempotency_key: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., wanted: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class CompleteEffectRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "anchor", "key", "claim_token", "state", "value", "detail", "lease_token", "durability", "renew")
+    __slots__ = ("namespace", "thread", "anchor", "key", "claim_token", "state", "value", "detail", "lease_token", "durability", "renew", "expected_uid")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     ANCHOR_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +85,7 @@ class CompleteEffectRequest(_message.Message):
     LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     RENEW_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     anchor: str
@@ -94,7 +97,8 @@ class CompleteEffectRequest(_message.Message):
     lease_token: int
     durability: _checkpoint_pb2.Durability
     renew: bool
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., key: _Optional[str] = ..., claim_token: _Optional[int] = ..., state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., value: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., detail: _Optional[str] = ..., lease_token: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., renew: bool = ...) -> None: ...
+    expected_uid: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., key: _Optional[str] = ..., claim_token: _Optional[int] = ..., state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., value: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., detail: _Optional[str] = ..., lease_token: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., renew: bool = ..., expected_uid: _Optional[str] = ...) -> None: ...
 
 class CompleteEffectResponse(_message.Message):
     __slots__ = ("effect", "durability", "archived_sequence", "uid", "digest")
@@ -111,7 +115,7 @@ class CompleteEffectResponse(_message.Message):
     def __init__(self, effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., archived_sequence: _Optional[int] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class PutEffectsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "effects", "request_id", "durability", "create", "lease_token")
+    __slots__ = ("namespace", "thread", "effects", "request_id", "durability", "create", "lease_token", "expected_uid")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +123,7 @@ class PutEffectsRequest(_message.Message):
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     effects: _containers.RepeatedCompositeFieldContainer[_effect_pb2.Effect]
@@ -126,7 +131,8 @@ class PutEffectsRequest(_message.Message):
     durability: _checkpoint_pb2.Durability
     create: _thread_pb2.ThreadOptions
     lease_token: int
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., lease_token: _Optional[int] = ...) -> None: ...
+    expected_uid: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., lease_token: _Optional[int] = ..., expected_uid: _Optional[str] = ...) -> None: ...
 
 class PutEffectsResponse(_message.Message):
     __slots__ = ("written", "sequence", "durability", "archived_sequence", "uid", "digest")
@@ -175,7 +181,7 @@ class ListEffectsResponse(_message.Message):
     def __init__(self, effects: _Optional[_Iterable[_Union[_effect_pb2.RecordedEffect, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class DeleteEffectsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "anchor", "keys", "request_id", "lease_token", "durability", "all")
+    __slots__ = ("namespace", "thread", "anchor", "keys", "request_id", "lease_token", "durability", "all", "expected_uid")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     ANCHOR_FIELD_NUMBER: _ClassVar[int]
@@ -184,6 +190,7 @@ class DeleteEffectsRequest(_message.Message):
     LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     ALL_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     anchor: str
@@ -192,7 +199,8 @@ class DeleteEffectsRequest(_message.Message):
     lease_token: int
     durability: _checkpoint_pb2.Durability
     all: bool
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., lease_token: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., all: bool = ...) -> None: ...
+    expected_uid: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., lease_token: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., all: bool = ..., expected_uid: _Optional[str] = ...) -> None: ...
 
 class DeleteEffectsResponse(_message.Message):
     __slots__ = ("deleted", "sequence", "durability", "archived_sequence", "uid", "digest")

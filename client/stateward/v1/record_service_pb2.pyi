@@ -20,7 +20,7 @@ RECORD_ORDER_KEY: RecordOrder
 RECORD_ORDER_NEWEST: RecordOrder
 
 class PutRecordsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "writes", "request_id", "lease_token", "durability", "create")
+    __slots__ = ("namespace", "thread", "writes", "request_id", "lease_token", "durability", "create", "expected_uid")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     WRITES_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class PutRecordsRequest(_message.Message):
     LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     writes: _containers.RepeatedCompositeFieldContainer[_record_pb2.RecordWrite]
@@ -35,7 +36,8 @@ class PutRecordsRequest(_message.Message):
     lease_token: int
     durability: _checkpoint_pb2.Durability
     create: _thread_pb2.ThreadOptions
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., writes: _Optional[_Iterable[_Union[_record_pb2.RecordWrite, _Mapping]]] = ..., request_id: _Optional[str] = ..., lease_token: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ...) -> None: ...
+    expected_uid: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., writes: _Optional[_Iterable[_Union[_record_pb2.RecordWrite, _Mapping]]] = ..., request_id: _Optional[str] = ..., lease_token: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., expected_uid: _Optional[str] = ...) -> None: ...
 
 class PutRecordsResponse(_message.Message):
     __slots__ = ("revision", "written", "deleted", "sequence", "durability", "archived_sequence", "uid", "digest")
@@ -138,7 +140,7 @@ class ListRecordPrefixesResponse(_message.Message):
     def __init__(self, prefixes: _Optional[_Iterable[_Union[_record_pb2.RecordPrefix, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class DeleteRecordsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "prefix", "all", "request_id", "lease_token", "durability")
+    __slots__ = ("namespace", "thread", "prefix", "all", "request_id", "lease_token", "durability", "expected_uid")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
@@ -146,6 +148,7 @@ class DeleteRecordsRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     prefix: str
@@ -153,7 +156,8 @@ class DeleteRecordsRequest(_message.Message):
     request_id: str
     lease_token: int
     durability: _checkpoint_pb2.Durability
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., prefix: _Optional[str] = ..., all: bool = ..., request_id: _Optional[str] = ..., lease_token: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ...) -> None: ...
+    expected_uid: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., prefix: _Optional[str] = ..., all: bool = ..., request_id: _Optional[str] = ..., lease_token: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., expected_uid: _Optional[str] = ...) -> None: ...
 
 class DeleteRecordsResponse(_message.Message):
     __slots__ = ("deleted", "has_more", "sequence", "durability", "archived_sequence", "uid", "digest")

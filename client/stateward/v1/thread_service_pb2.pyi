@@ -112,7 +112,7 @@ class StatusCount(_message.Message):
     def __init__(self, status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ForkThreadRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "version", "new_thread", "whole", "create", "request_id")
+    __slots__ = ("namespace", "thread", "branch", "version", "new_thread", "whole", "create", "request_id", "expected_uid")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +121,7 @@ class ForkThreadRequest(_message.Message):
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     branch: str
@@ -129,7 +130,8 @@ class ForkThreadRequest(_message.Message):
     whole: bool
     create: _thread_pb2.ThreadOptions
     request_id: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., new_thread: _Optional[str] = ..., whole: bool = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    expected_uid: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., new_thread: _Optional[str] = ..., whole: bool = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., request_id: _Optional[str] = ..., expected_uid: _Optional[str] = ...) -> None: ...
 
 class ForkThreadResponse(_message.Message):
     __slots__ = ("thread",)
@@ -138,7 +140,7 @@ class ForkThreadResponse(_message.Message):
     def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ...) -> None: ...
 
 class PruneThreadRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "versions", "older_than", "keep_latest_per_branch", "expected_version", "expected_uid", "dry_run", "request_id", "move_heads", "lease_token")
+    __slots__ = ("namespace", "thread", "versions", "older_than", "keep_latest_per_branch", "expected_version", "expected_uid", "dry_run", "request_id", "move_heads", "lease_token", "expected_digest")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +152,7 @@ class PruneThreadRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MOVE_HEADS_FIELD_NUMBER: _ClassVar[int]
     LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     versions: VersionList
@@ -161,7 +164,8 @@ class PruneThreadRequest(_message.Message):
     request_id: str
     move_heads: bool
     lease_token: int
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., versions: _Optional[_Union[VersionList, _Mapping]] = ..., older_than: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., keep_latest_per_branch: _Optional[int] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., dry_run: bool = ..., request_id: _Optional[str] = ..., move_heads: bool = ..., lease_token: _Optional[int] = ...) -> None: ...
+    expected_digest: bytes
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., versions: _Optional[_Union[VersionList, _Mapping]] = ..., older_than: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., keep_latest_per_branch: _Optional[int] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., dry_run: bool = ..., request_id: _Optional[str] = ..., move_heads: bool = ..., lease_token: _Optional[int] = ..., expected_digest: _Optional[bytes] = ...) -> None: ...
 
 class VersionList(_message.Message):
     __slots__ = ("versions",)
@@ -182,7 +186,7 @@ class PruneThreadResponse(_message.Message):
     def __init__(self, pruned_versions: _Optional[_Iterable[int]] = ..., retained_versions: _Optional[int] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
 
 class DeleteThreadRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "expected_version", "expected_uid", "allow_missing", "durability", "local_only")
+    __slots__ = ("namespace", "thread", "expected_version", "expected_uid", "allow_missing", "durability", "local_only", "expected_digest")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +194,7 @@ class DeleteThreadRequest(_message.Message):
     ALLOW_MISSING_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     LOCAL_ONLY_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     expected_version: int
@@ -197,7 +202,8 @@ class DeleteThreadRequest(_message.Message):
     allow_missing: bool
     durability: _checkpoint_pb2.Durability
     local_only: bool
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., allow_missing: bool = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., local_only: bool = ...) -> None: ...
+    expected_digest: bytes
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., allow_missing: bool = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., local_only: bool = ..., expected_digest: _Optional[bytes] = ...) -> None: ...
 
 class DeleteThreadResponse(_message.Message):
     __slots__ = ("uid", "forks", "everywhere")
@@ -210,7 +216,7 @@ class DeleteThreadResponse(_message.Message):
     def __init__(self, uid: _Optional[str] = ..., forks: _Optional[int] = ..., everywhere: bool = ...) -> None: ...
 
 class UpdateThreadRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "options", "update_mask", "expected_version", "expected_uid", "request_id")
+    __slots__ = ("namespace", "thread", "options", "update_mask", "expected_version", "expected_uid", "request_id", "expected_digest")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -218,6 +224,7 @@ class UpdateThreadRequest(_message.Message):
     EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     options: _thread_pb2.ThreadOptions
@@ -225,7 +232,8 @@ class UpdateThreadRequest(_message.Message):
     expected_version: int
     expected_uid: str
     request_id: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    expected_digest: bytes
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., request_id: _Optional[str] = ..., expected_digest: _Optional[bytes] = ...) -> None: ...
 
 class UpdateThreadResponse(_message.Message):
     __slots__ = ("thread",)
@@ -234,7 +242,7 @@ class UpdateThreadResponse(_message.Message):
     def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ...) -> None: ...
 
 class SetTagRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "tag", "version", "expected_tagged_version", "expected_uid", "request_id")
+    __slots__ = ("namespace", "thread", "branch", "tag", "version", "expected_tagged_version", "expected_uid", "request_id", "expected_tagged_digest")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +251,7 @@ class SetTagRequest(_message.Message):
     EXPECTED_TAGGED_VERSION_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_TAGGED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     branch: str
@@ -251,7 +260,8 @@ class SetTagRequest(_message.Message):
     expected_tagged_version: int
     expected_uid: str
     request_id: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., tag: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., expected_tagged_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    expected_tagged_digest: bytes
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., tag: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., expected_tagged_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., request_id: _Optional[str] = ..., expected_tagged_digest: _Optional[bytes] = ...) -> None: ...
 
 class SetTagResponse(_message.Message):
     __slots__ = ("tag", "sequence", "archived_sequence")
@@ -288,7 +298,7 @@ class DeleteTagResponse(_message.Message):
     def __init__(self, tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
 
 class MoveBranchRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "version", "expected_version", "expected_uid", "lease_token", "request_id")
+    __slots__ = ("namespace", "thread", "branch", "version", "expected_version", "expected_uid", "lease_token", "request_id", "expected_digest")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
@@ -297,6 +307,7 @@ class MoveBranchRequest(_message.Message):
     EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     branch: str
@@ -305,7 +316,8 @@ class MoveBranchRequest(_message.Message):
     expected_uid: str
     lease_token: int
     request_id: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
+    expected_digest: bytes
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., expected_digest: _Optional[bytes] = ...) -> None: ...
 
 class MoveBranchResponse(_message.Message):
     __slots__ = ("version", "digest", "previous_version", "sequence", "archived_sequence")
@@ -322,7 +334,7 @@ class MoveBranchResponse(_message.Message):
     def __init__(self, version: _Optional[int] = ..., digest: _Optional[bytes] = ..., previous_version: _Optional[int] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
 
 class DeleteBranchRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "expected_version", "expected_uid", "lease_token", "request_id")
+    __slots__ = ("namespace", "thread", "branch", "expected_version", "expected_uid", "lease_token", "request_id", "expected_digest")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
@@ -330,6 +342,7 @@ class DeleteBranchRequest(_message.Message):
     EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     branch: str
@@ -337,7 +350,8 @@ class DeleteBranchRequest(_message.Message):
     expected_uid: str
     lease_token: int
     request_id: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
+    expected_digest: bytes
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., expected_digest: _Optional[bytes] = ...) -> None: ...
 
 class DeleteBranchResponse(_message.Message):
     __slots__ = ("version", "digest", "sequence", "archived_sequence")

@@ -30,8 +30,9 @@ class ThreadServiceStub(object):
 
     An empty `namespace` means "default". `expected_version`: absent = any. Otherwise the call fails with
     VERSION_MISMATCH if the head of branch main is another version; in MoveBranch and DeleteBranch, the head of the named
-    branch. `expected_uid`: empty = any. Otherwise the call fails
-    with THREAD_NOT_FOUND if the thread is another creation. `request_id`: as in SaveRequest; optional here.
+    branch. `expected_digest` goes with it: two versions of the same number may have different histories. `expected_uid`:
+    empty = any. Otherwise the call fails with THREAD_NOT_FOUND if the thread is another creation or does not exist.
+    `request_id`: as in SaveRequest; optional here.
 
     With the feature "archive", the daemon also looks in the archive for a thread that is not on its disk. It answers
     THREAD_NOT_FOUND only after the archive said so in this call. The call fails with ARCHIVE_UNAVAILABLE if the archive
@@ -126,8 +127,9 @@ class ThreadServiceServicer(object):
 
     An empty `namespace` means "default". `expected_version`: absent = any. Otherwise the call fails with
     VERSION_MISMATCH if the head of branch main is another version; in MoveBranch and DeleteBranch, the head of the named
-    branch. `expected_uid`: empty = any. Otherwise the call fails
-    with THREAD_NOT_FOUND if the thread is another creation. `request_id`: as in SaveRequest; optional here.
+    branch. `expected_digest` goes with it: two versions of the same number may have different histories. `expected_uid`:
+    empty = any. Otherwise the call fails with THREAD_NOT_FOUND if the thread is another creation or does not exist.
+    `request_id`: as in SaveRequest; optional here.
 
     With the feature "archive", the daemon also looks in the archive for a thread that is not on its disk. It answers
     THREAD_NOT_FOUND only after the archive said so in this call. The call fails with ARCHIVE_UNAVAILABLE if the archive
@@ -342,8 +344,9 @@ class ThreadService(object):
 
     An empty `namespace` means "default". `expected_version`: absent = any. Otherwise the call fails with
     VERSION_MISMATCH if the head of branch main is another version; in MoveBranch and DeleteBranch, the head of the named
-    branch. `expected_uid`: empty = any. Otherwise the call fails
-    with THREAD_NOT_FOUND if the thread is another creation. `request_id`: as in SaveRequest; optional here.
+    branch. `expected_digest` goes with it: two versions of the same number may have different histories. `expected_uid`:
+    empty = any. Otherwise the call fails with THREAD_NOT_FOUND if the thread is another creation or does not exist.
+    `request_id`: as in SaveRequest; optional here.
 
     With the feature "archive", the daemon also looks in the archive for a thread that is not on its disk. It answers
     THREAD_NOT_FOUND only after the archive said so in this call. The call fails with ARCHIVE_UNAVAILABLE if the archive

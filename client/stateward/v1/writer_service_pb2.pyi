@@ -24,7 +24,7 @@ class WriteRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenWriter, _Mapping]] = ..., save: _Optional[_Union[WriterSave, _Mapping]] = ..., reset: _Optional[_Union[ResetWriter, _Mapping]] = ...) -> None: ...
 
 class OpenWriter(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "holder", "term", "wait", "take_over", "request_id", "create")
+    __slots__ = ("namespace", "thread", "branch", "holder", "term", "wait", "take_over", "request_id", "create", "expected_uid")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,7 @@ class OpenWriter(_message.Message):
     TAKE_OVER_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     branch: str
@@ -43,7 +44,8 @@ class OpenWriter(_message.Message):
     take_over: bool
     request_id: str
     create: _thread_pb2.ThreadOptions
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., term: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., take_over: bool = ..., request_id: _Optional[str] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ...) -> None: ...
+    expected_uid: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., term: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., take_over: bool = ..., request_id: _Optional[str] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., expected_uid: _Optional[str] = ...) -> None: ...
 
 class WriterSave(_message.Message):
     __slots__ = ("frame", "save", "awaited", "traceparent")
@@ -74,16 +76,18 @@ class WriteResponse(_message.Message):
     def __init__(self, opened: _Optional[_Union[WriterOpened, _Mapping]] = ..., saved: _Optional[_Union[WriterSaved, _Mapping]] = ..., refused: _Optional[_Union[WriterRefused, _Mapping]] = ..., reset: _Optional[_Union[WriterReset, _Mapping]] = ...) -> None: ...
 
 class WriterOpened(_message.Message):
-    __slots__ = ("lease", "version", "digest", "last_version")
+    __slots__ = ("lease", "version", "digest", "last_version", "uid")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
     lease: _lease_pb2.Lease
     version: int
     digest: bytes
     last_version: int
-    def __init__(self, lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., last_version: _Optional[int] = ...) -> None: ...
+    uid: str
+    def __init__(self, lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., uid: _Optional[str] = ...) -> None: ...
 
 class WriterSaved(_message.Message):
     __slots__ = ("frame", "save")

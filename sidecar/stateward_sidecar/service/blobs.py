@@ -91,7 +91,8 @@ class BlobService:
     async def _thread(self, begin: BlobBegin, context: grpc.aio.ServicerContext) -> Thread:
         """Returns the thread of the blob. Makes the thread if the request says so."""
         blobs = self._store.blobs
-        await self._calls.holding.hold(begin.namespace, begin.thread, must_exist=not begin.HasField("create"))
+        must_exist = bool(begin.expected_uid) or not begin.HasField("create")
+        await self._calls.holding.hold(begin.namespace, begin.thread, must_exist=must_exist)
         thread = await self._calls.read(blobs.find_thread, begin)
         if thread is None:
             await self._calls.write(blobs.make_thread(begin), context, size_bytes=ENTRY_BYTES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from google.protobuf.duration_pb2 import Duration
@@ -40,6 +39,7 @@ from stateward_sidecar.service.checkfacts import (
     check_facts,
     check_labels,
     check_text,
+    check_uid,
 )
 from stateward_sidecar.service.checkwork import check_acks, check_conditions, check_effects, check_question, check_token
 from stateward_sidecar.store.orphannames import bare_name
@@ -59,7 +59,6 @@ DURABILITIES = frozenset(Durability.values())
 BATCH_MAX = 256
 PRUNE_VERSIONS_MAX = 100_000
 MASK_PATHS = ("labels", "ttl", "retention", "parent_thread", "agent")
-_UID = re.compile(r"[0-9a-f]{32}")
 
 
 def check_place(request: object, *, all_allowed: bool = False, is_known: bool = False) -> None:
@@ -77,11 +76,20 @@ def check_place(request: object, *, all_allowed: bool = False, is_known: bool = 
         check_name(bare_name(thread), "thread")
     if branch := getattr(request, "branch", ""):
         check_name(branch, "branch")
-    if (uid := getattr(request, "expected_uid", "")) and not _UID.fullmatch(uid):
-        raise InvalidField("expected_uid", "is not 32 hex digits")
+    check_uid(getattr(request, "expected_uid", ""), "expected_uid")
     if getattr(request, "expected_version", 0) < 0:
         raise InvalidField("expected_version", f"{request.expected_version} is negative")  # type: ignore[attr-defined]
+    if digest := getattr(request, "expected_digest", b""):
+        check_digest(digest, "expected_digest", request.expected_version, "expected_version")  # type: ignore[attr-defined]
     check_request_id(getattr(request, "request_id", ""))
+
+
+def check_digest(digest: bytes, field: str, version: int, version_field: str) -> None:
+    """Checks a digest that is set, which belongs to a version."""
+    if version <= 0:
+        raise InvalidField(field, f"is allowed only with a positive {version_field}")
+    if len(digest) != DIGEST_BYTES:
+        raise InvalidField(field, f"has {len(digest)} bytes, not {DIGEST_BYTES}")
 
 
 def check_namespace(request: object) -> None:
@@ -111,6 +119,8 @@ def check_ref(ref: VersionRef, field: str, *, zero_allowed: bool = False) -> Non
         check_name(ref.branch, f"{field}.branch")
         if kind != "checkpoint_id":
             raise InvalidField(f"{field}.branch", f"is allowed only with checkpoint_id, not with {kind}")
+    if ref.digest:
+        check_digest(ref.digest, f"{field}.digest", ref.version, "version")
 
 
 def check_save(request: SaveRequest, prefix: str = "", *, is_known: bool = False) -> list[Named]:
@@ -140,8 +150,6 @@ def _check_save(request: SaveRequest, *, is_known: bool) -> list[Named]:
     if request.checkpoint_id:
         check_name(request.checkpoint_id, "checkpoint_id")
     is_expected = request.HasField("expected_version")
-    if request.expected_digest:
-        _check_expectation(request)
     has_parent = request.HasField("parent")
     if has_parent:
         check_ref(request.parent, "parent", zero_allowed=True)
@@ -159,17 +167,9 @@ def check_written(request: WaitDurableRequest) -> None:
     """Checks the fields that identify an entry."""
     if request.sequence < 1:
         raise InvalidField("sequence", f"{request.sequence} is not a sequence; sequences count from 1")
-    if request.uid and not _UID.fullmatch(request.uid):
-        raise InvalidField("uid", "is not 32 hex digits")
+    check_uid(request.uid, "uid")
     if request.digest and len(request.digest) != DIGEST_BYTES:
         raise InvalidField("digest", f"has {len(request.digest)} bytes, not {DIGEST_BYTES}")
-
-
-def _check_expectation(request: SaveRequest) -> None:
-    if not request.HasField("expected_version") or request.expected_version == 0:
-        raise InvalidField("expected_digest", "is allowed only with a positive expected_version")
-    if len(request.expected_digest) != DIGEST_BYTES:
-        raise InvalidField("expected_digest", f"has {len(request.expected_digest)} bytes, not {DIGEST_BYTES}")
 
 
 def _check_content(request: SaveRequest, *, is_based: bool) -> list[Named]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 from stateward.v1.checkpoint_pb2 import AttributeValue
@@ -16,6 +17,7 @@ LABEL_VALUE_BYTES_MAX = 1024
 ATTRIBUTES_MAX = 64
 ATTRIBUTES_BYTES_MAX = 16 << 10
 NUMBER_BYTES = 8
+_UID = re.compile(r"[0-9a-f]{32}")
 
 
 def check_facts(request: SaveRequest) -> None:
@@ -32,6 +34,12 @@ def check_text(text: str, field: str, bytes_max: int) -> None:
     """Checks the length of a text that may be empty."""
     if len(text) * 4 > bytes_max and len(text.encode()) > bytes_max:
         raise InvalidField(field, f"has {len(text.encode())} bytes, more than {bytes_max}")
+
+
+def check_uid(uid: str, field: str) -> None:
+    """Checks a uid, which may be empty."""
+    if uid and not _UID.fullmatch(uid):
+        raise InvalidField(field, "is not 32 hex digits")
 
 
 def check_labels(labels: Mapping[str, str], field: str) -> None:

@@ -72,7 +72,7 @@ class CheckpointService:
 
         if holding.archive is None:
             return await save_now()
-        places = [Place(request.namespace, request.thread, is_archived=is_archived)]
+        places = [Place(request.namespace, request.thread, bool(request.expected_uid), is_archived)]
         if request.HasField("guard"):
             guard = Place(request.namespace, request.guard.thread, must_exist=True)
             refusal = await holding.try_hold(guard)
@@ -96,8 +96,11 @@ class CheckpointService:
         refusals: dict[int, StatewardError] = {}
         for index, item in enumerate(request.saves):
             key = item.namespace, item.thread
-            before = places.get(key, Place(*key, item=_item(index)))
-            places[key] = before._replace(is_archived=before.is_archived or is_archived[index])
+            before = places.get(key, Place(*key, bool(item.expected_uid), item=_item(index)))
+            places[key] = before._replace(
+                is_archived=before.is_archived or is_archived[index],
+                must_exist=before.must_exist or bool(item.expected_uid),
+            )
             if item.HasField("guard"):
                 guard = Place(item.namespace, item.guard.thread, must_exist=True, item=_item(index))
                 refusal = await holding.try_hold(guard)

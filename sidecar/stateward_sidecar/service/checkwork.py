@@ -29,6 +29,7 @@ from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.state_pb2 import Value
 from stateward_sidecar.codec.edits import check_name, check_value
 from stateward_sidecar.errors import InvalidField
+from stateward_sidecar.service.checkfacts import check_uid
 from stateward_sidecar.store.branches import fork_branch
 from stateward_sidecar.store.thread import MAIN
 
@@ -95,6 +96,7 @@ def _check_guard(request: SaveRequest) -> None:
     if request.guard.thread == request.thread:
         raise InvalidField("guard.thread", "is the thread of the save; its own token is lease_token")
     check_token(request.guard.token, "guard.token", required=True)
+    check_uid(request.guard.expected_uid, "guard.expected_uid")
 
 
 def check_inline(value: Value, field: str) -> None:

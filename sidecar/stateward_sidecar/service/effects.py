@@ -45,7 +45,9 @@ class EffectService:
         async def begin() -> BeginEffectResponse:
             return await self._calls.write(self._effects.begin(request), context, size_bytes=ENTRY_BYTES)
 
-        answer = await holding.write(request.namespace, request.thread, begin, is_archived=is_archived)
+        answer = await holding.write(
+            request.namespace, request.thread, begin, must_exist=bool(request.expected_uid), is_archived=is_archived
+        )
         if is_archived and answer.claim_token:
             answer.durability, _ = await holding.archived(written(request, answer, answer.effect.sequence), context)
         answer.wanted = wanted
@@ -85,7 +87,9 @@ class EffectService:
             size = ENTRY_BYTES * len(request.effects) + request.ByteSize()
             return await self._calls.write(self._effects.put(request), context, size_bytes=size)
 
-        answer = await holding.write(request.namespace, request.thread, put, is_archived=is_archived)
+        answer = await holding.write(
+            request.namespace, request.thread, put, must_exist=bool(request.expected_uid), is_archived=is_archived
+        )
         if is_archived:
             answer.durability, answer.archived_sequence = await holding.archived(
                 written(request, answer, answer.sequence), context

@@ -30,6 +30,7 @@ from stateward_sidecar.errors import (
 from stateward_sidecar.service import levels
 from stateward_sidecar.service.check import in_item
 from stateward_sidecar.service.gate import Gate
+from stateward_sidecar.store.expecting import is_other_creation
 from stateward_sidecar.store.lines import Written
 from stateward_sidecar.store.store import Store
 
@@ -128,30 +129,31 @@ class Holding:
                     self._check_place(place)
             try:
                 return await verb()
-            except VersionMismatch as error:
-                name = error.metadata["thread"]
-                if name in confirmed or not _expects_more(error):
-                    raise
-                confirmed.add(name)
-                asked = [place for place in places if place.thread == name and not await self._is_ours_still(place)]
-                if not asked:
-                    raise
-            except (HistoryElsewhere, NotOwner, ThreadNotFound) as error:
+            except (HistoryElsewhere, NotOwner, ThreadNotFound, VersionMismatch) as error:
                 name = error.metadata.get("thread", "")
-                rounds[name] = rounds.get(name, 0) + 1
-                if isinstance(error, HistoryElsewhere):
-                    if rounds[name] == ROUNDS:
-                        raise _unfetched(name) from None
-                    await self._complete(error)
-                    asked = []
-                    continue
-                # The thread was given up, taken or deleted during the call. The next round asks who owns it now.
-                if rounds[name] == ROUNDS or all(place.thread != name for place in places):
+                if _may_be_behind(error) and name not in confirmed:
+                    confirmed.add(name)
+                    asked = [place for place in places if place.thread == name and not await self._is_ours_still(place)]
+                    if asked:
+                        continue
+                if isinstance(error, VersionMismatch) or _may_be_behind(error):
                     raise
-                asked = [
-                    place for place in places
-                    if place.thread == name or archive.holds(place.namespace, place.thread) is None
-                ]  # fmt: skip
+                rounds[name] = rounds.get(name, 0) + 1
+                asked = await self._ask_again(error, places, rounds[name])
+
+    async def _ask_again(self, error: StatewardError, places: Sequence[Place], count: int) -> list[Place]:
+        """Mends what a verb failed for, for the ``count``-th time. Returns the threads to own before it runs again."""
+        archive, name = self.need(), error.metadata.get("thread", "")
+        if isinstance(error, HistoryElsewhere):
+            await self.complete(error, count)
+            return []
+        # The thread was given up, taken or deleted during the call. The next round asks who owns it now.
+        if count == ROUNDS or all(place.thread != name for place in places):
+            raise error
+        return [
+            place for place in places
+            if place.thread == name or archive.holds(place.namespace, place.thread) is None
+        ]  # fmt: skip
 
     async def _is_ours_still(self, place: Place) -> bool:
         name = place.namespace, place.thread
@@ -288,10 +290,13 @@ class Holding:
         return await levels.archived(self._store, self.need(), written, context)
 
 
-def _expects_more(error: VersionMismatch) -> bool:
-    """Whether a caller expects more than this disk has: it may have saved through this sidecar's successor."""
+def _may_be_behind(error: StatewardError) -> bool:
+    """Whether a caller expects what this sidecar's successor may have: a later version, or another creation."""
+    if isinstance(error, ThreadNotFound):
+        return is_other_creation(error)
     facts = error.metadata
-    return int(facts.get("expected_version", 0)) >= int(facts.get("current_version", 0))
+    is_mismatch = isinstance(error, VersionMismatch)
+    return is_mismatch and int(facts.get("expected_version", 0)) >= int(facts.get("current_version", 0))
 
 
 def _unfetched(thread: str) -> ArchiveUnavailable:

@@ -77,15 +77,18 @@ class Leasing:
         async def acquire() -> AcquireLeaseResponse:
             return await self._calls.write(self._leases.acquire(request), context, size_bytes=ENTRY_BYTES)
 
-        return await self._calls.holding.write(request.namespace, request.thread, acquire)
+        return await self._calls.holding.write(
+            request.namespace, request.thread, acquire, must_exist=bool(request.expected_uid)
+        )
 
-    async def release(self, namespace: str, thread: str, token: int) -> bool:
+    async def release(self, request: ReleaseLeaseRequest) -> bool:
         """Gives a lease back. Returns False if it was no longer held."""
-        if await self.is_over(namespace, thread, token):
+        if await self.is_over(request):
             return False
+        namespace, thread = request.namespace, request.thread
 
         async def release() -> bool:
-            write = self._leases.release(namespace, thread, token)
+            write = self._leases.release(request)
             return await self._calls.write(write, None, size_bytes=ENTRY_BYTES, frees_space=True)
 
         released = await self._calls.holding.write(namespace, thread, release, must_exist=True)
@@ -93,20 +96,20 @@ class Leasing:
             freed.set()
         return released
 
-    async def is_over(self, namespace: str, thread: str, token: int) -> bool:
+    async def is_over(self, request: RenewLeaseRequest | ReleaseLeaseRequest) -> bool:
         """Whether this process gave the thread up and its copy says that the lease was given back or taken.
 
         Then the thread is not taken again from its new owner just to learn that.
         """
-        if self._calls.holding.is_held(namespace, thread):
+        if self._calls.holding.is_held(request.namespace, request.thread):
             return False
-        return await self._calls.read(self._is_over, namespace, thread, token)
+        return await self._calls.read(self._is_over, request)
 
-    def _is_over(self, namespace: str, thread: str, token: int) -> bool:
-        store = self._calls.store
+    def _is_over(self, request: RenewLeaseRequest | ReleaseLeaseRequest) -> bool:
+        store, token = self._calls.store, request.token
         with store.context.engine.read() as txn:
-            found = store.threads.find(txn, namespace, thread)
-        if found is None:
+            found = store.threads.find(txn, request.namespace, request.thread)
+        if found is None or request.expected_uid not in ("", found.identity.uid_text):
             return False
         newest = found.head.lease
         return token < newest.token or (token == newest.token and not newest.HasField("holder"))
@@ -133,11 +136,9 @@ class LeaseService:
         checkwork.check_token(request.token, "token", required=True)
 
         async def run() -> RenewLeaseResponse:
-            renew = self._store.leases.renew_by_name
-            lease = await self._calls.read(renew, request.namespace, request.thread, request.token)
-            return RenewLeaseResponse(lease=lease)
+            return RenewLeaseResponse(lease=await self._calls.read(self._store.leases.renew_by_name, request))
 
-        if await self._leasing.is_over(request.namespace, request.thread, request.token):
+        if await self._leasing.is_over(request):
             return await run()  # raises LeaseHeld
         return await self._calls.holding.write(request.namespace, request.thread, run, must_exist=True)
 
@@ -146,6 +147,4 @@ class LeaseService:
     ) -> ReleaseLeaseResponse:
         check.check_place(request)
         checkwork.check_token(request.token, "token", required=True)
-        return ReleaseLeaseResponse(
-            released=await self._leasing.release(request.namespace, request.thread, request.token)
-        )
+        return ReleaseLeaseResponse(released=await self._leasing.release(request))

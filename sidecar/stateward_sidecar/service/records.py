@@ -55,13 +55,13 @@ class RecordService:
             self._mover.consider(request.namespace, request.thread)
             return answer
 
-        must_exist = not makes_records(request)
+        must_exist = not makes_records(request) or bool(request.expected_uid)
         try:
             answer = await holding.write(
                 request.namespace, request.thread, put, must_exist=must_exist, is_archived=is_archived
             )
         except ThreadNotFound:
-            if not must_exist:
+            if not must_exist or request.expected_uid:
                 raise
             return put_nothing(request)
         if is_archived and answer.uid:

@@ -241,6 +241,9 @@ class ThreadService:
             check.check_ref(request.version, "version")
         if request.HasField("expected_tagged_version") and request.expected_tagged_version < 0:
             raise InvalidField("expected_tagged_version", f"{request.expected_tagged_version} is negative")
+        if request.expected_tagged_digest:
+            digest, version = request.expected_tagged_digest, request.expected_tagged_version
+            check.check_digest(digest, "expected_tagged_digest", version, "expected_tagged_version")
 
         async def set_tag() -> SetTagResponse:
             return await self._calls.write(self._store.settings.set_tag(request), context, size_bytes=SMALL_WRITE_BYTES)

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter
+from typing import TypeVar
 
 import grpc.aio
 import lmdb
@@ -21,7 +22,7 @@ from grpc import StatusCode
 
 from stateward.v1.checkpoint_service_pb2 import SaveResponse
 from stateward.v1.lease_pb2 import Lease
-from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
+from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, ReleaseLeaseRequest, RenewLeaseRequest
 from stateward.v1.writer_service_pb2 import (
     OpenWriter,
     WriteRequest,
@@ -39,6 +40,7 @@ from stateward_sidecar.errors import (
     NotOwner,
     ShuttingDown,
     StatewardError,
+    ThreadNotFound,
     VersionMismatch,
 )
 from stateward_sidecar.measures import events
@@ -55,6 +57,7 @@ from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.thread import MAIN
 from stateward_sidecar.telemetry import failures, log, show_request_id
 
+R = TypeVar("R", RenewLeaseRequest, ReleaseLeaseRequest)
 # The name of a frame's span.
 FRAME = "stateward.v1.WriterService/Frame"
 # The wait after the end of a stream. A broken stream first looks like an ended one, until gRPC cancels the call.
@@ -90,9 +93,13 @@ class WriterService:
         place = first.open
         _check_open(place)
         granted = await self._leasing.acquire(_lease_request(place), context)
+        # All that follows is meant for this creation of the thread: the next one may give out the same token.
+        place.expected_uid = granted.uid
         stream = Stream(place, granted.lease.token, exchange, context)
         version, digest, last_version = await self._calls.read(self._find_head, place)
-        opened = WriterOpened(lease=granted.lease, version=version, digest=digest, last_version=last_version)
+        opened = WriterOpened(
+            lease=granted.lease, version=version, digest=digest, last_version=last_version, uid=granted.uid
+        )
         await exchange.write(WriteResponse(opened=opened))
         if self._is_stopping:
             raise ShuttingDown("the daemon is stopping; open the writer again when it is back")
@@ -107,7 +114,8 @@ class WriterService:
             if not taking.cancelled():
                 taking.result()  # raises the error that ended the stream
                 await asyncio.sleep(GONE_S)  # if the stream broke, gRPC cancels this, and the lease lives on
-                await self._leasing.release(place.namespace, place.thread, stream.token)
+                with suppress(ThreadNotFound):  # deleted, and the lease with it
+                    await self._leasing.release(_lease_of(place, stream.token, ReleaseLeaseRequest))
             elif self._is_stopping:
                 raise ShuttingDown("the daemon is stopping; open the writer again when it is back")
         finally:
@@ -157,11 +165,12 @@ class WriterService:
 
     async def _keep(self, place: OpenWriter, lease: Lease) -> None:
         """Renews the lease while the stream lives. A client that hangs loses its connection, and so its stream."""
+        renewal = _lease_of(place, lease.token, RenewLeaseRequest)
         with suppress(StatewardError):  # somebody took the lease; the next frame gets the error
             while True:
                 await asyncio.sleep(lease.term.ToMicroseconds() / 1e6 * RENEWAL_SHARE)
                 try:
-                    await self._calls.read(self._store.leases.renew_by_name, place.namespace, place.thread, lease.token)
+                    await self._calls.read(self._store.leases.renew_by_name, renewal)
                 except StatewardError:
                     raise
                 except Exception:  # noqa: BLE001  (the next renewal may be in time)
@@ -217,7 +226,7 @@ class WriterService:
 
         try:
             answer = await self._calls.holding.write(
-                place.namespace, place.thread, save_now, is_archived=frame.is_archived
+                place.namespace, place.thread, save_now, must_exist=True, is_archived=frame.is_archived
             )
         except StatewardError as error:
             frame.error = error
@@ -256,6 +265,7 @@ class WriterService:
                     raise InvalidField(f"save.{name}", "differs from the stream's; leave it empty")
         if not request.request_id:
             raise InvalidField("save.request_id", "is required: a frame may have to be sent again")
+        request.expected_uid = request.expected_uid or place.expected_uid
         checkwork.check_in_writer(request)
         if not request.lease_token:
             raise InvalidField("save.lease_token", "is required on every frame")
@@ -340,7 +350,9 @@ class WriterService:
             assert frame.future is not None
             return await asyncio.shield(frame.future)
 
-        return await self._calls.holding.write(place.namespace, place.thread, save_again, is_archived=frame.is_archived)
+        return await self._calls.holding.write(
+            place.namespace, place.thread, save_again, must_exist=True, is_archived=frame.is_archived
+        )
 
 
 class InvalidFrame(InvalidField):
@@ -365,10 +377,14 @@ def _check_open(place: OpenWriter) -> None:
     check.check_options(place.create, "create")
 
 
+def _lease_of(place: OpenWriter, token: int, kind: type[R]) -> R:
+    return kind(namespace=place.namespace, thread=place.thread, token=token, expected_uid=place.expected_uid)
+
+
 def _lease_request(place: OpenWriter) -> AcquireLeaseRequest:
     request = AcquireLeaseRequest(
         namespace=place.namespace, thread=place.thread, holder=place.holder, take_over=place.take_over,
-        request_id=place.request_id, create=place.create,
+        request_id=place.request_id, create=place.create, expected_uid=place.expected_uid,
     )  # fmt: skip
     for field_name in ("term", "wait"):
         if place.HasField(field_name):

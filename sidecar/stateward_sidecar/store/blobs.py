@@ -31,6 +31,7 @@ from stateward_sidecar.store.blobread import BlobReader, elsewhere
 from stateward_sidecar.store.blobrows import find_blob, get_blob, list_blobs, put_blob, view_blob
 from stateward_sidecar.store.blobwrite import BlobWrite, answer_write, is_complete
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.expecting import check_uid, find_draft
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.opening import describe_creation, opened, settle_options
@@ -53,8 +54,8 @@ class Blobs:
         """Returns the thread of a blob to write; None if the thread must be made first. Raises ThreadNotFound."""
         with self._context.engine.read() as txn:
             thread = self._threads.find(txn, begin.namespace, begin.thread)
-        is_other = thread is not None and begin.expected_uid not in ("", thread.identity.uid_text)
-        if is_other or (thread is None and not begin.HasField("create")):
+        check_uid(thread.identity if thread is not None else None, begin)
+        if thread is None and not begin.HasField("create"):
             raise not_found(begin.namespace, begin.thread)
         return thread
 
@@ -65,9 +66,9 @@ class Blobs:
         """
 
         def run(txn: lmdb.Transaction, batch: Batch) -> None:
-            if self._threads.draft(txn, batch, begin.namespace, begin.thread) is not None:
+            if find_draft(self._threads, txn, batch, begin) is not None:
                 return
-            with opened(self._context, self._threads, txn, batch, begin.namespace, begin.thread) as draft:
+            with opened(self._context, self._threads, txn, batch, begin) as draft:
                 metadata, old_head = EntryMetadata(options=begin.create), draft.head
                 describe_creation(draft, metadata, begin.create)
                 entry = append(self._context, txn, draft, ENTRY_KIND_OPTIONS, draft_content(metadata))

@@ -22,10 +22,11 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.expecting import get_draft
 from stateward_sidecar.store.journal import expire_second, list_keys, next_place
 from stateward_sidecar.store.settings import check_main_version
 from stateward_sidecar.store.thread import Draft, head_uid, rows
-from stateward_sidecar.store.threads import Threads, not_found
+from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.telemetry import guarded
 
 PURGE_ROWS_MAX = 512
@@ -44,11 +45,9 @@ class Deleter:
 
         def run(txn: lmdb.Transaction, batch: Batch) -> DeleteThreadResponse:
             draft = self._threads.draft(txn, batch, request.namespace, request.thread)
-            wrong = draft is not None and request.expected_uid not in ("", draft.identity.uid.hex())
-            if draft is None or wrong:
-                if request.allow_missing:
-                    return DeleteThreadResponse()
-                raise not_found(request.namespace, request.thread)
+            if request.allow_missing and not _is_meant(draft, request):
+                return DeleteThreadResponse()
+            draft = get_draft(self._threads, txn, batch, request)
             check_main_version(draft, request)
             self._remove(txn, batch, draft, "request")
             return DeleteThreadResponse(uid=draft.identity.uid.hex(), forks=draft.head.forks)
@@ -71,7 +70,7 @@ class Deleter:
             found = draft.identity.uid if draft is not None else b""
             if draft is not None and draft.thread.access == ACCESS_ORPHAN:
                 return delete(txn, batch)
-            if found == ended or (not ended and request.expected_uid not in ("", found.hex())):
+            if found == ended or (not ended and not _is_meant(draft, request)):
                 return delete(txn, batch)
             return DeleteThreadResponse(uid=ended.hex()) if ended else None
 
@@ -204,6 +203,11 @@ class Deleter:
 
         with suppress(ShuttingDown):  # the next start continues
             self._context.writer.submit(Write(run=run, background=True, frees_space=True), wait=True).wait()
+
+
+def _is_meant(draft: Draft | None, request: DeleteThreadRequest) -> bool:
+    """Returns whether there is a thread, and it is the creation that a deletion names."""
+    return draft is not None and request.expected_uid in ("", draft.identity.uid_text)
 
 
 def _has_orphans(txn: lmdb.Transaction, uid: bytes) -> bool:

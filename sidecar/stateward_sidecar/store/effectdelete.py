@@ -22,6 +22,7 @@ from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.effectrows import anchor_prefix, anchor_rows, effect_key
+from stateward_sidecar.store.expecting import get_draft
 from stateward_sidecar.store.goneeffects import GoneEffects, entries_of
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.leases import check_lease
@@ -101,9 +102,7 @@ class EffectDeleter:
         mark, request_hash = fingerprint(request), hash_request(request.request_id)
 
         def run(txn: lmdb.Transaction, batch: Batch) -> DeleteEffectsResponse | None:
-            draft = self._threads.draft(txn, batch, request.namespace, request.thread)
-            if draft is None:
-                raise not_found(request.namespace, request.thread)
+            draft = get_draft(self._threads, txn, batch, request)
             found = find_request(txn, draft, request.request_id, mark)
             if found is not None:
                 deleted = replay.open_metadata(draft.identity, found).deleted_effects.count

@@ -54,13 +54,14 @@ from stateward_sidecar.store.effectrows import (
     read_value,
     view_effect,
 )
+from stateward_sidecar.store.expecting import get_draft
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.leases import check_lease, next_token
 from stateward_sidecar.store.lines import digest_of
 from stateward_sidecar.store.opening import describe_creation, opened, settle_options
 from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.thread import Draft
-from stateward_sidecar.store.threads import Threads, not_found
+from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.views import reached
 from stateward_sidecar.store.whole import whole
 
@@ -90,7 +91,7 @@ class Effects:
         asked = _Asked(hash_request(request.request_id), fingerprint(request), request.create)
 
         def run(txn: lmdb.Transaction, batch: Batch) -> BeginEffectResponse:
-            with opened(self._context, self._threads, txn, batch, request.namespace, request.thread) as draft:
+            with opened(self._context, self._threads, txn, batch, request) as draft:
                 return self._begin(txn, batch, draft, request, asked)
 
         return run
@@ -180,9 +181,7 @@ class Effects:
         """Returns the write that records how an effect ended, or renews its claim. The write raises ClaimLost."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> CompleteEffectResponse:
-            draft = self._threads.draft(txn, batch, request.namespace, request.thread)
-            if draft is None:
-                raise not_found(request.namespace, request.thread)
+            draft = get_draft(self._threads, txn, batch, request)
             row_key = effect_key(draft.identity, request.anchor, request.key)
             row = find_effect(txn, draft, row_key)
             record = row.record if row is not None else None
@@ -225,7 +224,7 @@ class Effects:
         asked = _Asked(hash_request(request.request_id), fingerprint(request), request.create)
 
         def run(txn: lmdb.Transaction, batch: Batch) -> PutEffectsResponse:
-            with opened(self._context, self._threads, txn, batch, request.namespace, request.thread) as draft:
+            with opened(self._context, self._threads, txn, batch, request) as draft:
                 found = find_request(txn, draft, request.request_id, asked.fingerprint)
                 if found is not None:
                     record = replay.open_metadata(draft.identity, found).effect

@@ -42,6 +42,7 @@ from stateward_sidecar.store.blobrows import blobs_in_edits, blobs_in_state
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.effectrows import OVER, page_effects, read_value
+from stateward_sidecar.store.expecting import check_uid
 from stateward_sidecar.store.hidden import Hidden, HiddenVersion
 from stateward_sidecar.store.leases import token_floor
 from stateward_sidecar.store.ranges import Pruned, Ranges
@@ -87,6 +88,7 @@ class Forker:
             if known is not None:
                 return known
             source = self._threads.get(txn, request.namespace, request.thread)
+            check_uid(source.identity, request)
             # Together, because nothing is published meanwhile.
             with self._context.writer.publishing:
                 version, branches = source.head.last_version, source.branches.copy()

@@ -14,11 +14,17 @@ from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_LEASE, EntryMetadata, LeaseRecord
 from stateward.v1.checkpoint_service_pb2 import LeaseGuard
 from stateward.v1.lease_pb2 import Lease
-from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, AcquireLeaseResponse
+from stateward.v1.lease_service_pb2 import (
+    AcquireLeaseRequest,
+    AcquireLeaseResponse,
+    ReleaseLeaseRequest,
+    RenewLeaseRequest,
+)
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import LeaseHeld, StatewardError
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.expecting import check_uid, find_draft, other_creation
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.opening import describe_creation, opened, settle_options
 from stateward_sidecar.store.requests import hash_request
@@ -65,6 +71,8 @@ def check_guard(context: Context, draft: Draft | None, namespace: str, guard: Le
     """Raises LeaseHeld unless the token holds the lease of the guarding thread; ThreadNotFound, NotOwner."""
     if draft is None:
         raise not_found(namespace, guard.thread)
+    if guard.expected_uid not in ("", draft.identity.uid_text):
+        raise other_creation(draft.identity, guard.expected_uid)
     draft.check_writable()
     check_lease(context, draft, guard.token)
 
@@ -83,7 +91,7 @@ class Leases:
             term_us = request.term.ToMicroseconds()
 
         def run(txn: lmdb.Transaction, batch: Batch) -> AcquireLeaseResponse:
-            with opened(self._context, self._threads, txn, batch, request.namespace, request.thread) as draft:
+            with opened(self._context, self._threads, txn, batch, request) as draft:
                 draft.check_writable()  # also for a retry: another sidecar may have granted the lease since
                 lease = draft.head.lease
                 if lease.HasField("holder"):
@@ -113,16 +121,19 @@ class Leases:
         assert found is not None
         return found
 
-    def renew_by_name(self, namespace: str, name: str, token: int) -> Lease:
+    def renew_by_name(self, request: RenewLeaseRequest) -> Lease:
         """Finds the thread and renews its lease. Raises ThreadNotFound or LeaseHeld."""
         with self._context.engine.read() as txn:
-            return self.renew(self._threads.get(txn, namespace, name), token)
+            thread = self._threads.get(txn, request.namespace, request.thread)
+        check_uid(thread.identity, request)
+        return self.renew(thread, request.token)
 
-    def release(self, namespace: str, name: str, token: int) -> Callable[[lmdb.Transaction, Batch], bool]:
+    def release(self, request: ReleaseLeaseRequest) -> Callable[[lmdb.Transaction, Batch], bool]:
         """Returns the write that gives a lease back. The write returns False if the token no longer holds the lease."""
+        token = request.token
 
         def run(txn: lmdb.Transaction, batch: Batch) -> bool:
-            draft = self._threads.draft(txn, batch, namespace, name)
+            draft = find_draft(self._threads, txn, batch, request)
             if draft is None or draft.head.lease.token != token or not draft.head.lease.HasField("holder"):
                 return False
             draft.check_writable()
@@ -159,7 +170,8 @@ class Leases:
     def _answer(self, draft: Draft, head: ThreadHead) -> AcquireLeaseResponse:
         lease = view_record(head.lease, head.lease.term_us / 1e6)
         return AcquireLeaseResponse(
-            lease=lease, version=head.main_version, digest=head.main_digest, sequence=head.tip_sequence
+            lease=lease, version=head.main_version, digest=head.main_digest, sequence=head.tip_sequence,
+            uid=draft.identity.uid_text,
         )
 
 

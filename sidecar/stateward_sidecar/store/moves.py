@@ -20,12 +20,13 @@ from stateward.v1.thread_service_pb2 import (
     MovedHead,
 )
 from stateward_sidecar.codec.entry import draft as draft_content
-from stateward_sidecar.errors import InvalidField, VersionMismatch, VersionNotFound
+from stateward_sidecar.errors import InvalidField, VersionNotFound
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.branches import Pointed, point_branch
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.describe import describe_main
+from stateward_sidecar.store.expecting import check_head
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.leases import check_lease
 from stateward_sidecar.store.refs import resolve
@@ -88,11 +89,10 @@ class Mover:
         branch, thread = draft.branch(name), draft.identity.name
         if branch is None:
             raise VersionNotFound(f"thread {thread!r} has no branch {name!r}", thread=thread, branch=name)
-        if request.HasField("expected_version") and request.expected_version != branch.version:
-            raise VersionMismatch(
-                f"branch {name!r} of thread {thread!r} is at version {branch.version}, but version "
-                f"{request.expected_version} was expected", thread=thread, branch=name, current_version=branch.version,
-                current_digest=branch.digest.hex(), expected_version=request.expected_version,
+        if request.HasField("expected_version"):
+            check_head(
+                f"branch {name!r} of thread {thread!r}", branch.version, branch.digest, request.expected_version,
+                request.expected_digest, thread=thread, branch=name,
             )  # fmt: skip
         return branch
 

@@ -15,6 +15,7 @@ from stateward.storage.v1.journal_pb2 import EntryMetadata, ThreadCreation
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.expecting import Expects, find_draft
 from stateward_sidecar.store.journal import index_expiry, index_options
 from stateward_sidecar.store.thread import Draft
 from stateward_sidecar.store.threads import Threads
@@ -22,18 +23,20 @@ from stateward_sidecar.store.threads import Threads
 
 @contextmanager
 def opened(
-    context: Context, threads: Threads, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str
+    context: Context, threads: Threads, txn: lmdb.Transaction, batch: Batch, request: Expects
 ) -> Iterator[Draft]:
-    """Gives the thread's draft, and makes the thread if it is missing.
+    """Gives the draft of the thread that a request writes, and makes the thread if it is missing.
+
+    Raises ThreadNotFound if the request expects another creation.
 
     The caller answers a retry, and then calls ``check_writable``: what was written once is answered by whoever has it.
     The first entry of a new thread must describe it: see ``describe_creation``.
     """
-    draft = threads.draft(txn, batch, namespace, name)
+    draft = find_draft(threads, txn, batch, request)
     if draft is not None:
         yield draft
         return
-    draft = threads.create(txn, batch, namespace, name)
+    draft = threads.create(txn, batch, request.namespace, request.thread)
     try:
         yield draft
     except BaseException:

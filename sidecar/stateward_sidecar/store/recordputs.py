@@ -22,6 +22,7 @@ from stateward_sidecar.errors import QuotaExceeded, RecordConflict
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.expecting import find_draft, get_draft
 from stateward_sidecar.store.leases import check_lease, next_token
 from stateward_sidecar.store.lines import digest_of
 from stateward_sidecar.store.opening import opened
@@ -59,10 +60,9 @@ class RecordPuts:
         mark, request_hash = fingerprint(request), hash_request(request.request_id)
 
         def run(txn: lmdb.Transaction, batch: Batch) -> PutRecordsResponse:
-            namespace, name = request.namespace, request.thread
-            if not makes_records(request) and self._threads.draft(txn, batch, namespace, name) is None:
+            if not makes_records(request) and find_draft(self._threads, txn, batch, request) is None:
                 return put_nothing(request)  # without a value there is nothing to make a thread for
-            with opened(self._context, self._threads, txn, batch, namespace, name) as draft:
+            with opened(self._context, self._threads, txn, batch, request) as draft:
                 found = find_request(txn, draft, request.request_id, mark)
                 if found is not None:
                     body = replay.open_metadata(draft.identity, found).records
@@ -118,9 +118,7 @@ class RecordPuts:
         mark, request_hash = fingerprint(request), hash_request(request.request_id)
 
         def run(txn: lmdb.Transaction, batch: Batch) -> DeleteRecordsResponse:
-            draft = self._threads.draft(txn, batch, request.namespace, request.thread)
-            if draft is None:
-                raise not_found(request.namespace, request.thread)
+            draft = get_draft(self._threads, txn, batch, request)
             found = find_request(txn, draft, request.request_id, mark)
             if found is not None:
                 body = replay.open_metadata(draft.identity, found).records

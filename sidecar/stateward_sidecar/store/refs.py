@@ -7,7 +7,7 @@ import lmdb
 from stateward.storage.v1.head_pb2 import BranchHead
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward_sidecar.codec.entry import Entry
-from stateward_sidecar.errors import Corrupt, InvalidField, VersionNotFound
+from stateward_sidecar.errors import Corrupt, InvalidField, VersionMismatch, VersionNotFound
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.thread import MAIN, Draft, Thread
@@ -30,7 +30,7 @@ def names_head(cache: Cache, thread: Thread, ref: VersionRef, head: BranchHead) 
     """Returns whether memory alone shows that a reference names the head of a branch. False = look the reference up."""
     kind = ref.WhichOneof("ref")
     if kind == "version":
-        return ref.version == head.version
+        return ref.version == head.version and ref.digest in (b"", head.digest)
     if kind == "tag":
         return thread.tags.get(ref.tag) == head.version
     facts = cache.facts(thread.number, head.digest)
@@ -42,7 +42,7 @@ def names_head(cache: Cache, thread: Thread, ref: VersionRef, head: BranchHead) 
 def resolve(txn: lmdb.Transaction, thread: Thread | Draft, ref: VersionRef, branch: str, field: str) -> int:
     """Returns the retained version that a reference names; 0 for the empty state.
 
-    Raises InvalidField, VersionNotFound, VersionPruned, HistoryElsewhere or Corrupt.
+    Raises InvalidField, VersionNotFound, VersionPruned, VersionMismatch, HistoryElsewhere or Corrupt.
     """
     kind = ref.WhichOneof("ref")
     if kind is None:
@@ -57,7 +57,27 @@ def resolve(txn: lmdb.Transaction, thread: Thread | Draft, ref: VersionRef, bran
         version = _named(txn, thread, ref.checkpoint_id, ref.branch or branch)
     if version:
         replay.check_version(thread, version)
+    if ref.digest:
+        digest = digest_of_version(txn, thread, version)
+        if digest != ref.digest:
+            name = thread.identity.name
+            raise VersionMismatch(
+                f"version {version} of thread {name!r} has another digest than expected", thread=name, field=field,
+                current_version=version, current_digest=digest.hex(), expected_version=version,
+            )  # fmt: skip
     return version
+
+
+def digest_of_version(txn: lmdb.Transaction, thread: Thread | Draft, version: int) -> bytes:
+    """Returns the digest of a retained version; empty for version 0. Raises as ``replay.read_version`` does."""
+    if not version:
+        return b""
+    main = thread.branches.get(MAIN) if isinstance(thread, Thread) else thread.branch(MAIN)
+    if main is not None and main.version == version:
+        return main.digest
+    entry = replay.read_version(txn, thread, version)
+    replay.open_metadata(thread.identity, entry)  # proves the digest in the header
+    return entry.header.digest
 
 
 def resolve_or_head(

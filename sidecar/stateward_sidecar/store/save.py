@@ -4,7 +4,8 @@
 checks the save and writes the rows. A prepared version is valid for one base version. If the head has moved since, an
 unconditional save is prepared again inside the writer, and a conditional save is refused.
 
-Order of checks: request id → checkpoint id → ownership, lease, guard → expectation → schema → parent → blobs → edits.
+Order of checks: uid → request id → checkpoint id → ownership, lease, guard → expectation → schema → parent → blobs →
+edits.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from stateward_sidecar.store.cache import Cache, Facts
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.describe import describe_main, replay_response, response
 from stateward_sidecar.store.effects import Effects, creates
+from stateward_sidecar.store.expecting import find_draft
 from stateward_sidecar.store.journal import append, commit_entry, index_expiry, index_options, label_keys
 from stateward_sidecar.store.leases import check_guard, check_lease
 from stateward_sidecar.store.make import Made, VersionMaker
@@ -174,9 +176,9 @@ class SaveWrite:
         return (thread.head.last_version if thread is not None else 0) + self._ahead + 1
 
     def is_retry(self, txn: lmdb.Transaction, batch: Batch) -> bool:
-        """Returns whether this save was written before. Raises RequestIdReused or CheckpointIdReused as ``run`` does,
-        HistoryElsewhere if only the archive can tell, and Corrupt."""
-        draft = self._threads.draft(txn, batch, self.namespace, self.request.thread)
+        """Returns whether this save was written before. Raises ThreadNotFound, RequestIdReused or CheckpointIdReused as
+        ``run`` does, HistoryElsewhere if only the archive can tell, and Corrupt."""
+        draft = find_draft(self._threads, txn, batch, self.request)
         if draft is None:
             return False
         request_row = request_key(draft.identity, self._maker.request_hash) if self.request.request_id else b""
@@ -193,7 +195,7 @@ class SaveWrite:
     def run(self, txn: lmdb.Transaction, batch: Batch) -> SaveResponse:
         """Runs the save in the writer. The rules for writes are in storage/writer.py."""
         request, context = self.request, self._context
-        draft = self._threads.draft(txn, batch, self.namespace, request.thread)
+        draft = find_draft(self._threads, txn, batch, request)
         request_row = request_key(draft.identity, self._maker.request_hash) if draft and request.request_id else b""
         if draft is not None:
             found = self._find_answered(txn, draft, request_row)

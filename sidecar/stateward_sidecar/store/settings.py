@@ -30,15 +30,16 @@ from stateward.v1.thread_service_pb2 import (
     UpdateThreadResponse,
 )
 from stateward_sidecar.codec.entry import draft as draft_content
-from stateward_sidecar.errors import ThreadNotFound, VersionMismatch, VersionNotFound
+from stateward_sidecar.errors import VersionNotFound
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.expecting import check_head, check_uid, get_draft
 from stateward_sidecar.store.journal import append, commit_entry, index_expiry, index_options
-from stateward_sidecar.store.refs import resolve_or_head
+from stateward_sidecar.store.refs import digest_of_version, resolve_or_head
 from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.thread import MAIN, Draft, delete_row, write_row
-from stateward_sidecar.store.threads import Threads, not_found
+from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.views import add_archive, view_head
 
 MoveRequest = MoveBranchRequest | DeleteBranchRequest
@@ -64,20 +65,12 @@ def begin_change(
     request: ChangeRequest,
 ) -> Change:
     """Finds the thread and checks request id, uid and version. Raises typed errors."""
-    namespace, name = request.namespace, request.thread
-    draft = threads.draft(txn, batch, namespace, name)
-    if draft is None:
-        raise not_found(namespace, name)
-    return check_change(txn, draft, request)
+    return check_change(txn, get_draft(threads, txn, batch, request), request)
 
 
 def check_change(txn: lmdb.Transaction, draft: Draft, request: ChangeRequest) -> Change:
     """Checks request id, uid and version for a thread that was found. Raises typed errors."""
-    namespace, name, uid = request.namespace, request.thread, request.expected_uid
-    if uid and uid != draft.identity.uid.hex():
-        raise ThreadNotFound(
-            f"thread {name!r} is another creation (uid {draft.identity.uid.hex()})", thread=name, namespace=namespace
-        )
+    check_uid(draft.identity, request)
     request_id, mark = request.request_id, fingerprint(request)
     request_hash = hash_request(request_id)
     if request_id:
@@ -95,17 +88,12 @@ def _view(draft: Draft) -> ThreadMessage:
 
 
 def check_main_version(draft: Draft, request: Message) -> None:
-    """Raises VersionMismatch if the request has an expected version that is not the head of main."""
+    """Raises VersionMismatch if the head of main is not the version and digest that the request expects."""
     if "expected_version" not in request.DESCRIPTOR.fields_by_name or not request.HasField("expected_version"):
         return
-    expected = request.expected_version  # type: ignore[attr-defined]
+    expected, digest = request.expected_version, request.expected_digest  # type: ignore[attr-defined]
     head = draft.head
-    if expected != head.main_version:
-        raise VersionMismatch(
-            f"thread {head.thread!r} is at version {head.main_version}, but version {expected} was expected",
-            thread=head.thread, current_version=head.main_version, current_digest=head.main_digest.hex(),
-            expected_version=expected,
-        )  # fmt: skip
+    check_head(f"thread {head.thread!r}", head.main_version, head.main_digest, expected, digest, thread=head.thread)
 
 
 class Settings:
@@ -126,7 +114,7 @@ class Settings:
                 return SetTagResponse(
                     tag=old, sequence=change.replayed_sequence, archived_sequence=draft.thread.archived_sequence
                 )
-            self._check_tagged(draft, request)
+            self._check_tagged(txn, draft, request)
             ref = request.version if request.HasField("version") else None
             version = resolve_or_head(txn, draft, ref, request.branch or MAIN, "version")
             tag = Tag(name=request.tag, version=version)
@@ -187,16 +175,17 @@ class Settings:
 
         return run
 
-    def _check_tagged(self, draft: Draft, request: SetTagRequest) -> None:
+    @staticmethod
+    def _check_tagged(txn: lmdb.Transaction, draft: Draft, request: SetTagRequest) -> None:
         if not request.HasField("expected_tagged_version"):
             return
         current = draft.tag(request.tag) or 0
-        if current != request.expected_tagged_version:
-            raise VersionMismatch(
-                f"tag {request.tag!r} names version {current}, but {request.expected_tagged_version} was expected",
-                thread=request.thread, tag=request.tag, current_version=current,
-                expected_version=request.expected_tagged_version,
-            )  # fmt: skip
+        is_asked = request.expected_tagged_digest and current == request.expected_tagged_version
+        digest = digest_of_version(txn, draft, current) if is_asked else b""
+        check_head(
+            f"tag {request.tag!r}", current, digest, request.expected_tagged_version, request.expected_tagged_digest,
+            thread=request.thread, tag=request.tag,
+        )  # fmt: skip
 
     def _append_tag(self, txn: lmdb.Transaction, batch: Batch, change: Change, tag: Tag, kind: EntryKind) -> int:
         draft = change.draft

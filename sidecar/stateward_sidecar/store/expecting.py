@@ -1,0 +1,95 @@
+"""What a write expects of the thread: its uid, and the version and digest of a head.
+
+Every verb that writes finds its thread here, in the transaction that writes. A request with an expected uid belongs to
+one creation of the thread. If this creation was deleted, the request is refused before anything is made: it neither
+brings the thread back nor reaches the next thread of the name. A digest says the same of a version: after the loss of a
+machine, another version may have its number.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import lmdb
+
+from stateward_sidecar.errors import ThreadNotFound, VersionMismatch
+from stateward_sidecar.storage.queue import Batch
+from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.thread import Draft
+from stateward_sidecar.store.threads import Threads, not_found
+
+
+class Expects(Protocol):
+    """A request that names the thread it writes."""
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of the thread."""
+
+    @property
+    def thread(self) -> str:
+        """Name of the thread."""
+
+    @property
+    def expected_uid(self) -> str:
+        """Uid that the thread must have, 32 hex digits; empty = any."""
+
+
+def find_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: Expects) -> Draft | None:
+    """Returns the draft of the thread that a request writes; None if there is none and the request may make it.
+
+    Raises ThreadNotFound if the request expects another creation of the thread.
+    """
+    draft = threads.draft(txn, batch, request.namespace, request.thread)
+    if request.expected_uid:
+        check_uid(draft.identity if draft is not None else None, request)
+    return draft
+
+
+def get_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: Expects) -> Draft:
+    """Does the same for a thread that must exist. Raises ThreadNotFound."""
+    draft = find_draft(threads, txn, batch, request)
+    if draft is None:
+        raise not_found(request.namespace, request.thread)
+    return draft
+
+
+def check_uid(identity: Identity | None, request: Expects) -> None:
+    """Raises ThreadNotFound if a request expects a uid, and the thread has another one or does not exist."""
+    expected, name = request.expected_uid, request.thread
+    if not expected:
+        return
+    if identity is None:
+        raise ThreadNotFound(
+            f"there is no thread {name!r} with uid {expected} in namespace {request.namespace!r}",
+            namespace=request.namespace, thread=name,
+        )  # fmt: skip
+    if identity.uid_text != expected:
+        raise other_creation(identity, expected)
+
+
+def other_creation(identity: Identity, expected: str) -> ThreadNotFound:
+    """Returns the error for a thread that has another uid than expected."""
+    return ThreadNotFound(
+        f"thread {identity.name!r} is another creation: it has uid {identity.uid_text}, and {expected} was expected",
+        namespace=identity.namespace, thread=identity.name, uid=identity.uid_text,
+    )  # fmt: skip
+
+
+def is_other_creation(error: ThreadNotFound) -> bool:
+    """Returns whether ``check_uid`` raised an error because another creation has the name on this disk."""
+    return "uid" in error.metadata
+
+
+def check_head(what: str, current: int, digest: bytes, expected: int, expected_digest: bytes, **facts: str) -> None:
+    """Raises VersionMismatch if a head is not the expected version, or has another digest than expected.
+
+    ``what``: the subject of the message; ``facts``: for the metadata of the error.
+    """
+    if expected == current and expected_digest in (b"", digest):
+        return
+    wanted = f"version {expected}" + (" with another digest" if expected == current else "")
+    raise VersionMismatch(
+        f"{what} is at version {current}, but {wanted} was expected", **facts,
+        current_version=current, current_digest=digest.hex(), expected_version=expected,
+    )  # fmt: skip

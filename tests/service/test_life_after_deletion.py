@@ -1,0 +1,356 @@
+"""The danger: a late write of a deleted thread brings it back, or reaches the next thread of its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.message import Message
+from tests.service.agents import Agent, Stream, new_id
+from tests.service.conftest import THREAD, Place
+from tests.service.wire import Refusal, Wire, appends, refusal_of, refused, state, text
+
+from stateward.v1 import blob_service_pb2 as b
+from stateward.v1 import checkpoint_service_pb2 as c
+from stateward.v1 import effect_service_pb2 as e
+from stateward.v1 import lease_service_pb2 as l
+from stateward.v1 import record_service_pb2 as r
+from stateward.v1 import signal_service_pb2 as s
+from stateward.v1 import thread_service_pb2 as t
+from stateward.v1 import writer_service_pb2 as w
+from stateward.v1.call_service_pb2 import RunCallsRequest, StreamedCall
+from stateward.v1.call_service_pb2_grpc import CallServiceStub
+from stateward.v1.checkpoint_pb2 import VersionRef
+from stateward.v1.effect_pb2 import EFFECT_STATE_DONE, Effect
+from stateward.v1.lease_pb2 import Holder
+from stateward.v1.record_pb2 import RecordWrite
+from stateward.v1.thread_pb2 import ThreadOptions
+
+HOLDER = Holder(name="late", incarnation="1")
+NOBODY = "0" * 32
+
+
+def streamed(request: Message) -> RunCallsRequest:
+    field = "save" if isinstance(request, c.SaveRequest) else "put_effects"
+    return RunCallsRequest(calls=[StreamedCall(call=1, **{field: request})])
+
+
+def run_streamed(wire: Wire, request: Message) -> Message:
+    stub: Any = CallServiceStub(wire.channel)
+    (answer,) = next(stub.RunCalls(iter([streamed(request)]), timeout=20)).answers
+    if not answer.HasField("refused"):
+        return answer  # type: ignore[no-any-return]
+    assert answer.refused.code == grpc.StatusCode.NOT_FOUND.value[0], answer.refused.message
+    raise NotFound(answer.refused.message)
+
+
+class NotFound(Exception):
+    """A call on a stream was refused with NOT_FOUND."""
+
+
+def open_stream(wire: Wire, request: Message) -> Message:
+    return next(wire.writers.Write(iter([w.WriteRequest(open=request)]), timeout=20))  # type: ignore[no-any-return]
+
+
+def write_blob(wire: Wire, request: Message) -> Message:
+    parts = iter([b.WriteBlobRequest(begin=request), b.WriteBlobRequest(data=b"late")])
+    return wire.blobs.WriteBlob(parts, timeout=20)  # type: ignore[no-any-return]
+
+
+def effect() -> Effect:
+    return Effect(key="late", value=text("late"))
+
+
+# Every call that writes: what it asks for, and how it is made. ``at``: namespace, thread and expected uid.
+Ask = Callable[[dict[str, str]], Message]
+WRITES: dict[str, tuple[Ask, Callable[[Wire, Message], Message]]] = {
+    "save": (
+        lambda at: c.SaveRequest(**at, diff=appends("late"), request_id=new_id()),
+        lambda wire, request: wire.checkpoints.Save(request, timeout=20),
+    ),
+    "save of a new branch": (
+        lambda at: c.SaveRequest(**at, branch="late", expected_version=0, state=state("late")),
+        lambda wire, request: wire.checkpoints.Save(request, timeout=20),
+    ),
+    "batch": (
+        lambda at: c.SaveRequest(**at, diff=appends("late"), request_id=new_id()),
+        lambda wire, request: wire.checkpoints.BatchSave(c.BatchSaveRequest(saves=[request]), timeout=20),
+    ),
+    "streamed save": (lambda at: c.SaveRequest(**at, diff=appends("late"), request_id=new_id()), run_streamed),
+    "streamed effects": (lambda at: e.PutEffectsRequest(**at, effects=[effect()], request_id=new_id()), run_streamed),
+    "writer": (lambda at: w.OpenWriter(**at, holder=HOLDER, request_id=new_id()), open_stream),
+    "effects": (
+        lambda at: e.PutEffectsRequest(**at, effects=[effect()], request_id=new_id()),
+        lambda wire, request: wire.effects.PutEffects(request, timeout=20),
+    ),
+    "claim": (
+        lambda at: e.BeginEffectRequest(**at, key="late", holder=HOLDER, request_id=new_id()),
+        lambda wire, request: wire.effects.BeginEffect(request, timeout=20),
+    ),
+    "delete effects": (
+        lambda at: e.DeleteEffectsRequest(**at, all=True, request_id=new_id()),
+        lambda wire, request: wire.effects.DeleteEffects(request, timeout=20),
+    ),
+    "records": (
+        lambda at: r.PutRecordsRequest(
+            **at, writes=[RecordWrite(key="late", value=text("late"))], request_id=new_id()
+        ),
+        lambda wire, request: wire.records.PutRecords(request, timeout=20),
+    ),
+    "records that go": (
+        lambda at: r.PutRecordsRequest(**at, writes=[RecordWrite(key="late", delete=True)], request_id=new_id()),
+        lambda wire, request: wire.records.PutRecords(request, timeout=20),
+    ),
+    "delete records": (
+        lambda at: r.DeleteRecordsRequest(**at, all=True, request_id=new_id()),
+        lambda wire, request: wire.records.DeleteRecords(request, timeout=20),
+    ),
+    "lease": (
+        lambda at: l.AcquireLeaseRequest(**at, holder=HOLDER, request_id=new_id()),
+        lambda wire, request: wire.leases.AcquireLease(request, timeout=20),
+    ),
+    "signal": (
+        lambda at: s.SendSignalRequest(**at, name="late", request_id=new_id()),
+        lambda wire, request: wire.signals.SendSignal(request, timeout=20),
+    ),
+    "blob": (lambda at: b.BlobBegin(**at), write_blob),
+    "blob of a new thread": (lambda at: b.BlobBegin(**at, create=ThreadOptions()), write_blob),
+    "settings": (
+        lambda at: t.UpdateThreadRequest(**at, options={"agent": "late"}, update_mask={"paths": ["agent"]}),
+        lambda wire, request: wire.threads.UpdateThread(request, timeout=20),
+    ),
+    "tag": (
+        lambda at: t.SetTagRequest(**at, tag="late"),
+        lambda wire, request: wire.threads.SetTag(request, timeout=20),
+    ),
+    "move": (
+        lambda at: t.MoveBranchRequest(**at, version=VersionRef(version=1)),
+        lambda wire, request: wire.threads.MoveBranch(request, timeout=20),
+    ),
+    "prune": (
+        lambda at: t.PruneThreadRequest(**at, keep_latest_per_branch=1),
+        lambda wire, request: wire.threads.PruneThread(request, timeout=20),
+    ),
+    "fork": (
+        lambda at: t.ForkThreadRequest(**at, new_thread="late copy"),
+        lambda wire, request: wire.threads.ForkThread(request, timeout=20),
+    ),
+    "delete": (
+        lambda at: t.DeleteThreadRequest(**at),
+        lambda wire, request: wire.threads.DeleteThread(request, timeout=20),
+    ),
+}  # fmt: skip
+
+
+def refusal(call: Callable[[Wire, Message], Message], wire: Wire, request: Message) -> Refusal | None:
+    try:
+        call(wire, request)
+    except grpc.RpcError as error:
+        return refusal_of(error)
+    except NotFound:
+        return None
+    raise AssertionError("the write was not refused")
+
+
+def remake(place: Place) -> tuple[str, str]:
+    """Deletes the thread and makes it anew, with the same versions. Returns the uids before and after."""
+    before = place.thread().uid
+    place.wire.threads.DeleteThread(t.DeleteThreadRequest(namespace=place.namespace, thread=THREAD))
+    place.wire.save(place.request(expected_version=0, diff=appends("next", "next"), request_id="next-1"))
+    place.wire.save(place.request(expected_version=1, diff=appends("next"), request_id="next-2"))
+    return before, place.thread().uid
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_late_write_is_refused_whatever_its_form(name: str, place: Place) -> None:
+    """Nothing is made of it: neither the deleted thread again, nor a change of the next thread of that name."""
+    ask, call = WRITES[name]
+    old, new = remake(place)
+    before = place.look()
+    found = refusal(call, place.wire, ask({"namespace": place.namespace, "thread": THREAD, "expected_uid": old}))
+    if found is not None:
+        assert (found.reason, found.metadata["thread"], found.metadata["uid"]) == ("THREAD_NOT_FOUND", THREAD, new)
+    assert place.look() == before
+    gone = {"namespace": place.namespace, "thread": "gone", "expected_uid": old}
+    found = refusal(call, place.wire, ask(gone))
+    if found is not None:
+        assert (found.reason, found.metadata["thread"]) == ("THREAD_NOT_FOUND", "gone")
+    threads = place.wire.threads.ListThreads(t.ListThreadsRequest(namespace=place.namespace)).threads
+    assert [thread.thread for thread in threads] == [THREAD]
+    assert place.wire.findings(place.namespace) == []
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_of_the_thread_that_is_there_passes(name: str, place: Place) -> None:
+    """Its uid is the expected one."""
+    ask, call = WRITES[name]
+    call(place.wire, ask({"namespace": place.namespace, "thread": THREAD, "expected_uid": place.thread().uid}))
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_uid_that_cannot_be_one_is_named(name: str, untouched: Place) -> None:
+    """INVALID_FIELD, before anything is written."""
+    ask, call = WRITES[name]
+    request = ask({"namespace": untouched.namespace, "thread": THREAD, "expected_uid": "not a uid"})
+    if name.startswith("streamed"):
+        with pytest.raises(AssertionError, match="expected_uid"):
+            run_streamed(untouched.wire, request)
+        return
+    found = refusal(call, untouched.wire, request)
+    assert found is not None
+    assert found.reason == "INVALID_FIELD"
+    assert found.field.endswith("expected_uid")
+
+
+def test_tokens_of_the_deleted_thread_move_nothing_of_the_next(place: Place) -> None:
+    """Both creations give out the same tokens: of leases, of claims, and of a lease that guards another thread."""
+    where = {"namespace": place.namespace, "thread": THREAD}
+    wire, lease = place.wire, {**where, "holder": HOLDER}
+
+    def take() -> tuple[int, int]:
+        token = wire.leases.AcquireLease(l.AcquireLeaseRequest(**lease, request_id="lease")).lease.token
+        claim = e.BeginEffectRequest(**lease, key="call", lease_token=token, request_id="claim")
+        return token, wire.effects.BeginEffect(claim).claim_token
+
+    old_tokens = take()
+    old, new = remake(place)
+    tokens = take()
+    assert tokens == old_tokens
+    token, claim = tokens
+    ended = {"state": EFFECT_STATE_DONE, "value": text("paid")}
+    late = {**where, "expected_uid": old}
+    guard = {"thread": THREAD, "token": token, "expected_uid": old}
+    assert refused(wire.leases.RenewLease, l.RenewLeaseRequest(**late, token=token)).reason == "THREAD_NOT_FOUND"
+    assert refused(wire.leases.ReleaseLease, l.ReleaseLeaseRequest(**late, token=token)).reason == "THREAD_NOT_FOUND"
+    complete = e.CompleteEffectRequest(**late, key="call", claim_token=claim, **ended)
+    assert refused(wire.effects.CompleteEffect, complete).reason == "THREAD_NOT_FOUND"
+    guarded = c.SaveRequest(
+        namespace=place.namespace, thread="board", diff=appends("late"), request_id=new_id(), guard=guard
+    )
+    found = refused(wire.checkpoints.Save, guarded)
+    assert (found.reason, found.metadata["uid"]) == ("THREAD_NOT_FOUND", new)
+    guarded.guard.expected_uid = new
+    wire.save(guarded)
+    complete.expected_uid = new
+    wire.effects.CompleteEffect(complete)
+    assert wire.leases.ReleaseLease(l.ReleaseLeaseRequest(**where, expected_uid=new, token=token)).released
+
+
+def test_a_writers_stream_ends_with_its_thread(make: Callable[[str], Agent], place: Place) -> None:
+    """Its frames do not reach the next thread of the name, although that has a writer with the same token."""
+    where = {"namespace": place.namespace, "thread": "run"}
+
+    def begin() -> Stream:
+        agent = Agent(place.wire, place.namespace, "worker", "run")
+        return agent.open()
+
+    first = begin()
+    first.send()
+    assert first.next().HasField("saved")
+    assert first.opened.uid == place.wire.thread(place.namespace, "run").uid
+    place.wire.threads.DeleteThread(t.DeleteThreadRequest(**where))
+    first.send()
+    assert first.next().refused.reason_name == "THREAD_NOT_FOUND"
+    second = begin()
+    assert (second.token, second.opened.uid != first.opened.uid) == (first.token, True)
+    first.reset()
+    assert first.next().HasField("reset")
+    first.send()
+    assert first.next().refused.reason_name == "THREAD_NOT_FOUND"
+    second.send()
+    assert second.next().saved.save.version == 1
+
+
+def test_a_retry_with_the_uid_gets_the_first_answer(place: Place) -> None:
+    """Whether the first attempt named the uid or not: it says which thread is meant, and not what is written."""
+    uid = place.thread().uid
+    first = place.wire.save(place.request(expected_version=2, request_id="again"))
+    again = place.wire.save(place.request(expected_version=2, request_id="again", expected_uid=uid))
+    assert (again.version, again.replayed) == (first.version, True)
+    signal = {"namespace": place.namespace, "thread": THREAD, "name": "go", "request_id": "signal"}
+    place.wire.signals.SendSignal(s.SendSignalRequest(**signal))
+    assert place.wire.signals.SendSignal(s.SendSignalRequest(**signal, expected_uid=uid)).replayed
+
+
+def test_a_repeated_deletion_leaves_the_next_thread(place: Place) -> None:
+    """With the uid it deletes one creation, however often it is sent."""
+    old, new = remake(place)
+    request = t.DeleteThreadRequest(namespace=place.namespace, thread=THREAD, expected_uid=old, allow_missing=True)
+    assert place.wire.threads.DeleteThread(request).uid == ""
+    assert place.thread().uid == new
+
+
+# -- digests -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_digest_of_another_history_is_refused_beside_every_version(place: Place) -> None:
+    """The next thread has the same numbers; whoever names version and digest of the old one changes nothing."""
+    wire, head = place.wire, place.thread()
+    where = {"namespace": place.namespace, "thread": THREAD}
+    first = wire.checkpoints.GetCheckpoint(c.GetCheckpointRequest(**where, version=VersionRef(version=1))).checkpoint
+    remake(place)
+    now, before = place.thread(), place.look()
+    assert (now.version, now.digest != head.digest) == (head.version, True)
+    other = VersionRef(version=1, digest=first.digest)
+    expected = {"expected_version": head.version, "expected_digest": head.digest}
+    calls: list[tuple[Callable[..., Any], Message]] = [
+        (wire.threads.DeleteThread, t.DeleteThreadRequest(**where, **expected)),
+        (wire.threads.PruneThread, t.PruneThreadRequest(**where, **expected, keep_latest_per_branch=1)),
+        (wire.threads.UpdateThread, t.UpdateThreadRequest(**where, **expected, update_mask={"paths": ["agent"]})),
+        (wire.threads.MoveBranch, t.MoveBranchRequest(**where, **expected, version=VersionRef(version=1))),
+        (wire.threads.MoveBranch, t.MoveBranchRequest(**where, version=other)),
+        (wire.threads.SetTag, t.SetTagRequest(**where, tag="best", version=other)),
+        (wire.threads.ForkThread, t.ForkThreadRequest(**where, new_thread="copy", version=other)),
+        (wire.checkpoints.Save, place.request(expected_version=None, parent=other, request_id="late", branch="b")),
+        (wire.checkpoints.Save, place.request(parent=VersionRef(version=2, digest=head.digest))),
+        (wire.checkpoints.Save, place.request(expected_version=2, expected_digest=head.digest)),
+        (wire.checkpoints.Hydrate, c.HydrateRequest(**where, version=other)),
+        (wire.checkpoints.GetCheckpoint, c.GetCheckpointRequest(**where, version=other)),
+        (wire.checkpoints.DiffCheckpoints, c.DiffCheckpointsRequest(**where, **{"from": other})),
+        (wire.checkpoints.ListCheckpoints, c.ListCheckpointsRequest(**where, before=other)),
+        (wire.checkpoints.ReadLog, c.ReadLogRequest(**where, log="messages", version=other)),
+        (lambda asked, **_: list(wire.checkpoints.ReadHistory(asked)), c.ReadHistoryRequest(**where, version=other)),
+    ]  # fmt: skip
+    for call, request in calls:
+        found = refused(call, request)
+        assert (found.reason, found.metadata["thread"]) == ("VERSION_MISMATCH", THREAD), request
+        assert found.metadata["current_digest"] not in (head.digest.hex(), first.digest.hex()), request
+    assert place.look() == before
+
+
+def test_a_tag_is_moved_only_from_the_version_and_digest_that_it_names(place: Place) -> None:
+    """As a head is."""
+    where = {"namespace": place.namespace, "thread": THREAD, "tag": "best"}
+    head = place.thread()
+    place.wire.threads.SetTag(t.SetTagRequest(**where))
+    right = {"expected_tagged_version": head.version, "expected_tagged_digest": head.digest}
+    wrong = {**right, "expected_tagged_digest": b"x" * 16}
+    to = VersionRef(version=1)
+    found = refused(place.wire.threads.SetTag, t.SetTagRequest(**where, **wrong, version=to))
+    assert found.reason == "VERSION_MISMATCH"
+    assert place.wire.threads.SetTag(t.SetTagRequest(**where, **right, version=to)).tag.version == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "field"),
+    [
+        (t.DeleteThreadRequest, {"expected_digest": b"x" * 16}, "expected_digest"),
+        (t.DeleteThreadRequest, {"expected_digest": b"x", "expected_version": 2}, "expected_digest"),
+        (t.SetTagRequest, {"tag": "a", "expected_tagged_digest": b"x" * 16}, "expected_tagged_digest"),
+        (t.SetTagRequest, {"tag": "a", "version": {"tag": "b", "digest": b"x" * 16}}, "version.digest"),
+        (t.SetTagRequest, {"tag": "a", "version": {"version": 1, "digest": b"x"}}, "version.digest"),
+        (c.SaveRequest, {"diff": appends("x"), "parent": {"version": 0, "digest": b"x" * 16}}, "parent.digest"),
+    ],
+)
+def test_a_digest_that_cannot_be_one_is_named(
+    kind: Any, fields: dict[str, Any], field: str, untouched: Place
+) -> None:
+    """INVALID_FIELD, before anything is written."""
+    calls = {
+        t.DeleteThreadRequest: untouched.wire.threads.DeleteThread, t.SetTagRequest: untouched.wire.threads.SetTag,
+        c.SaveRequest: untouched.wire.checkpoints.Save,
+    }  # fmt: skip
+    found = refused(calls[kind], kind(namespace=untouched.namespace, thread=THREAD, **fields))
+    assert (found.reason, found.field) == ("INVALID_FIELD", field)
