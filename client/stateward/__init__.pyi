@@ -87,6 +87,7 @@ from stateward.signals import Signal as Signal
 from stateward.signals import Wake as Wake
 from stateward.state import State as State
 from stateward.values import Blob as Blob
+from stateward.values import Json5 as Json5
 from stateward.values import MsgPack as MsgPack
 from stateward.values import Number as Number
 from stateward.values import RawValue as RawValue

@@ -9,6 +9,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from agent_framework import HistoryProvider, Message, WorkflowCheckpoint
 from agent_framework._sessions import filter_new_messages
 from agent_framework._workflows._checkpoint_encoding import decode_checkpoint_value, encode_checkpoint_value
@@ -17,11 +18,15 @@ from agent_framework.exceptions import WorkflowCheckpointException
 from stateward._async.client import AsyncClient
 from stateward._async.thread import AsyncThread
 from stateward._connected import Connected
+from stateward._keeping import find_place, keep, kept
+from stateward._naming import name_for, text_of
+from stateward._settling import settle
 from stateward.changes import EntriesAppended, SlotSet
 from stateward.errors import ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
 from stateward.models import Checkpoint
 from stateward.options import Retention, ThreadOptions
 from stateward.state import State
+from stateward.values import RawValue
 
 __all__ = ["StatewardCheckpointStorage", "StatewardHistoryProvider"]
 
@@ -58,28 +63,30 @@ class StatewardCheckpointStorage(Connected):
         **options: Any,
     ) -> None:
         super().__init__(client, target, namespace, options)
-        self._thread = self._client.thread(thread)
+        self._thread = self._client.thread(name_for(thread))
         self._allowed_types = frozenset(allowed_checkpoint_types)
         self._retention = retention
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> str:
         """Saves a checkpoint, in place of one with the same id, and returns the id.
 
-        Raises WorkflowCheckpointException if the checkpoint has types that could not be loaded.
+        Raises WorkflowCheckpointException if the checkpoint has types that could not be loaded. A save that is
+        cancelled comes to its end first.
         """
         encoded = self._encode(checkpoint)
-        await self._thread.apply(
-            [SlotSet(name, encoded[name]) for name in SLOTS],
-            labels={ID: checkpoint.checkpoint_id},
-            attributes={WORKFLOW: checkpoint.workflow_name, TIME: checkpoint.timestamp},
+        saved = self._thread.apply(
+            [SlotSet(name, keep(encoded[name], name)) for name in SLOTS],
+            labels={ID: name_for(checkpoint.checkpoint_id)},
+            attributes={WORKFLOW: name_for(checkpoint.workflow_name), TIME: checkpoint.timestamp},
             create=ThreadOptions(retention=self._retention),
         )
+        await settle(saved)
         return checkpoint.checkpoint_id
 
     async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
         """Returns a checkpoint. Raises WorkflowCheckpointException if there is none with this id."""
         with suppress(ThreadNotFound):
-            async for state in self._thread.states(labels={ID: checkpoint_id}, slots=SLOTS, page_size=1):
+            async for state in self._thread.states(labels={ID: name_for(checkpoint_id)}, slots=SLOTS, page_size=1):
                 return self._decode(state)  # the newest one
         raise WorkflowCheckpointException(f"No checkpoint found with ID {checkpoint_id}")
 
@@ -88,24 +95,27 @@ class StatewardCheckpointStorage(Connected):
         versions = {made.version for made in await self._list(workflow_name)}
         if not versions:
             return []
-        states = self._thread.states(attributes={WORKFLOW: workflow_name}, slots=SLOTS)
+        states = self._thread.states(attributes={WORKFLOW: name_for(workflow_name)}, slots=SLOTS)
         return [self._decode(state) async for state in states if state.version in versions][::-1]
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
         """Returns the ids of the checkpoints of a workflow, in the order in which they were saved. Reads no states."""
-        return [made.labels[ID] for made in await self._list(workflow_name)]
+        return [await self._id_of(made) for made in await self._list(workflow_name)]
 
     async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
         """Returns the checkpoint with the newest timestamp; None = there is none. Reads the state of no other one."""
         found = await self._list(workflow_name)
         newest = max(found, key=lambda made: datetime.fromisoformat(str(made.attributes[TIME])), default=None)
-        return await self.load(newest.labels[ID]) if newest else None
+        return await self.load(await self._id_of(newest)) if newest else None
 
     async def delete(self, checkpoint_id: str) -> bool:
         """Removes a checkpoint, and with the last one the thread and its key. Returns whether there was one."""
+        return await settle(self._delete(checkpoint_id))
+
+    async def _delete(self, checkpoint_id: str) -> bool:
         while True:
             try:
-                listed = self._thread.checkpoints(labels={ID: checkpoint_id})
+                listed = self._thread.checkpoints(labels={ID: name_for(checkpoint_id)})
                 versions = [made.version async for made in listed]
                 if not versions:
                     return False
@@ -121,12 +131,18 @@ class StatewardCheckpointStorage(Connected):
 
     async def _list(self, workflow_name: str) -> list[Checkpoint]:
         """The versions with the checkpoints of a workflow. Of a checkpoint that was saved again, only the last one."""
-        found = dict[str, Checkpoint]()
+        found, wanted = dict[str, Checkpoint](), name_for(workflow_name)
         with suppress(ThreadNotFound):
             async for made in self._thread.checkpoints(page_size=1000):  # newest first
                 if ID in made.labels:
                     found.setdefault(made.labels[ID], made)
-        return [made for made in found.values() if made.attributes[WORKFLOW] == workflow_name][::-1]
+        return [made for made in found.values() if made.attributes[WORKFLOW] == wanted][::-1]
+
+    async def _id_of(self, made: Checkpoint) -> str:
+        known = text_of(made.labels[ID])
+        if known is None:
+            known = kept((await self._thread.hydrate(made.version, slots=[ID])).slots[ID])
+        return known
 
     def _encode(self, checkpoint: WorkflowCheckpoint) -> dict[str, Any]:
         try:
@@ -141,7 +157,7 @@ class StatewardCheckpointStorage(Connected):
         return encoded
 
     def _decode(self, state: State) -> WorkflowCheckpoint:
-        encoded = {name: state.slots[name] for name in SLOTS if name in state.slots}
+        encoded = {name: kept(state.slots[name]) for name in SLOTS if name in state.slots}
         return WorkflowCheckpoint.from_dict(decode_checkpoint_value(encoded, allowed_types=self._allowed_types))
 
 
@@ -171,19 +187,22 @@ class StatewardHistoryProvider(Connected, HistoryProvider):
     async def get_messages(self, session_id: str | None, **kwargs: Any) -> list[Message]:
         """Returns the messages of a session, oldest first."""
         read = await self._of(session_id).hydrate(logs=[MESSAGES])
-        return [Message.from_dict(value) for value in read.logs[MESSAGES]]
+        return [Message.from_dict(kept(value)) for value in read.logs[MESSAGES]]
 
     async def save_messages(self, session_id: str | None, messages: Sequence[Message], **kwargs: Any) -> None:
         """Adds messages at the end. Those that the history ends with already are not added again.
 
         As with the framework's own providers, a caller may repeat the end of the history or all of it. So as many
-        stored messages are read as there are given ones.
+        stored messages are read as there are given ones. Raises TypeError or ValueError for a message that is no JSON,
+        with the place of what is wrong. A call that is cancelled comes to its end first.
         """
-        thread = self._of(session_id)
+        await settle(self._save(self._of(session_id), messages))
+
+    async def _save(self, thread: AsyncThread, messages: Sequence[Message]) -> None:
         while messages:
             read = await thread.hydrate(slots=[], logs={MESSAGES: len(messages)})
-            stored = [Message.from_dict(value) for value in read.logs[MESSAGES]]
-            added = tuple(message.to_dict() for message in filter_new_messages(stored, messages))
+            stored = [Message.from_dict(kept(value)) for value in read.logs[MESSAGES]]
+            added = tuple(map(_encode_message, filter_new_messages(stored, messages)))
             try:
                 if added:
                     await thread.apply([EntriesAppended(MESSAGES, added)], parent=read.checkpoint or 0)
@@ -193,7 +212,29 @@ class StatewardHistoryProvider(Connected, HistoryProvider):
 
     async def clear(self, session_id: str | None) -> None:
         """Removes the history of a session: its thread with all versions and its key."""
-        await self._of(session_id).delete(missing_ok=True)
+        await settle(self._of(session_id).delete(missing_ok=True))
 
     def _of(self, session_id: str | None) -> AsyncThread:
-        return self._client.thread(session_id or "default")
+        return self._client.thread(name_for(session_id or "default"))
+
+
+def _encode_message(message: Message) -> RawValue:
+    """Returns a message as the framework's own provider for files writes it. Raises TypeError or ValueError."""
+    value = message.to_dict()
+    try:
+        return keep(_reduce(value), "message")
+    except (TypeError, ValueError, RecursionError) as error:
+        place = find_place(value, "message", _is_faulty)
+        raise type(error)(str(error) if str(error).startswith("message") else f"{place}: {error}") from error
+
+
+def _reduce(value: Any) -> Any:
+    return msgspec.to_builtins(value, str_keys=True)
+
+
+def _is_faulty(value: Any) -> bool:
+    try:
+        _reduce(value)
+    except (TypeError, ValueError, RecursionError):
+        return True
+    return False

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 from pydantic_ai.conversation_store import (
     ConversationConflict,
     ConversationEntry,
     ConversationRecord,
     ConversationStore,
 )
-from pydantic_ai.messages import ModelMessagesTypeAdapter
+from pydantic_ai.messages import ModelMessage
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from stateward._async.client import AsyncClient
 from stateward._async.thread import AsyncThread
 from stateward._connected import Connected
+from stateward._keeping import children_of, find_place, keep, kept
+from stateward._naming import name_for
+from stateward._settling import settle
 from stateward.changes import EntriesAppended, SlotSet
 from stateward.errors import ThreadNotFound, VersionMismatch
 from stateward.options import ThreadOptions
@@ -33,7 +39,15 @@ SCOPE_LABEL, HEAD_LABEL = "scope", "head"
 PLACES_MAX = 10_000
 # How many records a list reads at a time.
 READS = 16
-_RECORDS = TypeAdapter(ConversationRecord)
+# As `ModelMessagesTypeAdapter`, which turns NaN and infinities to null. Only the outermost type's settings count.
+_CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants", defer_build=True)
+_RECORDS = TypeAdapter(list[ConversationRecord], config=_CONFIG)
+_MESSAGES = TypeAdapter(list[ModelMessage], config=_CONFIG)
+# pydantic reads and writes no lone surrogates. A value that has them is stored with "\ue000d800" for "\ud800", and
+# says so.
+ESCAPED = "escaped"
+_ESCAPED = re.compile("[\ud800-\udfff\ue000]")
+_ESCAPE = re.compile("\ue000([0-9a-f]{4})")
 
 
 class StatewardConversationStore(Connected, ConversationStore):
@@ -60,15 +74,18 @@ class StatewardConversationStore(Connected, ConversationStore):
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         """Returns the record of a conversation; None if there is no such conversation."""
-        return self._record(await self._client.thread(conversation_id).hydrate(slots=[RECORD]))
+        return await self._read_named(name_for(conversation_id))
+
+    async def _read_named(self, name: str) -> ConversationRecord | None:
+        return self._record(await self._client.thread(name).hydrate(slots=[RECORD]))
 
     async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
         """Returns the records, newest first. Reads those of `scope` only, which the daemon finds by an index."""
-        labels = None if scope is None else {SCOPE_LABEL: scope}
+        labels = None if scope is None else {SCOPE_LABEL: name_for(scope)}
         names = [info.name async for info in self._client.threads(labels=labels)]
         found: list[ConversationRecord] = []
         for start in range(0, len(names), READS):
-            read = await asyncio.gather(*map(self.read_record, names[start : start + READS]))
+            read = await asyncio.gather(*map(self._read_named, names[start : start + READS]))
             found += (record for record in read if record is not None)
         found.sort(key=lambda record: record.updated_at, reverse=True)
         return found[:limit]
@@ -80,20 +97,30 @@ class StatewardConversationStore(Connected, ConversationStore):
         new_entries: Sequence[ConversationEntry] = (),
         expected_revision: str | None,
     ) -> None:
-        """Writes a record and its new entries, both or neither. Raises ConversationConflict."""
-        thread = self._client.thread(record.conversation_id)
+        """Writes a record and its new entries, both or neither. Raises ConversationConflict.
+
+        Raises TypeError or ValueError for a value that is no JSON, with its place. A call that is cancelled comes to
+        its end first: when CancelledError comes, the write is done, or never will be.
+        """
+        await settle(self._write(record, new_entries, expected_revision))
+
+    async def _write(
+        self, record: ConversationRecord, new_entries: Sequence[ConversationEntry], expected_revision: str | None
+    ) -> None:
+        encoded, values = _encode(_RECORDS, record, "record"), [_to_value(entry) for entry in new_entries]
+        thread = self._client.thread(name_for(record.conversation_id))
         state = await thread.hydrate(slots=[RECORD])
         stored = self._record(state)
         if (stored.revision if stored is not None else None) != expected_revision:
             raise ConversationConflict(record.conversation_id)
         added = await self._missing_entries(thread, record, stored, {entry.id for entry in new_entries})
-        added += map(_to_value, new_entries)
-        edits = [SlotSet(RECORD, json.loads(_RECORDS.dump_json(record)))]
-        create = ThreadOptions(labels={} if record.scope is None else {SCOPE_LABEL: record.scope})
-        labels = {} if record.head_id is None else {HEAD_LABEL: record.head_id}
+        added = [keep(value, "entry") for value in (*added, *values)]
+        edits = [SlotSet(RECORD, keep(encoded, "record"))]
+        create = ThreadOptions(labels={} if record.scope is None else {SCOPE_LABEL: name_for(record.scope)})
+        labels = {} if record.head_id is None else {HEAD_LABEL: name_for(record.head_id)}
         try:
             appended = [EntriesAppended(ENTRIES, tuple(added))] if added else []
-            await thread.apply([*appended, *edits], parent=state.version, create=create, labels=labels)
+            await thread.apply([*appended, *edits], parent=state.checkpoint or 0, create=create, labels=labels)
         except VersionMismatch:
             raise ConversationConflict(record.conversation_id) from None
         self._remember(record)
@@ -108,14 +135,17 @@ class StatewardConversationStore(Connected, ConversationStore):
         if head in await _entries_of(thread):
             return []
         if stored is None and record.forked_from is not None:
-            entries = await _entries_of(self._client.thread(record.forked_from))
+            entries = await _entries_of(self._client.thread(name_for(record.forked_from)))
             if head in entries:
                 return _line(entries, head)
         raise ConversationConflict(record.conversation_id)
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
         """Removes a conversation with all of its messages and its key. Raises ConversationConflict."""
-        thread = self._client.thread(conversation_id)
+        await settle(self._delete(conversation_id, expected_revision))
+
+    async def _delete(self, conversation_id: str, expected_revision: str) -> None:
+        thread = self._client.thread(name_for(conversation_id))
         state = await thread.hydrate(slots=[RECORD])
         record = self._record(state)
         if record is None or record.revision != expected_revision:
@@ -142,7 +172,7 @@ class StatewardConversationStore(Connected, ConversationStore):
         place = self._places.get(entry_id)
         if place is not None and entry_id in (entries := await _entries_of(self._client.thread(place))):
             return entries
-        async for checkpoint in self._client.checkpoints(labels={HEAD_LABEL: entry_id}):
+        async for checkpoint in self._client.checkpoints(labels={HEAD_LABEL: name_for(entry_id)}):
             if entry_id in (entries := await _entries_of(self._client.thread(checkpoint.thread))):
                 return entries
         raise LookupError(f"no conversation ends with the entry {entry_id!r}, or ever did")
@@ -150,14 +180,14 @@ class StatewardConversationStore(Connected, ConversationStore):
     def _record(self, state: State) -> ConversationRecord | None:
         if RECORD not in state.slots:
             return None
-        record = _RECORDS.validate_json(json.dumps(state.slots[RECORD]))
+        record: ConversationRecord = _decode(_RECORDS, kept(state.slots[RECORD]))
         self._remember(record)
         return record
 
     def _remember(self, record: ConversationRecord) -> None:
         for entry_id in (record.head_id, *record.branches):
             if entry_id is not None:
-                self._places[entry_id] = record.conversation_id
+                self._places[entry_id] = name_for(record.conversation_id)
                 self._places.move_to_end(entry_id)
         while len(self._places) > PLACES_MAX:
             self._places.popitem(last=False)
@@ -166,7 +196,7 @@ class StatewardConversationStore(Connected, ConversationStore):
 async def _entries_of(thread: AsyncThread) -> dict[str, Any]:
     """All entries of a conversation as they are stored, by id, also those of branches that it left."""
     state = await thread.hydrate(logs=[ENTRIES])
-    return {value["id"]: value for value in state.logs[ENTRIES]}
+    return {value["id"]: value for value in map(kept, state.logs[ENTRIES])}
 
 
 def _line(entries: dict[str, Any], head: str) -> list[Any]:
@@ -179,10 +209,69 @@ def _line(entries: dict[str, Any], head: str) -> list[Any]:
 
 
 def _to_value(entry: ConversationEntry) -> Any:
-    (message,) = json.loads(ModelMessagesTypeAdapter.dump_json([entry.message]))
+    message = _encode(_MESSAGES, entry.message, "message")
     return {"id": entry.id, "parent_id": entry.parent_id, "kind": entry.kind, "message": message}
 
 
 def _to_entry(value: Any) -> ConversationEntry:
-    (message,) = ModelMessagesTypeAdapter.validate_json(json.dumps([value["message"]]))
+    message = _decode(_MESSAGES, value["message"])
     return ConversationEntry(id=value["id"], parent_id=value["parent_id"], kind=value["kind"], message=message)
+
+
+def _encode(adapter: TypeAdapter[Any], value: Any, path: str) -> dict[str, Any]:
+    """Returns a message or a record as JSON. Raises TypeError or ValueError, with the place, if JSON cannot hold it."""
+    plain = _map_texts(value, _escape, path)
+    try:
+        (made,) = adapter.dump_python([plain], mode="json", warnings=False)
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        raise TypeError(f"{find_place(value, path, _is_faulty)}: {error}") from error
+    return made if plain is value else {**made, ESCAPED: True}
+
+
+def _decode(adapter: TypeAdapter[Any], made: dict[str, Any]) -> Any:
+    """The reverse."""
+    plain = {name: value for name, value in made.items() if name != ESCAPED}
+    (value,) = adapter.validate_json(json.dumps([plain]))
+    return _map_texts(value, _unescape, "") if ESCAPED in made else value
+
+
+def _is_faulty(value: Any) -> bool:
+    try:
+        to_jsonable_python(value, bytes_mode="base64")
+    except (PydanticSerializationError, ValueError, RecursionError):
+        return True
+    return False
+
+
+def _escape(text: str) -> str:
+    return _ESCAPED.sub(lambda found: f"\ue000{ord(found[0]):04x}", text)
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+def _map_texts(value: Any, change: Callable[[str], str], path: str) -> Any:
+    """Returns a value with all of its texts changed; the same object if none changes.
+
+    Raises ValueError if two keys of a dict are one in JSON.
+    """
+    if isinstance(value, str):
+        made = change(value)
+        return value if made == value else made
+    if isinstance(value, dict) and len(set(map(str, value))) < len(value):
+        raise ValueError(f"{path}: two of its keys are one in JSON")
+    parts = [(place, child, _map_texts(child, change, place)) for place, child in children_of(value, path)]
+    keys = {key: _map_texts(key, change, path) for key in value} if isinstance(value, dict) else {}
+    if all(made is child for _, child, made in parts) and all(made is key for key, made in keys.items()):
+        return value
+    found = [made for _, _, made in parts]
+    if isinstance(value, dict):
+        return dict(zip(keys.values(), found, strict=True))
+    if isinstance(value, (list, tuple)):
+        return type(value)(found) if type(value) in (list, tuple) else found
+    copied = copy.copy(value)
+    for place, child, made in parts:
+        if made is not child:
+            object.__setattr__(copied, place.rpartition(".")[2], made)
+    return copied

@@ -14,6 +14,9 @@ from strands.types.exceptions import StorageError
 from stateward._async.client import AsyncClient
 from stateward._async.thread import AsyncThread
 from stateward._connected import Connected
+from stateward._keeping import keep, kept
+from stateward._naming import HASHED, NAME_BYTES_MAX, name_for, text_of
+from stateward._settling import settle
 from stateward.changes import SlotSet
 from stateward.errors import StatewardError, VersionMismatch
 from stateward.models import Checkpoint
@@ -23,6 +26,8 @@ __all__ = ["StatewardStorage"]
 
 SLOT = "data"
 PREFIX = "strands/"
+# A key that is too long for a name is in this slot, too.
+KEY = "key"
 # Each thread has its folders as labels, so that an index leads from a folder to its keys. Deeper folders have none.
 FOLDER, FOLDERS_MAX = "strands_folder_", 16
 LATEST = Retention(keep_last=1)
@@ -37,7 +42,8 @@ class StatewardStorage(Connected, Storage[str, str]):
 
     It implements the framework's `Storage`, for sessions, memory, and everything else. A value is durable when `write`
     returns, and takes only the difference from the value before. Deleting a key destroys the key that encrypts it. Keys
-    are opaque, but a slash ends a folder: `list` finds the keys of a folder by an index.
+    are opaque, but a slash ends a folder: `list` finds the keys of a folder by an index. A write or a deletion that is
+    cancelled comes to its end first: when CancelledError comes, it is done, or never will be.
 
     The last writer of a key wins, as in the framework's own storages. With `write_ownership` a write raises
     StorageError if somebody else wrote the key since this object read or wrote it: then two processes cannot continue
@@ -63,11 +69,17 @@ class StatewardStorage(Connected, Storage[str, str]):
         self._seen: OrderedDict[str, Checkpoint | int] | None = OrderedDict() if write_ownership else None
 
     async def write(self, key: str, data: bytes) -> None:
-        """Stores data under a key. Raises StorageError."""
+        """Stores data under a key. Raises StorageError, and TypeError for data that are no bytes."""
+        await settle(self._write(key, memoryview(data).tobytes()))
+
+    async def _write(self, key: str, data: bytes) -> None:
         create = ThreadOptions(labels=_labels(key), retention=self._retention)
         parent = None if self._seen is None else self._seen.get(key)
+        thread, changes = self._thread(key), [SlotSet(SLOT, data)]
+        if thread.name.startswith(PREFIX + HASHED):
+            changes.append(SlotSet(KEY, keep(key, "key")))
         with _explained(f"{key!r} is not written"):
-            made = await self._thread(key).apply([SlotSet(SLOT, bytes(data))], parent=parent, create=create)
+            made = await thread.apply(changes, parent=parent, create=create)
         self._see(key, made)
 
     async def read(self, key: str) -> bytes | None:
@@ -80,6 +92,9 @@ class StatewardStorage(Connected, Storage[str, str]):
 
     async def delete(self, key: str) -> None:
         """Removes a key, if it is there. Raises StorageError."""
+        await settle(self._delete(key))
+
+    async def _delete(self, key: str) -> None:
         with _explained(f"{key!r} is not deleted"):
             await self._thread(key).delete(missing_ok=True)
         self._see(key, 0)
@@ -90,13 +105,21 @@ class StatewardStorage(Connected, Storage[str, str]):
         deepest = dict([folders.popitem()]) if folders else None
         with _explained(f"keys with {query!r} cannot be listed"):
             infos = self._client.threads(labels=deepest, page_size=1000)
-            names = {info.name async for info in infos}
-        return sorted(name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX + query))
+            names = {info.name async for info in infos if info.name.startswith(PREFIX)}
+            keys = [await self._key_of(name) for name in names]
+        return sorted(key for key in keys if key is not None and key.startswith(query))
+
+    async def _key_of(self, name: str) -> str | None:
+        """Returns the key of a thread; None = it was deleted meanwhile."""
+        key = text_of(name.removeprefix(PREFIX))
+        if key is None:
+            key = kept((await self._client.thread(name).hydrate(slots=[KEY])).slots.get(KEY))
+        return key
 
     def _thread(self, key: str) -> AsyncThread:
         if not key:
             raise StorageError("a key must not be empty")
-        return self._client.thread(PREFIX + key)
+        return self._client.thread(PREFIX + name_for(key, NAME_BYTES_MAX - len(PREFIX)))
 
     def _see(self, key: str, version: Checkpoint | int) -> None:
         if self._seen is not None:
@@ -109,7 +132,7 @@ class StatewardStorage(Connected, Storage[str, str]):
 def _labels(key: str) -> dict[str, str]:
     """The folders of a key, the outermost first: `a/b/c` is in `a` and in `a/b`."""
     parts = key.split("/")[:-1][:FOLDERS_MAX]
-    return {f"{FOLDER}{depth}": "/".join(parts[:depth]) for depth in range(1, len(parts) + 1)}
+    return {f"{FOLDER}{depth}": name_for("/".join(parts[:depth])) for depth in range(1, len(parts) + 1)}
 
 
 @contextmanager

@@ -10,6 +10,7 @@ Python type, `decode` the Python type by the media type. `decode(encode(x)) == x
     Text("…")                                text/plain
     protobuf messages                        application/x-protobuf; type=<full name>
     MsgPack(value)                           application/msgpack       (needs the package msgpack)
+    Json5(value)                             application/json5         (JSON that may also have NaN and infinities)
     RawValue(media_type, data)               the given one (values of unknown media types are read as RawValue)
     Blob                                     the blob's (the value names bytes that `thread.write_blob` wrote)
     Number(3)                                none: a number, in a slot; anywhere else application/json, as int
@@ -35,6 +36,7 @@ from stateward.blobs import StateBlobs, is_blob_of, is_made, restored
 from stateward.v1 import state_pb2
 
 JSON = "application/json"
+JSON5 = "application/json5"
 OCTETS = "application/octet-stream"
 TEXT = "text/plain"
 PROTOBUF = "application/x-protobuf"
@@ -95,6 +97,25 @@ class MsgPack:
         return f"MsgPack({self.value!r})"
 
 
+class Json5:
+    """Stores `value` as JSON that may also have NaN and infinities, which JSON5 has and JSON lacks.
+
+    A value that was stored so is read as a Json5, too. Of JSON5, this client writes and reads nothing else that JSON
+    lacks; other JSON5 is read as a RawValue.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Json5) and self.value == other.value
+
+    __hash__ = None  # type: ignore[assignment]  # it equals by content, which may change
+
+    def __repr__(self) -> str:
+        return f"Json5({self.value!r})"
+
+
 _encoders: dict[type, tuple[str, Callable[[Any], bytes]]] = {}
 _decoders: dict[str, Callable[[bytes], Any]] = {}
 
@@ -118,7 +139,7 @@ def encode(value: Any, path: str) -> state_pb2.Value:
             media_type, encode_registered = _encoders[python_type]
             return state_pb2.Value(media_type=media_type, data=encode_registered(value))
     if type(value) in _PLAIN:
-        return state_pb2.Value(media_type=JSON, data=_encode_json(value, path))
+        return state_pb2.Value(media_type=JSON, data=encode_json(value, path))
     match value:
         case Text():
             return state_pb2.Value(media_type=TEXT, data=value.encode())
@@ -128,6 +149,8 @@ def encode(value: Any, path: str) -> state_pb2.Value:
             return state_pb2.Value(media_type=value.media_type, data=value.data)
         case MsgPack():
             return state_pb2.Value(media_type=MSGPACK, data=_msgpack().packb(value.value))
+        case Json5():
+            return state_pb2.Value(media_type=JSON5, data=encode_json(value.value, path, finite=False))
         case Message():
             media_type = f"{PROTOBUF}; type={value.DESCRIPTOR.full_name}"
             return state_pb2.Value(media_type=media_type, data=value.SerializeToString(deterministic=True))
@@ -135,7 +158,7 @@ def encode(value: Any, path: str) -> state_pb2.Value:
             blob = state_pb2.BlobRef(sha256=value.sha256, size_bytes=value.size_bytes, preview=value.preview)
             return state_pb2.Value(media_type=value.media_type, blob=blob)
         case _:
-            return state_pb2.Value(media_type=JSON, data=_encode_json(value, path))
+            return state_pb2.Value(media_type=JSON, data=encode_json(value, path))
 
 
 def encode_slot(value: Any, path: str, stored: state_pb2.Value | None = None) -> state_pb2.Value:
@@ -166,6 +189,8 @@ def decode(value: state_pb2.Value, path: str, blobs: StateBlobs | None = None) -
         match media_type:
             case "application/json":
                 return json.loads(data)
+            case "application/json5":
+                return _decode_json5(value.media_type, data)
             case "application/octet-stream":
                 return data
             case "text/plain":
@@ -238,16 +263,19 @@ def content_bytes(value: state_pb2.Value) -> bytes:
     return str(value.number).encode() if value.WhichOneof("content") == "number" else value.data
 
 
-def _encode_json(value: Any, path: str) -> bytes:
+def encode_json(value: Any, path: str, *, finite: bool = True) -> bytes:
+    """Returns a value as JSON; with `finite` False it may have NaN and infinities. Raises TypeError or ValueError, with
+    `path`, for what JSON cannot represent."""
+    encoder = _JSON_ENCODER if finite else _JSON5_ENCODER
     try:
         _check_keys(value)
-        text = _JSON_ENCODER.encode(value)
+        text = encoder.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise _explain(value, path, error) from error
+        raise _explain(value, path, error, finite=finite) from error
     try:
         return text.encode()
     except UnicodeEncodeError:  # a lone surrogate: UTF-8 cannot represent it, a JSON escape can
-        return json.dumps(value, allow_nan=False, separators=(",", ":"), default=_reduce).encode()
+        return json.dumps(value, allow_nan=not finite, separators=(",", ":"), default=_reduce).encode()
 
 
 def _check_keys(value: Any) -> None:
@@ -304,17 +332,18 @@ with suppress(ImportError):
     _parse_json, _REFUSED = msgspec.json.Decoder().decode, (*_REFUSED, msgspec.MsgspecError)
 
 _JSON_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_reduce)
+_JSON5_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=True, separators=(",", ":"), default=_reduce)
 
 
-def _explain(value: Any, path: str, error: Exception) -> TypeError | ValueError:
+def _explain(value: Any, path: str, error: Exception, *, finite: bool = True) -> TypeError | ValueError:
     """Returns the error to raise for `value`, with the innermost place that is at fault."""
-    place, problem = next(_find_faults(value, path, frozenset()), (path, error))
+    place, problem = next(_find_faults(value, path, frozenset(), finite), (path, error))
     return (TypeError if isinstance(problem, TypeError) else ValueError)(f"{place}: {problem}")
 
 
-def _find_faults(value: Any, path: str, above: frozenset[int]) -> Any:  # noqa: C901  a branch for each kind
+def _find_faults(value: Any, path: str, above: frozenset[int], finite: bool) -> Any:  # noqa: C901, PLR0912  by kind
     """Yields (place, error) for everything that JSON cannot represent. `above` has the ids of the containers around
-    `value`."""
+    `value`. With `finite` False, NaN and infinities are no faults."""
     if id(value) in above:
         yield path, ValueError("the value contains itself")
     elif len(above) > 200:
@@ -323,12 +352,13 @@ def _find_faults(value: Any, path: str, above: frozenset[int]) -> Any:  # noqa: 
         for key, child in value.items():
             if not isinstance(key, str):
                 yield path, TypeError(f"the key {key!r} is no string; JSON has no other keys")
-            yield from _find_faults(child, f"{path}.{key}", above | {id(value)})
+            yield from _find_faults(child, f"{path}.{key}", above | {id(value)}, finite)
     elif isinstance(value, (list, tuple)):
         for index, child in enumerate(value):
-            yield from _find_faults(child, f"{path}[{index}]", above | {id(value)})
-    elif isinstance(value, float) and not math.isfinite(value):
-        yield path, ValueError(f"{value} has no form in JSON")
+            yield from _find_faults(child, f"{path}[{index}]", above | {id(value)}, finite)
+    elif isinstance(value, float):
+        if finite and not math.isfinite(value):
+            yield path, ValueError(f"{value} has no form in JSON")
     elif isinstance(value, (bytes, bytearray)):
         yield path, TypeError("bytes inside a JSON value: store them in a slot of their own, or as text (base64)")
     elif not (value is None or isinstance(value, (str, int, float))):
@@ -337,7 +367,7 @@ def _find_faults(value: Any, path: str, above: frozenset[int]) -> Any:  # noqa: 
         except TypeError as error:
             yield path, error
         else:
-            yield from _find_faults(reduced, path, above | {id(value)})
+            yield from _find_faults(reduced, path, above | {id(value)}, finite)
 
 
 def _decode_protobuf(media_type: str, parameters: str, data: bytes) -> Any:
@@ -349,6 +379,13 @@ def _decode_protobuf(media_type: str, parameters: str, data: bytes) -> Any:
     except KeyError:  # this program has not imported the type
         return RawValue(media_type, data)
     return message_factory.GetMessageClass(descriptor).FromString(data)
+
+
+def _decode_json5(media_type: str, data: bytes) -> Any:
+    try:
+        return Json5(json.loads(data))
+    except (ValueError, RecursionError):  # such as comments, which this client never writes
+        return RawValue(media_type, data)
 
 
 def _decode_msgpack(data: bytes) -> Any:

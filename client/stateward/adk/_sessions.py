@@ -15,12 +15,16 @@ from google.adk.sessions.session import Session
 from google.adk.sessions.state import State as Scope
 
 from stateward._async.thread import AsyncThread
+from stateward._keeping import kept
+from stateward._naming import HASHED, NAME_BYTES_MAX, escape, name_for, text_of, unescape
 from stateward.errors import ThreadNotFound, VersionNotFound, VersionPruned
 from stateward.models import Checkpoint, ThreadInfo
 from stateward.state import State
 from stateward.v1 import checkpoint_pb2
 
 EVENTS, STATE = "events", "state"
+# A session whose name is too long for a thread's has its place, [app, user, session], in this slot.
+PLACE = "place"
 # A version has the time of its session's last change as a metric, so a list needs no further read for it.
 UPDATED = "last_update_time"
 # How many sessions a list reads at a time.
@@ -54,7 +58,19 @@ def unprefixed(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 def prefixed(state: State, prefix: str) -> dict[str, Any]:
     """The state of an app or a user as it appears in a session."""
-    return {prefix + key: value for key, value in state.slots.items()}
+    return {prefix + key: value for key, value in map(_read_key, state.slots, map(kept, state.slots.values()))}
+
+
+def slot_of(key: str, value: Any) -> tuple[str, Any]:
+    """Returns slot and value for a key of the state of an app or a user. A key that is too long for a name is with the
+    value."""
+    slot = name_for(key)
+    return slot, [key, value] if slot.startswith(HASHED) else value
+
+
+def _read_key(slot: str, value: Any) -> tuple[str, Any]:
+    key = text_of(slot)
+    return (key, value) if key is not None else (value[0], value[1])
 
 
 async def read_events(thread: AsyncThread, config: GetSessionConfig) -> tuple[State, list[Event]]:
@@ -126,7 +142,7 @@ async def read_stored_state(thread: AsyncThread, session: Session, base: Checkpo
         raise gone(session) from None
     except (VersionNotFound, VersionPruned):
         raise stale(session) from None
-    found: dict[str, Any] = state.slots[STATE]
+    found: dict[str, Any] = kept(state.slots[STATE])
     return found
 
 
@@ -152,10 +168,12 @@ async def gather(read: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[
 
 
 def name_of(kind: str, *parts: str) -> str:
-    """The name of a thread. A slash in a part is escaped, so different parts have different names."""
-    return "/".join(("adk", kind, *(part.replace("%", "%25").replace("/", "%2F") for part in parts)))
+    """The name of a thread. Different parts have different names."""
+    begin = f"adk/{kind}/"
+    return begin + name_for("/".join(escape(part, "/") for part in parts), NAME_BYTES_MAX - len(begin))
 
 
-def session_id_of(name: str) -> str:
-    """The last part of such a name."""
-    return name.rpartition("/")[2].replace("%2F", "/").replace("%25", "%")
+def parts_of(name: str) -> list[str] | None:
+    """The parts of such a name; None = they are too long for a name, and in the slot PLACE."""
+    text = text_of(name.split("/", 2)[2])
+    return None if text is None else [unescape(part) for part in text.split("/")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
@@ -11,8 +10,8 @@ from weakref import WeakValueDictionary
 
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.events.event import Event
-from google.adk.events.event_actions import EventActions
 from google.adk.platform import time, uuid
+from google.adk.sessions._session_util import make_json_safe_state
 from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig, ListSessionsResponse
 from google.adk.sessions.session import Session
 from google.adk.sessions.state import State as Scope
@@ -20,9 +19,14 @@ from google.adk.sessions.state import State as Scope
 from stateward._async.client import AsyncClient
 from stateward._async.thread import AsyncThread
 from stateward._connected import Connected
+from stateward._keeping import keep, kept
+from stateward._naming import name_for
 from stateward._operations.applying import PreparedEdits, apply_all
+from stateward._settling import settle
+from stateward.adk._events import encode_event
 from stateward.adk._sessions import (
     EVENTS,
+    PLACE,
     STATE,
     UPDATED,
     Scopes,
@@ -32,19 +36,19 @@ from stateward.adk._sessions import (
     make_session,
     marker_of,
     name_of,
+    parts_of,
     prefixed,
     read_events,
     read_stored_state,
-    session_id_of,
+    slot_of,
     split,
     stale,
     unprefixed,
 )
 from stateward.changes import Change, EntriesAppended, SlotSet
 from stateward.errors import ThreadNotFound, VersionMismatch
-from stateward.models import Checkpoint
+from stateward.models import Checkpoint, ThreadInfo
 from stateward.options import ThreadOptions
-from stateward.values import JSON, RawValue
 
 APP_LABEL, USER_LABEL = "adk_app", "adk_user"
 
@@ -79,8 +83,6 @@ class StatewardSessionService(Connected, BaseSessionService):
         self._list_states = list_states
         # Parallel agents of one invocation share a session object. They append one after the other.
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
-        # Appends whose callers may have been cancelled. An event loop alone does not keep a task alive.
-        self._appending: set[asyncio.Task[Event]] = set()
 
     async def create_session(
         self,
@@ -90,16 +92,22 @@ class StatewardSessionService(Connected, BaseSessionService):
         state: dict[str, Any] | None = None,
         session_id: str | None = None,
     ) -> Session:
-        """Makes a session, and returns it with the state of its app and its user. Raises AlreadyExistsError."""
-        session_id = (session_id or "").strip() or uuid.new_uuid()
-        # As ADK does with events: what is no JSON becomes JSON.
-        scopes = split(EventActions(state_delta=state or {}).model_dump(mode="json")["state_delta"])
+        """Makes a session, and returns it with the state of its app and its user. Raises AlreadyExistsError.
+
+        Every call of this service that writes comes to its end if it is cancelled: when CancelledError comes, the write
+        is done, or never will be.
+        """
+        return await settle(self._create(app_name, user_id, state, (session_id or "").strip() or uuid.new_uuid()))
+
+    async def _create(self, app_name: str, user_id: str, state: dict[str, Any] | None, session_id: str) -> Session:
+        scopes = split(make_json_safe_state(state or {}))  # as ADK's own services
         now = time.get_time()
-        create = ThreadOptions(labels={APP_LABEL: app_name, USER_LABEL: user_id})
+        create = ThreadOptions(labels={APP_LABEL: name_for(app_name), USER_LABEL: name_for(user_id)})
         thread = self._thread(app_name, user_id, session_id)
-        first = PreparedEdits(
-            thread._ref, [SlotSet(STATE, scopes.session)], 0, {"create": create, "metrics": {UPDATED: now}}
-        )
+        changes: list[Change] = [SlotSet(STATE, keep(scopes.session, "state"))]
+        if parts_of(thread.name) is None:
+            changes.append(SlotSet(PLACE, keep([app_name, user_id, session_id], PLACE)))
+        first = PreparedEdits(thread._ref, changes, 0, {"create": create, "metrics": {UPDATED: now}})
         try:
             (made, *_) = await self._save([first, *self._shared(app_name, user_id, scopes, None)])
         except VersionMismatch:
@@ -119,7 +127,7 @@ class StatewardSessionService(Connected, BaseSessionService):
         )
         if state.checkpoint is None:
             return None
-        merged = {**state.slots[STATE], **app, **user}
+        merged = {**kept(state.slots[STATE]), **app, **user}
         return make_session(app_name, user_id, session_id.strip(), state.checkpoint, merged, events)
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
@@ -127,16 +135,23 @@ class StatewardSessionService(Connected, BaseSessionService):
 
         They have their states, and no events. An index leads to them: other sessions are not read.
         """
-        labels = {APP_LABEL: app_name} if user_id is None else {APP_LABEL: app_name, USER_LABEL: user_id}
-        heads = [info async for info in self._client.threads(labels=labels, page_size=1000)]
-        places = [(info.labels[USER_LABEL], session_id_of(info.name)) for info in heads]
+        labels = {APP_LABEL: name_for(app_name)} | ({} if user_id is None else {USER_LABEL: name_for(user_id)})
+        listed = [info async for info in self._client.threads(labels=labels, page_size=1000)]
+        found = zip(listed, await gather(self._place_of, listed), strict=True)
+        heads, places = list[ThreadInfo](), list[tuple[str, str]]()
+        for info, place in found:
+            if place is not None:  # else it was deleted meanwhile
+                heads.append(info)
+                places.append(place)
         if self._list_states and heads:
             read = await gather(lambda info: self._client.thread(info.name).hydrate(slots=[STATE]), heads)
             users = sorted({user for user, _ in places})
             states = await gather(lambda user: self._read_user(app_name, user), users)
             app, by_user = await self._read_app(app_name), dict(zip(users, states, strict=True))
             sessions = [
-                make_session(app_name, user, name, state.checkpoint, {**state.slots[STATE], **app, **by_user[user]}, [])
+                make_session(
+                    app_name, user, name, state.checkpoint, {**kept(state.slots[STATE]), **app, **by_user[user]}, []
+                )
                 for (user, name), state in zip(places, read, strict=True)
                 if state.checkpoint is not None  # the others were deleted meanwhile
             ]
@@ -147,7 +162,7 @@ class StatewardSessionService(Connected, BaseSessionService):
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Removes a session with all its events and its key. The state of its app and its user stays."""
-        await self._thread(app_name, user_id, session_id).delete(missing_ok=True)
+        await settle(self._thread(app_name, user_id, session_id).delete(missing_ok=True))
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """Returns the state of a user, without the prefix `user:`."""
@@ -158,15 +173,13 @@ class StatewardSessionService(Connected, BaseSessionService):
 
         Raises StaleSessionError if somebody else appended an event since `session` was read, and SessionNotFoundError
         if the session was deleted; `session` is unchanged then. After any other error the same event may be appended
-        again, and is stored once. A cancelled call goes on to its end, and puts the event into `session`.
+        again, and is stored once. A cancelled call comes to its end first, and puts the event into `session`. Raises
+        TypeError or ValueError for a value that is no JSON, with its place.
         """
         if event.partial:
             return event
         lock = self._locks.setdefault(id(session), asyncio.Lock())
-        task = asyncio.create_task(self._append(session, event, lock))
-        self._appending.add(task)
-        task.add_done_callback(self._appending.discard)
-        return await asyncio.shield(task)
+        return await settle(self._append(session, event, lock))
 
     async def _append(self, session: Session, event: Event, lock: asyncio.Lock) -> Event:
         async with lock:
@@ -181,13 +194,14 @@ class StatewardSessionService(Connected, BaseSessionService):
     async def _store(self, session: Session, event: Event) -> Checkpoint:
         thread = self._thread(session.app_name, session.user_id, session.id)
         base = await find_base(thread, session)
-        data = event.model_dump_json(exclude_none=True).encode()
-        scopes = split(json.loads(data)["actions"]["state_delta"] if event.actions.state_delta else {})
-        changes: list[Change] = [EntriesAppended(EVENTS, (RawValue(JSON, data),))]
+        encoded = encode_event(event)
+        scopes = split(make_json_safe_state(event.actions.state_delta))  # as ADK's own services: not as in the event
+        changes: list[Change] = [EntriesAppended(EVENTS, (encoded,))]
         if scopes.session:
-            changes.append(SlotSet(STATE, {**await read_stored_state(thread, session, base), **scopes.session}))
+            state = {**await read_stored_state(thread, session, base), **scopes.session}
+            changes.append(SlotSet(STATE, keep(state, "state")))
         # The same event after the same revision has the same request id, so it is stored once.
-        request_id = sha256(f"{base.version}:{base.digest.hex()}:".encode() + data).hexdigest()
+        request_id = sha256(f"{base.version}:{base.digest.hex()}:".encode() + encoded.data).hexdigest()
         first = PreparedEdits(
             thread._ref, changes, base, {"metrics": {UPDATED: event.timestamp}, "request_id": request_id}
         )
@@ -205,10 +219,17 @@ class StatewardSessionService(Connected, BaseSessionService):
         """What changes of the state of an app and a user. These are merges, so they meet no conflict."""
         places = ((self._app(app_name), scopes.app), (self._user(app_name, user_id), scopes.user))
         return [
-            PreparedEdits(thread._ref, [SlotSet(*item) for item in delta.items()], None, {"request_id": request_id})
+            PreparedEdits(thread._ref, [_set_key(*item) for item in delta.items()], None, {"request_id": request_id})
             for thread, delta in places
             if delta
         ]
+
+    async def _place_of(self, info: ThreadInfo) -> tuple[str, str] | None:
+        """Returns user and id of a session; None = it was deleted meanwhile."""
+        parts = parts_of(info.name)
+        if parts is None:
+            parts = kept((await self._client.thread(info.name).hydrate(slots=[PLACE])).slots.get(PLACE))
+        return None if parts is None else (parts[1], parts[2])
 
     async def _save(self, prepared: Sequence[PreparedEdits]) -> list[Checkpoint]:
         return await self._client._session.run(apply_all(prepared))
@@ -227,3 +248,8 @@ class StatewardSessionService(Connected, BaseSessionService):
 
     def _thread(self, app_name: str, user_id: str, session_id: str) -> AsyncThread:
         return self._client.thread(name_of("sessions", app_name, user_id, session_id.strip()))
+
+
+def _set_key(key: str, value: Any) -> SlotSet:
+    slot, value = slot_of(key, value)
+    return SlotSet(slot, keep(value, f"state[{key!r}]"))

@@ -47,6 +47,7 @@ def newest_first(log: Log) -> Iterator[tuple[int, Any]]:
 def _decoded(value: Any, path: str, blobs: Any) -> Any:
     """Returns a RawValue if a value cannot be decoded: a prompt must not fail because of one value."""
     try:
-        return values.decode(value, path, blobs)
+        found = values.decode(value, path, blobs)
     except ValueError:
         return values.RawValue(value.media_type, value.data)
+    return found.value if isinstance(found, values.Json5) else found

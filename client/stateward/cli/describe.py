@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from google.protobuf.message import Message
 
 from stateward.cli.output import counted, is_terminal, shorten
 from stateward.models import Access
-from stateward.values import Blob, MsgPack, RawValue
+from stateward.values import JSON5, Blob, Json5, MsgPack, RawValue
 
 if TYPE_CHECKING:
     from stateward import Checkpoint, Log, State, ThreadInfo
@@ -100,8 +101,10 @@ def plain(value: Any) -> Any:
             return {"media_type": value.media_type, "base64": base64.b64encode(value.data).decode()}
         case Blob():
             return {"media_type": value.media_type, "sha256": value.sha256.hex(), "size_bytes": value.size_bytes}
-        case MsgPack():
+        case MsgPack() | Json5():
             return plain(value.value)
+        case float() if not math.isfinite(value):
+            return {"media_type": JSON5, "base64": base64.b64encode(json.dumps(value).encode()).decode()}
         case Message():
             return MessageToDict(value)
         case dict():

@@ -25,7 +25,7 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
-from stateward.values import MsgPack
+from stateward.values import Json5, MsgPack
 
 MESSAGES, TOOL_CALLS = "messages", "tool_calls"
 FAILED_WORDS = {"error", "failed", "failure"}
@@ -59,7 +59,7 @@ def count_calls(messages: Iterable[Any], tool_calls: Iterable[Any]) -> Calls:
 def _objects(entries: Iterable[Any]) -> Iterator[dict[str, Any]]:
     """Yields the entries that are objects; other entries cannot describe a call."""
     for entry in entries:
-        found = entry.value if isinstance(entry, MsgPack) else entry
+        found = entry.value if isinstance(entry, (Json5, MsgPack)) else entry
         if isinstance(found, Message):
             found = MessageToDict(found, preserving_proto_field_name=True)
         if isinstance(found, dict):

@@ -24,6 +24,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from stateward._async.client import AsyncClient
 from stateward._operations.steps import Operation, ThreadRef
+from stateward._settling import settle
 from stateward._sync.client import Client
 from stateward.langgraph import _lists as lists
 from stateward.langgraph import _operations as operations
@@ -44,7 +45,8 @@ class StatewardSaver(BaseCheckpointSaver[str]):
 
     Every LangGraph thread is a thread of `namespace`, every checkpoint namespace a branch, and every checkpoint a
     version, of which only what changed is sent and stored. Both kinds of methods work, from any number of threads and
-    event loops. Use it as `with` or `async with`, or call `close` or `aclose` at the end.
+    event loops. Use it as `with` or `async with`, or call `close` or `aclose` at the end. An asyncio call that writes
+    and is cancelled ends its write first: when CancelledError comes, the write is done, or never will be.
 
     `target` and the further options are those of `stateward.Client`. `serde` turns values into bytes, as in every
     saver; the daemon encrypts all of them, and metadata too. With `write_ownership` a checkpoint whose parent is no
@@ -131,7 +133,8 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         """As `put`."""
         ref, wanted = self._ref(config), _wanted(config, checkpoint, metadata, new_versions)
-        await self._aio._session.run(operations.put(ref, self.serde, self._bases, wanted, owns=self._write_ownership))
+        operation = operations.put(ref, self.serde, self._bases, wanted, owns=self._write_ownership)
+        await settle(self._aio._session.run(operation))
         return _config(ref, wanted.checkpoint_id)
 
     def put_writes(
@@ -147,7 +150,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     ) -> None:
         """As `put_writes`."""
         if writes:
-            await self._aio._session.run(self._put_writes(config, writes, task_id, task_path))
+            await settle(self._aio._session.run(self._put_writes(config, writes, task_id, task_path)))
 
     def _put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
@@ -208,7 +211,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
 
     async def adelete_thread(self, thread_id: str) -> None:
         """As `delete_thread`."""
-        await self._aio._session.run(whole.delete_thread(self._forget(thread_id)))
+        await settle(self._aio._session.run(whole.delete_thread(self._forget(thread_id))))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copies all checkpoints and writes of a thread to a new thread, with a key of its own."""
@@ -216,7 +219,8 @@ class StatewardSaver(BaseCheckpointSaver[str]):
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """As `copy_thread`."""
-        await self._aio._session.run(whole.copy_thread(self._refer(source_thread_id), str(target_thread_id)))
+        operation = whole.copy_thread(self._refer(source_thread_id), str(target_thread_id))
+        await settle(self._aio._session.run(operation))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Removes checkpoints: all but the newest of each namespace ("keep_latest"), or all ("delete").
@@ -229,7 +233,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """As `prune`."""
         for thread_id in thread_ids:
-            await self._aio._session.run(self._prune(thread_id, strategy))
+            await settle(self._aio._session.run(self._prune(thread_id, strategy)))
 
     def _prune(self, thread_id: str, strategy: str) -> Operation[None]:
         if strategy == "keep_latest":
@@ -247,8 +251,11 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """As `delete_for_runs`."""
         for run_id in run_ids:
-            for ref in await self._aio._session.run(whole.delete_run(self._refer("-"), run_id)):
-                self._bases.forget(ref)
+            await settle(self._adelete_run(run_id))
+
+    async def _adelete_run(self, run_id: str) -> None:
+        for ref in await self._aio._session.run(whole.delete_run(self._refer("-"), run_id)):
+            self._bases.forget(ref)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]

@@ -11,6 +11,7 @@ from langgraph.store.base.embed import ensure_embeddings, get_text_at_path
 
 from stateward._async.client import AsyncClient
 from stateward._operations.steps import ThreadRef
+from stateward._settling import settle
 from stateward._sync.client import Client
 from stateward.langgraph import _store as operations
 from stateward.langgraph._checks import check_settings
@@ -26,7 +27,8 @@ class StatewardStore(BaseStore):
 
     Both kinds of methods work, from any number of threads and event loops. Use it as `with` or `async with`, or call
     `close` or `aclose` at the end. The puts of one `batch` are written together, all or none, up to 500 of them and
-    16 MiB; more of them take several calls.
+    16 MiB; more of them take several calls. A cancelled `abatch` with puts ends them first: when CancelledError comes,
+    they are written, or never will be.
 
     A wrong argument raises TypeError or ValueError before anything is sent.
 
@@ -105,7 +107,8 @@ class StatewardStore(BaseStore):
         if self._embeddings is not None and queries:
             embedded = await asyncio.gather(*map(self._embeddings.aembed_query, queries))
             vectors.of_queries = dict(zip(queries, map(self._pack_one, embedded), strict=True))
-        return await self._aio._session.run(operations.run(self._ref, batch, vectors, self._create))
+        run = self._aio._session.run(operations.run(self._ref, batch, vectors, self._create))
+        return await (settle(run) if batch.puts else run)
 
     @property
     def _ref(self) -> ThreadRef:
