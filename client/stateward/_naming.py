@@ -3,7 +3,8 @@
 A name of Stateward has 1 to 1,024 bytes of UTF-8 without control characters. A text that is such a name stays as it
 is. Any other text becomes `~%` and the text, in which `%XX` is a byte of a character that a name cannot have. If that
 is too long, it becomes `~#`, the SHA-256 of the text, and the beginning of the text for human readers. A text that
-begins with `~%` or `~#` never stays as it is, so different texts have different names.
+begins with `~%` or `~#` never stays as it is, so different texts have different names. Nor does a text that ends in
+`@@` and a number, which is the name of an orphan.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ ESCAPED, HASHED = "~%", "~#"
 # The beginning of the text in a name of the second kind, in characters; each has 12 bytes at most.
 BEGIN_MAX = 32
 _FORBIDDEN = "%\x00-\x1f\x7f-\x9f\ud800-\udfff"
-_UNNAMED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_UNNAMED = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]|^~[%#]|^-?\Z|@@[0-9.]+\Z")
 
 
 def name_for(text: str, bytes_max: int = NAME_BYTES_MAX) -> str:
     """Returns the name for a text, of at most `bytes_max` bytes, from 512 on. Different texts have different names."""
-    is_name = text not in ("", "-") and not text.startswith((ESCAPED, HASHED)) and not _UNNAMED.search(text)
-    if is_name and len(text.encode()) <= bytes_max:
+    if not _UNNAMED.search(text) and len(text.encode()) <= bytes_max:
         return text
-    name = ESCAPED + escape(text)
+    name = ESCAPED + escape(text, "@")
     if len(name.encode()) <= bytes_max:
         return name
     digest = sha256(text.encode(errors="surrogatepass")).hexdigest()
-    return f"{HASHED}{digest} {escape(text[:BEGIN_MAX])}"
+    begin = escape(text[:BEGIN_MAX], "@")
+    return f"{HASHED}{digest} {begin}"
 
 
 def text_of(name: str) -> str | None:

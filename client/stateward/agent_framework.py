@@ -75,7 +75,7 @@ class StatewardCheckpointStorage(Connected):
         """
         encoded = self._encode(checkpoint)
         saved = self._thread.apply(
-            [SlotSet(name, keep(encoded[name], name)) for name in SLOTS],
+            [SlotSet(name, encoded[name]) for name in SLOTS],
             labels={ID: name_for(checkpoint.checkpoint_id)},
             attributes={WORKFLOW: name_for(checkpoint.workflow_name), TIME: checkpoint.timestamp},
             create=ThreadOptions(retention=self._retention),
@@ -144,17 +144,28 @@ class StatewardCheckpointStorage(Connected):
             known = kept((await self._thread.hydrate(made.version, slots=[ID])).slots[ID])
         return known
 
-    def _encode(self, checkpoint: WorkflowCheckpoint) -> dict[str, Any]:
+    def _encode(self, checkpoint: WorkflowCheckpoint) -> dict[str, RawValue]:
+        value = checkpoint.to_dict()
         try:
-            encoded: dict[str, Any] = encode_checkpoint_value(checkpoint.to_dict())
-            decode_checkpoint_value(encoded, allowed_types=self._allowed_types)
-        except WorkflowCheckpointException:
-            raise
+            encoded = self._checked(value)
         except Exception as error:
+            place = find_place(value, "checkpoint", self._is_faulty)
             raise WorkflowCheckpointException(
-                f"checkpoint {checkpoint.checkpoint_id} cannot be pickled, so it is not saved: {error}"
+                f"checkpoint {checkpoint.checkpoint_id} is not saved: {place} cannot be kept: {error}"
             ) from error
+        return {name: keep(encoded[name], name) for name in SLOTS}
+
+    def _checked(self, value: Any) -> Any:
+        encoded = encode_checkpoint_value(value)
+        decode_checkpoint_value(encoded, allowed_types=self._allowed_types)
         return encoded
+
+    def _is_faulty(self, value: Any) -> bool:
+        try:
+            self._checked(value)
+        except Exception:  # noqa: BLE001  pickle calls what a class defines
+            return True
+        return False
 
     def _decode(self, state: State) -> WorkflowCheckpoint:
         encoded = {name: kept(state.slots[name]) for name in SLOTS if name in state.slots}
