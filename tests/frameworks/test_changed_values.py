@@ -289,6 +289,7 @@ DIFFERENT: dict[tuple[Pair, str], str] = {
     (adk, "dataclass with nan"): NUMBERS,
     (pydantic, "keys that are one"): ONE_KEY,
     (pydantic, "dataclass with nan"): NUMBERS,
+    (store, "dataclass with nan"): NUMBERS,
 }
 """The cells that differ, and how the page about frameworks names them."""
 
@@ -343,7 +344,7 @@ async def test_every_value_comes_back_as_from_the_own_store(
 def test_the_page_names_what_differs(repository: Path) -> None:
     """In the row of each adapter."""
     page = (repository / "docs/frameworks.md").read_text()
-    titles = {openai: "OpenAI Agents SDK", adk: "Google ADK", pydantic: "Pydantic AI"}
+    titles = {openai: "OpenAI Agents SDK", adk: "Google ADK", pydantic: "Pydantic AI", store: "LangGraph's store"}
     for (pair, _), phrase in DIFFERENT.items():
         (row,) = re.findall(rf"^\| {titles[pair]} \| (.*) \|$", page, re.MULTILINE)
         assert phrase in row

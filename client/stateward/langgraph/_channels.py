@@ -57,7 +57,12 @@ _NO_LIST = Stored("", b"")
 
 def to_value(kind: str, data: bytes) -> state_pb2.Value:
     """Serialized bytes as a value of the contract."""
-    return state_pb2.Value(media_type=_MEDIA_TYPE + kind, data=data)
+    return state_pb2.Value(media_type=_MEDIA_TYPE + kind, data=as_bytes(data))
+
+
+def as_bytes(data: bytes) -> bytes:
+    """What a serializer made, as bytes: it may return any buffer, such as the bytearray that it was given."""
+    return data if type(data) is bytes else memoryview(data).tobytes()
 
 
 def from_value(value: state_pb2.Value) -> tuple[str, bytes]:
@@ -129,6 +134,7 @@ class Edits:
     def put(self, channel: str, value: Any) -> None:
         """The channel has this value. Raises what the serializer raises."""
         kind, data = self._serde.dumps_typed(value)
+        data = as_bytes(data)
         old = self._old.get(channel)
         if old is not None and (kind, data) == (old.kind, old.data):
             self.channels[channel] = old
@@ -168,6 +174,7 @@ class Edits:
         pieces = []
         for element in value[kept:]:
             kind, piece = self._serde.dumps_typed(element)
+            piece = as_bytes(piece)
             if kind != _LIST_KIND:  # None and bytes have types of their own, but lie in a list as MessagePack
                 return None
             pieces.append(piece)

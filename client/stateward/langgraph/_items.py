@@ -10,14 +10,19 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from operator import ge, gt, le, lt, mul
 from typing import Any
 from urllib.parse import unquote
 
+import orjson
 from langgraph.store.base import InvalidNamespaceError, Item, MatchCondition, SearchItem
 
+from stateward import values
+from stateward._keeping import keep, kept
 from stateward.attributes import INT_MAX, INT_MIN, Attribute
 from stateward.records import Record
+from stateward.values import JSON, RawValue
 
 ITEM, VECTORS = "i/", "v/"
 # Fields of a value that become attributes: so many, with keys and texts of so many bytes. An item with other fields has
@@ -71,7 +76,7 @@ def search_item_of(record: Record, score: float | None = None) -> SearchItem:
 
 def _parts(record: Record) -> dict[str, Any]:
     return {
-        "value": record.value,
+        "value": kept(record.value),
         "key": unquote(record.key.removeprefix(ITEM).rpartition(".")[2]),
         "namespace": namespace_of(record.key),
         "created_at": record.create_time,
@@ -100,6 +105,39 @@ def does_match(condition: MatchCondition, namespace: tuple[str, ...]) -> bool:
         return False
     part = namespace[: len(path)] if kind == "prefix" else namespace[len(namespace) - len(path) :]
     return all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+def encode_value(value: Mapping[str, Any], path: str) -> tuple[dict[str, Any], RawValue]:
+    """Returns the value of an item as JSON has it, and as it is stored. Raises TypeError or ValueError, with its place.
+
+    LangGraph's own stores write JSON with orjson, which also takes times, UUIDs, enumerations and dataclasses.
+    """
+    plain = dict(value)
+    try:
+        return plain, RawValue(JSON, values.encode_json(plain, path))
+    except (TypeError, ValueError):
+        plain = _reduce(plain)
+        values.encode_json(plain, path, finite=False)  # keys must be texts: `keep` takes others
+        return plain, keep(plain, path)
+
+
+def _reduce(value: Any) -> Any:
+    """Returns a value with what orjson takes besides JSON in the form that orjson gives it."""
+    if isinstance(value, dict):
+        return {key: _reduce(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_reduce(each) for each in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: _reduce(getattr(value, each.name)) for each in fields(value)}
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    try:
+        return orjson.loads(orjson.dumps(value))
+    except TypeError:
+        return value  # the encoder names it
 
 
 # -- filters ----------------------------------------------------------------------------------------------------------

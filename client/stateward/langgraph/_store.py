@@ -8,6 +8,7 @@ from typing import Any
 
 from langgraph.store.base import GetOp, ListNamespacesOp, Op, PutOp, Result, SearchItem, SearchOp
 
+from stateward._keeping import kept
 from stateward._operations import records
 from stateward._operations.steps import Operation, ThreadRef
 from stateward.langgraph import _checks as checks
@@ -104,11 +105,11 @@ def _encode(key: str, op: PutOp, vectors: bytes | None) -> list[record_pb2.Recor
     beside = items.vectors_key(key)
     if op.value is None:
         return [Delete(key).to_proto(), Delete(beside).to_proto()]
-    ttl, value = checks.ttl_of(op.ttl), dict(op.value)
-    item = Put(key, value, None, ttl, items.attributes_of(value))
-    second = Delete(beside) if vectors is None else Put(beside, vectors, None, ttl)
     # Errors name the item as its user knows it, not the key of its record.
-    return [item.to_proto(f"{'.'.join(op.namespace)}[{op.key!r}]"), second.to_proto()]
+    ttl, (value, encoded) = checks.ttl_of(op.ttl), items.encode_value(op.value, f"{'.'.join(op.namespace)}[{op.key!r}]")
+    item = Put(key, encoded, None, ttl, items.attributes_of(value))
+    second = Delete(beside) if vectors is None else Put(beside, vectors, None, ttl)
+    return [item.to_proto(), second.to_proto()]
 
 
 def _get_all(ref: ThreadRef, gets: Mapping[int, GetOp], results: list[Result]) -> Operation[None]:
@@ -174,7 +175,7 @@ def _read(
     request = records.list_records(ref, prefix, where, is_newest, skip, size, False, True)
     while most is None or len(found) < most:
         page = yield from records.read_records(request)
-        found += [record for record in page if not wanted or items.matches(record.value, wanted)]
+        found += [record for record in page if not wanted or items.matches(kept(record.value), wanted)]
         if not request.page_token:
             break
     return found[:most]
