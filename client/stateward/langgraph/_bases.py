@@ -1,15 +1,19 @@
-"""What a saver remembers of the newest checkpoints, so that it need not read them before it writes the next ones."""
+"""What a saver remembers: the newest checkpoints, so that it need not read them before it writes the next ones, and the
+creation of its thread to which each checkpoint belongs."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from stateward._operations.steps import ThreadRef
 from stateward.langgraph._channels import Stored
+
+CREATIONS_MAX = 50_000
+"""How many checkpoints a saver remembers the thread's uid of, about 200 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,8 @@ class Base:
     channel_versions: Mapping[str, Any] = field(default_factory=dict)
     channels: Mapping[str, Stored] = field(default_factory=dict)
     digest: bytes = b""
+    uid: str = ""
+    """Uid of the thread; empty = any."""
     rest: tuple[str, bytes] = "", b""
     """The checkpoint without its channels, as it was serialized."""
 
@@ -76,3 +82,32 @@ class Bases:
         found = self._items.pop(key, None)
         if found is not None:
             self._used_bytes -= found[2]
+
+
+class Creations:
+    """The uids of the threads to which the checkpoints belong that were written or read last. Safe for threads.
+
+    A write names the checkpoint that it continues, and the daemon refuses it if the thread with that uid was deleted.
+    """
+
+    def __init__(self, limit: int = CREATIONS_MAX) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._items: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def of(self, ref: ThreadRef, checkpoint_ids: Iterable[str]) -> str:
+        """Returns the uid of the first of these checkpoints that is known; empty = none is."""
+        with self._lock:
+            found = (self._items.get((ref.thread, each)) for each in checkpoint_ids if each)
+            return next((uid for uid in found if uid), "")
+
+    def note(self, ref: ThreadRef, checkpoint_id: str, uid: str) -> None:
+        """Remembers the uid of a checkpoint."""
+        if not (checkpoint_id and uid):
+            return
+        key = ref.thread, checkpoint_id
+        with self._lock:
+            self._items[key] = uid
+            self._items.move_to_end(key)
+            while len(self._items) > self._limit:
+                self._items.popitem(last=False)

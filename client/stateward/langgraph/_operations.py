@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stateward._operations.pages import Pages, read_pages
-from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id
+from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id, thread_error
 from stateward.errors import EditConflict, ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
-from stateward.langgraph._bases import Base, Bases
+from stateward.langgraph._bases import Base, Bases, Creations
 from stateward.langgraph._channels import (
     CHANNEL,
     Edits,
@@ -32,9 +32,12 @@ from stateward.v1 import effect_service_pb2 as effects
 
 REST = "checkpoint"
 RUN_LABEL = "run_id"
+DELTA_COUNTERS = "counters_since_delta_snapshot"
 PAGE = 1000
 MAIN, _ESCAPE = "main", "ns/"
 _EFFECTS_MAX = 1000
+# What a save is refused with if the version that it is made from is not as it is remembered.
+_STALE = EditConflict, VersionMismatch, VersionNotFound, VersionPruned
 
 
 def branch_of(checkpoint_ns: str) -> str:
@@ -115,7 +118,7 @@ def make_found(
         place = f"version {message.version} of thread {message.thread!r}"
         raise ValueError(f"{place} is no checkpoint of LangGraph: something else writes to this thread")
     opened = serde.loads_typed(rest)
-    base = Base(message.version, opened["channel_versions"], channels, message.digest, rest)
+    base = Base(message.version, opened["channel_versions"], channels, message.digest, message.uid, rest)
     return Found(message, opened, base, sorted((_written(each.effect) for each in writes), key=lambda each: each.order))
 
 
@@ -181,15 +184,23 @@ def _parent_id(ref: ThreadRef, serde: Serializer, checkpoint_id: str | None) -> 
 
 def put_writes(
     ref: ThreadRef,
+    creations: Creations,
     checkpoint_id: str,
     writes: Sequence[tuple[int, str, tuple[str, bytes]]],
     task_id: str,
     task_path: str,
+    *,
+    ancestors: Iterable[str] = (),
 ) -> Operation[None]:
     """Writes pending writes: (index, channel, serialized value). Those with an index below 0 replace earlier ones, also
-    earlier ones of the same call: LangGraph writes a channel of this kind twice when a node asks twice."""
+    earlier ones of the same call: LangGraph writes a channel of this kind twice when a node asks twice.
+
+    Raises ThreadNotFound if the thread of the checkpoint, or of one of the `ancestors`, was deleted.
+    """
     last = {index: (index, channel, value) for index, channel, value in writes}
-    return put_effects(ref, [to_effect(checkpoint_id, *write, task_id, task_path) for write in last.values()])
+    made = [to_effect(checkpoint_id, *write, task_id, task_path) for write in last.values()]
+    uid = yield from put_effects(ref, made, creations.of(ref, (checkpoint_id, *ancestors)))
+    creations.note(ref, checkpoint_id, uid)
 
 
 def to_effect(
@@ -203,12 +214,14 @@ def to_effect(
     )  # fmt: skip
 
 
-def put_effects(ref: ThreadRef, made: Sequence[effect_pb2.Effect]) -> Operation[None]:
-    """Writes pending writes of any number of tasks and checkpoints."""
+def put_effects(ref: ThreadRef, made: Sequence[effect_pb2.Effect], uid: str = "") -> Operation[str]:
+    """Writes pending writes of any number of tasks and checkpoints. Returns the uid of the thread."""
     for start in range(0, len(made), _EFFECTS_MAX):
         part = made[start : start + _EFFECTS_MAX]
-        request = ref.about(effects.PutEffectsRequest, effects=part, request_id=new_request_id())
-        yield Call("PutEffects", request)
+        request = ref.about(effects.PutEffectsRequest, effects=part, request_id=new_request_id(), expected_uid=uid)
+        answer: effects.PutEffectsResponse = yield Call("PutEffects", request)
+        uid = answer.uid
+    return uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +234,8 @@ class Put:
     values: Mapping[str, Any]
     new_versions: Mapping[str, Any]
     metadata: Mapping[str, Any]
+    ancestors: Sequence[str] = ()
+    """Checkpoints of the graphs around this one, which are of the same thread."""
 
     @property
     def checkpoint_id(self) -> str:
@@ -232,45 +247,61 @@ class Put:
         return found
 
 
-def put(ref: ThreadRef, serde: Serializer, bases: Bases, wanted: Put, *, owns: bool) -> Operation[None]:
+def put(
+    ref: ThreadRef, serde: Serializer, bases: Bases, creations: Creations, wanted: Put, *, owns: bool
+) -> Operation[None]:
     """Writes a checkpoint as a version: what changed since its parent.
 
     If the parent is no longer the head of the branch, the version is a fork, as in every LangGraph saver. With `owns`
-    the call raises VersionMismatch instead.
+    the call raises VersionMismatch instead. Raises ThreadNotFound if the thread of the parent was deleted.
     """
+    uid = creations.of(ref, (wanted.parent_id, *wanted.ancestors))
+    creations.note(ref, wanted.checkpoint_id, uid)  # now: the writes of its tasks may be sent before the answer comes
     base = bases.get(ref, wanted.parent_id)
     known = base is not None
     while True:
         if base is None:
-            base = yield from _read_base(ref, serde, wanted.parent_id)
+            base = yield from _read_base(ref, serde, wanted, uid)
         edits = _edits(serde, base, wanted)
         rest = serde.dumps_typed(dict(wanted.rest))
-        request = _request(ref, serde, base, edits, wanted, rest)
+        request = _request(ref, serde, edits, wanted, rest)
+        request.expected_uid = base.uid or uid
         try:
             saved = yield from _save(request, base, owns=owns)
             break
-        except (EditConflict, VersionPruned):
+        except _STALE as error:
             bases.forget(ref)
-            if not known:
+            if not known or (owns and isinstance(error, VersionMismatch)):
                 raise
             base, known = None, False  # what is remembered is not what is there: look
+    creations.note(ref, wanted.checkpoint_id, saved.uid)
     if all(each.first is not None for each in edits.channels.values()):
-        kept = Base(saved.version, wanted.channel_versions, edits.channels, saved.digest, rest)
+        kept = Base(saved.version, wanted.channel_versions, edits.channels, saved.digest, saved.uid, rest)
         bases.keep(ref, wanted.checkpoint_id, kept)
     else:
         bases.forget(ref)  # the next checkpoint reads where the new log begins
 
 
-def _read_base(ref: ThreadRef, serde: Serializer, checkpoint_id: str) -> Operation[Base]:
-    if not checkpoint_id:
-        return Base()
-    version = checkpoint_pb2.VersionRef(checkpoint_id=checkpoint_id)
+def _read_base(ref: ThreadRef, serde: Serializer, wanted: Put, uid: str) -> Operation[Base]:
+    """Reads the parent. If it is no longer there, the checkpoint is written whole, on top of the empty state."""
+    if not wanted.parent_id:
+        return Base(uid=uid)
+    version = checkpoint_pb2.VersionRef(checkpoint_id=wanted.parent_id)
     try:
         pages = yield from read_pages(ref.on_branch(checkpoints.HydrateRequest, version=version))
     except (ThreadNotFound, VersionNotFound, VersionPruned):
-        return Base()
+        if uid and wanted.metadata.get(DELTA_COUNTERS):
+            message = f"checkpoint {wanted.parent_id}, from which delta channels are made, is no longer there"
+            raise thread_error(VersionNotFound, ref.thread, message, reason="VERSION_NOT_FOUND") from None
+        return Base(uid=uid)
+    found_uid = pages.last.checkpoint.uid
+    if uid and found_uid != uid:
+        message = (
+            f"thread {ref.thread!r} was deleted and made again; checkpoint {wanted.parent_id} is of the deleted one"
+        )
+        raise thread_error(ThreadNotFound, ref.thread, message, reason="THREAD_NOT_FOUND", uid=found_uid)
     found = _found(serde, pages)
-    return Base() if found is None else found.base
+    return Base(uid=found_uid) if found is None else found.base
 
 
 def _edits(serde: Serializer, base: Base, wanted: Put) -> Edits:
@@ -289,14 +320,13 @@ def _edits(serde: Serializer, base: Base, wanted: Put) -> Edits:
 
 
 def _request(
-    ref: ThreadRef, serde: Serializer, base: Base, edits: Edits, wanted: Put, rest: tuple[str, bytes]
+    ref: ThreadRef, serde: Serializer, edits: Edits, wanted: Put, rest: tuple[str, bytes]
 ) -> checkpoints.SaveRequest:
     about = {"metadata": dict(wanted.metadata), "parent_id": wanted.parent_id}
     first = diff_pb2.Edit(set_slot=diff_pb2.SetSlot(slot=REST, value=to_value(*rest)))
     request = ref.on_branch(
         checkpoints.SaveRequest, checkpoint_id=wanted.checkpoint_id, request_id=new_request_id(),
-        metadata=to_value(*serde.dumps_typed(about)), expected_version=base.version,
-        diff=diff_pb2.Diff(edits=[first, *edits.edits]),
+        metadata=to_value(*serde.dumps_typed(about)), diff=diff_pb2.Diff(edits=[first, *edits.edits]),
     )  # fmt: skip
     if isinstance(step := wanted.metadata.get("step"), int):
         request.step = step
@@ -306,13 +336,16 @@ def _request(
 
 
 def _save(request: checkpoints.SaveRequest, base: Base, *, owns: bool) -> Operation[checkpoints.SaveResponse]:
+    """Saves on top of the base, or beside the versions that were saved on top of it since."""
+    request.expected_version, request.expected_digest = base.version, base.digest
     try:
         answer: checkpoints.SaveResponse = yield Call("Save", request)
     except VersionMismatch:
         if owns:
             raise
         request.ClearField("expected_version")
-        request.parent.version = base.version
+        request.ClearField("expected_digest")
+        request.parent.version, request.parent.digest = base.version, base.digest
         answer = yield Call("Save", request)
     return answer
 

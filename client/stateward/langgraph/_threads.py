@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id
+from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id, thread_error
 from stateward.errors import ThreadNotFound, VersionMismatch
 from stateward.langgraph._channels import Serializer
 from stateward.langgraph._lists import list_all
-from stateward.langgraph._operations import MAIN, RUN_LABEL, about, get
+from stateward.langgraph._operations import DELTA_COUNTERS, MAIN, RUN_LABEL, about, get
 from stateward.v1 import checkpoint_pb2, state_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import thread_service_pb2 as threads
 
-DELTA_COUNTERS = "counters_since_delta_snapshot"
+ROUNDS_MAX = 20
+"""How often versions are listed anew, because a checkpoint came before they were removed."""
 
 
 def delete_thread(ref: ThreadRef) -> Operation[None]:
-    """Removes a thread with all its namespaces."""
-    yield Call("DeleteThread", ref.about(threads.DeleteThreadRequest, allow_missing=True))
+    """Removes a thread with all its namespaces, and not the next thread of its name if the call is repeated."""
+    try:
+        found: threads.GetThreadResponse = yield Call("GetThread", ref.about(threads.GetThreadRequest))
+    except ThreadNotFound:
+        return
+    request = ref.about(threads.DeleteThreadRequest, expected_uid=found.thread.uid, allow_missing=True)
+    yield Call("DeleteThread", request)
 
 
 def copy_thread(ref: ThreadRef, target: str) -> Operation[None]:
@@ -33,14 +40,18 @@ def copy_thread(ref: ThreadRef, target: str) -> Operation[None]:
 
 def keep_latest(ref: ThreadRef, serde: Serializer) -> Operation[None]:
     """Removes all versions but the newest one of each branch, and those that its delta channels are made from."""
-    listed = yield from list_all(ref)
-    kept, branches = set[int](), set[str]()
-    for message in listed:  # newest first
-        if message.branch not in branches:
-            branches.add(message.branch)
-            kept.add(message.version)
-            kept |= yield from _needed(replace(ref, branch=message.branch), serde, message, listed)
-    yield from _prune(ref, [message.version for message in listed if message.version not in kept])
+    for _ in range(ROUNDS_MAX):
+        listed = yield from list_all(ref)
+        kept, branches = set[int](), set[str]()
+        for message in listed:  # newest first
+            if message.branch not in branches:
+                branches.add(message.branch)
+                kept.add(message.version)
+                kept |= yield from _needed(replace(ref, branch=message.branch), serde, message, listed)
+        gone = [message.version for message in listed if message.version not in kept]
+        if (yield from _prune(ref, listed, gone)):
+            return
+    raise _changing(ref)
 
 
 def _needed(
@@ -66,45 +77,67 @@ def _needed(
     return needed
 
 
-def _prune(ref: ThreadRef, versions: Sequence[int], *, move_heads: bool = False) -> Operation[None]:
-    if versions:
-        wanted = threads.VersionList(versions=versions)
-        request = ref.about(threads.PruneThreadRequest, versions=wanted, move_heads=move_heads)
-        request.request_id = new_request_id()
+def _prune(
+    ref: ThreadRef, listed: Sequence[checkpoint_pb2.Checkpoint], versions: Sequence[int], *, move_heads: bool = False
+) -> Operation[bool]:
+    """Removes versions of the thread as it was listed. False = it has gone on since, so the numbers may be others'."""
+    if not versions:
+        return True
+    request = ref.about(threads.PruneThreadRequest, versions=threads.VersionList(versions=versions))
+    request.move_heads, request.request_id, request.expected_uid = move_heads, new_request_id(), listed[0].uid
+    request.expected_version, request.expected_digest = _head(listed)
+    try:
         yield Call("PruneThread", request)
+    except VersionMismatch:
+        return False
+    return True
+
+
+def _head(listed: Sequence[checkpoint_pb2.Checkpoint]) -> tuple[int, bytes]:
+    """Version and digest of the head of main; 0 and nothing = there is none."""
+    return next(((message.version, message.digest) for message in listed if message.branch == MAIN), (0, b""))
+
+
+def _changing(ref: ThreadRef) -> VersionMismatch:
+    message = f"thread {ref.thread!r} got a new checkpoint at each of {ROUNDS_MAX} attempts to remove old ones"
+    return thread_error(VersionMismatch, ref.thread, message, reason="VERSION_MISMATCH")
 
 
 def delete_run(everywhere: ThreadRef, run_id: str) -> Operation[list[ThreadRef]]:
     """Removes all versions of a run, in all threads. Returns the branches that they were on."""
-    places, gone = set[ThreadRef](), dict[str, set[int]]()
+    places, gone = set[ThreadRef](), dict[str, set[tuple[str, int]]]()
     for message in (yield from list_all(everywhere, {RUN_LABEL: run_id})):
         places.add(replace(everywhere, thread=message.thread, branch=message.branch))
-        gone.setdefault(message.thread, set()).add(message.version)
+        gone.setdefault(message.thread, set()).add((message.uid, message.version))
     for thread, versions in gone.items():
         yield from _delete_versions(replace(everywhere, thread=thread, branch=MAIN), versions)
     return list(places)
 
 
-def _delete_versions(ref: ThreadRef, gone: set[int]) -> Operation[None]:
-    """Removes these versions. A thread of which nothing is left is removed, too.
+def _delete_versions(ref: ThreadRef, gone: set[tuple[str, int]]) -> Operation[None]:
+    """Removes these versions, which are named by uid and number. A thread of which nothing is left is removed, too.
 
     main cannot be without a version. If only other branches are left, main gets an empty state, which is no checkpoint.
     """
-    while True:
+    for _ in range(ROUNDS_MAX):
         listed = yield from list_all(ref)
-        left = {message.branch for message in listed if message.version not in gone}
-        head = next((message.version for message in listed if message.branch == MAIN), 0)
+        versions = {message.version for message in listed if (message.uid, message.version) in gone}
+        if not versions:
+            return
+        left = {message.branch for message in listed if message.version not in versions}
+        head, digest = _head(listed)
+        about: dict[str, Any] = {"expected_uid": listed[0].uid, "expected_version": head, "expected_digest": digest}
         try:
             if not left:
-                all_of_it = ref.about(threads.DeleteThreadRequest, expected_version=head, allow_missing=True)
-                yield Call("DeleteThread", all_of_it)
+                yield Call("DeleteThread", ref.about(threads.DeleteThreadRequest, allow_missing=True, **about))
                 return
             if head and MAIN not in left:
-                empty = state_pb2.State()
-                request = ref.on_branch(checkpoints.SaveRequest, state=empty, expected_version=head)
+                request = ref.on_branch(checkpoints.SaveRequest, state=state_pb2.State(), **about)
                 request.request_id = new_request_id()
                 yield Call("Save", request)
-            break
+                listed = yield from list_all(ref)
         except VersionMismatch:
             continue  # a checkpoint of another run came
-    yield from _prune(ref, sorted(gone & {message.version for message in listed}), move_heads=True)
+        if (yield from _prune(ref, listed, sorted(versions), move_heads=True)):
+            return
+    raise _changing(ref)

@@ -127,7 +127,7 @@ def _put(source: Source, saver: StatewardSaver, thread: str, key: Key) -> None:
     # Every channel counts as new, so that its value is compared with the parent's, and not its version.
     wanted = Put(_parent_id(found), rest, values, rest["channel_versions"], dict(found.metadata))
     ref = saver._refer(thread, branch_of(key.checkpoint_ns))
-    saver._blocking._session.run(operations.put(ref, saver.serde, saver._bases, wanted, owns=False))
+    saver._blocking._session.run(saver._put(ref, wanted))
 
 
 def _put_writes(saver: StatewardSaver, thread: str, key: Key, source: Source) -> int:
@@ -141,8 +141,9 @@ def _put_writes(saver: StatewardSaver, thread: str, key: Key, source: Source) ->
         for row in rows
     ]  # fmt: skip
     run, start = saver._blocking._session.run, 0
+    ref = saver._refer(thread, branch_of(key.checkpoint_ns))
     for end in _pieces(made):
-        run(operations.put_effects(saver._refer(thread, branch_of(key.checkpoint_ns)), made[start:end]))
+        run(operations.put_effects(ref, made[start:end], saver._creations.of(ref, [key.checkpoint_id])))
         start = end
     return len(rows)
 

@@ -29,7 +29,7 @@ from stateward._sync.client import Client
 from stateward.langgraph import _lists as lists
 from stateward.langgraph import _operations as operations
 from stateward.langgraph import _threads as whole
-from stateward.langgraph._bases import Bases
+from stateward.langgraph._bases import Bases, Creations
 from stateward.langgraph._operations import Found, Put, branch_of, namespace_of
 from stateward.v1 import checkpoint_pb2
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest
@@ -71,7 +71,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         # The writes of a step and the next checkpoint come at once: they travel on one stream, and share a commit.
         self._aio._session.settings = replace(self._aio._session.settings, streams_beside=0)
         self._write_ownership = write_ownership
-        self._bases = Bases(cache_bytes)
+        self._bases, self._creations = Bases(cache_bytes), Creations()
 
     def __enter__(self) -> Self:
         return self
@@ -119,9 +119,12 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Writes a checkpoint, whose parent is the one that `config` names. Durable when this returns."""
+        """Writes a checkpoint, whose parent is the one that `config` names. Durable when this returns.
+
+        Raises ThreadNotFound if the thread was deleted since the parent was read or written here.
+        """
         ref, wanted = self._ref(config), _wanted(config, checkpoint, metadata, new_versions)
-        self._blocking._session.run(operations.put(ref, self.serde, self._bases, wanted, owns=self._write_ownership))
+        self._blocking._session.run(self._put(ref, wanted))
         return _config(ref, wanted.checkpoint_id)
 
     async def aput(
@@ -133,15 +136,20 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         """As `put`."""
         ref, wanted = self._ref(config), _wanted(config, checkpoint, metadata, new_versions)
-        operation = operations.put(ref, self.serde, self._bases, wanted, owns=self._write_ownership)
-        await settle(self._aio._session.run(operation))
+        await settle(self._aio._session.run(self._put(ref, wanted)))
         return _config(ref, wanted.checkpoint_id)
+
+    def _put(self, ref: ThreadRef, wanted: Put) -> Operation[None]:
+        return operations.put(ref, self.serde, self._bases, self._creations, wanted, owns=self._write_ownership)
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Writes what a task wrote, for the checkpoint that `config` names. A write that is there already stays; those
-        to special channels, such as errors and interrupts, are replaced."""
+        to special channels, such as errors and interrupts, are replaced.
+
+        Raises ThreadNotFound if the thread was deleted since the checkpoint was read or written here.
+        """
         if writes:
             self._blocking._session.run(self._put_writes(config, writes, task_id, task_path))
 
@@ -160,7 +168,9 @@ class StatewardSaver(BaseCheckpointSaver[str]):
             for index, (channel, value) in enumerate(writes)
         ]
         checkpoint_id = config["configurable"]["checkpoint_id"]
-        return operations.put_writes(self._ref(config), checkpoint_id, made, task_id, task_path)
+        return operations.put_writes(
+            self._ref(config), self._creations, checkpoint_id, made, task_id, task_path, ancestors=_ancestors(config)
+        )
 
     # -- lists --------------------------------------------------------------------------------------------------------
 
@@ -301,7 +311,10 @@ class StatewardSaver(BaseCheckpointSaver[str]):
 
     def _tuple(self, ref: ThreadRef, config: RunnableConfig, found: Found | None) -> CheckpointTuple | None:
         if found is None:
+            if not get_checkpoint_id(config):
+                self._bases.forget(ref)
             return None
+        self._creations.note(ref, found.message.checkpoint_id, found.message.uid)
         if get_checkpoint_id(config):
             return self._made(found, config)
         self._bases.keep(ref, found.message.checkpoint_id, found.base)
@@ -380,4 +393,10 @@ def _wanted(
     rest: dict[str, Any] = dict(checkpoint)
     values = rest.pop("channel_values")
     parent_id = config["configurable"].get("checkpoint_id") or ""
-    return Put(parent_id, rest, values, new_versions, dict(get_checkpoint_metadata(config, metadata)))
+    about = dict(get_checkpoint_metadata(config, metadata))
+    return Put(parent_id, rest, values, new_versions, about, _ancestors(config))
+
+
+def _ancestors(config: RunnableConfig) -> list[str]:
+    """The checkpoints of the graphs around a subgraph."""
+    return list((config["configurable"].get("checkpoint_map") or {}).values())
