@@ -140,6 +140,22 @@ def test_writes_before_any_checkpoint(saver: StatewardSaver) -> None:
     assert found.checkpoint["channel_values"] == {"a": 1}
 
 
+def test_writes_for_a_checkpoint_that_is_not_written_yet(daemon: Daemon, saver: StatewardSaver) -> None:
+    """With durability "async" they may come before it. They belong to the thread as the run found it."""
+    with StatewardSaver(daemon.target) as other, daemon.client() as client:
+        put(saver, place("before"), "c1", {"a": 1})
+        next_one = {"configurable": {**place("before")["configurable"], "checkpoint_id": "c2"}}
+        other.delete_thread("before")
+        with pytest.raises(ThreadNotFound):
+            saver.put_writes(next_one, [("a", 2)], "task")  # type: ignore[arg-type]
+        assert "before" not in [info.name for info in client.threads()]
+        put(other, place("before"), "c2", {"a": 3})
+        saver.put_writes(next_one, [("a", 4)], "task")  # type: ignore[arg-type]
+        found = other.get_tuple(place("before"))
+        assert found is not None
+        assert found.pending_writes == [("task", "a", 4)]
+
+
 def test_old_checkpoints_are_forgotten_first() -> None:
     """The limit holds, and what was used last stays."""
     ref: Any = type("Ref", (), {"thread": "t"})

@@ -88,26 +88,41 @@ class Creations:
     """The uids of the threads to which the checkpoints belong that were written or read last. Safe for threads.
 
     A write names the checkpoint that it continues, and the daemon refuses it if the thread with that uid was deleted.
+    LangGraph may write what a task wrote before it has begun to write the task's checkpoint. Such a write belongs to
+    the thread as the run found it.
     """
 
     def __init__(self, limit: int = CREATIONS_MAX) -> None:
-        self._limit = limit
         self._lock = threading.Lock()
-        self._items: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._checkpoints: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._threads: OrderedDict[str, str] = OrderedDict()
+        self._limit = limit
 
     def of(self, ref: ThreadRef, checkpoint_ids: Iterable[str]) -> str:
         """Returns the uid of the first of these checkpoints that is known; empty = none is."""
         with self._lock:
-            found = (self._items.get((ref.thread, each)) for each in checkpoint_ids if each)
+            found = (self._checkpoints.get((ref.thread, each)) for each in checkpoint_ids if each)
             return next((uid for uid in found if uid), "")
+
+    def of_thread(self, ref: ThreadRef) -> str:
+        """Returns the uid that the thread had last; empty = it was not there, or is not known."""
+        with self._lock:
+            return self._threads.get(ref.thread, "")
 
     def note(self, ref: ThreadRef, checkpoint_id: str, uid: str) -> None:
         """Remembers the uid of a checkpoint."""
-        if not (checkpoint_id and uid):
-            return
-        key = ref.thread, checkpoint_id
+        if checkpoint_id and uid:
+            with self._lock:
+                self._put(self._checkpoints, (ref.thread, checkpoint_id), uid)
+                self._put(self._threads, ref.thread, uid)
+
+    def note_missing(self, ref: ThreadRef) -> None:
+        """Remembers that a run which begins now finds no thread. What earlier runs write stays as it was noted."""
         with self._lock:
-            self._items[key] = uid
-            self._items.move_to_end(key)
-            while len(self._items) > self._limit:
-                self._items.popitem(last=False)
+            self._threads.pop(ref.thread, None)
+
+    def _put(self, items: OrderedDict[Any, str], key: Any, uid: str) -> None:
+        items[key] = uid
+        items.move_to_end(key)
+        while len(items) > self._limit:
+            items.popitem(last=False)

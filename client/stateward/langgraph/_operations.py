@@ -77,7 +77,11 @@ class Found:
 
 
 def get(
-    ref: ThreadRef, serde: Serializer, checkpoint_id: str | None, known: Base | None = None
+    ref: ThreadRef,
+    serde: Serializer,
+    checkpoint_id: str | None,
+    known: Base | None = None,
+    creations: Creations | None = None,
 ) -> Operation[Found | None]:
     """Reads a checkpoint with its writes; `checkpoint_id` None = the newest one of the branch. None = there is none.
 
@@ -89,8 +93,13 @@ def get(
         request.known_version, request.known_digest = known.version, known.digest
     try:
         pages = yield from read_pages(request)
-    except (ThreadNotFound, VersionNotFound, VersionPruned):
+    except (ThreadNotFound, VersionNotFound, VersionPruned) as error:
+        if creations is not None and isinstance(error, ThreadNotFound) and ref.branch == MAIN and not checkpoint_id:
+            creations.note_missing(ref)
         return None
+    message = pages.last.checkpoint
+    if creations is not None:
+        creations.note(ref, message.checkpoint_id, message.uid)
     return _found(serde, pages, known)
 
 
@@ -199,8 +208,25 @@ def put_writes(
     """
     last = {index: (index, channel, value) for index, channel, value in writes}
     made = [to_effect(checkpoint_id, *write, task_id, task_path) for write in last.values()]
-    uid = yield from put_effects(ref, made, creations.of(ref, (checkpoint_id, *ancestors)))
+    known = creations.of(ref, (checkpoint_id, *ancestors))
+    try:
+        uid = yield from put_effects(ref, made, known or creations.of_thread(ref))
+    except ThreadNotFound:
+        # A checkpoint that this saver has not seen may belong to the next thread of the name.
+        if known or not (current := (yield from _uid_of(ref, checkpoint_id))):
+            raise
+        uid = yield from put_effects(ref, made, current)
     creations.note(ref, checkpoint_id, uid)
+
+
+def _uid_of(ref: ThreadRef, checkpoint_id: str) -> Operation[str]:
+    """Returns the uid of the thread, if it has this checkpoint; else empty."""
+    version = checkpoint_pb2.VersionRef(checkpoint_id=checkpoint_id)
+    try:
+        answer = yield Call("GetCheckpoint", ref.on_branch(checkpoints.GetCheckpointRequest, version=version))
+    except (ThreadNotFound, VersionNotFound, VersionPruned):
+        return ""
+    return str(answer.checkpoint.uid)
 
 
 def to_effect(
@@ -256,6 +282,8 @@ def put(
     the call raises VersionMismatch instead. Raises ThreadNotFound if the thread of the parent was deleted.
     """
     uid = creations.of(ref, (wanted.parent_id, *wanted.ancestors))
+    if wanted.ancestors and not uid:
+        uid = creations.of_thread(ref)
     creations.note(ref, wanted.checkpoint_id, uid)  # now: the writes of its tasks may be sent before the answer comes
     base = bases.get(ref, wanted.parent_id)
     known = base is not None

@@ -100,7 +100,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         """Returns the checkpoint that `config` names, or the newest one of its namespace; None = there is none."""
         ref = self._ref(config)
         found = self._blocking._session.run(
-            operations.get(ref, self.serde, get_checkpoint_id(config), self._bases.newest(ref))
+            operations.get(ref, self.serde, get_checkpoint_id(config), self._bases.newest(ref), self._creations)
         )
         return self._tuple(ref, config, found)
 
@@ -108,7 +108,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         """As `get_tuple`."""
         ref = self._ref(config)
         found = await self._aio._session.run(
-            operations.get(ref, self.serde, get_checkpoint_id(config), self._bases.newest(ref))
+            operations.get(ref, self.serde, get_checkpoint_id(config), self._bases.newest(ref), self._creations)
         )
         return self._tuple(ref, config, found)
 
@@ -314,7 +314,6 @@ class StatewardSaver(BaseCheckpointSaver[str]):
             if not get_checkpoint_id(config):
                 self._bases.forget(ref)
             return None
-        self._creations.note(ref, found.message.checkpoint_id, found.message.uid)
         if get_checkpoint_id(config):
             return self._made(found, config)
         self._bases.keep(ref, found.message.checkpoint_id, found.base)
