@@ -12,6 +12,7 @@ from tests.client.conftest import make_opener
 
 from stateward import EffectState, RiskyStep, Window, errors
 from stateward._operations import effects
+from stateward._operations import effects
 from stateward._operations.effects import Claim, Plan
 from stateward._operations.holder import Holder
 from stateward._operations.steps import ThreadRef
@@ -116,7 +117,7 @@ def test_a_claim_left_in_a_thread_that_was_deleted(daemon: Daemon, thread: Any, 
     thread.append("l", "made again")
     with before(thread, "pay") as paying:
         assert paying._claim.token == risky._claim.token
-        with pytest.raises(errors.EffectInProgress), before(thread, "pay"):
+        with pytest.raises(errors.EffectInProgress), before(thread, "pay", wait=0):
             pass
         paying.result = "receipt"
     with before(thread, "pay") as found:
@@ -126,7 +127,7 @@ def test_a_claim_left_in_a_thread_that_was_deleted(daemon: Daemon, thread: Any, 
 def test_a_claim_that_is_given_back_late(thread: Any) -> None:
     """An answer that comes late forgets its own claim, and not the one that another caller has left there since."""
     ref, plan = ThreadRef("n", "t", "main"), Plan("pay", lambda key: ToolCall(print), {})
-    first, second = (Claim(ref, Holder.named(None).to_proto(), plan, thread.name) for _ in range(2))
+    first, second = (Claim(ref, Holder.named(None).to_proto(), plan, effects.Daemon(thread.name)) for _ in range(2))
     late = first.give_back(EffectState.UNCERTAIN)
     next(late)
     second._leave_behind(EffectState.UNCERTAIN)

@@ -6,16 +6,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from stateward._io.aio.background import Alarm, Background, Lock, running_loop, settled
+from stateward._io.aio.driving import keep_up
 from stateward._io.aio.session import AsyncSession
 from stateward._io.sigterm import Sigterm
-from stateward._operations.before import TERM_S, Check, RiskyStep, Save
+from stateward._operations.before import Check, RiskyStep, Save, plan_step
 from stateward._operations.cadence import Cadence, report_loss
+from stateward._operations.effects import TERM_S, Plan
 from stateward._operations.saving import SaveOptions
 from stateward._operations.steps import ThreadRef
-from stateward.durations import Duration, seconds
+from stateward.durations import Duration
+from stateward.errors import ClaimLost
 from stateward.models import Checkpoint, Status
 from stateward.state import State
 
@@ -97,6 +100,7 @@ class AsyncAutosave:
         key: str = "",
         check: Check | None = None,
         term: Duration = TERM_S,
+        wait: Duration | None = None,
         **options: Unpack[SaveOptions],
     ) -> AsyncBeforeStep:
         """Does what `thread.before` does, with this state.
@@ -105,7 +109,8 @@ class AsyncAutosave:
         add to these or replace them.
         """
         save = partial(self._cadence.before, name, options)
-        return AsyncBeforeStep(self._session, self._ref, (name, key, term), save, check, self._lock)
+        plan = plan_step(name, key, term, wait)
+        return AsyncBeforeStep(self._session, self._ref, plan, save, check, self._lock)
 
     async def open(self) -> Self:
         """Begins to save.
@@ -198,16 +203,14 @@ class AsyncBeforeStep:
         self,
         session: AsyncSession,
         ref: ThreadRef,
-        named: tuple[str, str, Duration],
+        plan: Plan,
         save: Save,
         check: Check | None,
         lock: Lock,
     ) -> None:
-        """`named` is the name of the step, its key (empty = the name), and the term of its claim."""
-        name, key, term = named
-        term_s = seconds(term, "term")
         self._session = session
-        self._step = RiskyStep(ref, session.holder.to_proto(), session.settings.target, name, key or name, term_s)
+        self._step = RiskyStep(ref, session.holder.to_proto(), session.daemon, plan)
+        self._ended = Alarm()
         self._save = save
         self._check = check
         self._lock = lock
@@ -215,17 +218,34 @@ class AsyncBeforeStep:
     async def __aenter__(self) -> RiskyStep:
         async with self._lock:
             must_check = await self._session.run(self._step.enter(self._save, self._check is not None))
+        if not self._step.done:
+            Background("stateward-renewal", self._keep)
         if must_check:
             assert self._check is not None
             try:
                 found = await settled(self._check(self._step.idempotency_key))
             except BaseException:
+                self._ended.set()
                 await self._session.run(self._step.give_up())
                 raise
-            await self._session.run(self._step.learn(found))
+            await self._learn(found)
         return self._step
+
+    async def _learn(self, found: Any) -> None:
+        try:
+            await self._session.run(self._step.learn(found))
+        except BaseException:
+            self._ended.set()
+            raise
+        if self._step.done:
+            self._ended.set()
+
+    async def _keep(self) -> None:
+        step = self._step
+        await keep_up(self._ended, step.interval_s, lambda: self._session.run(step.renew()), ClaimLost)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
         await self._session.run(self._step.leave(error))

@@ -6,18 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from stateward._operations import saving
-from stateward._operations.effects import UNSEEN, Claim, Plan, describe
+from stateward._operations.effects import UNSEEN, Claim, Daemon, Plan, describe
 from stateward._operations.saving import SaveOptions
 from stateward._operations.steps import Operation, ThreadRef
 from stateward._operations.tools import ToolCall
+from stateward.durations import Duration
 from stateward.effects import EffectState
 from stateward.state import State
 from stateward.v1.lease_pb2 import Holder
 
 LABEL = "before"
-# The claim of a block is not renewed. An agent with a `holder` name need not wait for the end of the term.
-TERM_S = 600.0
-
 Check = Callable[[str], Any]
 Save = Callable[[], Operation[Any]]
 """Makes the save before the step."""
@@ -39,21 +37,30 @@ def labelled(name: str, options: SaveOptions) -> SaveOptions:
 class RiskyStep:
     """A risky step that is under way. Set `result` to record it with the step."""
 
-    def __init__(self, ref: ThreadRef, holder: Holder, target: str, name: str, key: str, term_s: float) -> None:
-        self.name = name
+    def __init__(self, ref: ThreadRef, holder: Holder, daemon: Daemon, plan: Plan) -> None:
+        self.name = plan.name
         self.result: Any = None
         """The result of the step; if `done`, the recorded result."""
         self.done = False
         """Whether the step was made before. Then do not make it again."""
         self.nothing_happened = False
         """Set this before you raise if the step certainly did nothing: the next caller may then make it."""
-        self._claim = Claim(ref, holder, Plan(key, _no_tool, {"name": name, "term": term_s, "wait": 0}), target)
-        self._claim.what = f"step {key!r}"
+        self._claim = Claim(ref, holder, plan, daemon)
+        self._claim.what = f"step {plan.key!r}"
 
     @property
     def idempotency_key(self) -> str:
         """A key for the tool, the same for all attempts at this step."""
         return self._claim.idempotency_key
+
+    @property
+    def interval_s(self) -> float:
+        """The time between two renewals of the claim."""
+        return self._claim.interval_s
+
+    def renew(self) -> Operation[None]:
+        """Renews the claim. Raises ClaimLost."""
+        return self._claim.renew()
 
     def enter(self, save: Save, has_check: bool) -> Operation[bool]:
         """Saves, then claims the step. Returns whether a check must find out if it was made. Raises EffectInProgress if
@@ -80,7 +87,7 @@ class RiskyStep:
 
     def leave(self, error: BaseException | None) -> Operation[None]:
         """Records the end of the step. An error does not tell whether the step was made."""
-        if self.done:
+        if self.done or not self._claim.is_ours:
             return
         if error is None:
             yield from self._claim.record(self.result)
@@ -90,6 +97,11 @@ class RiskyStep:
             detail = describe(error) if isinstance(error, Exception) else type(error).__name__
             error.add_note(f"{self._claim.what} is recorded as uncertain ({detail})")
             yield from self.give_up()
+
+
+def plan_step(name: str, key: str, term: Duration, wait: Duration | None) -> Plan:
+    """Returns the plan of a step. Raises ValueError for a term or a wait that is none."""
+    return Plan(key or name, _no_tool, {"name": name, "term": term, "wait": wait})
 
 
 def _no_tool(_key: str) -> ToolCall:

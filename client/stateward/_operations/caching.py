@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, TypedDict
 
 from stateward import values
-from stateward._operations.effects import TERM_S, WAIT_S, Claim, Plan
+from stateward._operations.effects import TERM_S, Claim, Daemon, Plan
 from stateward._operations.steps import Operation, ThreadRef, check_options
 from stateward._operations.tools import ToolCall, Tools
 from stateward.durations import Duration, span
@@ -25,9 +25,10 @@ class CacheOptions(TypedDict, total=False):
     max_age: Duration | None
     """How old a cached result may be. None = any age."""
     term: Duration
-    """How long the claim lives unless it is renewed; then another caller may read. The default is 60 s."""
-    wait: Duration
-    """How long to wait while another caller reads; then this caller reads too. The default is 30 s."""
+    """How long the claim lives unless it is renewed; then another caller may read. The default is 10 s."""
+    wait: Duration | None
+    """How long to wait while another caller reads; then this caller reads too. None = 30 s, or 5 s more than `term` if
+    that is longer."""
 
 
 class CachePlan:
@@ -45,7 +46,7 @@ class CachePlan:
                 "anchor": CACHE_ANCHOR + tool,
                 "name": tool,
                 "term": options.get("term", TERM_S),
-                "wait": options.get("wait", WAIT_S),
+                "wait": options.get("wait"),
                 "retry_failed": True,
                 "durability": "committed",  # a read may be repeated
             },
@@ -61,9 +62,9 @@ def hash_arguments(tool: str, args: Any) -> str:
     return hashlib.sha256(b"\0".join([tool.encode(), encoded.media_type.encode(), data])).hexdigest()
 
 
-def cached(ref: ThreadRef, holder: Holder, plan: CachePlan, tools: Tools, target: str = "") -> Operation[Any]:
+def cached(ref: ThreadRef, holder: Holder, plan: CachePlan, tools: Tools, daemon: Daemon) -> Operation[Any]:
     """Returns the cached result, or reads and caches it."""
-    claim = Claim(ref, holder, plan.plan, target)
+    claim = Claim(ref, holder, plan.plan, daemon)
     if (yield from claim.begin(plan.max_age)) is EffectState.DONE:
         return claim.recorded.value
     if not claim.token:  # another caller is still reading after `wait`

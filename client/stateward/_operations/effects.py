@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn, TypedDict
 
@@ -14,13 +16,25 @@ from stateward._operations.steps import Call, Operation, Pause, ThreadRef, check
 from stateward._operations.tools import RENEWALS_PER_TERM, Outcome, ToolCall, Tools, keyed, require_callable
 from stateward.durations import Duration, seconds
 from stateward.effects import NOT_HAPPENED, Effect, EffectState, Happened, RecordedEffect
-from stateward.errors import ClaimLost, EffectFailed, EffectInProgress, EffectUncertain, StatewardError
+from stateward.errors import (
+    ClaimLost,
+    EffectFailed,
+    EffectInProgress,
+    EffectUncertain,
+    NotArchivedYet,
+    StatewardError,
+)
 from stateward.models import Durability, choice_number
 from stateward.options import ThreadOptions
 from stateward.v1 import effect_service_pb2 as service
 from stateward.v1.lease_pb2 import Holder
 
-TERM_S, WAIT_S = 60.0, 30.0
+TERM_S, WAIT_S = 10.0, 30.0
+"""Short, because a caller that follows a dead one waits for the rest of the term. The client renews the claim."""
+SLACK_S = 5.0
+"""The default wait is at least this much longer than the term: the claim of a dead caller ends while others wait."""
+RENEWAL_S = 1.0
+"""The least deadline of a renewal."""
 FIRST_POLL_S, MAX_POLL_S = 0.02, 0.5
 DETAIL_BYTES_MAX = 4096
 FRESH_SHARE = 0.1
@@ -51,9 +65,11 @@ class EffectOptions(TypedDict, total=False):
     name: str
     """A name to select effects by, such as the tool's; at most 1,024 bytes."""
     term: Duration
-    """How long the claim lives unless it is renewed. The client renews it while the tool works. The default is 60 s."""
-    wait: Duration
-    """How long to wait while another caller holds the claim; then EffectInProgress. The default is 30 s."""
+    """How long the claim lives unless it is renewed. The client renews it until the effect has ended. If a process
+    dies, others wait for the rest of the term, unless the client has a `holder`. The default is 10 s."""
+    wait: Duration | None
+    """How long to wait while another caller holds the claim; then EffectInProgress. None = 30 s, or 5 s more than
+    `term` if that is longer, so that the claim of a dead caller ends meanwhile."""
     durability: Durability | str | None
     """The level that the claim must reach before the tool is called. None = the highest level of this daemon: with an
     archive the claim is archived, so that no other machine calls the tool again if this machine is lost. "committed"
@@ -73,22 +89,47 @@ class Plan:
         self.is_idempotent = options.get("idempotent", False)
         self.durability = choice_number(Durability, options.get("durability"))
         self.term_s = seconds(options.get("term", TERM_S), "term")
-        self.wait_s = seconds(options.get("wait", WAIT_S), "wait")
+        self.wait_s = wait_seconds(options.get("wait"), self.term_s)
         self.anchor, self.name = options.get("anchor", ""), options.get("name", "")
         self.retry_failed, self.stays = options.get("retry_failed", False), options.get("stays", False)
+
+
+def wait_seconds(wait: Duration | None, term_s: float) -> float:
+    """Returns how long to wait for a claim of another caller. None = longer than the term."""
+    return max(WAIT_S, term_s + SLACK_S) if wait is None else seconds(wait, "wait")
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """What a claim knows of the daemon: its address, and how long the client waits for its answers."""
+
+    target: str = ""
+    patience_s: float = WAIT_S
 
 
 class Claim:
     """One effect from its begin to its end: takes it through the states that `stateward.effects` shows."""
 
-    def __init__(self, ref: ThreadRef, holder: Holder, plan: Plan, target: str = "") -> None:
+    def __init__(self, ref: ThreadRef, holder: Holder, plan: Plan, daemon: Daemon) -> None:
         self.token = 0
         self.idempotency_key = ""
         self.what = f"effect {plan.key!r} of thread {ref.thread!r}"
         """The name of the effect in errors."""
         self._ref, self._holder, self._plan = ref, holder, plan
-        self._place = (target, ref.namespace, ref.thread, plan.anchor, plan.key)
+        self._place = (daemon.target, ref.namespace, ref.thread, plan.anchor, plan.key)
         self._asked_at = 0.0
+        self._pid = os.getpid()
+        self.patience_s = daemon.patience_s
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made the claim. A forked child ends nothing that its parent has begun."""
+        return self._pid == os.getpid()
+
+    @property
+    def interval_s(self) -> float:
+        """The time between two renewals."""
+        return self._plan.term_s / RENEWALS_PER_TERM
 
     def begin(self, max_age: timedelta | None = None) -> Operation[EffectState]:
         """Claims the effect, or returns its state. Waits as the plan says while another caller holds the claim."""
@@ -129,9 +170,17 @@ class Claim:
             raise EffectFailed(f"{self.what} failed before: {self.recorded.detail}", metadata=self.facts)
         if state is not EffectState.DONE:
             if not self.token:
-                raise EffectInProgress(f"{self.recorded.holder!r} has begun {self.what}", metadata=self.facts)
+                raise EffectInProgress(self._advice(), metadata=self.facts)
             yield from await_archived(self, self.begun)
         return state
+
+    def _advice(self) -> str:
+        left_s = self.begun.retry_after.ToMicroseconds() / 1e6
+        return (
+            f"{self.recorded.holder!r} has begun {self.what} and not ended it; its claim lives for {left_s:.1f} s, "
+            "unless it is renewed; call again, or with a longer wait=. A restarted agent need not wait if its "
+            "client has a name of its own: Client(holder=…)"
+        )
 
     def _ask(self, request: service.BeginEffectRequest) -> Operation[EffectState]:
         # Each time under a new id: a repeated id would get the earlier answer again.
@@ -164,6 +213,8 @@ class Claim:
 
     def record(self, value: Any, otherwise: EffectState = EffectState.UNCERTAIN) -> Operation[None]:
         """Ends the effect with a result. If the result cannot be recorded, gives the claim back as `otherwise`."""
+        if not self.is_ours:
+            return
         try:
             encoded = values.encode(value, f"the result of {self._plan.key}")
             yield Call("CompleteEffect", self.request(state=EffectState.DONE, value=encoded))
@@ -185,7 +236,12 @@ class Claim:
         )
 
     def renew(self) -> Operation[None]:
-        yield Call("CompleteEffect", self.request(renew=True), waits_for_owner=False)
+        """Restarts the term of the claim. Raises ClaimLost if another caller has taken it."""
+        asked_at = time.monotonic()
+        # A daemon that does not answer must not keep the next renewal from being sent.
+        deadline_s = max(self.interval_s, RENEWAL_S)
+        yield Call("CompleteEffect", self.request(renew=True), deadline_s, waits_for_owner=False)
+        self._asked_at = asked_at
 
     def hold_on(self) -> Operation[None]:
         """Renews a claim that may have expired, so that ClaimLost is raised before the tool is called, not after."""
@@ -201,6 +257,8 @@ class Claim:
     def give_back(self, state: EffectState) -> Operation[None]:
         """Gives the claim back without a result. If the daemon is away, the next caller in this process gives it back,
         or it expires."""
+        if not self.is_ours:
+            return
         self._leave_behind(state)
         try:
             yield Call("CompleteEffect", self.request(state=state), deadline_s=GIVE_BACK_S)
@@ -216,7 +274,7 @@ class Claim:
         _left[self._place] = self, state
 
     def call(self, tools: Tools, tool: ToolCall) -> Operation[Outcome]:
-        return tools.call(tool, self.renew, self._plan.term_s / RENEWALS_PER_TERM)
+        return tools.call(tool, self.renew, self.interval_s)
 
 
 _left: dict[tuple[str, ...], tuple[Claim, EffectState]] = {}
@@ -225,13 +283,25 @@ next caller of such an effect gives the claim back first. By target, namespace, 
 
 
 def await_archived(claim: Claim, begun: service.BeginEffectResponse) -> Operation[None]:
-    """Waits until a claim is as durable as the daemon wants it. On failure, gives it back and raises the error."""
+    """Waits until a claim is as durable as the daemon wants it, and renews it meanwhile. On failure, gives it back and
+    raises the error."""
     if begun.durability >= begun.wanted:
         return
+    end = time.monotonic() + claim.patience_s
     try:
-        yield from threads.await_archived(claim._ref, threads.entry_of(claim._ref, begun, begun.effect.sequence))
-    except StatewardError:
-        yield from claim.give_back(EffectState(begun.state))
+        while True:
+            entry = threads.entry_of(claim._ref, begun, begun.effect.sequence)
+            try:
+                left_s = max(end - time.monotonic(), 0.0)
+                yield from threads.await_archived(claim._ref, entry, min(left_s, claim.interval_s) or None)
+                return
+            except NotArchivedYet:
+                if time.monotonic() >= end:
+                    raise
+            yield from claim.renew()
+    except StatewardError as error:
+        if not isinstance(error, ClaimLost):
+            yield from claim.give_back(EffectState(begun.state))
         raise
 
 
@@ -242,9 +312,9 @@ def plan_call(key: Callable[..., str], fn: Callable[..., Any], args: Any, kwargs
     return Plan(key(*args, **kwargs), ToolCall(fn, args, kwargs).with_key, named)
 
 
-def effect(ref: ThreadRef, holder: Holder, plan: Plan, tools: Tools, target: str = "") -> Operation[Any]:
+def effect(ref: ThreadRef, holder: Holder, plan: Plan, tools: Tools, daemon: Daemon) -> Operation[Any]:
     """Returns the result of a tool. Calls the tool at most once."""
-    claim = Claim(ref, holder, plan, target)
+    claim = Claim(ref, holder, plan, daemon)
     state = yield from claim.take()
     if state is EffectState.DONE:
         return claim.recorded.value
@@ -275,6 +345,8 @@ def _complete(claim: Claim, outcome: Outcome) -> Operation[Any]:
             error.add_note(f"the tool was called, but its result is not recorded: {outcome.value!r:.500}")
             raise
         return outcome.value
+    if not claim.is_ours:
+        raise failure
     try:
         yield Call("CompleteEffect", claim.request(state=outcome.state, detail=describe(failure)))
     except ClaimLost:

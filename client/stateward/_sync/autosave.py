@@ -7,16 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from stateward._io.blocking.background import Alarm, Background, Lock, running_loop, settled
+from stateward._io.blocking.driving import keep_up
 from stateward._io.blocking.session import Session
 from stateward._io.sigterm import Sigterm
-from stateward._operations.before import TERM_S, Check, RiskyStep, Save
+from stateward._operations.before import Check, RiskyStep, Save, plan_step
 from stateward._operations.cadence import Cadence, report_loss
+from stateward._operations.effects import TERM_S, Plan
 from stateward._operations.saving import SaveOptions
 from stateward._operations.steps import ThreadRef
-from stateward.durations import Duration, seconds
+from stateward.durations import Duration
+from stateward.errors import ClaimLost
 from stateward.models import Checkpoint, Status
 from stateward.state import State
 
@@ -98,6 +101,7 @@ class Autosave:
         key: str = "",
         check: Check | None = None,
         term: Duration = TERM_S,
+        wait: Duration | None = None,
         **options: Unpack[SaveOptions],
     ) -> BeforeStep:
         """Does what `thread.before` does, with this state.
@@ -106,7 +110,8 @@ class Autosave:
         add to these or replace them.
         """
         save = partial(self._cadence.before, name, options)
-        return BeforeStep(self._session, self._ref, (name, key, term), save, check, self._lock)
+        plan = plan_step(name, key, term, wait)
+        return BeforeStep(self._session, self._ref, plan, save, check, self._lock)
 
     def open(self) -> Self:
         """Begins to save.
@@ -199,16 +204,14 @@ class BeforeStep:
         self,
         session: Session,
         ref: ThreadRef,
-        named: tuple[str, str, Duration],
+        plan: Plan,
         save: Save,
         check: Check | None,
         lock: Lock,
     ) -> None:
-        """`named` is the name of the step, its key (empty = the name), and the term of its claim."""
-        name, key, term = named
-        term_s = seconds(term, "term")
         self._session = session
-        self._step = RiskyStep(ref, session.holder.to_proto(), session.settings.target, name, key or name, term_s)
+        self._step = RiskyStep(ref, session.holder.to_proto(), session.daemon, plan)
+        self._ended = Alarm()
         self._save = save
         self._check = check
         self._lock = lock
@@ -216,17 +219,34 @@ class BeforeStep:
     def __enter__(self) -> RiskyStep:
         with self._lock:
             must_check = self._session.run(self._step.enter(self._save, self._check is not None))
+        if not self._step.done:
+            Background("stateward-renewal", self._keep)
         if must_check:
             assert self._check is not None
             try:
                 found = settled(self._check(self._step.idempotency_key))
             except BaseException:
+                self._ended.set()
                 self._session.run(self._step.give_up())
                 raise
-            self._session.run(self._step.learn(found))
+            self._learn(found)
         return self._step
+
+    def _learn(self, found: Any) -> None:
+        try:
+            self._session.run(self._step.learn(found))
+        except BaseException:
+            self._ended.set()
+            raise
+        if self._step.done:
+            self._ended.set()
+
+    def _keep(self) -> None:
+        step = self._step
+        keep_up(self._ended, step.interval_s, lambda: self._session.run(step.renew()), ClaimLost)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
         self._session.run(self._step.leave(error))

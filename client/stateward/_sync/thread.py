@@ -32,10 +32,10 @@ from stateward._operations import (
     uploads,
 )
 from stateward._operations import windows as sliding
-from stateward._operations.before import TERM_S, Check
+from stateward._operations.before import Check
 from stateward._operations.caching import CacheOptions, CachePlan
 from stateward._operations.cadence import EVERY_MIN_S, Cadence, check_sigterm
-from stateward._operations.effects import EffectOptions, Plan, put_effects
+from stateward._operations.effects import TERM_S, EffectOptions, Plan, put_effects
 from stateward._operations.leases import WAIT_MAX_S
 from stateward._operations.merging import ANY
 from stateward._operations.reading import CheckpointFilters
@@ -558,11 +558,11 @@ class Thread:
 
     def _effect(self, plan: Plan, tools: Tools) -> Operation[Any]:
         session = self._session
-        return effects.effect(self._ref, session.holder.to_proto(), plan, tools, session.settings.target)
+        return effects.effect(self._ref, session.holder.to_proto(), plan, tools, session.daemon)
 
     def _cached(self, plan: CachePlan, tools: Tools) -> Operation[Any]:
         session = self._session
-        return caching.cached(self._ref, session.holder.to_proto(), plan, tools, session.settings.target)
+        return caching.cached(self._ref, session.holder.to_proto(), plan, tools, session.daemon)
 
     # -- questions and signals ----------------------------------------------------------------------------------------
 
@@ -774,6 +774,7 @@ class Thread:
         key: str = "",
         check: Check | None = None,
         term: Duration = TERM_S,
+        wait: Duration | None = None,
         lock: Any = None,
         **options: Unpack[SaveOptions],
     ) -> BeforeStep:
@@ -783,17 +784,19 @@ class Thread:
         `risky.done` is true if the step was done before; `risky.result` then has its result, so skip the step. If a
         process died during the step, `check(idempotency_key)` finds out what happened: it returns the result, or
         NOT_HAPPENED. Raises EffectUncertain if there is no `check`, and EffectInProgress if another caller holds the
-        claim.
+        claim for longer than `wait`; None = 30 s, or 5 s more than `term` if that is longer.
 
         An exception in the block leaves the step uncertain, unless `risky.nothing_happened` is set. A result that
         cannot be stored also leaves it uncertain, and the error is raised.
 
         `key` names this step in the thread; by default it is `name`. A step that is repeated needs a key for each time,
-        such as f"charge {order}". The saved version has the label `before` with the step's name. The claim of a process
-        that died is free after `term`, and at once for a client with the same `holder`.
+        such as f"charge {order}". The saved version has the label `before` with the step's name. The client
+        renews the claim until the block ends. The claim of a process that died is free after `term`, and at once for a
+        client with the same `holder`.
         """
         save = partial(before.save_before, self._ref, state, name, options)
-        return BeforeStep(self._session, self._ref, (name, key, term), save, check, lock or Lock())
+        plan = before.plan_step(name, key, term, wait)
+        return BeforeStep(self._session, self._ref, plan, save, check, lock or Lock())
 
     # -- handing over -------------------------------------------------------------------------------------------------
 

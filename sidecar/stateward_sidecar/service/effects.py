@@ -17,7 +17,7 @@ from stateward.v1.effect_service_pb2 import (
     PutEffectsRequest,
     PutEffectsResponse,
 )
-from stateward_sidecar.service import check, checkwork
+from stateward_sidecar.service import check, checkwork, levels
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.levels import written
 
@@ -43,13 +43,17 @@ class EffectService:
         is_archived = holding.is_wanted(wanted)
 
         async def begin() -> BeginEffectResponse:
-            return await self._calls.write(self._effects.begin(request), context, size_bytes=ENTRY_BYTES)
+            waits_s = levels.timeout_s(context) if is_archived else 0.0
+            return await self._calls.write(self._effects.begin(request, waits_s), context, size_bytes=ENTRY_BYTES)
 
         answer = await holding.write(
             request.namespace, request.thread, begin, must_exist=bool(request.expected_uid), is_archived=is_archived
         )
         if is_archived and answer.claim_token:
-            answer.durability, _ = await holding.archived(written(request, answer, answer.effect.sequence), context)
+            try:
+                answer.durability, _ = await holding.archived(written(request, answer, answer.effect.sequence), context)
+            finally:
+                self._effects.answered(request, answer)
         answer.wanted = wanted
         return answer
 
@@ -60,11 +64,13 @@ class EffectService:
         checkwork.check_complete(request)
         check.check_durability(request.durability)
         holding = self._calls.holding
-        is_archived = holding.is_wanted(request.durability)
+        # A renewal writes nothing. Neither a bucket that is away nor a full disk may end a claim whose tool is at work.
+        is_archived = not request.renew and holding.is_wanted(request.durability)
 
         async def complete() -> CompleteEffectResponse:
             size = ENTRY_BYTES + request.ByteSize()
-            return await self._calls.write(self._effects.complete(request), context, size_bytes=size)
+            verb = self._effects.complete(request)
+            return await self._calls.write(verb, context, size_bytes=size, frees_space=request.renew)
 
         answer = await holding.write(
             request.namespace, request.thread, complete, must_exist=True, is_archived=is_archived

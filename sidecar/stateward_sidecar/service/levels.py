@@ -56,7 +56,7 @@ async def archived(
     line = store.lines.find_hot(entry)
     if line is None:
         try:
-            async with asyncio.timeout(_timeout_s(context)):
+            async with asyncio.timeout(timeout_s(context)):
                 line = await _aside(archive, entry, store.read, store.lines.find, entry)
         except (HistoryElsewhere, VersionPruned, TimeoutError):
             line = None
@@ -71,7 +71,7 @@ async def await_archived(
     """Waits like ``archived``, for a sequence of a line."""
     future: Future[None] | None = None
     try:
-        async with asyncio.timeout(_timeout_s(context)):
+        async with asyncio.timeout(timeout_s(context)):
             if archive.in_memory(line) is None:
                 await _aside(archive, line.number, archive.line, line)
             future = archive.wait(line, sequence)
@@ -89,7 +89,8 @@ async def await_archived(
     return DURABILITY_ARCHIVED, max((archive.in_memory(line) or line).archived_sequence, sequence)
 
 
-def _timeout_s(context: grpc.aio.ServicerContext) -> float:
+def timeout_s(context: grpc.aio.ServicerContext) -> float:
+    """Returns how long an answer may wait for the archive."""
     remaining = context.time_remaining()
     return WAIT_MAX_S if remaining is None else max(remaining - min(MARGIN_S, remaining * MARGIN_SHARE), 0.0)
 

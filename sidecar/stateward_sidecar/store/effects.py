@@ -86,19 +86,26 @@ class Effects:
 
     # -- with a claim ---------------------------------------------------------------------------------------------
 
-    def begin(self, request: BeginEffectRequest) -> Callable[[lmdb.Transaction, Batch], BeginEffectResponse]:
-        """Returns the write that claims an effect, or answers with its result or its present claim."""
+    def begin(
+        self, request: BeginEffectRequest, answered_in_s: float = 0.0
+    ) -> Callable[[lmdb.Transaction, Batch], BeginEffectResponse]:
+        """Returns the write that claims an effect, or answers with its result or its present claim.
+
+        ``answered_in_s``: how long the answer waits for the archive at most. The claim lives longer by that time, as
+        its holder cannot renew it before the answer. See ``answered``.
+        """
         asked = _Asked(hash_request(request.request_id), fingerprint(request), request.create)
 
         def run(txn: lmdb.Transaction, batch: Batch) -> BeginEffectResponse:
             with opened(self._context, self._threads, txn, batch, request) as draft:
-                return self._begin(txn, batch, draft, request, asked)
+                return self._begin(txn, batch, draft, request, asked, answered_in_s)
 
         return run
 
     def _begin(
-        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, request: BeginEffectRequest, asked: _Asked
-    ) -> BeginEffectResponse:
+        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, request: BeginEffectRequest, asked: _Asked,
+        answered_in_s: float,
+    ) -> BeginEffectResponse:  # fmt: skip
         context, identity = self._context, draft.identity
         draft.check_writable()
         row_key = effect_key(identity, request.anchor, request.key)
@@ -135,8 +142,18 @@ class Effects:
         )  # fmt: skip
         claimed = self._append(txn, batch, draft, row_key, row, record, None, asked)
         place = identity.number, row_key
-        batch.after_commit.append(lambda: context.terms.begin(place, record.claim_token, record.term_us))
+        longest_us = record.term_us + int(answered_in_s * 1e6)
+        batch.after_commit.append(lambda: context.terms.begin(place, record.claim_token, longest_us))
         return _claimed(txn, draft, claimed)
+
+    def answered(self, request: BeginEffectRequest, answer: BeginEffectResponse) -> None:
+        """Begins the term of a claim whose answer is sent now, or whose caller has left. Reads memory only."""
+        thread = self._threads.cached(request.namespace, request.thread)
+        if thread is None or thread.identity.uid_text != answer.uid:
+            return  # the claim lives longer, as nobody can tell for how much of the time it waited
+        place = thread.number, effect_key(thread.identity, request.anchor, request.key)
+        term_us = request.term.ToMicroseconds() if request.HasField("term") else TERM_US
+        self._context.terms.begin_again(place, answer.claim_token, term_us)
 
     def _carried_on(
         self, txn: lmdb.Transaction, batch: Batch, draft: Draft, row_key: bytes, row: EffectRow,

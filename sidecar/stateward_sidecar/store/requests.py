@@ -47,7 +47,7 @@ def fingerprint(request: Message, *, is_large: bool = False) -> bytes:
 
     The request is unchanged afterwards. ``is_large``: encode in pieces, which needs less memory and more time.
     """
-    begun, plain, messages = _left_out(type(request))
+    begun, plain, messages = _left_out(type(request))  # type: ignore[arg-type]  # a class is hashable
     # They are taken out for a moment, because a copy of a large state costs as much memory again.
     kept = [(each, value) for each in plain if (value := getattr(request, each))]
     for each, _ in kept:

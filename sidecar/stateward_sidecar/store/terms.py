@@ -31,6 +31,11 @@ class Terms:
         while len(self._ends) > KEPT_MAX:
             self._ends.popitem(last=False)
 
+    def begin_again(self, key: Key, token: int, term_us: int) -> None:
+        """Begins a term now, if it is still that of the token."""
+        if self._ends.get(key, (0, 0.0))[0] == token:
+            self.begin(key, token, term_us)
+
     def remaining_s(self, key: Key, token: int, term_us: int) -> float:
         """Returns the seconds that are left of a term; 0 = it is over. An unknown term begins now."""
         known = self._ends.get(key)

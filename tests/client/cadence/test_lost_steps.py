@@ -314,7 +314,7 @@ def test_a_step_that_failed_is_uncertain(thread: Any, another: Any) -> None:
         raise OSError("refused")
     with before(thread, "mail") as second:
         assert not second.done
-        with pytest.raises(errors.EffectInProgress), before(another, "mail"):
+        with pytest.raises(errors.EffectInProgress), before(another, "mail", wait=0):
             raise AssertionError("not entered")
     with pytest.raises(OSError, match="again"), before(thread, "call"):
         raise OSError("again")

@@ -300,9 +300,9 @@ def test_a_lost_answer(bank):
     """A claim whose answer was lost is asked for again by the same id; asking who is at it takes a new one."""
     identity = holders.Identity().holder.to_proto()
     tools = BlockingTools(lambda operation: None)
-    steps = with_retries(
-        effects.effect(ThreadRef("n", "t", "main"), identity, Plan("k", keyed(bank.pay, "fn"), {}), tools), lambda: 60.0
-    )
+    plan = Plan("k", keyed(bank.pay, "fn"), {})
+    claimed = effects.effect(ThreadRef("n", "t", "main"), identity, plan, tools, effects.Daemon())
+    steps = with_retries(claimed, lambda: 60.0)
     first = next(steps).request.request_id
     assert isinstance(steps.throw(ServerUnavailable("away")), Pause)
     assert steps.send(None).request.request_id == first

@@ -16,6 +16,7 @@ from stateward._io.aio.connection import Connection
 from stateward._io.aio.driving import drive
 from stateward._io.aio.stream import AsyncStream, watching
 from stateward._io.channel import Settings
+from stateward._operations.effects import Daemon
 from stateward._operations.holder import Holder, Identity
 from stateward._operations.ownership import with_take_over
 from stateward._operations.steps import (
@@ -71,6 +72,11 @@ class AsyncSession:
     def holder(self) -> Holder:
         """The name under which the client holds leases and claims."""
         return self.identity.holder
+
+    @property
+    def daemon(self) -> Daemon:
+        """What claims know of the daemon."""
+        return Daemon(self.settings.target, self.settings.call_timeout_s)
 
     def refer(
         self, name: str, branch: str = "main", migrations: Migrating | Literal[False] | None = False
