@@ -12,7 +12,6 @@ from tests.client.conftest import make_opener
 
 from stateward import EffectState, RiskyStep, Window, errors
 from stateward._operations import effects
-from stateward._operations import effects
 from stateward._operations.effects import Claim, Plan
 from stateward._operations.holder import Holder
 from stateward._operations.steps import ThreadRef
