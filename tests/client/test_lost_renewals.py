@@ -95,6 +95,33 @@ def test_renewed_after_a_renewal_that_failed(thread, monkeypatch):
     assert thread.effect("pay", lambda: enough.wait(5)) is True
 
 
+@pytest.mark.parametrize("has_check", [False, True])
+def test_a_block_is_renewed(thread, monkeypatch, has_check):
+    """A step of `before` keeps its claim as long as its block runs, and while its check asks."""
+    if has_check:
+        with pytest.raises(OSError, match="cut"), thread.before("pay"):
+            raise OSError("cut off")
+    enough, tried = renewals(monkeypatch, ServerUnavailable("away"))
+
+    def wait(_key=""):
+        waited = getattr(thread, "_runner", None)
+        if waited is None:
+            assert enough.wait(5)
+        else:
+            waited.run(asyncio.to_thread(enough.wait, 5))
+        return NOT_HAPPENED
+
+    async def check(_key):
+        await asyncio.to_thread(enough.wait, 5)
+        return NOT_HAPPENED
+
+    is_async = isinstance(thread, Driven)
+    with thread.before("pay", check=(check if is_async else wait) if has_check else None):
+        wait()
+    assert enough.is_set()
+    assert len(set(tried)) == 1
+
+
 def test_a_lost_claim_is_not_renewed(thread, monkeypatch):
     """Once it is somebody else's there is nothing to renew."""
     _, tried = renewals(monkeypatch, ClaimLost("lost"))

@@ -17,6 +17,8 @@ from tests.service.wire import Wire, refusal_of
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, HydrateRequest, SaveRequest
 from stateward.v1.diff_pb2 import Diff, Edit, SetSlot
+from stateward.v1.effect_service_pb2 import BeginEffectRequest, CompleteEffectRequest
+from stateward.v1.lease_pb2 import Holder
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_service_pb2 import (
     DeleteThreadRequest,
@@ -203,4 +205,16 @@ def test_a_large_write_does_not_stop_small_ones(small: Daemon) -> None:
     assert [call.code() for call in others] == [grpc.StatusCode.OK] * 20
     assert large.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert wire.findings() == []
+    wire.close()
+
+
+def test_a_claim_is_renewed(small: Daemon) -> None:
+    """A tool that works while the disk is full keeps its claim: its renewals write nothing."""
+    wire = Wire(small.target)
+    holder = Holder(name="h", incarnation="1")
+    begin = BeginEffectRequest(thread="pays", key="pay", holder=holder, request_id="1")
+    token = wire.effects.BeginEffect(begin).claim_token
+    Filler(wire).fill()
+    renewal = CompleteEffectRequest(thread="pays", key="pay", claim_token=token, renew=True)
+    assert wire.effects.CompleteEffect(renewal).effect.claim_token == token
     wire.close()

@@ -15,6 +15,7 @@ from tests.service.wire import Wire, refused
 from stateward.testing import Daemon, run_daemon
 from stateward.v1 import effect_service_pb2 as e
 from stateward.v1 import effect_service_pb2_grpc as stubs
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.effect_pb2 import (
@@ -331,3 +332,11 @@ def test_claims_and_results_survive_the_daemon(killed: Daemon) -> None:
     assert Agent(wire, "n").begin().effect.effect.value == LARGE
     assert wire.findings() == []
     wire.close()
+
+
+def test_a_renewal_needs_no_archive(agent: Agent) -> None:
+    """It records nothing, so its durability says nothing: a claim lives on while the bucket is away."""
+    token = agent.begin().claim_token
+    asked = e.CompleteEffectRequest(**agent._place, key="pay", claim_token=token, renew=True)
+    asked.durability = DURABILITY_ARCHIVED
+    assert agent._stub.CompleteEffect(asked).effect.state == EFFECT_STATE_IN_PROGRESS
