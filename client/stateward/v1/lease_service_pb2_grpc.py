@@ -28,8 +28,9 @@ if _version_not_supported:
 class LeaseServiceStub(object):
     """Grants the right to write a thread. To get a named lock, use a thread to which nobody saves.
 
-    While a lease lives, saves and PutEffects without its token fail with LEASE_HELD. Reads, signals, tags and settings
-    need no token. A save with a token that is not the newest one also fails with LEASE_HELD, even if nobody holds the
+    While a lease lives, writes of states, effects, records and heads without its token fail with LEASE_HELD. Reads, signals,
+    blobs, tags, settings and deletions of threads need no token; `docs/protocol.md` has a table of all calls. A save with a
+    token that is not the newest one also fails with LEASE_HELD, even if nobody holds the
     lease any more. `namespace` empty = "default".
     """
 
@@ -59,8 +60,9 @@ class LeaseServiceStub(object):
 class LeaseServiceServicer(object):
     """Grants the right to write a thread. To get a named lock, use a thread to which nobody saves.
 
-    While a lease lives, saves and PutEffects without its token fail with LEASE_HELD. Reads, signals, tags and settings
-    need no token. A save with a token that is not the newest one also fails with LEASE_HELD, even if nobody holds the
+    While a lease lives, writes of states, effects, records and heads without its token fail with LEASE_HELD. Reads, signals,
+    blobs, tags, settings and deletions of threads need no token; `docs/protocol.md` has a table of all calls. A save with a
+    token that is not the newest one also fails with LEASE_HELD, even if nobody holds the
     lease any more. `namespace` empty = "default".
     """
 
@@ -115,8 +117,9 @@ def add_LeaseServiceServicer_to_server(servicer, server):
 class LeaseService(object):
     """Grants the right to write a thread. To get a named lock, use a thread to which nobody saves.
 
-    While a lease lives, saves and PutEffects without its token fail with LEASE_HELD. Reads, signals, tags and settings
-    need no token. A save with a token that is not the newest one also fails with LEASE_HELD, even if nobody holds the
+    While a lease lives, writes of states, effects, records and heads without its token fail with LEASE_HELD. Reads, signals,
+    blobs, tags, settings and deletions of threads need no token; `docs/protocol.md` has a table of all calls. A save with a
+    token that is not the newest one also fails with LEASE_HELD, even if nobody holds the
     lease any more. `namespace` empty = "default".
     """
 
