@@ -9,15 +9,15 @@ afterwards whether it did its work, or if the tool honours the idempotency key a
 Any other tool is called **at most once**; `thread.effect` raises EffectUncertain if the outcome cannot be known.
 
 A claim lasts for its term, which is short, so that a restarted agent need not wait for long; with a `holder` it does
-not wait. The client renews the claim until the effect has ended. A daemon that restarts, and a sidecar that takes the
-thread over, begin the full term anew.
+not wait. The client renews the claim until the effect has ended. If the daemon restarts, or another sidecar takes the
+thread over, the full term begins anew.
 
-A renewal fails if the process stands still, if it cannot reach the daemon, or if the daemon has lost the thread. If that
-lasts for longer than the term, another agent may get the claim while the tool still works, and nobody can end the tool.
-The other agent is told that it may have happened. Its `check` must see a call that is on its way, or the tool must
-honour the idempotency key, which is the same for both. The first agent gets ClaimLost with the result, which is not
-recorded. Use a longer `term` if processes stand still for longer than 10 seconds, such as coroutines that block their
-event loop.
+A renewal fails if the process stands still, if it cannot reach the daemon, or if the daemon has lost the thread. If
+that lasts for longer than the term, another agent may get the claim while the tool still works, and nobody can end
+the tool. The other agent is told that it may have happened. Its `check` must see a call that is on its way, or the
+tool must honour the idempotency key, which is the same for both. The first agent gets ClaimLost with the result,
+which is not recorded. Use a longer `term` if processes stand still for longer than 10 seconds, such as coroutines
+that block their event loop.
 """
 
 from __future__ import annotations
