@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 import random
 import signal
 import subprocess
@@ -423,3 +424,29 @@ async def test_a_client_of_one_s_own_stays_open(daemon: Daemon) -> None:
         assert (await thread.info()).labels == {"adk_app": "own", "adk_user": "ana"}
         with pytest.raises(TypeError, match="either a client"):
             StatewardSessionService(client=client, target=daemon.target)
+
+
+async def test_the_lowest_price_so_far_is_kept(daemon: Daemon) -> None:
+    """NaN and infinities come back, in the state and in the event, from another service too."""
+    place: Any = {"app_name": "prices", "user_id": "ana", "session_id": "numbers"}
+    async with StatewardSessionService(target=daemon.target) as service:
+        session = await service.create_session(**place, state={"at_start": math.inf})
+        delta = {"best": -math.inf, "user:mean": math.nan, "app:all": [math.nan]}
+        await service.append_event(session, event("hello", delta))
+    async with StatewardSessionService(target=daemon.target) as service:
+        found = await service.get_session(**place)
+        assert found is not None
+        assert repr(sorted(found.state.items())) == repr(sorted(session.state.items()))
+        assert repr(found.events[0].actions.state_delta) == repr(delta)
+        assert {each.state["best"] for each in (await service.list_sessions(app_name="prices")).sessions} == {-math.inf}
+
+
+async def test_bytes_in_the_state_have_one_form(daemon: Daemon) -> None:
+    """The text that ADK's own services make of them, whether a session began with them or an event brought them."""
+    place: Any = {"app_name": "bytes", "user_id": "ana", "session_id": "one"}
+    async with StatewardSessionService(target=daemon.target) as service:
+        session = await service.create_session(**place, state={"created": b"token", "app:created": b"token"})
+        await service.append_event(session, event("hello", {"appended": b"token", "user:appended": b"token"}))
+        found = await service.get_session(**place)
+    assert found is not None
+    assert set(found.state.values()) == {"token"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 import random
 import signal
 import subprocess
@@ -23,10 +24,13 @@ from agent_framework import (
     Agent,
     BaseChatClient,
     ChatResponse,
+    FunctionExecutor,
     InMemoryCheckpointStorage,
     InMemoryHistoryProvider,
     Message,
+    WorkflowBuilder,
     WorkflowCheckpoint,
+    WorkflowContext,
 )
 from agent_framework.exceptions import WorkflowCheckpointException
 from tests.frameworks.agent_framework_workflow import ROUNDS, TYPES, Trip, play
@@ -328,3 +332,25 @@ async def test_a_client_of_one_s_own_stays_open(daemon: Daemon) -> None:
             StatewardCheckpointStorage("own", client=client, target=daemon.target)
         with pytest.raises(TypeError, match="either a client"):
             StatewardHistoryProvider(client=client, options={"call_timeout": 1})
+
+
+async def test_a_state_with_infinity_has_its_checkpoints(daemon: Daemon) -> None:
+    """As many as with the framework's storage in memory, each with the number."""
+
+    async def measure(city: str, context: WorkflowContext[str, str]) -> None:
+        context.set_state("lowest_price", math.inf)
+        await context.send_message(city)
+
+    async def book(city: str, context: WorkflowContext[str, str]) -> None:
+        await context.yield_output(f"booked {city}")
+
+    found = []
+    async with StatewardCheckpointStorage("infinity", target=daemon.target) as ours:
+        for storage in (ours, InMemoryCheckpointStorage()):
+            first, second = FunctionExecutor(measure, id="measure"), FunctionExecutor(book, id="book")
+            builder = WorkflowBuilder(name="trip", start_executor=first, checkpoint_storage=storage)
+            await builder.add_edge(first, second).build().run("Rome")
+            listed = await storage.list_checkpoints(workflow_name="trip")
+            found.append(sorted(str(each.state.get("lowest_price")) for each in listed))
+    assert found[0] == found[1]
+    assert "inf" in found[0]

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -133,3 +134,19 @@ async def test_a_client_of_one_s_own_stays_open(daemon: Daemon) -> None:
         assert len((await client.thread("own").hydrate(must_exist=True)).logs["items"]) == 1
         with pytest.raises(TypeError, match="either a client"):
             StatewardSession("own", client=client, target=daemon.target)
+
+
+async def test_what_is_there_after_a_cancelled_write_stays(daemon: Daemon) -> None:
+    """Items that are added while their caller is cancelled, at any moment, are there at once, or never."""
+    chance, there = random.Random(2), dict[str, bool]()
+    async with StatewardSession("cancelled", target=daemon.target) as session:
+        for number in range(60):
+            task = asyncio.create_task(session.add_items([item(str(number))]))
+            await asyncio.sleep(chance.random() * 0.006)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            there[str(number)] = item(str(number)) in await session.get_items()
+        await session.add_items([item("end")])
+        found = await session.get_items()
+    assert found == [item(text) for text, is_there in there.items() if is_there] + [item("end")]
