@@ -149,6 +149,7 @@ class Net:
 
     bucket: MemoryBucket = field(default_factory=MemoryBucket)
     under_way: list[Callable[[], object]] = field(default_factory=list)
+    late: set[str] = field(default_factory=set)  # keys of writes that came, or may come, after their time
 
     def arrive(self) -> None:
         """All that is under way arrives now, the oldest first; nobody hears the answers."""
@@ -236,6 +237,7 @@ class FaultyBucket(Bucket):
             self._turns.die()
         if kind in (LATE, LATE_AWAY, DIES_LATE) and is_write:
             self._net.under_way.append(effect)
+            self._net.late.add(key)
             if kind == DIES_LATE:
                 self._turns.die()
             op.is_away = kind == LATE_AWAY

@@ -232,7 +232,7 @@ class Looking(Stage):
             self.naming.check(self.net.bucket.objects, place, head, key_of_uid)
         if not op.takes_over:
             self.check_lease(disk, before, head)
-        if op.sweeps and head.deleted and before is not None:
+        if op.sweeps and head.deleted and before is not None and not before.head.deleted:
             self.check_expired(disk, before.head)
 
     def key_of_uid(self, uid: bytes) -> bytes:
@@ -261,6 +261,17 @@ class Looking(Stage):
                     newest = max(newest, (thread.head.tip_sequence, expire_second(thread.head)))
             assert newest[1], "a thread without a time went by itself"
             assert newest[1] * 1e6 <= sidecar.clock.newest_us, "a thread went before its time was over"
+
+    def keys_of_the_dead(self, key: str, uid: bytes = b"") -> set[str]:
+        """Names of the key objects of the threads under one HEAD that have a tombstone; ``uid``: only of this one."""
+        place = place_of(key)
+        heads = [sent.head for sent in self.truth.log[key] if sent.head.deleted and uid in (b"", sent.head.uid)]
+        return {place.key(head.created_epoch) for head in heads} if place is not None else set()
+
+    def check_destroyed(self, keys: set[str]) -> None:
+        """Keys of deleted threads are in the bucket no more, unless it was set back or a write came late."""
+        left = {key for key in keys if key in self.net.bucket.objects} - self.net.late
+        assert not left or self.era, f"a deletion was answered, and the key is in the bucket: {sorted(left)}"
 
     def key_of(self, sidecar: Sidecar, name: str) -> str:
         """The key of a thread's HEAD."""

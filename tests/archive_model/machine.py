@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from contextlib import suppress
 
 from hypothesis import currently_in_test_context, note
 from tests.archive_model.faults import Fault
@@ -23,7 +24,7 @@ from stateward.v1.diff_pb2 import Append, Diff, Edit, SetSlot
 from stateward.v1.effect_service_pb2 import ListEffectsRequest
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED
-from stateward_sidecar.errors import VersionMismatch, VersionPruned
+from stateward_sidecar.errors import Corrupt, ThreadNotFound, VersionMismatch, VersionPruned
 from stateward_sidecar.store.requests import hash_request
 
 # Longer than any call waits.
@@ -257,10 +258,20 @@ class Machine(RecordCalls):
                 head = self.truth.head(self.key_of(self.sidecars[0], name) or self.key_of(self.sidecars[1], name))
                 if head is not None:
                     self.check_history(fresh, name, bytes(head.tip_digest), bytes(head.uid))
+                else:
+                    self.find_nothing(fresh, name)
+            fresh.tidy()
+            for key in list(self.truth.log):
+                self.check_destroyed(self.keys_of_the_dead(key))
         finally:
             self.sidecars.remove(fresh)
             fresh.crash()
             shutil.rmtree(fresh.disk.path)
+
+    def find_nothing(self, fresh: Sidecar, name: str) -> None:
+        """Whoever finds a tombstone finishes the deletion."""
+        with suppress(ThreadNotFound, Corrupt):
+            fresh.archive.know(NAMESPACE, name)
 
     def check_history(self, fresh: Sidecar, name: str, tip: bytes, uid: bytes) -> None:
         line = self.truth.line(tip)

@@ -136,13 +136,24 @@ class Rules(LettingGo, GivingUp, RecordRules, Clearing, BackingUp):
         if not now:
             return
 
-        def delete(sidecar: Sidecar) -> None:
-            answer = sidecar.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=name))
-            uid = bytes.fromhex(answer.uid)
-            assert uid in self.truth.deleted or self.era, "deleted here, and not in the archive"
-            self.truth.deleted.add(uid)
+        self.act(who, f"delete {name}", lambda it: self.delete_one(it, name, is_again=False), plan)
 
-        self.act(who, f"delete {name}", delete, plan)
+    @rule(who=WHO, again=WHO, name=NAMES, plan=PLANS, now=SELDOM)
+    def delete_twice(self, who: int, again: int, name: str, plan: tuple[Fault, ...], now: bool) -> None:
+        """A deletion is asked for again, there or elsewhere, because it failed or its answer was lost."""
+        if now:
+            self.delete(who, name, plan, now=True)
+            self.act(again, f"delete {name} again", lambda it: self.delete_one(it, name, is_again=True))
+
+    def delete_one(self, sidecar: Sidecar, name: str, *, is_again: bool) -> None:
+        """Deletes a thread everywhere. Once that is answered, nobody who has bucket and key file can read it."""
+        buried = self.keys_of_the_dead(self.key_of(sidecar, name))
+        answer = sidecar.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=name, allow_missing=is_again))
+        uid = bytes.fromhex(answer.uid)
+        assert not uid or uid in self.truth.deleted or self.era, "deleted here, and not in the archive"
+        if uid:
+            self.truth.deleted.add(uid)
+        self.check_destroyed({*buried, *self.keys_of_the_dead(self.key_of(sidecar, name), uid)})
 
     @rule(who=WHO, name=NAMES, plan=PLANS, now=SELDOM)
     def delete_here(self, who: int, name: str, plan: tuple[Fault, ...], now: bool) -> None:

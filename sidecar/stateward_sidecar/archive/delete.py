@@ -1,8 +1,8 @@
 """Deleting a thread everywhere: a tombstone, then the key, then the rest.
 
 The tombstone comes first, so that nobody can take the thread any more. It stays, so that a sidecar that was away finds
-it and deletes its copy. Without the key nobody can read what is left. After a crash in between, the next sidecar that
-finds the tombstone finishes the deletion, or ``stateward archive gc`` does.
+it and deletes its copy. Without the key nobody can read what is left. If the deletion fails or is interrupted in
+between, the next sidecar that finds the tombstone finishes it (``finish.py``), or ``stateward archive gc`` does.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.blobs import BlobCarrier
 from stateward_sidecar.archive.desk import Desk, Name, row_of
 from stateward_sidecar.archive.fetch import Fetcher, Seen
+from stateward_sidecar.archive.finish import Finisher
 from stateward_sidecar.archive.heads import seal_head, tombstone
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.settle import Settler
@@ -25,8 +26,9 @@ from stateward_sidecar.archive.takeover import ROUNDS, Attacher
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, NotOwner, ThreadNotFound
-from stateward_sidecar.storage.queue import Write
+from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.blobrows import list_blobs
+from stateward_sidecar.store.orphannames import is_orphans
 from stateward_sidecar.store.settings import check_main_version
 from stateward_sidecar.store.thread import Draft, Thread
 from stateward_sidecar.telemetry import log
@@ -45,6 +47,7 @@ class Remover:
         self._desk = desk
         self._fetcher = fetcher
         self._attacher = attacher
+        self.finisher = Finisher(desk, fetcher)
 
     def remove(self, request: DeleteThreadRequest) -> bytes:
         """Makes a thread unreadable in the archive. Raises NotOwner, VersionMismatch, ArchiveUnavailable.
@@ -66,12 +69,28 @@ class Remover:
         try:
             self._attacher.own(name, must_exist=True)
         except ThreadNotFound:
-            return b""
+            return self._finish(name, request)
         thread = self._local(name)
         if thread is None or request.expected_uid not in ("", thread.identity.uid_text):
             return b""
         self.end(thread, lambda live: check_main_version(Draft(live), request))
         return thread.identity.uid
+
+    def _finish(self, name: Name, request: DeleteThreadRequest) -> bytes:
+        """Finishes an earlier deletion that failed or was interrupted. Returns the uid of the thread that it deleted;
+        empty if nothing was left to do. Raises ArchiveUnavailable."""
+        namespace = self._desk.keys.find_namespace(name[0]) if not is_orphans(name[1]) else None
+        if namespace is None:
+            return b""
+        place = self._desk.place(namespace, name[1])
+        grave = self._fetcher.look(namespace, place, with_key=False)
+        if grave is None or not grave.head.deleted:
+            return b""
+        self.finisher.delete_orphans(grave.head.uid)
+        if grave.head.cleared or self.finisher.is_answered(place, grave):
+            return b""
+        self.finisher.finish(namespace, place, grave)
+        return grave.head.uid if request.expected_uid in ("", grave.head.uid.hex()) else b""
 
     def end(self, thread: Thread, check: Callable[[Thread], None]) -> None:
         """Deletes a thread that this process owns, unless ``check`` raises. Raises NotOwner, Gone.
@@ -123,11 +142,14 @@ class Remover:
         seen: Seen | None = Seen(hold.head, hold.etag, None)
         if not hold.is_verified or hold.is_rolled_back:
             seen = self._look(thread, hold.place)
-        while seen is not None and not seen.head.deleted and seen.head.uid == identity.uid:
+        grave: Seen | None = None
+        while grave is None and seen is not None and not seen.head.deleted and seen.head.uid == identity.uid:
             head = tombstone(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
             try:
-                desk.wire.replace(hold.place.head, seal_head(identity.namespace_keys, hold.place, head), seen.etag)
-                break
+                etag = desk.wire.replace(
+                    hold.place.head, seal_head(identity.namespace_keys, hold.place, head), seen.etag
+                )
+                grave = Seen(head, etag, None)
             except (ObjectChanged, Unclear):
                 found = self._look(thread, hold.place)
                 if (
@@ -138,14 +160,16 @@ class Remover:
                 ):
                     raise self._taken(thread) from None
                 seen = found
-        with desk.context.engine.read() as txn:
-            blob_ids = [bytes(row.record.blob_id) for row in list_blobs(txn, identity)]
-        if seen is not None and not seen.head.deleted and seen.head.uid == identity.uid:
-            self.clear(hold.place, seen.head, blob_ids)
-        else:  # others deleted it; HEAD may belong to the next thread of that name, whose key and objects stay
+        if grave is not None and seen is not None:
+            with desk.context.engine.read() as txn:
+                blob_ids = [bytes(row.record.blob_id) for row in list_blobs(txn, identity)]
+            self.clear(identity.namespace_keys, hold.place, seen.head, blob_ids, grave)
+        else:  # HEAD may belong to the next thread of that name, whose key and objects stay
             desk.keys.destroy_thread(hold.place, hold.head.created_epoch)
+            if seen is not None and seen.head.deleted:  # by others, or by a write of ours whose answer was lost
+                self.finisher.finish(identity.namespace_keys, hold.place, seen)
         desk.holds.pop(thread.number, None)
-        self.delete_orphans(thread)
+        self.finisher.delete_orphans(identity.uid)
 
     def _look(self, thread: Thread, place: Place) -> Seen | None:
         """Reads HEAD. Raises ArchiveUnavailable if the whole archive is away: the thread would come back with it."""
@@ -160,25 +184,20 @@ class Remover:
     def _taken(thread: Thread) -> NotOwner:
         return NotOwner(f"another sidecar took thread {thread.name!r} meanwhile", thread=thread.name)
 
-    def clear(self, place: Place, head: ArchiveHead, blob_ids: Sequence[bytes]) -> None:
-        """Destroys the key of a thread that has a tombstone. Deletes in the background what its last HEAD named."""
-        self._desk.keys.destroy_thread(place, head.created_epoch)
-        self._desk.wire.later(partial(self._unlink, place, head, blob_ids))
-
-    def delete_orphans(self, thread: Thread) -> None:
-        """Deletes the orphans of a thread. They have the same key."""
+    def clear(
+        self, namespace: NamespaceKeys, place: Place, head: ArchiveHead, blob_ids: Sequence[bytes], grave: Seen
+    ) -> None:
+        """Destroys the key of a thread that has a tombstone, ``grave``. Deletes in the background what its last HEAD
+        named. Raises ArchiveUnavailable; then whoever finds the tombstone finishes the deletion."""
         desk = self._desk
-        for number in desk.orphans.siblings(thread.identity.uid, thread.number):
-            with desk.context.engine.read() as txn:
-                orphan = desk.store.threads.by_number(txn, number)
-            if orphan is not None:
-                request = DeleteThreadRequest(
-                    namespace=orphan.identity.namespace, thread=orphan.name, allow_missing=True
-                )
-                write = Write(run=desk.store.deleter.delete(request), frees_space=True)
-                desk.context.writer.submit(write, wait=True).wait()
+        desk.keys.destroy_thread(place, head.created_epoch)
+        desk.keyless[place] = grave.head.write_id
+        self.finisher.begin(place)
+        desk.wire.later(partial(self._unlink, namespace, place, head, blob_ids, grave))
 
-    def _unlink(self, place: Place, head: ArchiveHead, blob_ids: Sequence[bytes]) -> None:
+    def _unlink(
+        self, namespace: NamespaceKeys, place: Place, head: ArchiveHead, blob_ids: Sequence[bytes], grave: Seen
+    ) -> None:
         try:
             BlobCarrier(self._desk).delete(place, blob_ids)
             refs = list(head.objects)
@@ -187,10 +206,13 @@ class Remover:
             refs += [item.object for item in head.garbage]
             if head.HasField("image_object"):
                 refs.append(head.image_object)
-            for ref in refs:
-                self._desk.wire.delete(place.object(ref))
+            self.finisher.delete([place.object(ref) for ref in refs])
+            self.finisher.mark(namespace, place, grave)
         except (ArchiveUnavailable, Corrupt) as error:
             log.warning("objects of a deleted thread are left, and nobody can read them", error=error.message)
+        finally:
+            if self._desk.keyless.get(place) == grave.head.write_id:
+                del self._desk.keyless[place]
 
     def _local(self, name: Name) -> Thread | None:
         with self._desk.context.engine.read() as txn:

@@ -121,6 +121,10 @@ class Desk:
     fenced: dict[Name, Fenced] = field(default_factory=dict)
     # HEADs that other sidecars own: the write id, and when it was first seen.
     observed: dict[Place, tuple[bytes, float]] = field(default_factory=dict)
+    # Deletions that are being finished: until when no read tries it again. Bounded by ``Finisher``.
+    finishing: dict[Place, float] = field(default_factory=dict)
+    # Tombstones of this process whose key is destroyed, and whose objects are being deleted: their write ids.
+    keyless: dict[Place, bytes] = field(default_factory=dict)
     _observing: threading.Lock = field(default_factory=threading.Lock)
     # Boot ids of this disk's processes, including this one.
     boots: frozenset[bytes] = frozenset()

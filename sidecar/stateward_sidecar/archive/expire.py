@@ -6,7 +6,7 @@ a copy, detached    nobody owns it: a tombstone replaces exactly this HEAD. An a
                     two daemons may try at the same time
 a copy, held        its owner deletes it; a later sweep reads HEAD again, in case the owner gave it up
 a copy, outdated    HEAD has another expiry, because the thread continued elsewhere: the copy is renewed
-a copy, deleted     what is here goes; if this disk's own deletion was interrupted, it is finished
+a copy, deleted     what is here goes; if the deletion was interrupted, it is finished first
 """
 
 from __future__ import annotations
@@ -105,9 +105,8 @@ class Expirer:
                 self._settler.settle(thread, known, place, seen)
                 return False
             if head.deleted:
-                if desk.is_own(head):
-                    self._clear(thread, place, Seen(known, "", None))
-                self._remover.delete_orphans(thread)
+                self._remover.finisher.finish(identity.namespace_keys, place, seen)
+                self._remover.finisher.delete_orphans(identity.uid)
                 return True
             if head.epoch < known.epoch:
                 raise Corrupt("its HEAD is older than the copy on this disk: the bucket was set back", thread.name)
@@ -125,17 +124,18 @@ class Expirer:
         desk, namespace = self._desk, thread.identity.namespace_keys
         head = tombstone(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
         try:
-            desk.wire.replace(place.head, seal_head(namespace, place, head), seen.etag)
+            grave = Seen(head, desk.wire.replace(place.head, seal_head(namespace, place, head), seen.etag), None)
         except (ObjectChanged, Unclear):
             found = self._fetcher.look(namespace, place, with_key=False)
             if found is None or found.head.write_id != head.write_id:
                 return False
+            grave = found
         log.info("deleted an expired thread", uid=thread.identity.uid_text)
-        self._clear(thread, place, seen)
-        self._remover.delete_orphans(thread)
+        self._clear(thread, place, seen, grave)
+        self._remover.finisher.delete_orphans(thread.identity.uid)
         return True
 
-    def _clear(self, thread: Thread, place: Place, seen: Seen) -> None:
+    def _clear(self, thread: Thread, place: Place, seen: Seen, grave: Seen) -> None:
         """Destroys the key and deletes what HEAD named."""
         with self._desk.context.engine.read() as txn:
             blob_ids = {bytes(row.record.blob_id) for row in list_blobs(txn, thread.identity)}
@@ -143,7 +143,7 @@ class Expirer:
             if seen.head.image or seen.head.HasField("image_object"):  # the copy here may be older than HEAD
                 image = self._fetcher.image(place, seen.head, thread.identity.cipher)
                 blob_ids |= {bytes(row.record.blob_id) for row in image.blobs}
-        self._remover.clear(place, seen.head, sorted(blob_ids))
+        self._remover.clear(thread.identity.namespace_keys, place, seen.head, sorted(blob_ids), grave)
 
     def _local(self, name: Name) -> Thread | None:
         with self._desk.context.engine.read() as txn:

@@ -110,12 +110,14 @@ def wrote(head: ArchiveHead, write_id: bytes) -> bool:
     return write_id == head.write_id or write_id in head.previous_write_ids
 
 
-def tombstone(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int) -> ArchiveHead:
-    """Returns the HEAD that stays after a thread is deleted."""
+def tombstone(
+    head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int, *, cleared: bool = False
+) -> ArchiveHead:  # fmt: skip
+    """Returns the HEAD that stays after a thread is deleted. ``cleared``: its key and its objects are deleted, too."""
     following = follow(head, boot_id, owner_id, now_us)
     return ArchiveHead(
         min_reader=BASE_FORMAT, min_writer=BASE_FORMAT, uid=following.uid, created_epoch=following.created_epoch,
         epoch=following.epoch, boot_id=boot_id, owner_id=owner_id, write_id=following.write_id,
         previous_write_ids=following.previous_write_ids, lineage=following.lineage, deleted=True,
-        update_time_us=following.update_time_us,
+        cleared=cleared, update_time_us=following.update_time_us,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from stateward.v1.thread_pb2 import ACCESS_OWNED, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.desk import Desk, Hold, row_of, row_of_hold
 from stateward_sidecar.archive.fetch import Fetcher, Missing, Seen
+from stateward_sidecar.archive.finish import Finisher
 from stateward_sidecar.archive.judge import Judgement, Local, Verdict, judge
 from stateward_sidecar.archive.keys import ThreadKey
 from stateward_sidecar.archive.packs import is_pack
@@ -32,6 +33,7 @@ class Settler:
     def __init__(self, desk: Desk, fetcher: Fetcher) -> None:
         self._desk = desk
         self._fetcher = fetcher
+        self._finisher = Finisher(desk, fetcher)
 
     def settle(
         self, thread: Thread, known: ArchiveHead, place: Place, seen: Seen | None, *, waits: bool = True
@@ -73,6 +75,8 @@ class Settler:
         desk.holds.pop(thread.number, None)
         if verdict is Verdict.DELETED:
             self._delete(thread)
+            if seen.head.deleted:
+                self._finisher.finish_later(identity.namespace_keys, place, seen)
         else:
             self._lose(thread, judgement, seen.head)
         return None
@@ -240,13 +244,7 @@ class Settler:
         """Another sidecar deleted the thread: deletes this disk's copies and destroys its key."""
         identity = thread.identity
         log.warning("the thread was deleted in the archive", uid=identity.uid_text)
-        store = self._desk.store
-        for number in self._desk.orphans.siblings(identity.uid, thread.number):  # orphans have the same key
-            with store.context.engine.read() as txn:
-                orphan = store.threads.by_number(txn, number)
-            if orphan is not None:
-                gone = DeleteThreadRequest(namespace=identity.namespace, thread=orphan.name, allow_missing=True)
-                store.context.writer.submit(Write(run=store.deleter.delete(gone), frees_space=True), wait=True).wait()
+        self._finisher.delete_orphans(identity.uid)
         request = DeleteThreadRequest(
             namespace=identity.namespace, thread=thread.name, expected_uid=identity.uid_text, allow_missing=True
         )

@@ -8,11 +8,13 @@ An idle owner can therefore lose its thread. It notices at its next ship, or at 
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
 from stateward_sidecar.archive.fetch import Fetched, Fetcher, Seen
+from stateward_sidecar.archive.finish import Finisher
 from stateward_sidecar.archive.heads import BASE_FORMAT, WRITE_ID_BYTES, epoch_start, follow, seal_head
 from stateward_sidecar.archive.history import History
 from stateward_sidecar.archive.keys import ThreadKey
@@ -41,6 +43,7 @@ class Attacher:
         self._desk = desk
         self._fetcher = fetcher
         self._settler = settler
+        self._finisher = Finisher(desk, fetcher)
         self.window = Window(desk, fetcher, History(desk, fetcher))
 
     # -- for writers ----------------------------------------------------------------------------------------------
@@ -77,7 +80,7 @@ class Attacher:
             )
         if thread is not None and thread.access == ACCESS_OWNED:
             return self.resume(thread, waits=not take_over)
-        namespace = desk.keys.namespace(name[0])
+        namespace = self._namespace(name, makes=thread is not None or not must_exist)
         place = desk.place(namespace, name[1])
         seen = self._fetcher.look(namespace, place, with_key=thread is None)
         if thread is not None and thread.archive is not None and seen is not None and seen.head.deleted:
@@ -98,6 +101,14 @@ class Attacher:
             return False
         self._check_free(name, place, seen.head, take_over=take_over)
         return self._take(namespace, place, seen, thread)
+
+    def _namespace(self, name: Name, *, makes: bool) -> NamespaceKeys:
+        """Returns the keys of a name's namespace. Raises ThreadNotFound if it has none, unless it ``makes`` them."""
+        keys = self._desk.keys
+        namespace = keys.namespace(name[0]) if makes else keys.find_namespace(name[0])
+        if namespace is None:
+            raise not_found(*name)
+        return namespace
 
     def _look_again(self, hold: Hold) -> bool:
         """Reads HEAD, and returns whether a thread is still ours. An idle owner may have been replaced unnoticed."""
@@ -149,7 +160,7 @@ class Attacher:
         take_over: bool,
     ) -> bool:  # fmt: skip
         """Claims a name without a thread: writes key and HEAD. Returns False if HEAD changed meanwhile."""
-        desk = self._desk
+        desk, dead = self._desk, list[str]()
         known = self._settler.with_key(thread, Seen(ArchiveHead(), "", None)).key if thread is not None else None
         if seen is not None and seen.is_empty and not seen.head.deleted:
             self._check_free(name, place, seen.head, take_over=take_over)
@@ -161,6 +172,7 @@ class Attacher:
                 return self._settler.settle(thread, ArchiveHead(), place, seen) is not None
             head = follow(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
         else:
+            dead = self._finisher.make_way(place, seen) if seen is not None and seen.head.deleted else []
             epoch = seen.head.epoch + 1 if seen is not None else FIRST_EPOCH
             key = desk.keys.make_thread(namespace, place, epoch, known)
             if known is not None and key.uid != known.uid:
@@ -177,6 +189,8 @@ class Attacher:
             if found is None or found.head.write_id != head.write_id:
                 return False
             etag = found.etag
+        if dead:
+            desk.wire.later(partial(self._finisher.delete, dead))
         if thread is not None:
             self._settler.write_row(thread, row_of(head))
             desk.hold(thread, place, head, etag, now)
@@ -318,9 +332,16 @@ class Attacher:
             desk.wire.check_there()  # without the archive, "not found" would be a guess
             raise not_found(*name)
         desk.observe(place, seen.head)  # starts the lease clock: the reader may want to write the thread next
+        self._bury_rest(namespace, place, seen)
         if seen.head.deleted or seen.is_new_to(thread):
             raise not_found(*name)
         self.refresh(namespace, place, seen, thread)
+
+    def _bury_rest(self, namespace: NamespaceKeys, place: Place, seen: Seen) -> None:
+        """Finishes a deletion whose tombstone a reader found: deletes orphans here, and what is left in the archive."""
+        if seen.head.deleted:
+            self._finisher.delete_orphans(seen.head.uid)
+            self._finisher.finish_later(namespace, place, seen)
 
     def _is_ours_still(self, hold: Hold) -> bool:
         """Reads HEAD for a reader. While the bucket is away, the thread stays ours, for reads as for commits.

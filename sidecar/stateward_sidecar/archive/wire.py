@@ -135,7 +135,7 @@ class Wire:
         self._call("delete", lambda: self._bucket.delete(key))
 
     def walk(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Yields key and size of each object under a prefix. For commands only."""
+        """Yields key and size of each object under a prefix. For commands and interrupted deletions only."""
         steps, seen = iter(self._bucket.list(prefix)), 0
         while (found := self._call("list", lambda: next(steps, None), counts=seen % PAGE_KEYS == 0)) is not None:
             seen += 1

@@ -71,7 +71,8 @@ class Bucket(Protocol):
     def list(self, prefix: str) -> Iterator[tuple[str, int]]:
         """Yields key and size in bytes of all objects below a prefix (empty, or ends with ``/``), in any order.
 
-        For commands only: the number of requests grows with the number of objects. The list is not a snapshot.
+        For commands and interrupted deletions only: the number of requests grows with the number of objects. The list
+        is not a snapshot.
         """
         ...
 

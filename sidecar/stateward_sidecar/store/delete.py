@@ -8,7 +8,7 @@ marked key that no name leads to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import lmdb
@@ -134,7 +134,7 @@ class Deleter:
         if claim is not None and claim.uid == uid:  # else the next save of this batch would take the key that goes now
             del claims[identity.namespace, identity.name]
         is_orphan = draft.thread.access == ACCESS_ORPHAN
-        if _has_orphans(txn, uid) or (is_orphan and _is_shared(txn, uid)):
+        if any(orphans_of(txn, uid)) or (is_orphan and _is_shared(txn, uid)):
             batch.after_commit += [forget, lambda: self.purge(number, b"")]
             return
 
@@ -210,10 +210,13 @@ def _is_meant(draft: Draft | None, request: DeleteThreadRequest) -> bool:
     return draft is not None and request.expected_uid in ("", draft.identity.uid_text)
 
 
-def _has_orphans(txn: lmdb.Transaction, uid: bytes) -> bool:
-    """Returns whether the thread has an orphan, which needs the key. A deletion everywhere deletes orphans first."""
-    heads = (txn.get(layout.ThreadKeys(layout.marked_thread(key)).head()) for key, _ in rows(txn, b"F"))
-    return any(head is not None and head_uid(head) == uid for head in heads)
+def orphans_of(txn: lmdb.Transaction, uid: bytes) -> Iterator[int]:
+    """Yields the numbers of a thread's orphans, which need its key. A deletion everywhere deletes them, too."""
+    for key, _ in rows(txn, b"F"):
+        number = layout.marked_thread(key)
+        head = txn.get(layout.ThreadKeys(number).head())
+        if head is not None and head_uid(head) == uid:
+            yield number
 
 
 def _is_shared(txn: lmdb.Transaction, uid: bytes) -> bool:

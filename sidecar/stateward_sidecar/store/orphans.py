@@ -17,6 +17,7 @@ from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.delete import orphans_of
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import expire_second
 from stateward_sidecar.store.orphannames import orphan_name
@@ -136,15 +137,10 @@ class Orphans:
         assert key is not None
         return key
 
-    def siblings(self, uid: bytes, number: int) -> list[int]:
-        """Returns the numbers of other threads on this disk with the same uid: orphans, or the thread of an orphan."""
-        found = []
+    def of(self, uid: bytes) -> list[int]:
+        """Returns the numbers of the orphans of a thread on this disk."""
         with self._context.engine.read() as txn:
-            for _, value in rows(txn, b"N"):
-                other, other_uid = layout.unpack_name(value)
-                if other_uid == uid and other != number:
-                    found.append(other)
-        return found
+            return list(orphans_of(txn, uid))
 
     def count(self) -> int:
         """Returns the number of orphans on this disk."""

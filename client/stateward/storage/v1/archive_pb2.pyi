@@ -25,7 +25,7 @@ OBJECT_KIND_INDEX: ObjectKind
 OBJECT_KIND_IMAGE: ObjectKind
 
 class ArchiveHead(_message.Message):
-    __slots__ = ("min_reader", "min_writer", "uid", "created_epoch", "epoch", "boot_id", "owner_id", "write_id", "previous_write_ids", "lineage", "detached", "deleted", "tip_sequence", "tip_digest", "last_version", "update_time_us", "status", "expire_second", "packed_sequence", "objects", "index", "image", "image_object", "snapshot_version", "snapshot_pieces", "tail", "garbage")
+    __slots__ = ("min_reader", "min_writer", "uid", "created_epoch", "epoch", "boot_id", "owner_id", "write_id", "previous_write_ids", "lineage", "detached", "deleted", "tip_sequence", "tip_digest", "last_version", "update_time_us", "status", "expire_second", "packed_sequence", "objects", "index", "image", "image_object", "snapshot_version", "snapshot_pieces", "tail", "garbage", "cleared")
     MIN_READER_FIELD_NUMBER: _ClassVar[int]
     MIN_WRITER_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,7 @@ class ArchiveHead(_message.Message):
     SNAPSHOT_PIECES_FIELD_NUMBER: _ClassVar[int]
     TAIL_FIELD_NUMBER: _ClassVar[int]
     GARBAGE_FIELD_NUMBER: _ClassVar[int]
+    CLEARED_FIELD_NUMBER: _ClassVar[int]
     min_reader: int
     min_writer: int
     uid: bytes
@@ -80,7 +81,8 @@ class ArchiveHead(_message.Message):
     snapshot_pieces: _containers.RepeatedScalarFieldContainer[bytes]
     tail: _containers.RepeatedScalarFieldContainer[bytes]
     garbage: _containers.RepeatedCompositeFieldContainer[Garbage]
-    def __init__(self, min_reader: _Optional[int] = ..., min_writer: _Optional[int] = ..., uid: _Optional[bytes] = ..., created_epoch: _Optional[int] = ..., epoch: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., owner_id: _Optional[str] = ..., write_id: _Optional[bytes] = ..., previous_write_ids: _Optional[_Iterable[bytes]] = ..., lineage: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., detached: bool = ..., deleted: bool = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., update_time_us: _Optional[int] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., expire_second: _Optional[int] = ..., packed_sequence: _Optional[int] = ..., objects: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ..., index: _Optional[_Union[ObjectRef, _Mapping]] = ..., image: _Optional[bytes] = ..., image_object: _Optional[_Union[ObjectRef, _Mapping]] = ..., snapshot_version: _Optional[int] = ..., snapshot_pieces: _Optional[_Iterable[bytes]] = ..., tail: _Optional[_Iterable[bytes]] = ..., garbage: _Optional[_Iterable[_Union[Garbage, _Mapping]]] = ...) -> None: ...
+    cleared: bool
+    def __init__(self, min_reader: _Optional[int] = ..., min_writer: _Optional[int] = ..., uid: _Optional[bytes] = ..., created_epoch: _Optional[int] = ..., epoch: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., owner_id: _Optional[str] = ..., write_id: _Optional[bytes] = ..., previous_write_ids: _Optional[_Iterable[bytes]] = ..., lineage: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., detached: bool = ..., deleted: bool = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., update_time_us: _Optional[int] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., expire_second: _Optional[int] = ..., packed_sequence: _Optional[int] = ..., objects: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ..., index: _Optional[_Union[ObjectRef, _Mapping]] = ..., image: _Optional[bytes] = ..., image_object: _Optional[_Union[ObjectRef, _Mapping]] = ..., snapshot_version: _Optional[int] = ..., snapshot_pieces: _Optional[_Iterable[bytes]] = ..., tail: _Optional[_Iterable[bytes]] = ..., garbage: _Optional[_Iterable[_Union[Garbage, _Mapping]]] = ..., cleared: bool = ...) -> None: ...
 
 class EpochStart(_message.Message):
     __slots__ = ("epoch", "sequence", "digest", "boot")
