@@ -1,4 +1,7 @@
-/** What a saver remembers of the newest checkpoints, so that it need not read them before it writes the next ones. */
+/**
+ * What a saver remembers: the newest checkpoints, so that it need not read them before it writes the next ones, and the
+ * creation of its thread to which each checkpoint belongs.
+ */
 import type { ChannelVersions } from "@langchain/langgraph-checkpoint";
 
 import type { Channels } from "./channels.js";
@@ -7,11 +10,13 @@ import type { Channels } from "./channels.js";
 export interface Base {
   version: number;
   digest: Uint8Array;
+  /** Uid of the thread; empty = any. */
+  uid: string;
   channelVersions: ChannelVersions;
   channels: Channels;
 }
 
-export const EMPTY: Base = { version: 0, digest: new Uint8Array(), channelVersions: {}, channels: new Map() };
+export const EMPTY: Base = { version: 0, digest: new Uint8Array(), uid: "", channelVersions: {}, channels: new Map() };
 
 /** The newest version of each branch that was written or read last, within a memory limit. */
 export class Bases {
@@ -45,6 +50,52 @@ export class Bases {
   #drop(key: string): void {
     this.#used -= this.#items.get(key)?.bytes ?? 0;
     this.#items.delete(key);
+  }
+}
+
+/**
+ * The uids of the threads to which the checkpoints belong that were written or read last. A write names the checkpoint
+ * that it continues, and the daemon refuses it if the thread with that uid was deleted. LangGraph may write what a task
+ * wrote before it has begun to write the task's checkpoint: such a write belongs to the thread as the run found it.
+ */
+export class Creations {
+  readonly #checkpoints = new Map<string, string>();
+  readonly #threads = new Map<string, string>();
+
+  constructor(private readonly limit = 50_000) {}
+
+  /** The uid of the first of these checkpoints that is known; empty = none is. */
+  of(thread: string, checkpointIds: string[]): string {
+    for (const id of checkpointIds) {
+      const found = this.#checkpoints.get(keyOf(thread, id));
+      if (found) return found;
+    }
+    return "";
+  }
+
+  /** The uid that the thread had last; empty = it was not there, or is not known. */
+  ofThread(thread: string): string {
+    return this.#threads.get(thread) ?? "";
+  }
+
+  note(thread: string, checkpointId: string, uid: string): void {
+    if (!checkpointId || !uid) return;
+    this.#put(this.#checkpoints, keyOf(thread, checkpointId), uid);
+    this.#put(this.#threads, thread, uid);
+  }
+
+  /** A run that begins now finds no thread. What earlier runs write stays as it was noted. */
+  noteMissing(thread: string): void {
+    this.#threads.delete(thread);
+  }
+
+  #put(items: Map<string, string>, key: string, uid: string): void {
+    items.delete(key);
+    items.set(key, uid);
+    for (const oldest of items.keys()) {
+      if (items.size <= this.limit) return;
+      items.delete(oldest);
+    }
   }
 }
 

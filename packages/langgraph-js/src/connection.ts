@@ -9,6 +9,10 @@ import { loadSync } from "@grpc/proto-loader";
 import { StatewardError, fromRpc } from "./errors.js";
 import type { DeleteThreadRequest } from "./generated/stateward/v1/DeleteThreadRequest.js";
 import type { DeleteThreadResponse__Output } from "./generated/stateward/v1/DeleteThreadResponse.js";
+import type { GetCheckpointRequest } from "./generated/stateward/v1/GetCheckpointRequest.js";
+import type { GetCheckpointResponse__Output } from "./generated/stateward/v1/GetCheckpointResponse.js";
+import type { GetThreadRequest } from "./generated/stateward/v1/GetThreadRequest.js";
+import type { GetThreadResponse__Output } from "./generated/stateward/v1/GetThreadResponse.js";
 import type { HydrateRequest } from "./generated/stateward/v1/HydrateRequest.js";
 import type { HydrateResponse__Output } from "./generated/stateward/v1/HydrateResponse.js";
 import type { ListCheckpointsRequest } from "./generated/stateward/v1/ListCheckpointsRequest.js";
@@ -52,10 +56,12 @@ type Unary<Q, A> = (request: Q) => Promise<A>;
 export class Connection {
   readonly save: Unary<SaveRequest, SaveResponse__Output>;
   readonly hydrate: Unary<HydrateRequest, HydrateResponse__Output>;
+  readonly getCheckpoint: Unary<GetCheckpointRequest, GetCheckpointResponse__Output>;
   readonly listCheckpoints: Unary<ListCheckpointsRequest, ListCheckpointsResponse__Output>;
   readonly putEffects: Unary<PutEffectsRequest, PutEffectsResponse__Output>;
   readonly listEffects: Unary<ListEffectsRequest, ListEffectsResponse__Output>;
   readonly listThreads: Unary<ListThreadsRequest, ListThreadsResponse__Output>;
+  readonly getThread: Unary<GetThreadRequest, GetThreadResponse__Output>;
   readonly deleteThread: Unary<DeleteThreadRequest, DeleteThreadResponse__Output>;
   readonly #clients: grpc.Client[];
   readonly #target: string;
@@ -78,10 +84,12 @@ export class Connection {
     this.#clients = [checkpoints, effects, threads];
     this.save = this.#bind(checkpoints, "Save");
     this.hydrate = this.#bind(checkpoints, "Hydrate");
+    this.getCheckpoint = this.#bind(checkpoints, "GetCheckpoint");
     this.listCheckpoints = this.#bind(checkpoints, "ListCheckpoints");
     this.putEffects = this.#bind(effects, "PutEffects");
     this.listEffects = this.#bind(effects, "ListEffects");
     this.listThreads = this.#bind(threads, "ListThreads");
+    this.getThread = this.#bind(threads, "GetThread");
     this.deleteThread = this.#bind(threads, "DeleteThread");
   }
 

@@ -2,6 +2,7 @@
 import { randomUUID } from "node:crypto";
 import { isDeepStrictEqual } from "node:util";
 
+import { status } from "@grpc/grpc-js";
 import type { RunnableConfig } from "@langchain/core/runnables";
 import {
   BaseCheckpointSaver,
@@ -21,7 +22,7 @@ import {
   writesSortKey,
 } from "@langchain/langgraph-checkpoint";
 
-import { type Base, Bases, EMPTY } from "./bases.js";
+import { type Base, Bases, Creations, EMPTY } from "./bases.js";
 import { Edits, dump, fromValue, load, loadChannels, readChannels, toValue } from "./channels.js";
 import { Connection, type ConnectionOptions } from "./connection.js";
 import { StatewardError } from "./errors.js";
@@ -40,7 +41,7 @@ const ESCAPE = "ns/";
 const PAGE = 100;
 const EFFECTS_MAX = 1000;
 const MISSING = ["THREAD_NOT_FOUND", "VERSION_NOT_FOUND", "VERSION_PRUNED"];
-const STALE = ["VERSION_MISMATCH", "EDIT_CONFLICT", ...MISSING];
+const STALE = ["VERSION_MISMATCH", "EDIT_CONFLICT", "VERSION_NOT_FOUND", "VERSION_PRUNED"];
 
 export interface StatewardSaverOptions extends ConnectionOptions {
   /** Keeps graphs apart from other work; default "default". */
@@ -81,6 +82,7 @@ export class StatewardSaver extends BaseCheckpointSaver {
   readonly #namespace: string;
   readonly #writeOwnership: boolean;
   readonly #bases: Bases;
+  readonly #creations = new Creations();
 
   constructor(target?: string, options: StatewardSaverOptions = {}) {
     super(options.serde);
@@ -100,9 +102,15 @@ export class StatewardSaver extends BaseCheckpointSaver {
     if (config.configurable?.thread_id === undefined) return undefined;
     const place = this.#place(config);
     const checkpointId = getCheckpointId(config);
-    const found = await this.#read(place, checkpointId);
-    if (found && !checkpointId) this.#bases.keep(place.thread, place.branch, found.message.checkpoint_id, found.base);
-    return found && this.#tuple(place, found);
+    const found = await this.#read(place, checkpointId, () => {
+      if (!checkpointId && place.branch === MAIN) this.#creations.noteMissing(place.thread);
+    });
+    if (!checkpointId) this.#bases.forget(place.thread, place.branch);
+    if (!found) return undefined;
+    const { checkpoint_id: id, uid } = found.message;
+    this.#creations.note(place.thread, id, uid);
+    if (!checkpointId) this.#bases.keep(place.thread, place.branch, id, found.base);
+    return this.#tuple(place, found);
   }
 
   /** Lists checkpoints, newest first: of a namespace, of a thread, or of all threads if `config` names none. */
@@ -131,7 +139,10 @@ export class StatewardSaver extends BaseCheckpointSaver {
     }
   }
 
-  /** Writes a checkpoint, whose parent is the one that `config` names. Durable when this returns. */
+  /**
+   * Writes a checkpoint, whose parent is the one that `config` names. Durable when this returns. Fails with the reason
+   * THREAD_NOT_FOUND if the thread was deleted since the parent was read or written here.
+   */
   async put(
     config: RunnableConfig,
     checkpoint: Checkpoint,
@@ -150,18 +161,24 @@ export class StatewardSaver extends BaseCheckpointSaver {
       step: Number.isInteger(metadata.step) ? metadata.step : undefined,
       labels: typeof runId === "string" && runId ? { [RUN_LABEL]: runId } : {},
     };
+    const around = ancestorsOf(config);
+    let uid = this.#creations.of(place.thread, [about.parent_id, ...around]);
+    if (!uid && around.length > 0) uid = this.#creations.ofThread(place.thread);
+    this.#creations.note(place.thread, checkpoint.id, uid); // now: the writes of its tasks may be sent before the answer
     const remembered = this.#bases.get(place.thread, place.branch, about.parent_id);
     for (let base = remembered; ; base = undefined) {
-      const from = base ?? (await this.#readBase(place, about.parent_id));
+      const from = base ?? (await this.#readBase(place, about.parent_id, uid));
+      request.expected_uid = from.uid || uid;
       const edits = await this.#edit(from, checkpoint, newVersions, !about.parent_id && metadata.source !== "fork");
       request.diff = { edits: [{ set_slot: { slot: REST, value: toValue(restPiece) } }, ...edits.edits] };
       try {
         const saved = await this.#save(request, from, base !== undefined);
-        const { version, digest } = saved;
+        const { version, digest, uid } = saved;
+        this.#creations.note(place.thread, checkpoint.id, uid);
         this.#bases.forget(place.thread, place.branch);
         // An unknown first index is read before the next checkpoint is written.
         if ([...edits.channels.values()].every((each) => "piece" in each || each.first !== undefined)) {
-          const kept = { version, digest, channelVersions: checkpoint.channel_versions, channels: edits.channels };
+          const kept = { version, digest, uid, channelVersions: checkpoint.channel_versions, channels: edits.channels };
           this.#bases.keep(place.thread, place.branch, checkpoint.id, kept);
         }
         return configOf(place, checkpoint.id);
@@ -175,10 +192,11 @@ export class StatewardSaver extends BaseCheckpointSaver {
 
   /**
    * Writes what a task wrote, for the checkpoint that `config` names. A write that is there already stays; those to
-   * special channels, such as errors and interrupts, are replaced, also by a later one of the same call.
+   * special channels, such as errors and interrupts, are replaced, also by a later one of the same call. Fails with the reason
+   * THREAD_NOT_FOUND if the thread was deleted since the checkpoint was read or written here.
    */
   async putWrites(config: RunnableConfig, writes: PendingWrite[], taskId: string, taskPath = ""): Promise<void> {
-    const { namespace, thread } = this.#place(config);
+    const { namespace, thread, branch } = this.#place(config);
     const anchor = getCheckpointId(config);
     if (!anchor) throw new Error("the config's `configurable` has no `checkpoint_id`");
     const last = new Map(writes.map(([channel, value], position) => {
@@ -197,16 +215,37 @@ export class StatewardSaver extends BaseCheckpointSaver {
         };
       }),
     );
-    for (let start = 0; start < made.length; start += EFFECTS_MAX) {
-      const effects = made.slice(start, start + EFFECTS_MAX);
-      await this.#connection.putEffects({ namespace, thread, effects, request_id: randomUUID() });
+    const put = async (uid: string) => {
+      for (let start = 0; start < made.length; start += EFFECTS_MAX) {
+        const effects = made.slice(start, start + EFFECTS_MAX);
+        const request = { namespace, thread, effects, request_id: randomUUID(), expected_uid: uid };
+        uid = (await this.#connection.putEffects(request)).uid;
+      }
+      this.#creations.note(thread, anchor, uid);
+    };
+    const known = this.#creations.of(thread, [anchor, ...ancestorsOf(config)]);
+    try {
+      await put(known || this.#creations.ofThread(thread));
+    } catch (error) {
+      if (known || !(error instanceof StatewardError) || error.reason !== "THREAD_NOT_FOUND") throw error;
+      // A checkpoint that this saver has not seen may belong to the next thread of the name.
+      const version = { checkpoint_id: anchor };
+      const found = await this.#orMissing(this.#connection.getCheckpoint({ namespace, thread, branch, version }));
+      if (!found) throw error;
+      await put(found.checkpoint!.uid);
     }
   }
 
-  /** Removes a thread with all its namespaces. The daemon destroys its key. */
+  /**
+   * Removes a thread with all its namespaces, and not the next thread of its name if the call is repeated. The daemon
+   * destroys its key.
+   */
   async deleteThread(threadId: string): Promise<void> {
     this.#bases.forgetThread(threadId);
-    await this.#connection.deleteThread({ namespace: this.#namespace, thread: threadId, allow_missing: true });
+    const place = { namespace: this.#namespace, thread: threadId };
+    const found = await this.#orMissing(this.#connection.getThread(place));
+    const uid = found?.thread?.uid;
+    if (uid) await this.#connection.deleteThread({ ...place, expected_uid: uid, allow_missing: true });
   }
 
   #place(config: RunnableConfig): Place {
@@ -215,28 +254,43 @@ export class StatewardSaver extends BaseCheckpointSaver {
     return { namespace: this.#namespace, thread: String(thread), branch: branchOf(checkpoint_ns) };
   }
 
-  async #read(place: Place, checkpointId: string): Promise<Found | undefined> {
-    const version = checkpointId ? { checkpoint_id: checkpointId } : undefined;
-    let pages: Pages;
+  /** The answer of a call; undefined = there is no such thread or version. */
+  async #orMissing<A>(call: Promise<A>, onNoThread?: () => void): Promise<A | undefined> {
     try {
-      pages = await readPages(this.#connection, { ...place, version, include_effects: true });
+      return await call;
     } catch (error) {
-      if (error instanceof StatewardError && MISSING.includes(error.reason)) return undefined;
-      throw error;
+      if (!(error instanceof StatewardError) || !MISSING.includes(error.reason)) throw error;
+      if (error.reason === "THREAD_NOT_FOUND") onNoThread?.();
+      return undefined;
     }
+  }
+
+  async #read(place: Place, checkpointId: string, onNoThread?: () => void): Promise<Found | undefined> {
+    const version = checkpointId ? { checkpoint_id: checkpointId } : undefined;
+    const reading = readPages(this.#connection, { ...place, version, include_effects: true });
+    const pages: Pages | undefined = await this.#orMissing(reading, onNoThread);
+    if (!pages) return undefined;
     const { checkpoint: message, slots, logs, effects } = pages;
     if (!message.checkpoint_id || !slots[REST]) {
       const at = `version ${message.version} of thread "${message.thread}"`;
       throw new Error(`${at} is no checkpoint of LangGraph: something else writes to this thread`);
     }
     const rest = await load(this.serde, fromValue(slots[REST]));
-    const { version: number, digest } = message;
+    const { version: number, digest, uid } = message;
     const channels = readChannels({ slots, logs });
-    return { message, rest, effects, base: { version: number, digest, channelVersions: rest.channel_versions, channels } };
+    const base = { version: number, digest, uid, channelVersions: rest.channel_versions, channels };
+    return { message, rest, effects, base };
   }
 
-  async #readBase(place: Place, checkpointId: string): Promise<Base> {
-    return (checkpointId && (await this.#read(place, checkpointId))?.base) || EMPTY;
+  /** The parent. If it is no longer there, the checkpoint is written whole, on top of the empty state. */
+  async #readBase(place: Place, checkpointId: string, uid: string): Promise<Base> {
+    const found = checkpointId ? await this.#read(place, checkpointId) : undefined;
+    if (found && uid && found.base.uid !== uid) {
+      const message = `thread "${place.thread}" was deleted and made again since checkpoint ${checkpointId} was read`;
+      const facts = { thread: place.thread, uid: found.base.uid };
+      throw new StatewardError(message, status.NOT_FOUND, "THREAD_NOT_FOUND", facts);
+    }
+    return found?.base ?? EMPTY;
   }
 
   /**
@@ -264,7 +318,8 @@ export class StatewardSaver extends BaseCheckpointSaver {
     } catch (error) {
       const isBehind = error instanceof StatewardError && error.reason === "VERSION_MISMATCH";
       if (!isBehind || isRemembered || this.#writeOwnership) throw error;
-      return await this.#connection.save({ ...request, parent: { version: from.version }, request_id: randomUUID() });
+      const parent = { version: from.version, digest: from.digest as Buffer };
+      return await this.#connection.save({ ...request, parent, request_id: randomUUID() });
     }
   }
 
@@ -326,6 +381,11 @@ export class StatewardSaver extends BaseCheckpointSaver {
     ]);
     return Promise.all(loading);
   }
+}
+
+/** The checkpoints of the graphs around a subgraph. */
+function ancestorsOf(config: RunnableConfig): string[] {
+  return Object.values(config.configurable?.checkpoint_map ?? {});
 }
 
 /** The branch of a checkpoint namespace. The root's is main. */

@@ -90,15 +90,52 @@ it("a second writer is refused with writeOwnership, and makes a fork without it"
   owner.close();
 });
 
-it("a thread that was deleted and made again by somebody else is read anew", async () => {
+it("a thread that was deleted and made again by somebody else: an old run is refused, a new one reads it", async () => {
   const config = { configurable: { thread_id: "again", checkpoint_ns: "" } };
   const other = new StatewardSaver(daemon.target);
+  const refused = { reason: "THREAD_NOT_FOUND" };
   const first = await saver.put(config, checkpoint(0, ["old"]), about(0), { a: 1 });
   await other.deleteThread("again");
+  await expect(saver.putWrites(first, [["a", 1]], "task")).rejects.toMatchObject(refused);
+  expect(await other.getTuple(config)).toBeUndefined();
   await other.put(config, checkpoint(0, ["new", "er"]), about(0), { a: 1 });
+  for (const _ of ["remembered", "forgotten"]) {
+    const late = saver.put(first, checkpoint(1, ["old", "er"]), about(1), { a: 2 });
+    await expect(late).rejects.toMatchObject(refused);
+  }
+  const inner = { configurable: { ...config.configurable, checkpoint_ns: "inner", checkpoint_map: { "": checkpoint(0, 0).id } } };
+  await expect(saver.put(inner, checkpoint(2, 1), about(1), { a: 2 })).rejects.toMatchObject(refused);
+  expect((await saver.getTuple(config))!.checkpoint.channel_values).toEqual({ a: ["new", "er"] });
   const second = await saver.put(first, checkpoint(1, ["new", "er", "est"]), about(1), { a: 2 });
   expect((await saver.getTuple(second))!.checkpoint.channel_values).toEqual({ a: ["new", "er", "est"] });
   other.close();
+});
+
+it.each(["sync", "async"])("a thread that is deleted while a run is under way stays deleted, with durability %s", async (durability) => {
+  const other = new StatewardSaver(daemon.target);
+  const Said = Annotation.Root({ said: Annotation<string[]>({ reducer: (old, more) => old.concat(more), default: () => [] }) });
+  let meanwhile = async () => {};
+  const inner = new StateGraph(Said).addNode("talk", async () => (await meanwhile(), { said: ["late"] }))
+    .addNode("bye", () => ({ said: ["bye"] })).addEdge(START, "talk").addEdge("talk", "bye").compile();
+  const graph = new StateGraph(Said).addNode("inner", inner).addEdge(START, "inner").compile({ checkpointer: saver });
+  const config = { configurable: { thread_id: `deleted-${durability}` } };
+  await graph.invoke({ said: ["hello"] }, config);
+  meanwhile = () => other.deleteThread(config.configurable.thread_id);
+  const run = graph.invoke({ said: ["again"] }, { ...config, durability: durability as "sync" | "async" });
+  await expect(run).rejects.toMatchObject({ reason: "THREAD_NOT_FOUND" });
+  meanwhile = async () => {};
+  const found = [];
+  for await (const each of other.list({ configurable: { thread_id: config.configurable.thread_id } })) found.push(each);
+  expect(found).toEqual([]);
+  expect((await graph.invoke({ said: ["new"] }, config)).said[0]).toBe("new");
+  other.close();
+});
+
+it("writes before any checkpoint of a new thread are kept", async () => {
+  const first = { configurable: { thread_id: "early", checkpoint_ns: "", checkpoint_id: checkpoint(0, 0).id } };
+  await saver.putWrites(first, [["a", 1]], "task");
+  await saver.put(first, checkpoint(1, 1), about(0), { a: 2 });
+  expect((await saver.getTuple({ configurable: { thread_id: "early" } }))!.checkpoint.channel_values).toEqual({ a: 1 });
 });
 
 it("a config without a thread, or a write without a checkpoint, says what is missing", async () => {
