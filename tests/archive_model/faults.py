@@ -97,10 +97,21 @@ class Op:
         return None
 
 
+@dataclass(slots=True, eq=False)
+class Beat:
+    """What a process does again and again while time passes, although a call of it waits for the bucket."""
+
+    strike: Callable[[], None]
+    every_s: float
+    due_s: float
+    runs: bool = False
+
+
 class FakeClock(Clock):
     """Time that stands still until somebody moves it. All machines age alike; their wall clocks may be wrong."""
 
     def __init__(self) -> None:
+        self.beats: list[Beat] = []
         self.now_s = 1_000_000.0
         self.skew_s = 0.0
         self.newest_us = 0  # that any clock of this time ever showed
@@ -112,8 +123,15 @@ class FakeClock(Clock):
         return self.now_s
 
     def sleep(self, seconds: float) -> None:
-        """Waiting costs nothing."""
-        self.now_s += seconds
+        """Waiting costs nothing. What is due meanwhile happens at its time."""
+        end = self.now_s + seconds
+        while due := [beat for beat in self.beats if beat.due_s <= end and not beat.runs]:
+            first = min(due, key=lambda beat: beat.due_s)
+            self.now_s = max(self.now_s, first.due_s)
+            first.runs = True
+            first.strike()
+            first.runs, first.due_s = False, self.now_s + first.every_s
+        self.now_s = max(self.now_s, end)
 
 
 class SkewedClock(FakeClock):

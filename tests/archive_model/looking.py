@@ -24,6 +24,8 @@ from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.recordrows import open_batch
 from stateward_sidecar.store.thread import MAIN, Thread, load_archive_row
 
+# An owner whose upload does not end shows for at least a lease that it lives, and another one has to wait for a lease.
+BUSY_S = 1.7 * LEASE_S
 Journals = list[tuple[Thread, dict[int, bytes]]]
 
 
@@ -231,7 +233,7 @@ class Looking(Stage):
         if head.tip_sequence and not head.deleted and not self.era and key_of_uid:
             self.naming.check(self.net.bucket.objects, place, head, key_of_uid)
         if not op.takes_over:
-            self.check_lease(disk, before, head)
+            self.check_lease(disk, key, before, head)
         if op.sweeps and head.deleted and before is not None and not before.head.deleted:
             self.check_expired(disk, before.head)
 
@@ -241,7 +243,7 @@ class Looking(Stage):
         stores = (sidecar.store.context.keystore for sidecar in self.sidecars)
         return next((key for store in stores if (key := store.thread_key(uid, self.namespace))), b"")
 
-    def check_lease(self, disk: Disk, before: Sent | None, head: ArchiveHead) -> None:
+    def check_lease(self, disk: Disk, key: str, before: Sent | None, head: ArchiveHead) -> None:
         """Nobody takes a thread without being asked to, unless its owner gave it up or was silent for the lease."""
         if before is None or before.head.detached or before.head.deleted or head.deleted:
             return
@@ -249,6 +251,18 @@ class Looking(Stage):
         if owner.origin == disk.origin:
             return  # one owner, or a copy of it
         assert self.time.now_s - before.at_s >= LEASE_S, "a thread was taken before its owner's lease was over"
+        for sidecar in self.sidecars:
+            if sidecar.disk is owner and not sidecar.is_dead and sidecar.archive.desk.boot_id == before.head.boot_id:
+                assert not self.is_busy(sidecar, key), "a thread was taken from an owner that uploads"
+
+    def is_busy(self, sidecar: Sidecar, key: str) -> bool:
+        """Whether a sidecar has begun to upload objects of a thread, so short a time ago that it shows that it
+        lives."""
+        place, now_s = key.removesuffix("HEAD"), self.time.now_s
+        return any(
+            now_s - each.begun_s < BUSY_S and any(name.startswith(place) for name in each.keys)
+            for each in sidecar.wire.uploads
+        )
 
     def check_expired(self, disk: Disk, before: ArchiveHead) -> None:
         """A thread goes by itself only when its time is over, also by what was saved here and is not archived yet."""

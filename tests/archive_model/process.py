@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -17,12 +17,14 @@ from tests.archive_model.faults import (
     HELD,
     HELD_AFTER,
     MEANWHILE,
+    Beat,
     FakeClock,
     Fault,
     Op,
 )
 from tests.archive_model.turns import Death, Turns
 
+from stateward_sidecar.archive.pulse import Parted
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.bucket.retrying import RetryingBucket
 from stateward_sidecar.errors import DiskFull, ShuttingDown
@@ -185,12 +187,35 @@ class Inline(Executor):
         return future
 
 
+class Upload:
+    """Objects that are being written before a HEAD, and how their ship is ended by what strikes meanwhile."""
+
+    def __init__(self, beat: Callable[[], None], begun_s: float) -> None:
+        self._beat = beat
+        self.begun_s = begun_s
+        self.keys: set[str] = set()  # of the objects that were begun
+        self.error: Exception | None = None
+
+    def strike(self) -> None:
+        """A sign of life, unless the ship is over and only waits for its turn."""
+        if self.error is None:
+            try:
+                self._beat()
+            except Parted as error:
+                self.error = error
+
+
 class DrivenWire(Wire):
     """One request after the other; what has time waits for ``background``."""
 
-    def __init__(self, bucket: RetryingBucket, clock: FakeClock) -> None:
+    def __init__(self, bucket: RetryingBucket, clock: FakeClock, time: FakeClock, begin: Callable[..., Any]) -> None:
+        """``time``: what all machines share. ``begin``: runs something as a call of its own, if calls take turns."""
         super().__init__(bucket, clock)
+        self._time = time
+        self._begin = begin
         self.waiting: list[Callable[[], object]] = []
+        self.uploads: list[Upload] = []
+        self._beginning: Upload | None = None
 
     def together(self, *calls: Callable[[], T]) -> list[T]:
         results, errors = list[T](), list[Exception]()
@@ -202,6 +227,28 @@ class DrivenWire(Wire):
         if errors:
             raise errors[0]
         return results
+
+    def upload(self, calls: Sequence[Callable[[], object]], beat: Callable[[], None], every_s: float) -> None:
+        """One after the other. A request that is held takes its time: others overtake, and what is due strikes."""
+        upload = Upload(beat, self._time.now_s)
+        clock = Beat(lambda: self._begin(upload.strike), every_s, self._time.now_s + every_s)
+        self._time.beats.append(clock)
+        self.uploads.append(upload)
+        try:
+            for call in calls:
+                self._beginning = upload
+                call()
+                if upload.error is not None:
+                    raise upload.error
+        finally:
+            self._time.beats.remove(clock)
+            self.uploads.remove(upload)
+
+    def put(self, key: str, data: bytes) -> None:
+        upload, self._beginning = self._beginning, None
+        if upload is not None:
+            upload.keys.add(key)
+        super().put(key, data)
 
     def later(self, call: Callable[[], object]) -> None:
         self.waiting.append(call)

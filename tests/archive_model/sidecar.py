@@ -134,7 +134,7 @@ class Sidecar:
         retrying = RetryingBucket(
             self.bucket, self.clock, Patience(deadline_s=8.0), self._time.sleep, random.Random(self.number)
         )
-        self.wire = DrivenWire(retrying, self.clock)
+        self.wire = DrivenWire(retrying, self.clock, self._time, self._strike)
         path = self.disk.path
         root = b"" if (path / KEYS_FILE).exists() else fetch_root(self.wire)
         options = StoreOptions(
@@ -168,6 +168,11 @@ class Sidecar:
         self.checkpoints, self.threads_ = CheckpointService(calls, feed), ThreadService(calls, feed)
         self.effects = EffectService(calls)
         self.records = RecordService(calls)
+
+    def _strike(self, beat: Callable[[], None]) -> None:
+        """Runs what is due, as a call of its own; never in a process that is gone."""
+        if not self.is_dead and self.turns is not None:
+            self.turns.begin("sign of life", self, beat, Op())
 
     def _drive_store(self, turns: Turns, op: Op) -> None:
         context = self.store.context

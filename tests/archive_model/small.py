@@ -31,6 +31,7 @@ SIZES: dict[tuple[object, str], Any] = {
     (fold, "MERGED_BYTES_MAX"): 16 << 10,
     (ship, "MERGED_BYTES_MAX"): 16 << 10,
     (snapshots, "WEIGHT_MIN_BYTES"): 1200,
+    (journal, "LARGE_BYTES"): 1000,  # entries before a larger one are shipped first
     (journal, "INLINE_EDITS_MAX"): 1000,  # edits above are stored in pieces
     (recordentries, "ENTRY_VALUES_BYTES"): 500,
     (recordmoves, "SLACK_BYTES"): 800,

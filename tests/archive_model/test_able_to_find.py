@@ -12,6 +12,7 @@ from tests.archive_model.giving import RELEASE
 from tests.archive_model.test_archive_model import Rules
 
 from stateward_sidecar.archive import judge
+from stateward_sidecar.archive.pulse import Pulse
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.bucket.memory import MemoryBucket, etag_of
@@ -110,6 +111,18 @@ def test_an_orphan_that_hides_a_thread_is_found(broken: Rules, monkeypatch: pyte
     two_owners(broken)
     with pytest.raises(AssertionError, match="something else than what is archived"):
         broken.read(0, ASIDE, "main", NONE)
+
+
+def test_an_owner_that_seems_dead_while_it_uploads_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where HEAD is written only after its objects, a busy owner loses its thread."""
+    monkeypatch.setattr(Pulse, "renew", lambda *_: None)
+    broken.save_one(
+        0, "a", "main", 4000, conditional=False, archived=True, rests=False, plan=(Fault(HELD, 0),)
+    )  # fmt: skip
+    save(broken, 1)
+    broken.wait(11.0)
+    with pytest.raises(AssertionError, match="an owner that uploads"):
+        save(broken, 1)
 
 
 def test_a_forgotten_claim_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.blobs import BlobCarrier
 from stateward_sidecar.archive.delete import Remover
-from stateward_sidecar.archive.desk import Desk, Hold, Name, Options
+from stateward_sidecar.archive.desk import MOMENTS_MAX, Desk, Hold, Name, Options
 from stateward_sidecar.archive.expire import Expirer
 from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.history import History
@@ -37,6 +37,7 @@ from stateward_sidecar.errors import ArchiveUnavailable, Fenced, NotOwner, Shutt
 from stateward_sidecar.spans import span
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.context import ArchiveHooks
+from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.install import Installer
 from stateward_sidecar.store.lines import check_history, fenced_by
 from stateward_sidecar.store.orphans import Orphans
@@ -58,7 +59,7 @@ class Archive:
         boot_id = os.urandom(BOOT_ID_BYTES)
         self.lanes = Lanes()
         hooks = ArchiveHooks(
-            {}, self._on_entry, self._refresh, self._drop_blob, self._gone, self._expire, self._own,
+            {}, self._on_entry, self._before_large, self._refresh, self._drop_blob, self._gone, self._expire, self._own,
             self._complete, self._is_away, self._is_own,
         )
         self.desk = Desk(
@@ -271,6 +272,17 @@ class Archive:
             hold.dirty_since = desk.context.clock.monotonic()
         hold.dirty_bytes += stored_bytes
         self.schedule.add(thread.number, at_once=hold.dirty_bytes >= desk.options.flush_bytes)
+
+    def _before_large(self, identity: Identity) -> None:
+        """Runs in the writer: keeps the thread as it is committed now, so that it is archived before what takes long to
+        upload."""
+        hold = self.desk.holds.get(identity.number)
+        if hold is None or len(hold.before_large) >= MOMENTS_MAX:
+            return
+        with suppress(StatewardError):  # then these entries are archived together with the large one
+            moment = self.desk.outbox.moment(identity)
+            if moment is not None and moment.tip_sequence > hold.head.tip_sequence:
+                hold.before_large.append(moment)
 
     def _refresh(self, thread: Thread) -> None:
         hold = self.desk.holds.get(thread.number)

@@ -7,9 +7,12 @@ is fetched when it is read or restored. Its object name is random and used once.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
 
 from stateward_sidecar.archive.desk import Desk, Hold, Name
 from stateward_sidecar.archive.places import Place
+from stateward_sidecar.archive.pulse import Uploads
 from stateward_sidecar.bucket.errors import ObjectNotFound
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store.outbox import Shipment
@@ -24,15 +27,18 @@ class BlobCarrier:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    def upload(self, hold: Hold, thread: Thread, shipments: Iterable[Shipment]) -> None:
-        """Uploads the blobs that entries completed. Skips a blob whose file is gone: it was collected since."""
+    def add_uploads(self, hold: Hold, thread: Thread, shipments: Iterable[Shipment], uploads: Uploads) -> None:
+        """Adds the blobs that entries completed. Skips a blob whose file is gone: it was collected since."""
         desk, identity = self._desk, thread.identity
         headers = [header for shipment in shipments for header in shipment.headers]
         for blob_id in desk.outbox.blob_ids(thread, headers):
             path = desk.context.blob_files.path(identity.uid, blob_id)
             if blob_id not in hold.blobs and path.exists():
-                desk.wire.put_file(hold.place.blob(blob_id), path)
-                hold.blobs.add(blob_id)
+                uploads.add(path.stat().st_size, partial(self._upload, hold, blob_id, path))
+
+    def _upload(self, hold: Hold, blob_id: bytes, path: Path) -> None:
+        self._desk.wire.put_file(hold.place.blob(blob_id), path)
+        hold.blobs.add(blob_id)
 
     def fetch(self, name: Name, blob_id: bytes) -> None:
         """Fetches a blob to this disk, unless it is here.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from dataclasses import dataclass, field
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, ObjectRef, PackedRow
@@ -20,7 +21,7 @@ from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.context import ArchiveHooks, Context
 from stateward_sidecar.store.install import Installer
 from stateward_sidecar.store.orphans import Orphans
-from stateward_sidecar.store.outbox import Outbox
+from stateward_sidecar.store.outbox import Moment, Outbox
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import Thread
@@ -30,6 +31,8 @@ Name = tuple[str, str]
 HOLDS_MAX = 4096
 # HEADs of other owners whose last change is remembered, about 100 bytes each.
 OBSERVED_MAX = 65_536
+# Moments before large entries that are kept for one thread, each about as large as its HEAD.
+MOMENTS_MAX = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +66,10 @@ class Hold:
     dropped_blobs: set[bytes] = field(default_factory=set)
     # Sealed bytes since the last ship, and when the oldest of these entries was committed (monotonic clock).
     dirty_bytes: int = 0
+    # The thread as it was before each large entry that is not archived yet, the oldest first.
+    before_large: deque[Moment] = field(default_factory=deque)
+    # How many ships in a row ended because an object could not be uploaded.
+    failed_uploads: int = 0
     dirty_since: float = 0.0
 
     @property
@@ -96,6 +103,12 @@ class Options:
     check_s: float = 10.0
     garbage_grace_s: float = 600.0
     flush_bytes: int = 1 << 20
+
+    @property
+    def renewal_s(self) -> float:
+        """How often HEAD is written again while objects of a thread are uploaded: so often that it changes before the
+        lease is over, although one of the writes fails."""
+        return self.lease_s / 4
 
 
 @dataclass(slots=True, eq=False)

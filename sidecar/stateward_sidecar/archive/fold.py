@@ -7,6 +7,7 @@ are garbage.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from stateward.storage.v1.archive_pb2 import (
     OBJECT_KIND_INDEX,
@@ -19,6 +20,7 @@ from stateward.storage.v1.archive_pb2 import (
 )
 from stateward_sidecar.archive.desk import Desk, Hold
 from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_index
+from stateward_sidecar.archive.pulse import Uploads
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.store.outbox import Cleared, Moment
 from stateward_sidecar.telemetry import log
@@ -38,8 +40,11 @@ def discard(head: ArchiveHead, ref: ObjectRef) -> None:
         head.garbage.append(Garbage(object=ref, time_us=head.update_time_us))
 
 
-def fold(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, tail: Sequence[PackedRow]) -> None:
-    """Moves older references into an index. If too many are left, merges small packs."""
+def fold(
+    desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, tail: Sequence[PackedRow], uploads: Uploads
+) -> None:  # fmt: skip
+    """Moves older references into an index. If too many are left, merges small packs. The new objects are added to
+    ``uploads``."""
     if len(head.objects) <= OBJECTS_SOFT_MAX:
         return
     thread = moment.thread
@@ -62,7 +67,7 @@ def fold(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, tail: Sequen
         ref.first_version = head.index.first_version if head.HasField("index") else old[0].first_version
         ref.last_version = max(head.index.last_version, *(item.last_version for item in old))
         ref.last_sequence = max(head.index.last_sequence, *(item.last_sequence for item in old))
-        desk.wire.put(hold.place.object(ref), data)
+        uploads.add(len(data), partial(desk.wire.put, hold.place.object(ref), data))
         if hold.indexed_snapshots is not None:
             hold.indexed_snapshots |= {item.first_version for item in old if item.kind == OBJECT_KIND_SNAPSHOT}
         elif not head.HasField("index"):
@@ -71,7 +76,7 @@ def fold(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, tail: Sequen
         for item in old:
             head.objects.remove(item)
     if len(head.objects) > OBJECTS_SOFT_MAX:
-        _merge(desk, hold, head, moment)
+        _merge(desk, hold, head, moment, uploads)
 
 
 def _start(head: ArchiveHead, packs: Sequence[ObjectRef], base: int) -> int:
@@ -84,7 +89,7 @@ def _start(head: ArchiveHead, packs: Sequence[ObjectRef], base: int) -> int:
     return min((ref.first_sequence for ref in packs if ref.last_version >= base), default=head.tip_sequence + 1)
 
 
-def _merge(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment) -> None:
+def _merge(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads) -> None:
     """Replaces the oldest run of consecutive small packs by one pack. Reads the entries from this disk."""
     thread = moment.thread
     packs = [ref for ref in head.objects if is_pack(ref) and ref.first_sequence > thread.floor_sequence]
@@ -112,7 +117,7 @@ def _merge(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment) -> None:
     if not headers:
         return
     ref, data = pack_entries(desk.names, head.epoch, rows, headers)
-    desk.wire.put(hold.place.object(ref), data)
+    uploads.add(len(data), partial(desk.wire.put, hold.place.object(ref), data))
     at = list(head.objects).index(chosen[0])
     kept = [item for item in head.objects if item not in chosen]
     kept.insert(at, ref)

@@ -100,6 +100,14 @@ def follow(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int) -> Arc
     return following
 
 
+def catch_up(head: ArchiveHead, last: ArchiveHead) -> None:
+    """Makes a HEAD that is not written yet follow the last one, which was renewed since."""
+    head.epoch = last.epoch
+    del head.previous_write_ids[:]
+    head.previous_write_ids.extend([last.write_id, *last.previous_write_ids][:WRITE_IDS_KEPT])
+    head.update_time_us = max(head.update_time_us, last.update_time_us)
+
+
 def epoch_start(epoch: int, boot_id: bytes, sequence: int = 0, digest: bytes = b"") -> EpochStart:
     """Returns the record of the place where this process begins an epoch."""
     return EpochStart(epoch=epoch, sequence=sequence, digest=digest, boot=_U64.unpack(boot_id[:8])[0])

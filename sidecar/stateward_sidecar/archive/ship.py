@@ -35,8 +35,9 @@ from stateward_sidecar.archive.blobs import BlobCarrier
 from stateward_sidecar.archive.desk import Desk, Hold, row_of
 from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.fold import GARBAGE_MAX, MERGED_BYTES_MAX, discard, fold
-from stateward_sidecar.archive.heads import RECORDS_FORMAT, bare, follow, seal_head, seal_image, wrote
+from stateward_sidecar.archive.heads import RECORDS_FORMAT, bare, catch_up, follow, seal_head, seal_image, wrote
 from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_snapshot
+from stateward_sidecar.archive.pulse import Parted, Pulse, Uploads
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.archive.wire import Unclear
@@ -66,12 +67,15 @@ RESTING = (STATUS_WAITING, STATUS_COMPLETED, STATUS_FAILED, STATUS_CANCELLED)
 class Shipper:
     """Ships threads. Several threads are shipped at once, on the archive's workers."""
 
+    _renews = True  # while objects are uploaded, the last HEAD is written again
+
     def __init__(self, desk: Desk, fetcher: Fetcher, settler: Settler, attacher: Attacher) -> None:
         self._desk = desk
         self._fetcher = fetcher
         self._settler = settler
         self._attacher = attacher
         self._blobs = BlobCarrier(desk)
+        self._pulse = Pulse(desk, fetcher, settler, self._put)
         self._warm: OrderedDict[int, Hold] = OrderedDict()
         self._warm_lock = threading.Lock()
 
@@ -93,12 +97,15 @@ class Shipper:
             hold = current
             try:
                 self._ship_now(hold, detach=detach, keeps=keeps)
+            except Parted:
+                return
             except Corrupt:  # no damage if another sidecar took the thread: it may delete what our HEAD named
                 if self._verify(hold):
                     raise
 
     def _ship_now(self, hold: Hold, *, detach: bool, keeps: bool) -> None:
         """Ships the thread as it is now. Begins again if a prune clears what is being read."""
+        self._ship_before_large(hold)
         for _ in range(MOMENTS_MAX):
             moment = self._desk.outbox.moment(hold.thread.identity)
             if moment is None or moment.tip_sequence == 0:
@@ -116,6 +123,16 @@ class Shipper:
                 return
         raise ArchiveUnavailable(f"thread {hold.thread.name!r} is pruned all the time; shipping again")
 
+    def _ship_before_large(self, hold: Hold) -> None:
+        """Ships what was committed before large entries, so that it need not wait for their upload."""
+        while hold.before_large:
+            moment, packed = hold.before_large.popleft(), hold.packed
+            if moment.tip_sequence > hold.head.tip_sequence:
+                try:
+                    self._ship(hold, moment, detach=False)
+                except Cleared:  # it is shipped together with what follows it
+                    hold.packed = packed
+
     def _verify(self, hold: Hold) -> bool:
         identity = hold.thread.identity
         seen = self._fetcher.look(identity.namespace_keys, hold.place, with_key=False)
@@ -125,13 +142,17 @@ class Shipper:
     def _ship(self, hold: Hold, moment: Moment, *, detach: bool) -> None:
         desk = self._desk
         dropped = hold.dropped_blobs - {bytes(row.record.blob_id) for row in moment.image.blobs}
-        head = follow(hold.head, desk.boot_id, desk.options.owner_id, desk.now_us())
+        head, uploads = follow(hold.head, desk.boot_id, desk.options.owner_id, desk.now_us()), Uploads()
         self._take_packed(hold, head)
-        tail, shipped_bytes = self._entries(hold, head, moment)
-        pieces = self._snapshots(hold, head, moment)
-        self._describe(hold, head, moment)
+        tail, shipped_bytes = self._entries(hold, head, moment, uploads)
+        pieces = self._snapshots(hold, head, moment, uploads)
+        self._describe(hold, head, moment, uploads)
         self._unlink(hold, head, moment)
-        fold(desk, hold, head, moment, tail)
+        fold(desk, hold, head, moment, tail, uploads)
+        last = hold.head.write_id
+        self._pulse.upload(hold, uploads, renews=self._renews)
+        if hold.head.write_id != last:
+            catch_up(head, hold.head)
         del head.tail[:]
         head.tail.extend(row.record for row in tail)
         head.ClearField("snapshot_version")
@@ -148,7 +169,7 @@ class Shipper:
                 self._settler.take_back(hold)
             raise
         if not landed:
-            return
+            raise Parted
         hold.tail, hold.pieces = tail, pieces
         self._keep_warm(hold)
         desk.wire.traffic.entry_bytes += shipped_bytes
@@ -206,7 +227,7 @@ class Shipper:
 
     # -- the content of HEAD --------------------------------------------------------------------------------------
 
-    def _describe(self, hold: Hold, head: ArchiveHead, moment: Moment) -> None:
+    def _describe(self, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads) -> None:
         desk, identity, thread = self._desk, hold.thread.identity, moment.image.head
         head.tip_sequence, head.tip_digest = thread.tip_sequence, thread.tip_digest
         head.last_version, head.status = thread.last_version, thread.status
@@ -221,12 +242,14 @@ class Shipper:
         if len(image) > IMAGE_BYTES_MAX:
             head.ClearField("image")
             ref = desk.names.ref(OBJECT_KIND_IMAGE, head.epoch, image)
-            desk.wire.put(hold.place.object(ref), image)
+            uploads.add(len(image), partial(desk.wire.put, hold.place.object(ref), image))
             head.image_object.CopyFrom(ref)
 
-    def _entries(self, hold: Hold, head: ArchiveHead, moment: Moment) -> tuple[list[PackedRow], int]:
-        """Uploads the new entries as packs if they do not fit into HEAD. Returns HEAD's tail, and the sealed size of
-        the new entries in bytes."""
+    def _entries(
+        self, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads
+    ) -> tuple[list[PackedRow], int]:  # fmt: skip
+        """Adds the new entries as packs if they do not fit into HEAD, and the blobs that they completed. Returns HEAD's
+        tail, and the sealed size of the new entries in bytes."""
         desk = self._desk
         known = hold.tail
         if known is None:
@@ -235,7 +258,7 @@ class Shipper:
             known = [row for row in known if row.sequence > head.packed_sequence]
             shipments = list(desk.outbox.entries(moment.thread, hold.head.tip_sequence, moment.tip_sequence))
         new_bytes = sum(shipment.size_bytes for shipment in shipments)
-        self._blobs.upload(hold, moment.thread, shipments)
+        self._blobs.add_uploads(hold, moment.thread, shipments, uploads)
         rows = [*(known or ()), *(row for shipment in shipments for row in shipment.rows)]
         has_parts = any(row.WhichOneof("place") != "sequence" for row in rows)
         if sum(len(row.record) for row in rows) <= TAIL_BYTES_MAX and not has_parts:
@@ -243,13 +266,11 @@ class Shipper:
         if known:
             headers = [unpack(row.record, row.sequence).header for row in known]
             shipments = [Shipment(known, headers, 0), *shipments]
-        uploads = []
         for shipment in _joined(shipments):
             ref, data = pack_entries(desk.names, head.epoch, shipment.rows, shipment.headers)
-            uploads.append(partial(desk.wire.put, hold.place.object(ref), data))
+            uploads.add(len(data), partial(desk.wire.put, hold.place.object(ref), data))
             head.objects.append(ref)
             head.packed_sequence = ref.last_sequence
-        desk.wire.together(*uploads)
         return [], new_bytes
 
     def _pack_tail(self, hold: Hold, tail: Sequence[PackedRow], epoch: int) -> None:
@@ -271,8 +292,10 @@ class Shipper:
 
     # -- snapshots ------------------------------------------------------------------------------------------------
 
-    def _snapshots(self, hold: Hold, head: ArchiveHead, moment: Moment) -> tuple[int, list[bytes]] | None:
-        """Uploads snapshots that are not archived. Returns version and pieces of main's newest one, without pieces if
+    def _snapshots(
+        self, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads
+    ) -> tuple[int, list[bytes]] | None:
+        """Adds snapshots that are not archived. Returns version and pieces of main's newest one, without pieces if
         it is too large for HEAD."""
         desk, thread = self._desk, moment.thread
         main = thread.branches.get("main")
@@ -284,7 +307,6 @@ class Shipper:
             pieces = desk.outbox.snapshot(thread, newest)
             # An empty list means too large. It is remembered too, so that the next HEAD does not read it again.
             inline = newest, pieces if sum(map(len, pieces)) <= INLINE_SNAPSHOT_BYTES_MAX else []
-        uploads = []
         for version in missing:
             ref = hold.uploaded.pop(version, None)
             if ref is not None:
@@ -296,9 +318,8 @@ class Shipper:
                 if not pieces:
                     continue
                 ref, data = pack_snapshot(desk.names, head.epoch, version, pieces)
-                uploads.append(partial(desk.wire.put, hold.place.object(ref), data))
+                uploads.add(len(data), partial(desk.wire.put, hold.place.object(ref), data))
                 head.objects.append(ref)
-        desk.wire.together(*uploads)
         return inline
 
     def _upload_snapshot(self, hold: Hold, version: int, pieces: list[bytes], epoch: int) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,8 @@ from stateward_sidecar.telemetry import guarded, log
 T = TypeVar("T")
 # Requests that one operation makes at the same time.
 PARALLEL = 16
+# Objects that one ship uploads at the same time, and the ships that may do so.
+UPLOADS_AT_ONCE, SHIPS_AT_ONCE = 4, 32
 # Keys that one list request returns at most.
 PAGE_KEYS = 1000
 
@@ -59,6 +63,8 @@ class Wire:
         self._clock = clock
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="bucket")
+        # Enough for all ships at the same time, so that no upload waits for hanging ones of other threads.
+        self._uploads = ThreadPoolExecutor(SHIPS_AT_ONCE * UPLOADS_AT_ONCE, thread_name_prefix="upload")
         self.traffic = Traffic()
         # Set if metrics are on.
         self.measures: BucketMeasures | None = None
@@ -155,6 +161,28 @@ class Wire:
                 raise error
         return [value for value, _ in ended]  # type: ignore[misc]
 
+    def upload(self, calls: Sequence[Callable[[], object]], beat: Callable[[], None], every_s: float) -> None:
+        """Runs calls that write objects, some at the same time, and ``beat`` every ``every_s`` until all have ended.
+
+        Raises the first error of the calls, after all have ended. Raises an error of ``beat`` at once: calls that have
+        begun then end by themselves, and the others never begin.
+        """
+        waiting, running, errors = deque(calls), set[Future[object]](), list[BaseException]()
+        due = time.monotonic() + every_s
+        while waiting or running:
+            while waiting and len(running) < UPLOADS_AT_ONCE:
+                running.add(self._uploads.submit(carried(waiting.popleft())))
+            ended, running = wait(running, max(due - time.monotonic(), 0.0), FIRST_COMPLETED)
+            found = [error for each in ended if (error := each.exception()) is not None]
+            errors += found
+            if found:
+                waiting.clear()
+            if running and time.monotonic() >= due:
+                beat()
+                due = time.monotonic() + every_s
+        if errors:
+            raise errors[0]
+
     def check_there(self) -> None:
         """Raises ArchiveUnavailable if the archive's format object is missing: the bucket is wrong, or its directory is
         not mounted."""
@@ -196,7 +224,8 @@ class Wire:
 
     def close(self) -> None:
         """Ends the pool and closes the bucket. Waits for requests that are under way."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._pool, self._uploads):
+            pool.shutdown(wait=True, cancel_futures=True)
         self._bucket.close()
 
     def _write(self, operation: str, call: Callable[[], str], data: bytes, *, is_head: bool) -> str:

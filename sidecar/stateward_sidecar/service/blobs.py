@@ -144,7 +144,8 @@ class BlobService:
         is_kept = False
         try:
             run: Callable[[lmdb.Transaction, Batch], WriteBlobResponse] = partial(write.commit, self._store.threads)
-            answer = await self._calls.write(run, None, size_bytes=ENTRY_BYTES)
+            # Else an entry of the same transaction would be archived only with the blob.
+            answer = await self._calls.write(run, None, size_bytes=ENTRY_BYTES, is_alone=write.is_large)
             is_kept = not answer.existed
             return answer
         except OutcomeUnknown:

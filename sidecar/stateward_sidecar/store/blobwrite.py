@@ -28,7 +28,7 @@ from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobrows import find_blob, put_blob, view_blob
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
-from stateward_sidecar.store.journal import append, commit_entry
+from stateward_sidecar.store.journal import LARGE_BYTES, append, commit_entry
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import reached
@@ -175,6 +175,11 @@ class BlobWrite:
         answer = answer_write(draft.thread, row)
         answer.existed = False
         return answer
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the upload of the blob takes long."""
+        return self._sealing.size_bytes >= LARGE_BYTES
 
     def discard(self) -> None:
         """Removes the file. Later steps of the call raise DeadlineExceeded."""

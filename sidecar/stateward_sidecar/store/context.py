@@ -63,6 +63,8 @@ class ArchiveHooks:
     claims: dict[tuple[str, str], Claim]
     # Called after an entry was committed, with the thread and the sealed size of the entry in bytes.
     on_entry: Callable[[Any, int], None]
+    # Called in the writer before an entry that is large is put, with the thread's identity.
+    before_large: Callable[[Any], None]
     # Updates a thread that was read from disk: the archive knows more than the row, which is written only now and then.
     refresh: Callable[[Any], None]
     # Called after a blob that nothing names was removed from this disk, with the thread and the blob id.

@@ -31,6 +31,8 @@ from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.thread import Draft, write_head
 
 SECOND_US = 1_000_000
+# Bytes of an entry, with its blob, that take so long to upload that entries before it must not wait for it.
+LARGE_BYTES = 1 << 20
 _NO_DIGEST = b"\0" * DIGEST_BYTES
 
 
@@ -104,6 +106,8 @@ def commit_entry(
 
     This is the last step of a write. Nothing may fail after it.
     """
+    if context.archive is not None and entry.head.stored_bytes - draft.head.stored_bytes >= LARGE_BYTES:
+        context.archive.before_large(draft.identity)
     write_head(txn, draft.identity, entry.head)
     index_time(txn, draft.identity, draft.head if entry.header.sequence > 1 else None, entry.head)
     counters, is_save = context.counters, bool(entry.header.version)
