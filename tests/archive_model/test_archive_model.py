@@ -12,11 +12,11 @@ from tests.archive_model import small
 from tests.archive_model.backing_up import BackingUp
 from tests.archive_model.choices import BRANCHES, KEYS, NAMES, PLANS, SELDOM, SIZES, STARTS, WHO, WINDOWS
 from tests.archive_model.clearing import Clearing
-from tests.archive_model.faults import DIES_AFTER, GATHERS, HELD_AFTER, HOLDS, MEANWHILE, Fault
+from tests.archive_model.faults import DIES_AFTER, GATHERS, HELD, HELD_AFTER, HOLDS, MEANWHILE, Fault
 from tests.archive_model.giving import GivingUp
 from tests.archive_model.letting_go import LettingGo
 from tests.archive_model.recordrules import RecordRules
-from tests.archive_model.sidecar import GRACE_S, NAMESPACE, Sidecar
+from tests.archive_model.sidecar import GRACE_S, LEASE_S, NAMESPACE, Sidecar
 from tests.archive_model.stage import SIDECARS
 
 from stateward.v1.checkpoint_pb2 import STATUS_RUNNING, STATUS_WAITING
@@ -125,6 +125,20 @@ class Rules(LettingGo, GivingUp, RecordRules, Clearing, BackingUp):
             sidecar.disk.promised.append((thread.identity.uid, answer.sequence, line[answer.sequence]))
 
         self.act(who, f"tag {name}", set_tag, plan)
+
+    @rule(who=WHO, name=NAMES, size=st.sampled_from((1500, 4000)), at=st.integers(0, 3), tries=st.integers(1, 4),
+          pause=st.sampled_from((LEASE_S / 5, LEASE_S + 1)))  # fmt: skip
+    def upload_slowly(self, who: int, name: str, size: int, at: int, tries: int, pause: float) -> None:
+        """An owner has something to upload that takes long, and works on; others would like to have the thread."""
+        request = self.request(name, "main", conditional=False, size=size, status=STATUS_RUNNING)
+        slow = (Fault(HELD, at),)
+        self.act(who, f"save {name} archived", lambda it: self.save(it, request, archived=True), slow)
+        for _ in range(tries):
+            self.wait(pause)
+            for each in ((who + 1) % SIDECARS, who):
+                more = self.request(name, "main", conditional=False, size=10, status=STATUS_RUNNING)
+                self.act(each, f"save {name}", lambda it, more=more: self.save(it, more))
+        self.resume(len(self.turns.held) - 1)
 
     @rule(who=WHO, name=NAMES, keep=st.integers(1, 3), plan=PLANS)
     def prune(self, who: int, name: str, keep: int, plan: tuple[Fault, ...]) -> None:
