@@ -13,6 +13,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
+import lmdb
+
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.v1.admin_service_pb2 import ArchiveStats
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
@@ -279,7 +281,7 @@ class Archive:
         hold = self.desk.holds.get(identity.number)
         if hold is None or len(hold.before_large) >= MOMENTS_MAX:
             return
-        with suppress(StatewardError):  # then these entries are archived together with the large one
+        with suppress(StatewardError, lmdb.Error):  # then these entries are archived together with the large one
             moment = self.desk.outbox.moment(identity)
             if moment is not None and moment.tip_sequence > hold.head.tip_sequence:
                 hold.before_large.append(moment)
