@@ -174,6 +174,8 @@ class Lease(FromProto):
     """How much of the term was left when the daemon answered."""
     grant_time: datetime
     """When the lease was granted, by the daemon's clock."""
+    uid: str = field(default="", metadata={"proto": None})
+    """The uid of the thread, from the call that took the lease; empty otherwise."""
 
 
 class ThreadFilters(TypedDict, total=False):

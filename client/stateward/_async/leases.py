@@ -46,6 +46,8 @@ class AsyncHeldLease:
         self._is_held = False
         self.token = 0
         """The fencing token, larger than that of every earlier holder; 0 = not taken yet."""
+        self.uid = ""
+        """The uid of the thread: the next thread of its name may give out the same token. Empty = not taken yet."""
         self.lost: LeaseHeld | None = None
         """Why the lease is lost, as far as this process knows; None = it is not known to be lost."""
 
@@ -75,7 +77,7 @@ class AsyncHeldLease:
         """Asks the daemon whether the lease is still held, and renews it. Raises LeaseHeld if it was lost."""
         token = self._held_token()
         try:
-            return await self._session.run(leases.renew(self._ref, token))
+            return await self._session.run(leases.renew(self._ref, token, self.uid))
         except LeaseHeld as error:
             self.lost = error
             raise
@@ -85,23 +87,23 @@ class AsyncHeldLease:
         if self.is_ours:
             self._ended.set()
         token = self._give_back()
-        return bool(token) and await self._session.run(leases.release(self._ref, token))
+        return bool(token) and await self._session.run(leases.release(self._ref, token, self.uid))
 
     async def _keep(self, ended: Alarm) -> None:
-        token, term_s = self.token, self._claim.term_s
+        token, uid, term_s = self.token, self.uid, self._claim.term_s
         lost = await keep_up(
             ended,
             term_s * leases.RENEWAL_SHARE,
-            lambda: self._session.run(leases.renew(self._ref, token, term_s)),
+            lambda: self._session.run(leases.renew(self._ref, token, uid, term_s)),
             LeaseHeld,
         )
         if self._is_held and token == self.token:  # else a renewal that was under way when the lease was given back
             self.lost = lost or self.lost
 
     def _take(self, lease: Lease) -> None:
-        self.token, self._is_held, self.lost = lease.token, True, None
+        self.token, self.uid, self._is_held, self.lost = lease.token, lease.uid, True, None
         if self._binds:
-            self._ref.held.take(lease.token)
+            self._ref.held.take(lease.token, lease.uid)
 
     def _give_back(self) -> int:
         """Returns the token to be given back; 0 = none."""

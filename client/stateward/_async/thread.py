@@ -67,7 +67,13 @@ T = TypeVar("T")
 
 
 class AsyncThread:
-    """A handle on one branch of a thread. A handle holds no state, and the thread need not exist."""
+    """A handle on one branch of a thread. A handle holds no state, and the thread need not exist.
+
+    A handle that has read or saved a state works on this creation of the thread. If the thread is deleted by somebody
+    else, everything that the handle writes afterwards raises ThreadNotFound: a late write neither brings the thread
+    back nor reaches the next thread of its name. The next `hydrate` finds out what is there now. A handle that only
+    knows the name writes to whatever thread has the name.
+    """
 
     def __init__(self, session: AsyncSession, ref: ThreadRef) -> None:
         self._session = session
@@ -85,7 +91,7 @@ class AsyncThread:
 
     async def hydrate(
         self,
-        version: int | None = None,
+        version: Checkpoint | int | None = None,
         *,
         tag: str | None = None,
         checkpoint_id: str | None = None,
@@ -173,7 +179,13 @@ class AsyncThread:
 
         The edits are those of `stateward.changes`, so what `diff` returns can be applied. `parent` is the version that
         they start from: the head of the branch, or 0 if the branch does not exist. Raises VersionMismatch if the head
-        is another version. Without `parent` the edits go on top of any head, and only SlotSet, SlotDeleted, NumberAdded
+        is another version.
+
+        Give the Checkpoint, and not its number: after the loss of a machine, or after the thread was deleted and made
+        again, another version may have the same number, and only the digest tells them apart. A number alone is for a
+        person who has just seen it. The same holds for every method that takes either.
+
+        Without `parent` the edits go on top of any head, and only SlotSet, SlotDeleted, NumberAdded
         and EntriesAppended are allowed. An append without entries is left out.
 
         With `parent` the options mean what they mean for `save`: the status is RUNNING unless it is given, and an open
@@ -192,23 +204,26 @@ class AsyncThread:
         bytes. Creates the thread if it does not exist. The daemon keeps equal bytes once, and removes bytes that no
         saved version names after a day.
         """
-        return await self._run(uploads.write_blob(self._ref, Content.of(source), media_type, ThreadOptions()))
+        content, uid = Content.of(source), self._ref.held.uid
+        return await self._run(uploads.write_blob(self._ref, content, media_type, ThreadOptions(), uid))
 
     async def read_blob(self, blob: Blob | bytes, offset: int = 0, length: int | None = None) -> bytes:
         """Returns `length` bytes of a blob from `offset` on; None = up to its end. `blob` is a Blob or its SHA-256."""
         return await AsyncThreadBlobs(self._session, self.name).read(uploads.digest_of(blob), offset, length)
 
-    def branch(self, name: str, at: int | None = None) -> AsyncThread:
+    def branch(self, name: str, at: Checkpoint | int | None = None) -> AsyncThread:
         """Returns a handle on another branch.
 
-        If the branch does not exist, the first save creates it from version `at` (None = the empty state).
+        If the branch does not exist, the first save creates it from version `at` (None = the empty state). Give a
+        Checkpoint rather than a number: another version may have the same number, see `apply`.
         """
-        return AsyncThread(self._session, replace(self._ref, branch=name, at=at))
+        version, digest = (at.version, at.digest) if isinstance(at, Checkpoint) else (at, b"")
+        return AsyncThread(self._session, replace(self._ref, branch=name, at=version, at_digest=digest))
 
     def history(
         self,
         from_version: int = 0,
-        version: int | None = None,
+        version: Checkpoint | int | None = None,
         newest_first: bool = False,
         *,
         slots: Iterable[str] | None = None,
@@ -277,7 +292,7 @@ class AsyncThread:
 
     async def checkpoint(
         self,
-        version: int | None = None,
+        version: Checkpoint | int | None = None,
         *,
         tag: str | None = None,
         checkpoint_id: str | None = None,
@@ -289,12 +304,17 @@ class AsyncThread:
         """
         return await self._run(reading.get_checkpoint(self._ref, version, tag, checkpoint_id, any_branch))
 
-    async def diff(self, a: int, b: int | None = None) -> list[Change]:
+    async def diff(self, a: Checkpoint | int, b: Checkpoint | int | None = None) -> list[Change]:
         """Returns the edits between version `a` (0 = the empty state) and version `b` (None = the head)."""
         return await self._run(reading.diff(self._ref, a, b))
 
     async def fork(
-        self, new_thread: str, version: int | None = None, *, whole: bool = False, create: ThreadOptions | None = None
+        self,
+        new_thread: str,
+        version: Checkpoint | int | None = None,
+        *,
+        whole: bool = False,
+        create: ThreadOptions | None = None,
     ) -> AsyncThread:
         """Copies a version (None = the head), or with `whole` all, to a new thread. Returns a handle on it.
 
@@ -304,7 +324,9 @@ class AsyncThread:
         info = await self._run(threads.fork(self._ref, new_thread, version, whole, create))
         return AsyncThread(self._session, self._session.refer(info.name, migrations=self._ref.migrations or False))
 
-    async def tag(self, name: str, version: int | None = None, *, expected: int | None = None) -> Tag:
+    async def tag(
+        self, name: str, version: Checkpoint | int | None = None, *, expected: Checkpoint | int | None = None
+    ) -> Tag:
         """Creates a tag, or moves it, to `version` (None = the head).
 
         `expected` is the version that the tag must name now; 0 = the tag must not exist.
@@ -315,7 +337,9 @@ class AsyncThread:
         """Removes a tag and returns it."""
         return await self._run(threads.delete_tag(self._ref, name))
 
-    async def move_head(self, version: int, *, expected_version: int | None = None) -> MovedHead:
+    async def move_head(
+        self, version: Checkpoint | int, *, expected_version: Checkpoint | int | None = None
+    ) -> MovedHead:
         """Moves the head of this handle's branch to another version of the branch, usually an earlier one.
 
         The next save is made from `version`. The versions after it stay readable by number until they are pruned, and
@@ -326,7 +350,7 @@ class AsyncThread:
         """
         return await self._run(threads.move_head(self._ref, version, expected_version))
 
-    async def delete_branch(self, name: str, *, expected_version: int | None = None) -> int:
+    async def delete_branch(self, name: str, *, expected_version: Checkpoint | int | None = None) -> int:
         """Deletes a branch other than main, and returns the version that was its head.
 
         Its versions stay readable by number until they are pruned. `expected_version` is the version that must be the
@@ -342,6 +366,7 @@ class AsyncThread:
         keep_latest_per_branch: int | None = None,
         move_heads: bool = False,
         dry_run: bool = False,
+        expected_version: Checkpoint | int | None = None,
     ) -> PruneResult:
         """Removes versions now.
 
@@ -349,9 +374,12 @@ class AsyncThread:
         `keep_latest_per_branch` is how many of each branch stay. `move_heads` allows `versions` to name heads: such a
         branch moves to its newest earlier version that is left, and is deleted if there is none. Raises LeaseHeld if a
         head would move while somebody else holds the thread's lease. `dry_run` only returns what would be removed.
+        `expected_version` is the version that must be the head of main now.
         """
         return await self._run(
-            threads.prune(self._ref, versions, older_than, keep_latest_per_branch, dry_run, move_heads)
+            threads.prune(
+                self._ref, versions, older_than, keep_latest_per_branch, dry_run, move_heads, expected_version
+            )
         )
 
     async def update_options(self, **changes: Unpack[OptionChanges]) -> ThreadInfo:
@@ -362,13 +390,15 @@ class AsyncThread:
         self,
         missing_ok: bool = False,
         *,
-        expected_version: int | None = None,
+        expected_version: Checkpoint | int | None = None,
         durability: Durability | str | None = None,
         local_only: bool = False,
     ) -> bool:
         """Removes the thread for good. Returns False if it did not exist.
 
-        Raises ThreadNotFound if the thread does not exist, unless `missing_ok`. With an archive the thread is removed
+        Raises ThreadNotFound if the thread does not exist, unless `missing_ok`. Deletes the creation of the thread that
+        is there when the call begins, however often the call is repeated. `expected_version` is the version that must
+        be the head of main now. With an archive the thread is removed
         there too, so the call needs the archive; `local_only` removes the copy on this disk only, and the thread can be
         fetched from the archive again.
         """

@@ -78,14 +78,17 @@ def _request(
         raise TypeError("apply has no option overwrite")
     else:
         request = bare_request(ref, options)
-        version = parent if isinstance(parent, int) else parent.version
+        version, digest = parent if isinstance(parent, int) else parent.version, b""
+        if isinstance(parent, Checkpoint):
+            digest, request.expected_uid = parent.digest, parent.uid or request.expected_uid
+        elif version:  # 0 continues nothing
+            request.expected_uid = request.expected_uid or ref.held.read_uid
         if ref.at is not None and version == ref.at:  # the first version of a branch
             request.expected_version, request.parent.version = 0, version
+            request.parent.digest = digest or ref.at_digest
         else:
-            request.expected_version = version
-            if isinstance(parent, Checkpoint):
-                request.expected_digest = parent.digest
-        yield from _complete_splices(ref, edits, version)
+            request.expected_version, request.expected_digest = version, digest
+        yield from _complete_splices(ref, edits, parent)
     stored = [value for edit in edits for value in _values_of(edit)]
     for value, taken in zip(stored, (yield from store_values(ref, stored, options)), strict=True):
         if value is not taken:
@@ -109,7 +112,7 @@ def _values_of(edit: diff_pb2.Edit) -> list[state_pb2.Value]:
             return list(edit.append.entries)
 
 
-def _complete_splices(ref: ThreadRef, edits: list[diff_pb2.Edit], version: int) -> Operation[None]:
+def _complete_splices(ref: ThreadRef, edits: list[diff_pb2.Edit], version: Checkpoint | int) -> Operation[None]:
     """Adds the SHA-256 of the base to splices that lack it, as those of `diff` do: the daemon requires it."""
     bare = {
         edit.splice_slot.slot for edit in edits if edit.HasField("splice_slot") and not edit.splice_slot.base_sha256

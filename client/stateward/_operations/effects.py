@@ -112,6 +112,8 @@ class Claim:
 
     def __init__(self, ref: ThreadRef, holder: Holder, plan: Plan, daemon: Daemon) -> None:
         self.token = 0
+        self.uid = ""
+        """The uid of the thread: the next thread of its name may give out the same token."""
         self.idempotency_key = ""
         self.what = f"effect {plan.key!r} of thread {ref.thread!r}"
         """The name of the effect in errors."""
@@ -134,7 +136,7 @@ class Claim:
     def begin(self, max_age: timedelta | None = None) -> Operation[EffectState]:
         """Claims the effect, or returns its state. Waits as the plan says while another caller holds the claim."""
         plan = self._plan
-        request = self._ref.about(
+        request = self._ref.to_write(
             service.BeginEffectRequest,
             anchor=plan.anchor,
             key=plan.key,
@@ -187,6 +189,7 @@ class Claim:
         request.request_id, self._asked_at = new_request_id(), time.monotonic()
         self.begun: service.BeginEffectResponse = yield Call("BeginEffect", request)
         self.token, self.idempotency_key = self.begun.claim_token, self.begun.idempotency_key
+        self.uid = self.begun.uid
         return EffectState(self.begun.state)
 
     @property
@@ -232,6 +235,7 @@ class Claim:
             anchor=self._plan.anchor,
             key=self._plan.key,
             claim_token=self.token,
+            expected_uid=self.uid,
             **fields,
         )
 
@@ -367,7 +371,7 @@ def put_effects(
     ref: ThreadRef, effects: Iterable[Effect], durability: Durability | str | None, create: ThreadOptions | None
 ) -> Operation[int]:
     """Records results. Returns how many were not recorded before."""
-    request = ref.about(
+    request = ref.to_write(
         service.PutEffectsRequest,
         effects=[each.to_proto() for each in effects],
         request_id=new_request_id(),
@@ -390,7 +394,7 @@ def delete_effects(
     named = None if keys is None else list(keys)
     if named == []:
         return 0
-    request = ref.about(
+    request = ref.to_write(
         service.DeleteEffectsRequest,
         anchor=anchor,
         keys=named or (),

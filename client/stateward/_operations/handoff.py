@@ -81,7 +81,7 @@ def hand_over(
     except NotArchivedYet as error:
         late = error
     if token := ref.held.token:
-        released = yield from leases.release(ref, token)
+        released = yield from leases.release(ref, token, ref.held.lease_uid)
         ref.held.give_back(token)
         if released and late is None and checkpoint.durability == Durability.ARCHIVED:
             yield from _archive_release(ref, checkpoint)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from stateward._operations.holder import Holder
@@ -53,7 +53,7 @@ def owner_polls(claim: Claim) -> Backoff:
 def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
     """Takes the lease, and waits for it if the claim says so. Raises LeaseHeld if it is not free in time, and NotOwner
     if another sidecar still holds the thread then."""
-    request = ref.about(
+    request = ref.to_write(
         leases.AcquireLeaseRequest,
         holder=claim.holder.to_proto(),
         term=timedelta(seconds=claim.term_s),
@@ -67,7 +67,8 @@ def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
         request.wait.FromTimedelta(timedelta(seconds=left_s))
         try:
             deadline_s = left_s + ANSWER_S if left_s else None
-            return Lease.from_proto((yield Call("AcquireLease", request, deadline_s, waits_for_owner=False)).lease)
+            answer = yield Call("AcquireLease", request, deadline_s, waits_for_owner=False)
+            return replace(Lease.from_proto(answer.lease), uid=answer.uid)
         except NotOwner:
             pause_s = polls.next_s()
             if pause_s is None:
@@ -75,18 +76,18 @@ def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
         yield Pause(pause_s)
 
 
-def renew(ref: ThreadRef, token: int, deadline_s: float | None = None) -> Operation[Lease]:
+def renew(ref: ThreadRef, token: int, uid: str, deadline_s: float | None = None) -> Operation[Lease]:
     """Starts the term of a lease again. Raises LeaseHeld if the lease is lost, also if its thread is deleted."""
-    request = ref.about(leases.RenewLeaseRequest, token=token)
+    request = ref.about(leases.RenewLeaseRequest, token=token, expected_uid=uid)
     try:
         return Lease.from_proto((yield Call("RenewLease", request, deadline_s)).lease)
     except ThreadNotFound as error:
         raise LeaseHeld(f"the lease was lost: {error.message}", reason="LEASE_HELD", code=error.code) from None
 
 
-def release(ref: ThreadRef, token: int) -> Operation[bool]:
+def release(ref: ThreadRef, token: int, uid: str) -> Operation[bool]:
     """Gives the lease back. Returns False if it was not held any more, or if the call failed."""
-    request = ref.about(leases.ReleaseLeaseRequest, token=token)
+    request = ref.about(leases.ReleaseLeaseRequest, token=token, expected_uid=uid)
     try:
         return bool((yield Call("ReleaseLease", request, RELEASE_PATIENCE_S)).released)
     except StatewardError:

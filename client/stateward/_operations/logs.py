@@ -107,7 +107,7 @@ def read_page(ref: ThreadRef, request: checkpoints.ReadLogRequest) -> Operation[
         start.CopyFrom(request)
         start.ClearField("branch")
         start.ClearField("wait")
-        start.version.version = ref.at
+        start.version.CopyFrom(ref.start)
         page = yield Call("ReadLog", start)
     return page
 

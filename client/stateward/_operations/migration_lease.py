@@ -32,9 +32,9 @@ def hold(ref: ThreadRef, work: Callable[[Lease], Operation[T]]) -> Operation[T]:
     try:
         done = yield from work(lease)
     except Exception:  # after an interrupt (BaseException) nothing can be sent: the lease ends with its term
-        yield from release(ref, lease.token)
+        yield from release(ref, lease.token, lease.uid)
         raise
-    yield from release(ref, lease.token)
+    yield from release(ref, lease.token, lease.uid)
     return done
 
 

@@ -56,6 +56,9 @@ def replay(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, projection:
     kept, digest = (None, b"") if projection is None else (yield from _read(store, log, projection))
     before = kept or Fold(copy.deepcopy(initial))
     known = before.index
+    if projection is not None and not store.held.uid:
+        with suppress(NotFound):
+            store.held.read_uid = (yield from get_thread(store)).uid  # the fold is of this creation, and kept in it
     try:
         fold = yield from _fold(ref, log, reducer, initial, before)
     except NotFound:
@@ -106,7 +109,7 @@ def _read(store: ThreadRef, log: str, name: str) -> Operation[tuple[Fold | None,
 def _keep(store: ThreadRef, log: str, name: str, fold: Fold, digest: bytes) -> Operation[None]:
     encoded = values.encode_slot(fold.value, f"projection {name}")
     info = yield from get_thread(store)
-    if info.access == Access.REMOTE or info.status in ENDED:
+    if info.access == Access.REMOTE or info.status in ENDED or info.uid != store.held.uid:
         return
     place = {"log": log, "index": fold.index, "version": fold.version}
     request = yield from begin_merge("replay", store, {})

@@ -37,7 +37,7 @@ class CheckpointFilters(TypedDict, total=False):
 
 def hydrate(
     ref: ThreadRef,
-    version: int | None = None,
+    version: Checkpoint | int | None = None,
     *,
     tag: str | None = None,
     checkpoint_id: str | None = None,
@@ -63,7 +63,7 @@ def hydrate(
 
 def hydrate_stored(
     ref: ThreadRef,
-    version: int | None = None,
+    version: Checkpoint | int | None = None,
     *,
     tag: str | None = None,
     checkpoint_id: str | None = None,
@@ -95,12 +95,15 @@ def hydrate_stored(
         if ref.at is None:
             return empty
         request.branch = ""
-        request.version.version = ref.at
+        request.version.CopyFrom(ref.start)
         state = yield from _read_pages(request, pinned=False, known=known)
     except ThreadNotFound:
+        ref.held.read_uid = ""
         if pinned or must_exist or ref.at is not None:
             raise
         return empty
+    if state.checkpoint is not None:
+        ref.held.read_uid = state.checkpoint.uid
     state.keep_out(ref.ephemeral)
     return (yield from fetch_blobs(ref, state))
 
@@ -152,7 +155,11 @@ def read_state(
 
 
 def get_checkpoint(
-    ref: ThreadRef, version: int | None, tag: str | None, checkpoint_id: str | None, any_branch: bool = False
+    ref: ThreadRef,
+    version: Checkpoint | int | None,
+    tag: str | None,
+    checkpoint_id: str | None,
+    any_branch: bool = False,
 ) -> Operation[Checkpoint]:
     """Returns the description of a version."""
     asked = version_ref(version, tag, checkpoint_id, any_branch=any_branch)
@@ -160,10 +167,10 @@ def get_checkpoint(
     return Checkpoint.from_proto((yield Call("GetCheckpoint", request)).checkpoint)
 
 
-def diff(ref: ThreadRef, a: int, b: int | None) -> Operation[list[Change]]:
+def diff(ref: ThreadRef, a: Checkpoint | int, b: Checkpoint | int | None) -> Operation[list[Change]]:
     """Returns the edits from version `a` (0 = the empty state) to `b` (None = the branch's head), in order."""
     request = ref.on_branch(checkpoints.DiffCheckpointsRequest, to=version_ref(b))
-    getattr(request, "from").version = a
+    getattr(request, "from").CopyFrom(version_ref(a))
     changes: list[Change] = []
     while True:
         page: checkpoints.DiffCheckpointsResponse = yield Call("DiffCheckpoints", request)
@@ -178,7 +185,7 @@ def list_checkpoints(
     thread: str,
     *,
     branch: str = "",
-    before: int | None = None,
+    before: Checkpoint | int | None = None,
     labels: Mapping[str, str] | None = None,
     attributes: Mapping[str, Attribute] | None = None,
     statuses: Iterable[Status | str | int] = (),

@@ -31,7 +31,7 @@ def write_encoded(
     create: ThreadOptions | None,
 ) -> Operation[RecordsWritten]:
     """As `write`, for writes that are messages already."""
-    request = ref.about(
+    request = ref.to_write(
         service.PutRecordsRequest,
         writes=writes,
         request_id=new_request_id(),
@@ -117,7 +117,7 @@ def delete_prefix(ref: ThreadRef, prefix: str, durability: Durability | str | No
     """Deletes records, a thousand with each call. Returns how many there were."""
     deleted, has_more = 0, True
     while has_more:
-        request = ref.about(
+        request = ref.to_write(
             service.DeleteRecordsRequest,
             prefix=text(prefix, "prefix"),
             all=not prefix,

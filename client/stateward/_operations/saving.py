@@ -174,7 +174,7 @@ def store_blobs(
         return save_request(prepared)
     is_first = not prepared.state.version or prepared.options.get("overwrite")  # then they may make the thread
     create = (prepared.options.get("create") or ThreadOptions()) if is_first else None
-    yield from write_blobs(prepared.ref, unsaved.blobs, create)
+    yield from write_blobs(prepared.ref, unsaved.blobs, create, request.expected_uid)
     return request, unsaved
 
 
@@ -191,6 +191,7 @@ def go_on(
     """Makes a state continue from the version that was saved from it."""
     origin = Origin(ref.namespace, ref.thread, checkpoint.branch or ref.branch)
     state.rebase(unsaved, checkpoint, origin, whole=request.overwrite)
+    ref.held.read_uid = checkpoint.uid or ref.held.read_uid
     state.acknowledge(request.ack_signals)
     state.read_blobs_through(ref.blobs)
     state.keep_blobs(unsaved.blobs)
@@ -208,12 +209,15 @@ def save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Unsav
     if ref.ephemeral:  # the state may have been made here, or read through another handle
         state.keep_out(ref.ephemeral)
     threshold = ref.blobs.policy.threshold_bytes if ref.blobs is not None else 0
+    origin = state.origin
+    is_of_thread = origin is not None and (origin.namespace, origin.thread) == (ref.namespace, ref.thread)
+    if is_of_thread and state.checkpoint is not None and state.checkpoint.uid:
+        request.expected_uid = state.checkpoint.uid  # the state continues this creation of the thread, and no other
     if request.overwrite:
         unsaved = state.collect(blob_threshold=threshold)
         request.state.CopyFrom(state.whole(unsaved))
         return request, unsaved
-    origin = state.origin
-    if origin is not None and (origin.namespace, origin.thread) != (ref.namespace, ref.thread):
+    if origin is not None and not is_of_thread:
         raise ValueError(f"this state belongs to thread {origin.thread!r}, not {ref.thread!r}; fork copies a state")
     if state.version == 0 or origin is None:
         request.expected_version = 0
@@ -221,7 +225,7 @@ def save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Unsav
         request.expected_version, request.expected_digest = state.version, state.digest
     elif ref.at == state.version:
         request.expected_version = 0
-        request.parent.version = state.version
+        request.parent.version, request.parent.digest = state.version, state.digest
     else:
         raise ValueError(
             f"this state is version {state.version} of branch {origin.branch!r}; to continue on another branch: "
@@ -252,7 +256,9 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
     "create": ThreadOptions.to_proto,
     "effects": lambda effects: [each.to_proto() for each in effects],
     "question": Question.to_proto,
-    "guard": lambda lease: checkpoints.LeaseGuard(thread=lease.thread, token=lease.token),
+    "guard": lambda lease: checkpoints.LeaseGuard(
+        thread=lease.thread, token=lease.token, expected_uid=getattr(lease, "uid", "")
+    ),
     "on_mismatch": lambda choice: _ON_MISMATCH[choice],
 }
 
@@ -270,7 +276,10 @@ def bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveReques
         fields["ack_signals"] = [each.id if isinstance(each, Signal) else each for each in fields.pop("ack")]
     fields["request_id"] = fields.get("request_id") or new_request_id()
     lease = fields.pop("lease", None)
-    fields["lease_token"] = ref.held.for_call() if lease is None else lease.token
+    if lease is None:
+        fields["lease_token"], fields["expected_uid"] = ref.held.for_call(), ref.held.lease_uid
+    else:
+        fields["lease_token"], fields["expected_uid"] = lease.token, getattr(lease, "uid", "")
     note_call = getattr(lease, "_note_call", None)
     if note_call is not None:  # an open writer, which tells the versions of its frames in advance
         note_call()
@@ -362,7 +371,9 @@ def begin_merge(what: str, ref: ThreadRef, options: SaveOptions) -> Operation[ch
         )
     if ref.migrations is not None and options.get("schema_version") is None:
         options = {**options, "schema_version": (yield from ref.migrations._prepare_append(ref))}
-    return bare_request(ref, options)
+    request = bare_request(ref, options)
+    request.expected_uid = request.expected_uid or ref.held.read_uid
+    return request
 
 
 def store_values(
@@ -374,7 +385,7 @@ def store_values(
     taken = [unsaved.take(value) for value in encoded]
     if unsaved.blobs and not (yield from learn_support(ref)):
         return encoded
-    yield from write_blobs(ref, unsaved.blobs, options.get("create") or ThreadOptions())
+    yield from write_blobs(ref, unsaved.blobs, options.get("create") or ThreadOptions(), ref.held.uid)
     return taken
 
 

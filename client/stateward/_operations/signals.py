@@ -67,11 +67,15 @@ class SignalOptions(TypedDict, total=False):
     """Lets another process send the same signal again safely. None = a new id for this call and all its retries."""
 
 
-def send(ref: ThreadRef, name: str, payload: Any, **options: Unpack[SignalOptions]) -> Operation[Signal]:
-    """Adds a signal. Raises NotArchivedYet if the signal is stored, but less durably than asked."""
+def send(
+    ref: ThreadRef, name: str, payload: Any, uid: str = "", **options: Unpack[SignalOptions]
+) -> Operation[Signal]:
+    """Adds a signal to the creation `uid` of the thread; empty = the one that the handle works on. Raises
+    NotArchivedYet if the signal is stored, but less durably than asked."""
     check_options(options, SignalOptions, "a signal")
-    request = ref.about(
+    request = ref.to_write(
         service.SendSignalRequest,
+        expected_uid=uid or ref.held.uid,
         name=name,
         payload=None if payload is None else values.encode(payload, "payload"),
         sender=options.get("sender"),
@@ -101,7 +105,7 @@ def answer(ref: ThreadRef, name: str, payload: Any, *, wait_id: str | None = Non
         _refuse_handoff(ref.thread, wait_id)
     if info.question is not None and info.wait_id == wait_id:
         check(info.question, name, payload)
-    return (yield from send(ref, name, payload, wait_id=wait_id, **options))
+    return (yield from send(ref, name, payload, info.uid, wait_id=wait_id, **options))
 
 
 def check(question: Question, name: str, payload: Any) -> None:

@@ -21,6 +21,7 @@ from google.protobuf.message import Message
 from stateward._operations.retry import Retry, UntilFree
 from stateward.blobs import BlobAccess, Content
 from stateward.errors import NotOwner, StatewardError
+from stateward.models import Checkpoint
 from stateward.state import State
 from stateward.v1 import checkpoint_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
@@ -132,30 +133,45 @@ def _patience_of(call: Call, patience_s: Callable[[], float]) -> Callable[[], fl
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """The tokens of the leases that a handle holds on its thread. A second lease may be taken while one is held."""
+    """The leases that a handle holds on its thread, and the creation of the thread that it works on.
 
-    _tokens: list[int] = field(default_factory=list)
+    A second lease may be taken while one is held.
+    """
+
+    _leases: list[tuple[int, str]] = field(default_factory=list)  # token, and uid of the thread
+    read_uid: str = ""
+    """The uid of the thread that the handle read or saved last. What it writes is meant for this creation. Empty = the
+    handle knows the thread by its name only."""
     calls: int = 0
     """The number of calls that may have saved. A change tells a writer that others may have saved meanwhile."""
 
     @property
     def token(self) -> int:
         """The token of the lease that was taken last; 0 = none."""
-        return self._tokens[-1] if self._tokens else 0
+        return self._leases[-1][0] if self._leases else 0
+
+    @property
+    def lease_uid(self) -> str:
+        """The uid of the thread of that lease; empty = none. Another creation may give out the same token."""
+        return self._leases[-1][1] if self._leases else ""
+
+    @property
+    def uid(self) -> str:
+        """The uid that the handle expects of its thread; empty = any."""
+        return self.lease_uid or self.read_uid
 
     def for_call(self) -> int:
         """Counts a call that may save, and returns the token for it."""
         self.calls += 1
         return self.token
 
-    def take(self, token: int) -> None:
-        """Makes this the token under which the handle writes."""
-        self._tokens.append(token)
+    def take(self, token: int, uid: str) -> None:
+        """Makes this the lease under which the handle writes."""
+        self._leases.append((token, uid))
 
     def give_back(self, token: int) -> None:
-        """Returns to the token that was taken before, or to none. Giving back again does nothing."""
-        if token in self._tokens:
-            self._tokens.remove(token)
+        """Returns to the lease that was taken before, or to none. Giving back again does nothing."""
+        self._leases = [each for each in self._leases if each[0] != token]
 
 
 class Migrating(Protocol):
@@ -183,6 +199,7 @@ class ThreadRef:
     thread: str
     branch: str
     at: int | None = None
+    at_digest: bytes = b""
     blobs: BlobAccess | None = field(default=None, compare=False, repr=False)
     """Reads the blobs of the thread, and says which values become blobs; None = no value does."""
     migrations: Migrating | None = field(default=None, compare=False, repr=False)
@@ -197,6 +214,15 @@ class ThreadRef:
 
     def on_branch(self, kind: Callable[..., R], **fields: Any) -> R:
         return self.about(kind, branch=self.branch, **fields)
+
+    def to_write(self, kind: Callable[..., R], **fields: Any) -> R:
+        """Returns a request that writes the creation of the thread that the handle works on."""
+        return self.about(kind, **{"expected_uid": self.held.uid, **fields})
+
+    @property
+    def start(self) -> checkpoint_pb2.VersionRef:
+        """The version at which the branch begins, if it does not exist yet; 0 = the empty state."""
+        return checkpoint_pb2.VersionRef(version=self.at or 0, digest=self.at_digest)
 
 
 def check_options(options: Mapping[str, Any], known: Any, what: str) -> None:
@@ -235,20 +261,38 @@ def new_request_id() -> str:
     return os.urandom(16).hex()
 
 
+def expectation(expected: Checkpoint | int | None) -> dict[str, Any]:
+    """Returns the fields that say which head is expected; none if any head is right."""
+    if not isinstance(expected, Checkpoint):
+        return {"expected_version": expected}
+    return {"expected_version": expected.version, "expected_digest": expected.digest, **_uid_of(expected)}
+
+
+def _uid_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {"expected_uid": checkpoint.uid} if checkpoint.uid else {}
+
+
 def version_ref(
-    version: int | None, tag: str | None = None, checkpoint_id: str | None = None, *, any_branch: bool = False
+    version: Checkpoint | int | None,
+    tag: str | None = None,
+    checkpoint_id: str | None = None,
+    *,
+    any_branch: bool = False,
 ) -> checkpoint_pb2.VersionRef | None:
     """Returns the given reference; None = none is given, which means the head. Raises TypeError for more than one."""
     if any_branch and checkpoint_id is None:
         raise TypeError("any_branch needs checkpoint_id")
-    given = {"version": version, "tag": tag, "checkpoint_id": checkpoint_id}
+    number, digest = (version.version, version.digest) if isinstance(version, Checkpoint) else (version, b"")
+    given = {"version": number, "tag": tag, "checkpoint_id": checkpoint_id}
     given = {name: value for name, value in given.items() if value is not None}
     if len(given) > 1:
         raise TypeError(f"give only one of {', '.join(given)}")
-    if not isinstance(version, (SupportsIndex, NoneType)):
-        raise TypeError(f"version takes a whole number, not {version!r}")
+    if not isinstance(number, (SupportsIndex, NoneType)):
+        raise TypeError(f"version takes a Checkpoint or a whole number, not {version!r}")
     branch = "-" if any_branch else ""
-    return checkpoint_pb2.VersionRef(branch=branch, **given) if given else None  # type: ignore[arg-type]
+    if not given:
+        return None
+    return checkpoint_pb2.VersionRef(branch=branch, digest=digest, **given)  # type: ignore[arg-type]
 
 
 def projection(

@@ -135,7 +135,7 @@ class HistoryReader(Reader[HistoryEntry]):
         ref: ThreadRef,
         *,
         from_version: int,
-        version: int | None,
+        version: Checkpoint | int | None,
         newest_first: bool,
         projection: checkpoints.Projection | None,
         effects: bool,

@@ -13,13 +13,15 @@ from stateward._operations.steps import (
     Operation,
     ThreadRef,
     check_options,
+    expectation,
     new_request_id,
+    thread_error,
     timestamp,
     version_ref,
 )
 from stateward.admin import Diagnoses, DrainResult, ServerInfo, Stats
 from stateward.durations import Duration, seconds, span
-from stateward.errors import DeadlineExceeded, NotArchivedYet
+from stateward.errors import DeadlineExceeded, NotArchivedYet, StatewardError, ThreadNotFound
 from stateward.fromproto import read_member
 from stateward.models import (
     Checkpoint,
@@ -44,6 +46,10 @@ DRAIN_MARGIN_S = 5.0
 # The deadline of a drain with the daemon's own grace time, which the client does not know.
 DIAGNOSE_DEADLINE_S = 120.0
 DRAIN_DEADLINE_S = 3600.0
+LOCAL_LOOK_S = 1.0
+"""The most time to find out the uid of a thread that is deleted on this disk only."""
+NO_UID = "0" * 32
+"""A uid that no thread has."""
 
 
 class OptionChanges(TypedDict, total=False):
@@ -138,7 +144,7 @@ def read_threads(request: threads.ListThreadsRequest) -> Operation[list[ThreadIn
 
 
 def fork(
-    ref: ThreadRef, new_thread: str, version: int | None, whole: bool, create: ThreadOptions | None
+    ref: ThreadRef, new_thread: str, version: Checkpoint | int | None, whole: bool, create: ThreadOptions | None
 ) -> Operation[ThreadInfo]:
     """Copies one version, or the whole thread, to a new thread."""
     request = ref.about(
@@ -160,12 +166,14 @@ def prune(
     keep_latest_per_branch: int | None,
     dry_run: bool,
     move_heads: bool = False,
+    expected: Checkpoint | int | None = None,
 ) -> Operation[PruneResult]:
     """Removes versions."""
     if sum(each is not None for each in (versions, older_than, keep_latest_per_branch)) != 1:
         raise TypeError("prune takes exactly one of versions, older_than and keep_latest_per_branch")
-    request = ref.about(
+    request = ref.to_write(
         threads.PruneThreadRequest,
+        **expectation(expected),
         versions=None if versions is None else threads.VersionList(versions=versions),
         older_than=None if older_than is None else span(older_than, "older_than"),
         keep_latest_per_branch=keep_latest_per_branch,
@@ -181,24 +189,44 @@ def prune(
 def delete(
     ref: ThreadRef,
     missing_ok: bool,
-    expected_version: int | None,
+    expected: Checkpoint | int | None,
     durability: Durability | str | None,
     local_only: bool,
 ) -> Operation[bool]:
-    """Deletes the thread, and returns whether there was one. Without `missing_ok` it reads the uid first and deletes
-    that one, so that a retry is safe; not with `local_only`, as the read could ask an archive that is away."""
+    """Deletes the thread, and returns whether there was one. Reads the uid first and deletes this creation: a call that
+    is sent again after a lost answer must not delete the next thread of the name."""
     request = ref.about(
         threads.DeleteThreadRequest,
-        expected_version=expected_version,
-        allow_missing=missing_ok or not local_only,
+        **expectation(expected),
+        allow_missing=True,
         durability=choice_number(Durability, durability),
         local_only=local_only,
     )
-    if missing_ok or local_only:
-        return bool((yield Call("DeleteThread", request)).uid)
-    request.expected_uid = (yield from get_thread(ref)).uid
-    yield Call("DeleteThread", request)
-    return True
+    wanted = request.expected_uid
+    try:
+        # A deletion on this disk does not need the archive. The read could wait for it.
+        found = yield Call("GetThread", ref.about(threads.GetThreadRequest), LOCAL_LOOK_S if local_only else None)
+        request.expected_uid = wanted or found.thread.uid
+        is_there = bool(request.expected_uid == found.thread.uid)
+    except ThreadNotFound:
+        if not missing_ok:
+            raise
+        request.expected_uid, is_there = wanted or NO_UID, False  # finishes a deletion that failed half-way
+    except StatewardError:
+        if not local_only:
+            raise
+        is_there = bool((yield Call("DeleteThread", request)).uid)
+    else:
+        yield Call("DeleteThread", request)
+    ref.held.read_uid = ""
+    if not is_there and not missing_ok:
+        raise _not_there(ref)
+    return is_there
+
+
+def _not_there(ref: ThreadRef) -> ThreadNotFound:
+    what = f"there is no thread {ref.thread!r} any more, or it was deleted and made again"
+    return thread_error(ThreadNotFound, ref.thread, what, reason="THREAD_NOT_FOUND")
 
 
 def update_options(ref: ThreadRef, options: OptionChanges) -> Operation[ThreadInfo]:
@@ -208,7 +236,7 @@ def update_options(ref: ThreadRef, options: OptionChanges) -> Operation[ThreadIn
         known = ", ".join(OptionChanges.__annotations__)
         raise TypeError(f"update_options takes one or more of {known}, not {', '.join(sorted(unknown)) or 'nothing'}")
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    request = ref.about(
+    request = ref.to_write(
         threads.UpdateThreadRequest,
         options=ThreadOptions(**given).to_proto(),
         update_mask=FieldMask(paths=options),
@@ -217,13 +245,17 @@ def update_options(ref: ThreadRef, options: OptionChanges) -> Operation[ThreadIn
     return ThreadInfo.from_proto((yield Call("UpdateThread", request)).thread)
 
 
-def set_tag(ref: ThreadRef, name: str, version: int | None, expected: int | None) -> Operation[Tag]:
+def set_tag(
+    ref: ThreadRef, name: str, version: Checkpoint | int | None, expected: Checkpoint | int | None
+) -> Operation[Tag]:
     """Makes or moves a tag."""
-    request = ref.on_branch(
+    request = ref.to_write(
         threads.SetTagRequest,
+        branch=ref.branch,
         tag=name,
         version=version_ref(version),
-        expected_tagged_version=expected,
+        expected_tagged_version=expected.version if isinstance(expected, Checkpoint) else expected,
+        expected_tagged_digest=expected.digest if isinstance(expected, Checkpoint) else b"",
         request_id=new_request_id(),
     )
     return Tag.from_proto((yield Call("SetTag", request)).tag)
@@ -231,28 +263,29 @@ def set_tag(ref: ThreadRef, name: str, version: int | None, expected: int | None
 
 def delete_tag(ref: ThreadRef, name: str) -> Operation[Tag]:
     """Removes a tag."""
-    request = ref.about(threads.DeleteTagRequest, tag=name, request_id=new_request_id())
+    request = ref.to_write(threads.DeleteTagRequest, tag=name, request_id=new_request_id())
     return Tag.from_proto((yield Call("DeleteTag", request)).tag)
 
 
-def move_head(ref: ThreadRef, version: int, expected: int | None) -> Operation[MovedHead]:
+def move_head(ref: ThreadRef, version: Checkpoint | int, expected: Checkpoint | int | None) -> Operation[MovedHead]:
     """Moves the head of the branch."""
-    request = ref.on_branch(
+    request = ref.to_write(
         threads.MoveBranchRequest,
+        branch=ref.branch,
         version=version_ref(version),
-        expected_version=expected,
+        **expectation(expected),
         lease_token=ref.held.for_call(),
         request_id=new_request_id(),
     )
     return MovedHead.from_proto((yield Call("MoveBranch", request)))
 
 
-def delete_branch(ref: ThreadRef, name: str, expected: int | None) -> Operation[int]:
+def delete_branch(ref: ThreadRef, name: str, expected: Checkpoint | int | None) -> Operation[int]:
     """Deletes a branch, and returns the version that was its head."""
-    request = ref.about(
+    request = ref.to_write(
         threads.DeleteBranchRequest,
         branch=name,
-        expected_version=expected,
+        **expectation(expected),
         lease_token=ref.held.for_call(),
         request_id=new_request_id(),
     )

@@ -18,10 +18,11 @@ FEATURE = "blobs"
 
 
 def write_blob(
-    ref: ThreadRef, content: Content, media_type: str = "", create: ThreadOptions | None = None
+    ref: ThreadRef, content: Content, media_type: str = "", create: ThreadOptions | None = None, uid: str = ""
 ) -> Operation[Blob]:
-    """Writes bytes, unless the thread has them. Creates the thread with the options `create` if it does not exist."""
-    begin = ref.about(blobs.BlobBegin, media_type=media_type, sha256=content.sha256)
+    """Writes bytes, unless the thread has them. Creates the thread with the options `create` if it does not exist, and
+    no `uid` is expected of it."""
+    begin = ref.about(blobs.BlobBegin, media_type=media_type, sha256=content.sha256, expected_uid=uid)
     if content.size_bytes is not None:
         begin.size_bytes = content.size_bytes
     if create is not None:
@@ -43,10 +44,12 @@ def _is_written(begin: blobs.BlobBegin) -> Operation[bool]:
     return True
 
 
-def write_blobs(ref: ThreadRef, found: Mapping[bytes, bytes], create: ThreadOptions | None) -> Operation[None]:
+def write_blobs(
+    ref: ThreadRef, found: Mapping[bytes, bytes], create: ThreadOptions | None, uid: str
+) -> Operation[None]:
     """Writes the blobs of values, before the save that refers to them."""
     for data in found.values():
-        yield from write_blob(ref, Content.of_bytes(data), create=create)
+        yield from write_blob(ref, Content.of_bytes(data), create=create, uid=uid)
 
 
 def learn_support(ref: ThreadRef) -> Operation[bool]:

@@ -61,6 +61,8 @@ class Writing:
     """Whether `open` takes the thread over from the sidecar that holds it."""
     token: int = 0
     """The fencing token of the lease; 0 = it was never held."""
+    uid: str = ""
+    """The uid of the thread. All frames are meant for this creation. Empty = not known yet."""
     head: tuple[int, bytes] = (0, b"")
     """The newest answered version, and its digest."""
     is_open: bool = False
@@ -104,7 +106,7 @@ class Writing:
                 yield Pause(delay_s)
             else:
                 self._retry.reset()
-                self.ref.held.take(self.token)  # other calls through the handle use the lease, too
+                self.ref.held.take(self.token, self.uid)  # other calls through the handle use the lease, too
                 return
 
     def _dial(self, claim: Claim) -> Steps:
@@ -116,6 +118,7 @@ class Writing:
             wait=timedelta(seconds=claim.wait_s),
             take_over=claim.take_over,
             request_id=self._request_id,
+            expected_uid=self.uid or self.ref.held.uid,
             create=claim.create.to_proto() if claim.create else None,
         )
         yield Dial()
@@ -127,7 +130,7 @@ class Writing:
             token = str(opened.lease.token)
             raise thread_error(LeaseHeld, self.ref.thread, what, reason="LEASE_HELD", token=token)
         if not self.token:
-            self.token, self.head = opened.lease.token, (opened.version, opened.digest)
+            self.token, self.uid, self.head = opened.lease.token, opened.uid, (opened.version, opened.digest)
             self._numbering.start(last_version(opened))
         self.is_open = True
         return opened
@@ -201,6 +204,7 @@ class Writing:
             yield from self.flush()  # the daemon can only be asked about a saved version
             yield Run(saving.learn_numbers(self.ref, state, unnumbered))
         request, unsaved = saving.save_request(prepared)
+        request.expected_uid = request.expected_uid or self.uid
         if unsaved.blobs:
             request, unsaved = yield Run(saving.store_blobs(prepared, request, unsaved))
         if state.checkpoint is not None and state.checkpoint is self._tip and state.digest == NO_DIGEST:
@@ -353,7 +357,7 @@ class Writing:
         try:
             yield from self._until(lambda: not self._unanswered)
             if self.lost is None and not (self.is_open and (yield from self._hang_up())):
-                yield Run(release(self.ref, self.token))
+                yield Run(release(self.ref, self.token, self.uid))
         finally:
             self.is_open = False
             self.ref.held.give_back(self.token)
