@@ -130,7 +130,8 @@ func count(t *thread) {
 	replayed, last := 0, &pb.SaveResponse{}
 	for number := 1; number <= 400; number++ {
 		addition := t.next(&pb.Edit{Edit: &pb.Edit_AddNumber{AddNumber: &pb.AddNumber{Slot: "count", Delta: 1}}})
-		addition.Thread, addition.ExpectedVersion, addition.ExpectedDigest = t.name+"-count", nil, nil
+		addition.Thread, addition.ExpectedUid = t.name+"-count", ""
+		addition.ExpectedVersion, addition.ExpectedDigest = nil, nil
 		if last = must(call(t.Save, addition)); last.Replayed {
 			replayed++
 		}

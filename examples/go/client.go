@@ -30,6 +30,7 @@ type thread struct {
 	holder  *pb.Holder
 	version int64
 	digest  []byte
+	uid     string // of the thread that was read or saved: a later thread of the same name has another one
 }
 
 var ctx = context.Background()
@@ -49,16 +50,18 @@ func open(target, name string) *thread {
 		pb.NewBlobServiceClient(channel), pb.NewCheckpointServiceClient(channel), pb.NewEffectServiceClient(channel),
 		pb.NewLeaseServiceClient(channel), pb.NewRecordServiceClient(channel), pb.NewSignalServiceClient(channel),
 		pb.NewThreadServiceClient(channel), pb.NewWriterServiceClient(channel),
-		name, &pb.Holder{Name: "agent", Incarnation: newID()}, 0, nil}
+		name, &pb.Holder{Name: "agent", Incarnation: newID()}, 0, nil, ""}
 }
 
 // Makes a request id. All attempts of a request have the same one.
 func newID() string { return rand.Text() }
 
-// Makes a request with these edits, which the daemon saves only on top of the version that the agent knows.
+// Makes a request with these edits, which the daemon saves only on top of the version that the agent knows, and only to
+// the thread that it knows: if that was deleted, the request does not bring it back.
 func (t *thread) next(edits ...*pb.Edit) *pb.SaveRequest {
 	return &pb.SaveRequest{
 		Thread: t.name, RequestId: newID(), ExpectedVersion: proto.Int64(t.version), ExpectedDigest: t.digest,
+		ExpectedUid: t.uid,
 		Content: &pb.SaveRequest_Diff{Diff: &pb.Diff{Edits: edits}},
 	}
 }
@@ -67,7 +70,7 @@ func (t *thread) next(edits ...*pb.Edit) *pb.SaveRequest {
 func (t *thread) save(request *pb.SaveRequest) (*pb.SaveResponse, error) {
 	saved, err := call(t.Save, request)
 	if err == nil {
-		t.version, t.digest = saved.Version, saved.Digest
+		t.version, t.digest, t.uid = saved.Version, saved.Digest, saved.Uid
 	}
 	return saved, err
 }
@@ -128,7 +131,7 @@ func (t *thread) hydrateSince(known *head) (*head, error) {
 		}
 		if request.PageToken = page.NextPageToken; request.PageToken == "" {
 			read.version, read.digest = page.Checkpoint.Version, page.Checkpoint.Digest
-			t.version, t.digest = read.version, read.digest
+			t.version, t.digest, t.uid = read.version, read.digest, page.Checkpoint.Uid
 			return read, nil
 		}
 	}

@@ -41,7 +41,7 @@ func advance(t *thread) error {
 	for {
 		read, err := t.hydrate()
 		if hasReason(err, "THREAD_NOT_FOUND") {
-			read, t.version, t.digest = &head{State: &pb.State{}}, 0, nil
+			read, t.version, t.digest, t.uid = &head{State: &pb.State{}}, 0, nil, ""
 		} else if err != nil {
 			return err
 		}
@@ -153,7 +153,7 @@ func guarded(t *thread) error {
 	lock := "locks/" + t.name
 	return t.holding(lock, 30*time.Second, func(held lease) error {
 		save := anyVersion(t.next(set("seen", text("guarded"))))
-		save.Guard = &pb.LeaseGuard{Thread: lock, Token: held.token}
+		save.Guard = &pb.LeaseGuard{Thread: lock, Token: held.token, ExpectedUid: held.uid}
 		_, err := t.save(save)
 		return err
 	})

@@ -14,6 +14,7 @@ import (
 // A lease that is held.
 type lease struct {
 	token int64
+	uid   string // of the thread: the next thread of its name may give out the same token
 	lost  func() error // why it is lost, as far as this process knows; nil = it is not known to be
 }
 
@@ -26,16 +27,16 @@ func (t *thread) holding(name string, term time.Duration, work func(lease) error
 	if err != nil {
 		return err
 	}
-	token := acquired.Lease.Token
+	token, uid := acquired.Lease.Token, acquired.Uid
 	working, end := context.WithCancelCause(ctx)
-	held := lease{token, func() error { return context.Cause(working) }}
+	held := lease{token, uid, func() error { return context.Cause(working) }}
 	go func() {
 		for tick := time.Tick(term / 3); ; {
 			select {
 			case <-working.Done():
 				return
 			case <-tick:
-				if _, err := call(t.RenewLease, &pb.RenewLeaseRequest{Thread: name, Token: token}); err != nil {
+				if _, err := call(t.RenewLease, &pb.RenewLeaseRequest{Thread: name, Token: token, ExpectedUid: uid}); err != nil {
 					end(err)
 				}
 			}
@@ -46,7 +47,7 @@ func (t *thread) holding(name string, term time.Duration, work func(lease) error
 		return lost
 	}
 	end(nil)
-	if _, released := call(t.ReleaseLease, &pb.ReleaseLeaseRequest{Thread: name, Token: token}); err == nil {
+	if _, released := call(t.ReleaseLease, &pb.ReleaseLeaseRequest{Thread: name, Token: token, ExpectedUid: uid}); err == nil {
 		err = released
 	}
 	return err
@@ -91,7 +92,7 @@ func (t *thread) effect(anchor, key string, tool effect) (*pb.Value, pb.EffectSt
 		result = tool.call(begun.IdempotencyKey)
 	}
 	_, err = call(t.CompleteEffect, &pb.CompleteEffectRequest{
-		Thread: t.name, Anchor: anchor, Key: key, ClaimToken: begun.ClaimToken,
+		Thread: t.name, Anchor: anchor, Key: key, ClaimToken: begun.ClaimToken, ExpectedUid: begun.Uid,
 		State: pb.EffectState_EFFECT_STATE_DONE, Value: result,
 	})
 	return result, begun.State, err

@@ -66,7 +66,7 @@ func (w *writer) open(streaming context.Context) (opened *pb.WriterOpened, err e
 	if w.token != 0 && w.token != opened.Lease.Token {
 		return nil, errors.New("the lease was lost: another writer may have saved") // final
 	}
-	w.token = opened.Lease.Token
+	w.token, w.opening.ExpectedUid = opened.Lease.Token, opened.Uid
 	if w.refused != nil { // nothing that follows a refused frame was saved
 		for _, frame := range w.sent {
 			w.refused = append(w.refused, frame.Save.GetDiff().Edits...)
@@ -103,7 +103,7 @@ func (w *writer) answer() error {
 	switch frame := answer.Frame.(type) {
 	case *pb.WriteResponse_Saved: // frames are answered in order
 		w.sent = w.sent[1:]
-		w.version, w.digest = frame.Saved.Save.Version, frame.Saved.Save.Digest
+		w.version, w.digest, w.uid = frame.Saved.Save.Version, frame.Saved.Save.Digest, frame.Saved.Save.Uid
 	case *pb.WriteResponse_Refused:
 		reason := frame.Refused.ReasonName
 		if reason != "VERSION_MISMATCH" && reason != "WRITER_ABORTED" {

@@ -79,7 +79,8 @@ async function count(thread: Thread): Promise<void> {
   let replayed = 0;
   let counted: string | undefined;
   for (let number = 1; number <= 400; number++) {
-    const any = { thread: `${thread.name}-count`, expectedVersion: undefined, expectedDigest: undefined };
+    const none = { expectedVersion: undefined, expectedDigest: undefined, expectedUid: undefined };
+    const any = { thread: `${thread.name}-count`, ...none };
     const saved = await thread.save({ ...thread.next({ addNumber: { slot: "count", delta: 1 } }), ...any });
     counted = saved.numbers.count;
     if (saved.replayed) replayed++;

@@ -58,6 +58,8 @@ export class Thread {
   readonly holder = { name: "agent", incarnation: newId() };
   version = "0";
   digest: Uint8Array = new Uint8Array();
+  /** Of the thread that was read or saved: a later thread of the same name has another one. */
+  uid = "";
   readonly #client: grpc.Client;
   /** The services with streams. */
   readonly blobs: InstanceType<typeof v1.BlobService>;
@@ -86,9 +88,10 @@ export class Thread {
     });
   }
 
-  /** Makes a request with these edits, which the daemon saves only on top of the version that the agent knows. */
+  /** Makes a request with these edits, which the daemon saves only on top of the version that the agent knows, and only
+   * to the thread that it knows: if that was deleted, the request does not bring it back. */
   next(...edits: Edit[]): SaveRequest {
-    const expected = { expectedVersion: this.version, expectedDigest: this.digest };
+    const expected = { expectedVersion: this.version, expectedDigest: this.digest, expectedUid: this.uid };
     return { thread: this.name, requestId: newId(), ...expected, diff: { edits } };
   }
 
@@ -97,6 +100,7 @@ export class Thread {
     const saved = await this.call(checkpoints.Save, request);
     this.version = saved.version;
     this.digest = saved.digest;
+    this.uid = saved.uid;
     return saved;
   }
 
@@ -132,8 +136,8 @@ export class Thread {
         }
       }
       if (!page.nextPageToken) {
-        const { version, digest } = page.checkpoint!;
-        Object.assign(this, { version, digest });
+        const { version, digest, uid } = page.checkpoint!;
+        Object.assign(this, { version, digest, uid });
         return { version, digest, slots, logs, signals: first.signals, pages };
       }
       page = await this.call(checkpoints.Hydrate, { ...request, pageToken: page.nextPageToken });

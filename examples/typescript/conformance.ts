@@ -87,8 +87,8 @@ const procedures: Record<string, (thread: Thread) => Promise<unknown>> = {
 
   guard: (thread) => {
     const lock = `locks/${thread.name}`;
-    return holding(thread, lock, 30, ({ token }) =>
-      put(thread, set("seen", text("guarded")), { guard: { thread: lock, token } }));
+    return holding(thread, lock, 30, ({ token, uid }) =>
+      put(thread, set("seen", text("guarded")), { guard: { thread: lock, token, expectedUid: uid } }));
   },
 
   async effect(thread) {
@@ -139,6 +139,7 @@ const procedures: Record<string, (thread: Thread) => Promise<unknown>> = {
 async function advanced(thread: Thread): Promise<boolean> {
   const state = await thread.hydrate().catch((error: ServiceError) => {
     if (reason(error) !== "THREAD_NOT_FOUND") throw error;
+    Object.assign(thread, { version: "0", digest: new Uint8Array(), uid: "" });
     return { slots: {}, logs: {} };
   });
   try {

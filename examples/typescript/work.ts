@@ -13,6 +13,8 @@ const MAX_KEYS = 1000;
 /** A lease that is held; `lost` ends when it is known to be lost, with the error as the reason. */
 export interface Lease {
   token: string;
+  /** Of the thread: the next thread of its name may give out the same token. */
+  uid: string;
   lost: AbortSignal;
 }
 
@@ -24,22 +26,23 @@ export async function holding<A>(
   thread: Thread, name: string, termS: number, work: (lease: Lease) => Promise<A>,
 ): Promise<A> {
   const request = { thread: name, holder: thread.holder, term: { seconds: termS }, requestId: newId() };
-  const { token } = (await thread.call(leases.AcquireLease, request)).lease!;
+  const { lease, uid } = await thread.call(leases.AcquireLease, request);
+  const { token } = lease!;
   const loss = new AbortController();
   const renewals = setInterval(async () => {
     try {
-      await thread.call(leases.RenewLease, { thread: name, token });
+      await thread.call(leases.RenewLease, { thread: name, token, expectedUid: uid });
     } catch (error) {
       clearInterval(renewals);
       loss.abort(error);
     }
   }, (termS * 1000) / 3);
   try {
-    return await work({ token, lost: loss.signal });
+    return await work({ token, uid, lost: loss.signal });
   } finally {
     clearInterval(renewals);
     if (loss.signal.aborted) throw loss.signal.reason;
-    await thread.call(leases.ReleaseLease, { thread: name, token });
+    await thread.call(leases.ReleaseLease, { thread: name, token, expectedUid: uid });
   }
 }
 
@@ -77,7 +80,7 @@ export async function callOnce(
   }
   const checked = state === "UNCERTAIN" ? await tool.check(begun.idempotencyKey) : undefined;
   const value = checked ?? (await tool.call(begun.idempotencyKey));
-  const done = { claimToken: begun.claimToken, state: "EFFECT_STATE_DONE", value } as const;
+  const done = { claimToken: begun.claimToken, expectedUid: begun.uid, state: "EFFECT_STATE_DONE", value } as const;
   await thread.call(effects.CompleteEffect, { ...effect, ...done });
   return { state, result: value };
 }

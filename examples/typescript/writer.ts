@@ -28,7 +28,8 @@ class Writer {
   #refused: Edit[]; // to be sent anew
 
   constructor(readonly thread: Thread, edits: Edit[]) {
-    this.#opening = { thread: thread.name, holder: thread.holder, term: { seconds: 1 }, requestId: newId() };
+    const lease = { holder: thread.holder, term: { seconds: 1 }, requestId: newId() };
+    this.#opening = { thread: thread.name, expectedUid: thread.uid, ...lease };
     this.#refused = edits;
   }
 
@@ -51,6 +52,7 @@ class Writer {
       const { token } = opened.lease!;
       if (this.#token && this.#token !== token) throw new Error("the lease was lost: another writer may have saved");
       this.#token = token;
+      this.#opening.expectedUid = opened.uid;
       this.first ??= Number(opened.lastVersion) + 1;
       // Nothing that follows a refused frame was saved. Else what was not answered is sent again, the same.
       if (this.#refused.length) this.#refused.push(...this.#sent.splice(0).map(({ edit }) => edit));
@@ -60,6 +62,7 @@ class Writer {
       this.#sent.shift();
       this.thread.version = saved.save!.version;
       this.thread.digest = saved.save!.digest;
+      this.thread.uid = saved.save!.uid;
     } else if (refused) {
       if (!["VERSION_MISMATCH", "WRITER_ABORTED"].includes(refused.reasonName)) {
         throw new Error(`${refused.reasonName}: ${refused.message}`);

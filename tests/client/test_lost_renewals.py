@@ -219,9 +219,9 @@ def test_a_renewal_that_ends_after_its_lease(thread, other, monkeypatch):
     """A renewal that was under way when the lease was given back says nothing about the lease as it was taken again."""
     renew, begun, answered = leases.renew, threading.Event(), threading.Event()
 
-    def slow(ref, token, deadline_s=None):
+    def slow(ref, token, uid, deadline_s=None):
         if begun.is_set():
-            return (yield from renew(ref, token, deadline_s))
+            return (yield from renew(ref, token, uid, deadline_s))
         begun.set()
         while len(tokens) < 2:
             yield Pause(0.01)

@@ -103,6 +103,6 @@ def test_arguments_of_a_wrong_type_are_named(line):
     """A save of anything but a State, and a version that is no number, say what they take instead."""
     with pytest.raises(TypeError, match=r"a save takes the State that hydrate returned, not \{'a': 1\}"):
         line.save({"a": 1})
-    with pytest.raises(TypeError, match="version takes a whole number, not '2'"):
+    with pytest.raises(TypeError, match="version takes a Checkpoint or a whole number, not '2'"):
         line.hydrate(version="2")
     assert line.hydrate().version == 3

@@ -83,7 +83,7 @@ class RawClient(Coordinating):
         self.holder = lease_pb2.Holder(name="conformance", incarnation=uuid.uuid4().hex)
 
     def run(self, scenario: str) -> None:
-        self.thread = f"conformance/{scenario}"
+        self.thread, self.uid = f"conformance/{scenario}", ""
         try:
             getattr(self, scenario.partition("/")[0].replace("-", "_"))()
         except grpc.RpcError as error:
@@ -154,7 +154,9 @@ class RawClient(Coordinating):
         except grpc.RpcError as error:
             if not self.is_new(error):
                 raise
+            self.uid = ""
             return state_pb2.State(), 0, b""
+        self.uid = self.uid_of(page.checkpoint)
         return page.state, page.checkpoint.version, page.checkpoint.digest
 
     def is_new(self, error: grpc.RpcError) -> bool:
@@ -173,6 +175,9 @@ class RawClient(Coordinating):
     def sha256(self, data: bytes) -> bytes:
         return hashlib.sha256(data).digest()
 
+    def uid_of(self, checkpoint: checkpoint_pb2.Checkpoint) -> str:
+        return checkpoint.uid
+
     def offset(self, data: bytes) -> int:
         return data.index(b"Paris")
 
@@ -186,7 +191,7 @@ class RawClient(Coordinating):
         return uuid.uuid4().hex
 
     def save_request(self, edit: diff_pb2.Edit | None, **fields: Any) -> checkpoint_service_pb2.SaveRequest:
-        diff = diff_pb2.Diff(edits=[edit] if edit else [])
+        diff, fields = diff_pb2.Diff(edits=[edit] if edit else []), {"expected_uid": self.uid, **fields}
         return checkpoint_service_pb2.SaveRequest(thread=self.thread, diff=diff, request_id=self.request_id(), **fields)
 
     def try_save(self, edit: diff_pb2.Edit, version: int, digest: bytes) -> bool:

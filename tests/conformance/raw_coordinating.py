@@ -163,7 +163,7 @@ class Coordinating:
     def end(self, begun: effect_service_pb2.BeginEffectResponse, result: str) -> state_pb2.Value:
         request = effect_service_pb2.CompleteEffectRequest(
             thread=self.thread, key="pay", claim_token=begun.claim_token, state=effect_pb2.EFFECT_STATE_DONE,
-            value=text(result),
+            value=text(result), expected_uid=self.uid_of(begun),
         )  # fmt: skip
         self.code.call(self.effects.CompleteEffect, request)
         return request.value

@@ -68,6 +68,14 @@ class DropsALostGuard(RawClient):
 # -- effects ----------------------------------------------------------------------------------------------------------
 
 
+@wrong("effect/new", "expected_uid is ''")
+class EndsTheClaimOfAName(RawClient):
+    """The next thread of the name may give out the same token."""
+
+    def uid_of(self, begun: Any) -> str:
+        return ""
+
+
 @wrong("effect/new", "the client called BeginEffect")
 class PaysAgain(RawClient):
     """Takes an end without an answer for an effect that did not happen."""

@@ -159,6 +159,22 @@ class TakesAnyNotFoundForNew(RawClient):
         return bool(error.code() == grpc.StatusCode.NOT_FOUND)
 
 
+@wrong("advance/refused", "expected_digest is b''")
+class SavesOnANumber(RawClient):
+    """Another version may have the number by now."""
+
+    def try_save(self, edit: Any, version: int, digest: bytes) -> bool:
+        return super().try_save(edit, version, b"")
+
+
+@wrong("advance/refused", "expected_uid is ''")
+class SavesToAName(RawClient):
+    """A save that comes late brings a deleted thread back."""
+
+    def uid_of(self, checkpoint: Any) -> str:
+        return ""
+
+
 # -- retries ----------------------------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,9 @@
 """Compares what a client sent with what a scenario asks for.
 
 Only the fields that a scenario is about are compared. A client is free in all others: page sizes, status, labels and so
-on. Fields that the contract leaves to the client, such as `expected_digest`, may be missing; if they are set, they must
-be right.
+on. Fields that the contract leaves to the client, such as `at_index`, may be missing; if they are set, they must be
+right. A save on top of a version names its number, its digest and the uid of the thread: a number alone may mean another
+version.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ _COMPARED: dict[str, frozenset[str]] = {
 }
 # Fields that may be missing, or wrong if they are set: by message, and for a writer's frames.
 _HINTS: dict[str, frozenset[str]] = {
-    "SaveRequest": frozenset({"expected_digest"}),
     "SetSlot": frozenset({"expected_sha256"}),
     "Append": frozenset({"at_index"}),
     "WatchRequest": frozenset({"after_sequence"}),
@@ -43,9 +43,10 @@ _HINTS: dict[str, frozenset[str]] = {
 # Fields that are compared only if the scenario sets them.
 _IF_SET: dict[str, frozenset[str]] = {
     "HydrateRequest": frozenset({"include_signals"}),
-    "SaveRequest": frozenset({"status", "wait_id"}),
+    "SaveRequest": frozenset({"status", "wait_id", "expected_uid"}),
+    "CompleteEffectRequest": frozenset({"expected_uid"}),
 }
-FRAME_HINTS = frozenset({"expected_version"})
+FRAME_HINTS = frozenset({"expected_version", "expected_digest"})
 # Fields whose empty value means the same as another one.
 _DEFAULTS = {"namespace": "default", "branch": "main"}
 SHOWN_CHARS = 100

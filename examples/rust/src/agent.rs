@@ -137,7 +137,7 @@ async fn count(thread: &mut Thread) -> Result {
     for number in 1..=400 {
         let mut request = thread.next(vec![add_number("count", 1)]);
         request.thread = format!("{}-count", thread.name);
-        (request.expected_version, request.expected_digest) = (None, vec![]);
+        (request.expected_version, request.expected_digest, request.expected_uid) = (None, vec![], String::new());
         let saved = thread.save(&request).await?;
         counted = saved.numbers["count"];
         replayed += i32::from(saved.replayed);

@@ -34,6 +34,8 @@ pub struct Thread {
     pub holder: v1::Holder,
     pub version: i64,
     pub digest: Vec<u8>,
+    /// Of the thread that was read or saved: a later thread of the same name has another one.
+    pub uid: String,
     pub blobs: BlobServiceClient<Channel>,
     pub checkpoints: CheckpointServiceClient<Channel>,
     pub effects: EffectServiceClient<Channel>,
@@ -51,6 +53,7 @@ pub struct Hydrated {
     pub logs: HashMap<String, v1::Log>,
     pub version: i64,
     pub digest: Vec<u8>,
+    pub uid: String,
     pub signals: Vec<v1::Signal>,
     pub pages: usize,
 }
@@ -66,6 +69,7 @@ impl Thread {
             holder: v1::Holder { name: "agent".into(), incarnation: new_id(), ..Default::default() },
             version: 0,
             digest: Vec::new(),
+            uid: String::new(),
             blobs: BlobServiceClient::new(channel.clone()),
             checkpoints: CheckpointServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES),
             effects: EffectServiceClient::new(channel.clone()),
@@ -77,7 +81,8 @@ impl Thread {
         })
     }
 
-    /// Makes a request with these edits, which the daemon saves only on top of the version that the agent knows.
+    /// Makes a request with these edits, which the daemon saves only on top of the version that the agent knows, and
+    /// only to the thread that it knows: if that was deleted, the request does not bring it back.
     pub fn next(&self, edits: Vec<edit::Edit>) -> v1::SaveRequest {
         let edits = edits.into_iter().map(|edit| v1::Edit { edit: Some(edit), ..Default::default() }).collect();
         v1::SaveRequest {
@@ -85,6 +90,7 @@ impl Thread {
             request_id: new_id(),
             expected_version: Some(self.version),
             expected_digest: self.digest.clone(),
+            expected_uid: self.uid.clone(),
             content: Some(save_request::Content::Diff(v1::Diff { edits, ..Default::default() })),
             ..Default::default()
         }
@@ -95,6 +101,7 @@ impl Thread {
         let saved = retry(request, async |request| self.checkpoints.clone().save(request).await).await?;
         self.version = saved.version;
         self.digest = saved.digest.clone();
+        self.uid = saved.uid.clone();
         Ok(saved)
     }
 
@@ -152,8 +159,8 @@ impl Thread {
             request.page_token = page.next_page_token;
             if request.page_token.is_empty() {
                 let head = page.checkpoint.unwrap_or_default();
-                (self.version, self.digest) = (head.version, head.digest.clone());
-                (all.version, all.digest) = (head.version, head.digest);
+                (self.version, self.digest, self.uid) = (head.version, head.digest.clone(), head.uid.clone());
+                (all.version, all.digest, all.uid) = (head.version, head.digest, head.uid);
                 return Ok(all);
             }
         }

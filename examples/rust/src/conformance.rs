@@ -127,8 +127,9 @@ async fn lease(thread: &mut Thread) -> Result<(), Status> {
 async fn guard(thread: &mut Thread) -> Result<(), Status> {
     let lock = format!("locks/{}", thread.name);
     let save = async |thread: &mut Thread, lease: &Held| {
-        let guard = Some(v1::LeaseGuard { thread: lock.clone(), token: lease.token, ..Default::default() });
-        let save = v1::SaveRequest { guard, ..any_version(thread, set("seen", text("guarded"))) };
+        let expected_uid = lease.uid.clone();
+        let guard = v1::LeaseGuard { thread: lock.clone(), token: lease.token, expected_uid, ..Default::default() };
+        let save = v1::SaveRequest { guard: Some(guard), ..any_version(thread, set("seen", text("guarded"))) };
         thread.save(&save).await.map(drop)
     };
     holding(thread, &lock, Duration::from_secs(30), save).await
@@ -192,7 +193,7 @@ async fn records(thread: &mut Thread) -> Result<(), Status> {
 }
 
 async fn save_digest(thread: &mut Thread, state: &Hydrated) -> Result<(), Status> {
-    (thread.version, thread.digest) = (state.version, state.digest.clone());
+    (thread.version, thread.digest, thread.uid) = (state.version, state.digest.clone(), state.uid.clone());
     thread.save(&thread.next(vec![set("seen", text(&digest(state)))])).await.map(drop)
 }
 

@@ -17,6 +17,8 @@ const MAX_KEYS: usize = 1000;
 /// A lease that is held.
 pub struct Held {
     pub token: i64,
+    /// Of the thread: the next thread of its name may give out the same token.
+    pub uid: String,
     /// Why it is lost, as far as this process knows; empty = it is not known to be.
     pub lost: OnceCell<Status>,
 }
@@ -38,8 +40,14 @@ pub async fn holding<A>(
         ..Default::default()
     };
     let acquired = retry(&request, async |request| leases.clone().acquire_lease(request).await).await?;
-    let held = Held { token: acquired.lease.unwrap_or_default().token, lost: OnceCell::new() };
-    let renewal = v1::RenewLeaseRequest { thread: name.into(), token: held.token, ..Default::default() };
+    let token = acquired.lease.unwrap_or_default().token;
+    let held = Held { token, uid: acquired.uid.clone(), lost: OnceCell::new() };
+    let renewal = v1::RenewLeaseRequest {
+        thread: name.into(),
+        token,
+        expected_uid: acquired.uid.clone(),
+        ..Default::default()
+    };
     let renewals = async {
         let mut ticks = interval_at(Instant::now() + term / 3, term / 3);
         loop {
@@ -57,7 +65,8 @@ pub async fn holding<A>(
     if let Some(lost) = held.lost.into_inner() {
         return Err(lost);
     }
-    let release = v1::ReleaseLeaseRequest { thread: name.into(), token: held.token, ..Default::default() };
+    let release =
+        v1::ReleaseLeaseRequest { thread: name.into(), token, expected_uid: acquired.uid, ..Default::default() };
     let released = retry(&release, async |request| leases.clone().release_lease(request).await).await;
     done.and_then(|done| released.map(|_| done))
 }
@@ -109,6 +118,7 @@ pub async fn call_once(
         anchor: anchor.into(),
         key: key.into(),
         claim_token: begun.claim_token,
+        expected_uid: begun.uid,
         state: EffectState::Done.into(),
         value: Some(value.clone()),
         ..Default::default()

@@ -18,6 +18,7 @@ use crate::retry::repeat;
 pub async fn stream(thread: &mut Thread, edits: Vec<edit::Edit>) -> Result<(i64, i64), Status> {
     let opening = OpenWriter {
         thread: thread.name.clone(),
+        expected_uid: thread.uid.clone(),
         holder: Some(thread.holder.clone()),
         term: Some(prost_types::Duration { seconds: 1, nanos: 0 }),
         request_id: new_id(),
@@ -65,11 +66,12 @@ impl Writer<'_> {
         match answer {
             Some(Answer::Opened(opened)) => {
                 let last_version = opened.last_version();
-                let token = opened.lease.unwrap_or_default().token;
+                let token = opened.lease.as_ref().map_or(0, |lease| lease.token);
                 if self.token != 0 && self.token != token {
                     return Err(Status::aborted("the lease was lost: another writer may have saved"));
                 }
                 self.token = token;
+                self.opening.expected_uid = opened.uid;
                 self.first = if self.first == 0 { last_version + 1 } else { self.first };
                 if !self.refused.is_empty() {
                     // Nothing that follows a refused frame was saved.
@@ -84,6 +86,7 @@ impl Writer<'_> {
                 self.sent.pop_front(); // frames are answered in order
                 let saved = saved.save.unwrap_or_default();
                 (self.thread.version, self.thread.digest) = (saved.version, saved.digest);
+                self.thread.uid = saved.uid;
             }
             Some(Answer::Refused(refused)) => {
                 if !["VERSION_MISMATCH", "WRITER_ABORTED"].contains(&refused.reason_name.as_str()) {

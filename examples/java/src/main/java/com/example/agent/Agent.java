@@ -123,7 +123,8 @@ final class Agent {
     int replayed = 0;
     for (int number = 1; number <= 400; number++) {
       last = client.save(client.next(add)
-          .setThread(client.thread + "-count").clearExpectedVersion().clearExpectedDigest());
+          .setThread(client.thread + "-count").clearExpectedVersion().clearExpectedDigest()
+          .clearExpectedUid());
       replayed += last.getReplayed() ? 1 : 0;
       if (number % 100 == 0) {
         say("saved %d", number);

@@ -25,6 +25,8 @@ final class Client {
   final Holder holder = Holder.newBuilder().setName("agent").setIncarnation(newId()).build();
   long version;
   ByteString digest = ByteString.EMPTY;
+  /** Of the thread that was read or saved: a later thread of the same name has another one. */
+  String uid = "";
 
   /** Opens a channel with the retry policy of the contract. It connects with the first call. */
   @SuppressWarnings("unchecked")
@@ -77,11 +79,14 @@ final class Client {
     return UUID.randomUUID().toString();
   }
 
-  /** Makes a request with these edits, which the daemon saves only on top of the version that the agent knows. */
+  /**
+   * Makes a request with these edits, which the daemon saves only on top of the version that the agent knows, and only to
+   * the thread that it knows: if that was deleted, the request does not bring it back.
+   */
   SaveRequest.Builder next(Edit... edits) {
     return SaveRequest.newBuilder()
         .setThread(thread).setRequestId(newId()).setExpectedVersion(version).setExpectedDigest(digest)
-        .setDiff(Diff.newBuilder().addAllEdits(List.of(edits)));
+        .setExpectedUid(uid).setDiff(Diff.newBuilder().addAllEdits(List.of(edits)));
   }
 
   /** Saves, and remembers the new head. */
@@ -90,6 +95,7 @@ final class Client {
     SaveResponse saved = Retry.repeat(() -> checkpoints().save(whole));
     version = saved.getVersion();
     digest = saved.getDigest();
+    uid = saved.getUid();
     return saved;
   }
 
@@ -151,6 +157,7 @@ final class Client {
       if (page.getNextPageToken().isEmpty()) {
         version = page.getCheckpoint().getVersion();
         digest = page.getCheckpoint().getDigest();
+        uid = page.getCheckpoint().getUid();
         return new Head(slots, logs, page.getCheckpoint(), waiting, pages);
       }
     }

@@ -116,7 +116,7 @@ final class Conformance {
   private void guard() {
     String lock = "locks/" + client.thread;
     Work.holding(client, lock, 30, held -> {
-      var guard = LeaseGuard.newBuilder().setThread(lock).setToken(held.token());
+      var guard = LeaseGuard.newBuilder().setThread(lock).setToken(held.token()).setExpectedUid(held.uid());
       client.save(anyVersion(client.next(set("seen", text("guarded")))).setGuard(guard));
     });
   }
@@ -182,6 +182,7 @@ final class Conformance {
       }
       client.version = 0;
       client.digest = ByteString.EMPTY;
+      client.uid = "";
       return Client.Head.EMPTY;
     }
   }

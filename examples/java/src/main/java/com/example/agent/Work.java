@@ -19,7 +19,7 @@ final class Work {
   private Work() {}
 
   /** A lease that is held. `lost` gives why it is lost, as far as this process knows, or null. */
-  record Held(long token, Supplier<StatusRuntimeException> lost) {}
+  record Held(long token, String uid, Supplier<StatusRuntimeException> lost) {}
 
   /**
    * Holds the lease of a thread while the work runs, and renews it three times in each term. Throws LEASE_HELD if it was
@@ -29,10 +29,12 @@ final class Work {
     var request = AcquireLeaseRequest.newBuilder()
         .setThread(thread).setHolder(client.holder).setRequestId(Client.newId())
         .setTerm(Duration.newBuilder().setSeconds(termSeconds)).build();
-    long token = Retry.repeat(() -> client.leases().acquireLease(request)).getLease().getToken();
+    var acquired = Retry.repeat(() -> client.leases().acquireLease(request));
+    long token = acquired.getLease().getToken();
+    String uid = acquired.getUid(); // the next thread of the name may give out the same token
     var loss = new AtomicReference<StatusRuntimeException>();
     var renewals = Executors.newSingleThreadScheduledExecutor();
-    var renewal = RenewLeaseRequest.newBuilder().setThread(thread).setToken(token).build();
+    var renewal = RenewLeaseRequest.newBuilder().setThread(thread).setToken(token).setExpectedUid(uid).build();
     long periodMs = termSeconds * 1000L / 3;
     renewals.scheduleAtFixedRate(() -> {
       try {
@@ -43,13 +45,13 @@ final class Work {
       }
     }, periodMs, periodMs, TimeUnit.MILLISECONDS);
     try {
-      work.accept(new Held(token, loss::get));
+      work.accept(new Held(token, uid, loss::get));
     } finally {
       renewals.shutdown();
       if (loss.get() != null) {
         throw loss.get();
       }
-      var release = ReleaseLeaseRequest.newBuilder().setThread(thread).setToken(token).build();
+      var release = ReleaseLeaseRequest.newBuilder().setThread(thread).setToken(token).setExpectedUid(uid).build();
       Retry.repeat(() -> client.leases().releaseLease(release));
     }
   }
@@ -94,6 +96,7 @@ final class Work {
     Value result = checked.orElseGet(() -> tool.call().apply(idempotencyKey));
     var done = CompleteEffectRequest.newBuilder()
         .setThread(client.thread).setAnchor(anchor).setKey(key).setClaimToken(begun.getClaimToken())
+        .setExpectedUid(begun.getUid())
         .setState(EffectState.EFFECT_STATE_DONE).setValue(result).build();
     Retry.repeat(() -> client.effects().completeEffect(done));
     return new Called(begun.getState(), result);

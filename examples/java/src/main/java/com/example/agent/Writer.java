@@ -12,7 +12,7 @@ import java.util.Set;
 /** A writer's stream: the fastest way to save many versions. It has the frames, across all its connections. */
 final class Writer {
   private final Client client;
-  private final OpenWriter opening;
+  private OpenWriter opening;
   private final ArrayDeque<WriterSave> sent = new ArrayDeque<>(); // not answered yet
   private final List<Edit> refused; // to be sent anew
   private BlockingClientCall<WriteRequest, WriteResponse> call;
@@ -48,6 +48,7 @@ final class Writer {
           sent.remove();
           client.version = answer.getSaved().getSave().getVersion();
           client.digest = answer.getSaved().getSave().getDigest();
+          client.uid = answer.getSaved().getSave().getUid();
         }
         case REFUSED -> refused(answer.getRefused());
         case RESET -> sendAnew(answer.getReset().getLastVersion());
@@ -65,6 +66,7 @@ final class Writer {
       throw new IllegalStateException("the lease was lost: another writer may have saved");
     }
     token = opened.getLease().getToken();
+    opening = opening.toBuilder().setExpectedUid(opened.getUid()).build();
     first = first == 0 ? opened.getLastVersion() + 1 : first;
     if (!refused.isEmpty()) { // nothing that follows a refused frame was saved
       sent.forEach(frame -> refused.addAll(frame.getSave().getDiff().getEditsList()));
