@@ -226,7 +226,7 @@ def test_a_renewal_that_ends_after_its_lease(thread, other, monkeypatch):
         while len(tokens) < 2:
             yield Pause(0.01)
         try:
-            return (yield from renew(ref, tokens[0], deadline_s))
+            return (yield from renew(ref, tokens[0], uid, deadline_s))
         finally:
             answered.set()
 

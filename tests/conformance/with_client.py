@@ -70,7 +70,7 @@ def splice(thread: Any) -> None:
     state = thread.hydrate()
     data = state.slots.raw("text").data
     change = SlotSpliced("text", ((data.index(b"Paris"), 5, b"Rome"),), hashlib.sha256(data).digest())
-    thread.apply([change], parent=state.version)
+    thread.apply([change], parent=state.checkpoint)
 
 
 def count(thread: Any) -> None:

@@ -84,7 +84,8 @@ class PaysAgain(RawClient):
         self.code.pause_after = CODE.pause_after
         try:
             request = effect_service_pb2.CompleteEffectRequest(
-                thread=self.thread, key="pay", claim_token=begun.claim_token, state=4, value=text(result)
+                thread=self.thread, key="pay", claim_token=begun.claim_token, state=4, value=text(result),
+                expected_uid=begun.uid,
             )
             self.effects.CompleteEffect(request, timeout=self.deadline_s)
         except grpc.RpcError:

@@ -2,8 +2,8 @@
 
 Only the fields that a scenario is about are compared. A client is free in all others: page sizes, status, labels and so
 on. Fields that the contract leaves to the client, such as `at_index`, may be missing; if they are set, they must be
-right. A save on top of a version names its number, its digest and the uid of the thread: a number alone may mean another
-version.
+right. A save on top of a version names its number, its digest and the uid of the thread, because a number alone may
+mean another version.
 """
 
 from __future__ import annotations
