@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from tests.archive_model.turns import Death, Turns
@@ -205,6 +206,10 @@ class FaultyBucket(Bucket):
         return _spoilt(*self._do(key, lambda: self._inner.get_range(key, offset, length), is_write=False))
 
     def put(self, key: str, data: bytes) -> None:
+        self._do(key, lambda: self._inner.put(key, data), is_write=True)
+
+    def put_file(self, key: str, path: Path) -> None:
+        data = path.read_bytes()
         self._do(key, lambda: self._inner.put(key, data), is_write=True)
 
     def create(self, key: str, data: bytes) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Hashable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tests.archive_model.faults import (
     APPLIED,
@@ -28,6 +28,7 @@ from stateward_sidecar.archive.pulse import Parted
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.bucket.retrying import RetryingBucket
 from stateward_sidecar.errors import DiskFull, ShuttingDown
+from stateward_sidecar.service.blobs import BlobService
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.holding import Holding
 from stateward_sidecar.storage.engine import Engine
@@ -292,6 +293,49 @@ class DrivenCalls(Calls):
         write = Write(run=run, size_bytes=size_bytes, **how)
         result: T = self.store.context.writer.submit(write, wait=True).wait()
         return result
+
+
+class DrivenBlobs(BlobService):
+    """Works on files where it was asked for. A process that died has no more effect on them."""
+
+    def __init__(self, calls: Calls, process: Any) -> None:
+        super().__init__(calls)
+        self._process = process
+
+    async def _work(self, verb: Callable[..., T], *args: Any) -> T:
+        if self._process.is_dead:
+            raise Death
+        return verb(*args)
+
+
+class Steps:
+    """What ``asyncio`` is to ``service.blobs``: nothing takes time, and a task is over when it was begun."""
+
+    Task = asyncio.Task
+
+    @asynccontextmanager
+    async def timeout(self, _seconds: float | None) -> AsyncIterator[None]:
+        yield
+
+    def ensure_future(self, call: Awaitable[T]) -> Done[T]:
+        return Done(run(call))
+
+    async def shield(self, call: Awaitable[T]) -> T:
+        return await call
+
+
+class Done(Generic[T]):
+    """A task that is over."""
+
+    def __init__(self, result: T) -> None:
+        self._result = result
+
+    def add_done_callback(self, _callback: Callable[[Any], object]) -> None:
+        """Whoever waits for the task has its result."""
+
+    def __await__(self) -> Generator[None, None, T]:
+        return self._result
+        yield
 
 
 class Caller:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.archive_model.faults import FakeClock, FaultyBucket, Op, SkewedClock
 from tests.archive_model.process import (
     Caller,
+    DrivenBlobs,
     DrivenCalls,
     DrivenHolding,
     DrivenLanes,
@@ -29,6 +31,7 @@ from tests.archive_model.process import (
 from tests.archive_model.turns import Lock, NameLocks, Turns
 
 from stateward.v1.archive_service_pb2 import CollectGarbageRequest
+from stateward.v1.blob_service_pb2 import BlobBegin, ReadBlobRequest, WriteBlobRequest, WriteBlobResponse
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
 from stateward.v1.checkpoint_service_pb2 import (
     HydrateRequest,
@@ -44,7 +47,9 @@ from stateward.v1.effect_service_pb2 import (
     CompleteEffectRequest,
     CompleteEffectResponse,
 )
+from stateward.v1.state_pb2 import BlobRef
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
+from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import (
     DeleteThreadRequest,
     DeleteThreadResponse,
@@ -168,6 +173,7 @@ class Sidecar:
         self.checkpoints, self.threads_ = CheckpointService(calls, feed), ThreadService(calls, feed)
         self.effects = EffectService(calls)
         self.records = RecordService(calls)
+        self.blobs = DrivenBlobs(calls, self)
 
     def _strike(self, beat: Callable[[], None]) -> None:
         """Runs what is due, as a call of its own; never in a process that is gone."""
@@ -267,6 +273,29 @@ class Sidecar:
 
     def list(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
         return run(self.checkpoints.list_checkpoints(request, CALLER))
+
+    def write_blob(self, thread: str, data: bytes, *, announced: bool = True) -> WriteBlobResponse:
+        """Writes a blob, and makes the thread if there is none."""
+
+        async def messages() -> AsyncIterator[WriteBlobRequest]:
+            begin = BlobBegin(namespace=NAMESPACE, thread=thread, create=ThreadOptions(), size_bytes=len(data))
+            begin.sha256 = sha256(data).digest() if announced else b""
+            yield WriteBlobRequest(begin=begin)
+            yield WriteBlobRequest(data=data)
+
+        return run(self.blobs.write_blob(messages(), CALLER))
+
+    def read_blob(self, thread: str, digest: bytes) -> bytes:
+        """Reads a whole blob."""
+
+        async def read() -> bytes:
+            request = ReadBlobRequest(namespace=NAMESPACE, thread=thread, blob=BlobRef(sha256=digest))
+            steps = await self.holding.read(
+                NAMESPACE, thread, lambda: self.blobs._calls.read(self.store.blobs.read, request)
+            )
+            return b"".join(step().data for step in steps)
+
+        return run(read())
 
     def tag(self, request: SetTagRequest) -> SetTagResponse:
         return run(self.threads_.set_tag(request, CALLER))

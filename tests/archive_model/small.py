@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.archive_model.process import Inline, Waits
+from tests.archive_model.process import Inline, Steps, Waits
 
 from stateward_sidecar.archive import desk, fold, leave, ship
+from stateward_sidecar.service import blobs as blobservice
 from stateward_sidecar.service import levels
 from stateward_sidecar.store import (
+    blobs,
+    blobsweep,
     clear,
     exporting,
     journal,
@@ -21,6 +24,8 @@ from stateward_sidecar.store import (
     verify,
 )
 
+# How long a blob stays that nothing names.
+BLOB_KEPT_S = 240
 SIZES: dict[tuple[object, str], Any] = {
     (ship, "TAIL_SOFT_BYTES"): 900,
     (ship, "TAIL_BYTES_MAX"): 2000,
@@ -43,6 +48,10 @@ SIZES: dict[tuple[object, str], Any] = {
     (desk, "HOLDS_MAX"): 1,
     (exporting, "MESSAGE_BYTES"): 1,  # a message for each part
     (leave, "ThreadPoolExecutor"): Inline,
+    (blobsweep, "KEPT_S"): BLOB_KEPT_S,
+    (blobsweep, "INTERVAL_S"): 0,
+    (blobs, "RENEWAL_S"): 1,
+    (blobservice, "asyncio"): Steps(),
 }
 _usual: dict[tuple[object, str], Any] = {}
 

@@ -144,7 +144,7 @@ DAY_S = KEPT_S + INTERVAL_S + 1
 
 def test_a_blob_that_nothing_names_goes_after_a_day(shelf: Shelf) -> None:
     """Not before; with its file and its bytes in the sum. A save that names it then is refused by name."""
-    kept, doomed = shelf.write(b"kept" * 100), shelf.write(b"doomed" * 100)
+    kept, doomed = shelf.write(b"kept" * 100), shelf.write(random_bytes(600))
     shelf.name(kept)
     before = stored_bytes(shelf)
     shelf.sweep_later(KEPT_S - INTERVAL_S)

@@ -16,6 +16,7 @@ from functools import partial
 import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
+from stateward.storage.v1.journal_pb2 import BlobRecord
 from stateward.v1.admin_service_pb2 import ArchiveStats
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
@@ -61,9 +62,9 @@ class Archive:
         boot_id = os.urandom(BOOT_ID_BYTES)
         self.lanes = Lanes()
         hooks = ArchiveHooks(
-            {}, self._on_entry, self._before_large, self._refresh, self._drop_blob, self._gone, self._expire, self._own,
+            {}, self._on_entry, self._before_large, self._refresh, self._check_blob, self._gone, self._expire, self._own,
             self._complete, self._is_away, self._is_own,
-        )
+        )  # fmt: skip
         self.desk = Desk(
             store, wire, Keys(context, wire), options, boot_id, Names(boot_id), hooks,
             Installer(context, store.threads), Orphans(context, store.threads), Outbox(context, store.threads),
@@ -72,7 +73,7 @@ class Archive:
         self.fetcher = Fetcher(wire)
         self.settler = Settler(self.desk, self.fetcher)
         self.attacher = Attacher(self.desk, self.fetcher, self.settler)
-        self._blobs = BlobCarrier(self.desk)
+        self._blobs = BlobCarrier(self.desk, self.attacher)
         self.history = History(self.desk, self.fetcher)
         self._shipper = Shipper(self.desk, self.fetcher, self.settler, self.attacher)
         self._remover = Remover(self.desk, self.fetcher, self.settler, self.attacher, self._shipper)
@@ -138,9 +139,13 @@ class Archive:
         """See ``History.heal``."""
         return self.history.heal((namespace, name))
 
-    def fetch_blob(self, namespace: str, name: str, blob_id: bytes) -> None:
+    def fetch_blob(self, namespace: str, name: str, sha256: bytes) -> None:
         """See ``BlobCarrier.fetch``."""
-        self._blobs.fetch((namespace, name), blob_id)
+        self._blobs.fetch((namespace, name), sha256)
+
+    def has_blob(self, namespace: str, name: str, record: BlobRecord) -> bool:
+        """See ``BlobCarrier.has``."""
+        return self._blobs.has((namespace, name), record)
 
     def delete(self, request: DeleteThreadRequest) -> bytes:
         """Makes a thread unreadable in the archive and returns its uid. See ``Remover.remove``."""
@@ -256,6 +261,9 @@ class Archive:
     def _is_own(self, head: ArchiveHead) -> bool:
         return self.desk.is_own(head)
 
+    def _check_blob(self, name: Name, sha256: bytes) -> None:
+        self._blobs.check(name, sha256)
+
     # -- in the writer --------------------------------------------------------------------------------------------
 
     def _on_entry(self, thread: Thread, stored_bytes: int) -> None:
@@ -295,12 +303,6 @@ class Archive:
             if hold.given_up is not None:
                 thread.archive = hold.given_up
             hold.thread = thread
-
-    def _drop_blob(self, thread: Thread, blob_id: bytes) -> None:
-        hold = self.desk.holds.get(thread.number)
-        if hold is not None:  # else ``stateward archive gc`` finds the object
-            hold.dropped_blobs.add(blob_id)
-            self.schedule.add(thread.number)
 
     def _gone(self, thread: Thread) -> None:
         """Runs after a deletion on this disk: drops the hold and fails the waiting callers."""

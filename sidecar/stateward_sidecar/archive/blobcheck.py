@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from hashlib import sha256
-from itertools import pairwise
+from functools import partial
 
 from stateward.storage.v1.archive_pb2 import ThreadImage
 from stateward.storage.v1.head_pb2 import BlobRow
-from stateward.storage.v1.journal_pb2 import BlobRecord
 from stateward_sidecar.archive.counted import CountedFetcher
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.structure import Flaw
 from stateward_sidecar.bucket.errors import ObjectNotFound
-from stateward_sidecar.codec.blob import BlobCipher, check_header, index_bytes
-from stateward_sidecar.codec.seal import PREFIX_BYTES, Cipher
+from stateward_sidecar.codec.blob import BlobCipher, open_all
+from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.errors import Corrupt
 
 
@@ -45,21 +43,9 @@ def reread_blob(
     damaged. Raises ArchiveUnavailable."""
     key = place.blob(row.record.blob_id)
     try:
-        for _ in _open_all(fetcher, key, BlobCipher(cipher, uid, row.record.blob_id), row.record):
+        for _ in open_all(partial(fetcher.range, key), BlobCipher(cipher, uid, row.record.blob_id), row.record):
             yield None
     except ObjectNotFound:
         yield Flaw(f"the blob {key} is missing in the archive", sequence=row.sequence)
     except Corrupt as error:
         yield Flaw(f"{key}: {error.message}", sequence=row.sequence)
-
-
-def _open_all(fetcher: CountedFetcher, key: str, cipher: BlobCipher, record: BlobRecord) -> Iterator[None]:
-    check_header(fetcher.range(key, 0, PREFIX_BYTES))
-    length, digest = index_bytes(record.size_bytes), sha256()
-    index = fetcher.range(key, record.stored_bytes - length, length)
-    starts = cipher.open_index(index, record.size_bytes, record.sha256)
-    for number, (start, end) in enumerate(pairwise(starts)):
-        digest.update(cipher.open_segment(number, fetcher.range(key, start, end - start), record.size_bytes))
-        yield
-    if digest.digest() != record.sha256:
-        raise Corrupt("the bytes of the blob do not match the SHA-256 in its thread")

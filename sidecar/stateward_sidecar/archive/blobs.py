@@ -1,22 +1,29 @@
 """Uploads and fetches blobs: sealed files, byte for byte as on disk.
 
 A blob is uploaded before HEAD names the entry that completed it, and so before any archived version names the blob. It
-is fetched when it is read or restored. Its object name is random and used once.
+is fetched when it is read or restored, and is checked before it gets its name on this disk. Its object name is random
+and used once. Its object is deleted after a HEAD has landed that has the entry of its removal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+from stateward.storage.v1.journal_pb2 import BlobRecord
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.archive.desk import Desk, Hold, Name
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.pulse import Uploads
+from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.bucket.errors import ObjectNotFound
-from stateward_sidecar.errors import Corrupt
-from stateward_sidecar.store.outbox import Shipment
+from stateward_sidecar.codec.blob import BlobCipher, open_all
+from stateward_sidecar.errors import Corrupt, VersionPruned
+from stateward_sidecar.store.blobrows import find_blob
+from stateward_sidecar.store.outbox import Cleared, Moment, Shipment
 from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.telemetry import log
 
 PART_BYTES = 8 << 20
 
@@ -24,64 +31,158 @@ PART_BYTES = 8 << 20
 class BlobCarrier:
     """Uploads, fetches and deletes blobs. Runs on the archive's threads."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, attacher: Attacher) -> None:
         self._desk = desk
+        self._attacher = attacher
 
-    def add_uploads(self, hold: Hold, thread: Thread, shipments: Iterable[Shipment], uploads: Uploads) -> None:
-        """Adds the blobs that entries completed. Skips a blob whose file is gone: it was collected since."""
-        desk, identity = self._desk, thread.identity
+    # -- for a ship -----------------------------------------------------------------------------------------------
+
+    def add_uploads(
+        self, hold: Hold, moment: Moment, shipments: Iterable[Shipment], uploads: Uploads, *, is_repair: bool = False
+    ) -> None:
+        """Adds the blobs that entries completed and that the thread has at this moment, and notes which ones entries
+        removed. Raises Corrupt if a file that the archive lacks is lost: HEAD must not say that the blob is archived.
+        Raises Cleared if a blob was collected since the moment.
+
+        A repair goes on without such a blob, because the rest of the thread is worth more.
+        """
         headers = [header for shipment in shipments for header in shipment.headers]
-        for blob_id in desk.outbox.blob_ids(thread, headers):
-            path = desk.context.blob_files.path(identity.uid, blob_id)
-            if blob_id not in hold.blobs and path.exists():
-                uploads.add(path.stat().st_size, partial(self._upload, hold, blob_id, path))
+        written, gone = self._desk.outbox.blobs(moment, headers)
+        hold.dropped_blobs |= gone
+        for blob in written:
+            blob_id = bytes(blob.record.blob_id)
+            if blob_id in hold.blobs and not blob.is_again:
+                continue
+            if blob.is_again and self._is_there(hold.place, blob.record):
+                continue
+            path = self._desk.context.blob_files.path(moment.thread.identity.uid, blob_id)
+            if path.exists():
+                uploads.add(blob.record.stored_bytes, partial(self._upload, hold, blob_id, path))
+            elif not self._is_there(hold.place, blob.record):
+                self._check_lost(moment.thread, blob.record, is_repair=is_repair)
+
+    def _check_lost(self, thread: Thread, record: BlobRecord, *, is_repair: bool) -> None:
+        with self._desk.context.engine.read() as txn:
+            row = find_blob(txn, thread.identity, record.sha256)
+        if row is None or row.record.blob_id != record.blob_id:
+            raise Cleared
+        error = Corrupt(f"the file of blob {record.sha256.hex()} is lost; write the blob again", thread.name)
+        if not is_repair:
+            raise error
+        log.error("a blob is in no archive", uid=thread.identity.uid_text, error=error.message)
 
     def _upload(self, hold: Hold, blob_id: bytes, path: Path) -> None:
-        self._desk.wire.put_file(hold.place.blob(blob_id), path)
+        try:
+            self._desk.wire.put_file(hold.place.blob(blob_id), path)
+        except FileNotFoundError:  # it was collected meanwhile
+            raise Cleared from None
         hold.blobs.add(blob_id)
 
-    def fetch(self, name: Name, blob_id: bytes) -> None:
-        """Fetches a blob to this disk, unless it is here.
+    # -- for readers and writers ----------------------------------------------------------------------------------
 
-        Raises Corrupt if the archive does not have it, and DiskFull, ArchiveUnavailable, ThreadNotFound.
+    def fetch(self, name: Name, sha256: bytes) -> None:
+        """Fetches a blob to this disk, unless it is here or the thread no longer has it.
+
+        Raises Corrupt if the archive does not have it, and DiskFull, ArchiveUnavailable, ThreadNotFound, VersionPruned.
         """
         desk = self._desk
-        with desk.locks.of((*name, blob_id)):
-            with desk.context.engine.read() as txn:
-                thread = desk.store.threads.get(txn, *name)
-            identity, files = thread.identity, desk.context.blob_files
-            if files.is_here(identity.uid, blob_id):
+        with desk.locks.of((*name, sha256)):
+            thread, record = self._find(name, sha256)
+            if record is None:
                 return
-            place = desk.place(identity.namespace_keys, self._origin(thread))
-            new = files.create(identity.uid, blob_id)
+            uid, files = thread.identity.uid, desk.context.blob_files
+            if files.is_whole(uid, record.blob_id, record.stored_bytes):
+                return
             try:
-                for part in self._parts(place, blob_id, thread):
-                    new.write(part)
-                new.publish()
-            except BaseException:
-                new.discard()
-                raise
-
-    def delete(self, place: Place, blob_ids: Iterable[bytes]) -> None:
-        """Deletes the objects of blobs that nothing names any more."""
-        for blob_id in blob_ids:
-            self._desk.wire.delete(place.blob(blob_id))
-
-    def _parts(self, place: Place, blob_id: bytes, thread: Thread) -> Iterable[bytes]:
-        key, at = place.blob(blob_id), 0
-        while True:
-            try:
-                part = self._desk.wire.get_range(key, at, PART_BYTES)
+                self._copy(thread, record)
             except ObjectNotFound:
-                raise Corrupt(f"the blob {key} is missing in the archive", thread.name) from None
+                self._check_named(name, record)
+                return
+            _, now = self._find(name, sha256)
+            if now is None or now.blob_id != record.blob_id:  # collected meanwhile: no row leads to the file
+                files.remove(uid, record.blob_id)
+
+    def check(self, name: Name, sha256: bytes) -> None:
+        """Raises Corrupt if the archive lacks a blob that the thread has, and ArchiveUnavailable."""
+        thread, record = self._find(name, sha256)
+        if record is not None and not self._is_there(self._place(thread), record):
+            self._check_named(name, record)
+
+    def has(self, name: Name, record: BlobRecord) -> bool:
+        """Returns whether the archive has a blob, with its size. Raises ArchiveUnavailable."""
+        with self._desk.context.engine.read() as txn:
+            thread = self._desk.store.threads.get(txn, *name)
+        return self._is_there(self._place(thread), record)
+
+    def _find(self, name: Name, sha256: bytes) -> tuple[Thread, BlobRecord | None]:
+        with self._desk.context.engine.read() as txn:
+            thread = self._desk.store.threads.get(txn, *name)
+            row = find_blob(txn, thread.identity, sha256)
+        return thread, row.record if row is not None else None
+
+    def _is_there(self, place: Place, record: BlobRecord) -> bool:
+        try:  # the last byte and one more: the answer has one byte if the size is right
+            return len(self._desk.wire.get_range(place.blob(record.blob_id), record.stored_bytes - 1, 2)) == 1
+        except ObjectNotFound:
+            return False
+
+    def _check_named(self, name: Name, record: BlobRecord) -> None:
+        """Raises an error for a blob that is missing in the archive, unless its owner has removed it meanwhile."""
+        self._attacher.renew(name)
+        thread, now = self._find(name, record.sha256)
+        if now is None or now.blob_id != record.blob_id:
+            return
+        if thread.access == ACCESS_ORPHAN:
+            raise VersionPruned(
+                f"blob {record.sha256.hex()} was removed by the owner of thread {self._origin(thread)!r}",
+                thread=thread.name, sha256=record.sha256.hex(),
+            )  # fmt: skip
+        key = self._place(thread).blob(record.blob_id)
+        raise Corrupt(f"the blob {key} is missing in the archive", thread.name)
+
+    def _copy(self, thread: Thread, record: BlobRecord) -> None:
+        """Copies the object of a blob to this disk, and checks it. Raises ObjectNotFound, Corrupt, DiskFull."""
+        identity, key = thread.identity, self._place(thread).blob(record.blob_id)
+        new = self._desk.context.blob_files.create(identity.uid, record.blob_id)
+        try:
+            for part in self._parts(key):
+                new.write(part)
+            if new.size_bytes != record.stored_bytes:
+                raise Corrupt(
+                    f"the blob {key} has {new.size_bytes} bytes in the archive, not {record.stored_bytes}",
+                    thread.name,
+                )
+            try:
+                for _ in open_all(new.read, BlobCipher(identity.cipher, identity.uid, record.blob_id), record):
+                    pass
+            except Corrupt as error:
+                raise Corrupt(f"{key}: {error.message}", thread.name) from None
+            new.publish()
+        except BaseException:
+            new.discard()
+            raise
+
+    def _parts(self, key: str) -> Iterator[bytes]:
+        at = 0
+        while True:
+            part = self._desk.wire.get_range(key, at, PART_BYTES)
             if part:
                 yield part
             at += len(part)
             if len(part) < PART_BYTES:
                 return
 
+    def _place(self, thread: Thread) -> Place:
+        return self._desk.place(thread.identity.namespace_keys, self._origin(thread))
+
     @staticmethod
     def _origin(thread: Thread) -> str:
         """Returns the name whose place has the thread's blobs. For an orphan, that is the thread it comes from."""
         row = thread.archive
         return row.orphan_of if row is not None and row.orphan_of else thread.name
+
+
+def delete_blobs(desk: Desk, place: Place, blob_ids: Iterable[bytes]) -> None:
+    """Deletes the objects of blobs that nothing names any more."""
+    for blob_id in blob_ids:
+        desk.wire.delete(place.blob(blob_id))

@@ -14,7 +14,7 @@ from functools import partial
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.archive.blobs import BlobCarrier
+from stateward_sidecar.archive.blobs import delete_blobs
 from stateward_sidecar.archive.desk import Desk, Name, row_of
 from stateward_sidecar.archive.fetch import Fetcher, Seen
 from stateward_sidecar.archive.finish import Finisher
@@ -199,7 +199,7 @@ class Remover:
         self, namespace: NamespaceKeys, place: Place, head: ArchiveHead, blob_ids: Sequence[bytes], grave: Seen
     ) -> None:
         try:
-            BlobCarrier(self._desk).delete(place, blob_ids)
+            delete_blobs(self._desk, place, blob_ids)
             refs = list(head.objects)
             if head.HasField("index"):
                 refs += [*self._fetcher.indexed(place, head.index), head.index]

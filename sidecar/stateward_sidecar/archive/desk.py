@@ -62,7 +62,7 @@ class Hold:
     # entries need.
     needed: tuple[Ranges, set[int]] = field(default_factory=lambda: (Ranges(), set()))
     blobs: set[bytes] = field(default_factory=set)  # uploaded by this process
-    # Blobs that no row names any more. Their objects are deleted after the next HEAD of ours has landed.
+    # Blobs of which the next HEAD has the entry of their removal. Their objects are deleted after it has landed.
     dropped_blobs: set[bytes] = field(default_factory=set)
     # Sealed bytes since the last ship, and when the oldest of these entries was committed (monotonic clock).
     dirty_bytes: int = 0

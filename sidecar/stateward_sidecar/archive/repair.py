@@ -270,6 +270,7 @@ class _Rewriter(Shipper):
     """Ships a thread whose HEAD names no objects, so everything goes into new objects."""
 
     _renews = False  # the HEAD in the bucket is damaged or missing
+    is_repair = True
 
     def rewrite(self, hold: Hold) -> None:
         """Writes objects and HEAD. Raises ArchiveUnavailable if HEAD has changed since it was read."""

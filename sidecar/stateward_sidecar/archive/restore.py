@@ -50,7 +50,7 @@ class Restorer:
         self._fetcher = CountedFetcher(desk.wire)
         self._attacher = Attacher(desk, self._fetcher, Settler(desk, self._fetcher))
         self._history = History(desk, self._fetcher)
-        self._blobs = BlobCarrier(desk)
+        self._blobs = BlobCarrier(desk, self._attacher)
         self._other_bytes = 0
 
     def restore(self, request: RestoreArchiveRequest) -> Iterator[RestoreArchiveResponse]:
@@ -137,7 +137,7 @@ class Restorer:
             records = [row.record for row in list_blobs(txn, thread.identity)]
         missing = [record for record in records if not files.is_here(thread.identity.uid, record.blob_id)]
         for record in missing:
-            self._blobs.fetch(name, record.blob_id)
+            self._blobs.fetch(name, record.sha256)
         return sum(record.stored_bytes for record in missing)
 
     def _foresee(self, found: Found, name: Name) -> _Outcome:

@@ -31,7 +31,7 @@ from stateward.storage.v1.archive_pb2 import (
 )
 from stateward.v1.checkpoint_pb2 import STATUS_CANCELLED, STATUS_COMPLETED, STATUS_FAILED, STATUS_WAITING
 from stateward.v1.thread_pb2 import ACCESS_REMOTE
-from stateward_sidecar.archive.blobs import BlobCarrier
+from stateward_sidecar.archive.blobs import BlobCarrier, delete_blobs
 from stateward_sidecar.archive.desk import Desk, Hold, row_of
 from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.fold import GARBAGE_MAX, MERGED_BYTES_MAX, discard, fold
@@ -68,13 +68,14 @@ class Shipper:
     """Ships threads. Several threads are shipped at once, on the archive's workers."""
 
     _renews = True  # while objects are uploaded, the last HEAD is written again
+    is_repair = False  # True = a thread that lost something is shipped all the same
 
     def __init__(self, desk: Desk, fetcher: Fetcher, settler: Settler, attacher: Attacher) -> None:
         self._desk = desk
         self._fetcher = fetcher
         self._settler = settler
         self._attacher = attacher
-        self._blobs = BlobCarrier(desk)
+        self._blobs = BlobCarrier(desk, attacher)
         self._pulse = Pulse(desk, fetcher, settler, self._put)
         self._warm: OrderedDict[int, Hold] = OrderedDict()
         self._warm_lock = threading.Lock()
@@ -111,7 +112,7 @@ class Shipper:
             if moment is None or moment.tip_sequence == 0:
                 return
             rests = moment.image.head.status in RESTING
-            is_new = moment.tip_sequence > hold.head.tip_sequence or bool(hold.dropped_blobs)
+            is_new = moment.tip_sequence > hold.head.tip_sequence
             if not is_new and not (detach and not hold.head.detached):
                 return
             packed = hold.packed
@@ -141,7 +142,6 @@ class Shipper:
 
     def _ship(self, hold: Hold, moment: Moment, *, detach: bool) -> None:
         desk = self._desk
-        dropped = hold.dropped_blobs - {bytes(row.record.blob_id) for row in moment.image.blobs}
         head, uploads = follow(hold.head, desk.boot_id, desk.options.owner_id, desk.now_us()), Uploads()
         self._take_packed(hold, head)
         tail, shipped_bytes = self._entries(hold, head, moment, uploads)
@@ -174,10 +174,10 @@ class Shipper:
         self._keep_warm(hold)
         desk.wire.traffic.entry_bytes += shipped_bytes
         self._archived(hold, head, moment.tip_sequence)
-        if dropped:
-            # HEAD landed, so no other sidecar took the thread and names these blobs again.
-            hold.dropped_blobs -= dropped
-            desk.wire.later(partial(self._blobs.delete, hold.place, dropped))
+        if dropped := hold.dropped_blobs:
+            # HEAD landed with the entries of their removal, so no other sidecar names these blobs again.
+            hold.dropped_blobs = set()
+            desk.wire.later(partial(delete_blobs, desk, hold.place, dropped))
         if gives_up:
             try:
                 self._settler.write_row(hold.thread, row_of(head, ACCESS_REMOTE))
@@ -258,7 +258,7 @@ class Shipper:
             known = [row for row in known if row.sequence > head.packed_sequence]
             shipments = list(desk.outbox.entries(moment.thread, hold.head.tip_sequence, moment.tip_sequence))
         new_bytes = sum(shipment.size_bytes for shipment in shipments)
-        self._blobs.add_uploads(hold, moment.thread, shipments, uploads)
+        self._blobs.add_uploads(hold, moment, shipments, uploads, is_repair=self.is_repair)
         rows = [*(known or ()), *(row for shipment in shipments for row in shipment.rows)]
         has_parts = any(row.WhichOneof("place") != "sequence" for row in rows)
         if sum(len(row.record) for row in rows) <= TAIL_BYTES_MAX and not has_parts:

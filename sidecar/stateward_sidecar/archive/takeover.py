@@ -129,6 +129,11 @@ class Attacher:
             hold = self._desk.holds.get(thread.number) if thread is not None else None
             return hold is not None and (hold.is_rolled_back or self._look_again(hold))
 
+    def renew(self, name: Name) -> None:
+        """Asks HEAD now, whoever owns the thread. Raises ArchiveUnavailable, ThreadNotFound, Corrupt."""
+        if not self.confirm(name):
+            self.know(name)
+
     def resume(self, thread: Thread, *, waits: bool = True) -> bool:
         """Checks a thread of ours at its first touch since the start: another sidecar may have taken it meanwhile.
 

@@ -13,10 +13,12 @@ thread's own sealed row.
 from __future__ import annotations
 
 import struct
-from itertools import accumulate
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from itertools import accumulate, pairwise
 from typing import cast
 
-from stateward.storage.v1.journal_pb2 import Compression
+from stateward.storage.v1.journal_pb2 import BlobRecord, Compression
 from stateward_sidecar.codec.compress import compress, decompress
 from stateward_sidecar.codec.seal import (
     NONCE_BYTES,
@@ -92,6 +94,21 @@ class BlobCipher:
 def check_header(header: Bytes) -> None:
     """Raises Corrupt unless a file begins like a blob in a format that this version reads."""
     check_prefix(header, MAGIC, PREFIX_BYTES)
+
+
+def open_all(read: Callable[[int, int], bytes], cipher: BlobCipher, record: BlobRecord) -> Iterator[None]:
+    """Opens a sealed blob segment by segment, and yields after each one. Raises Corrupt.
+
+    ``read``: returns the bytes from an offset on, of the given number.
+    """
+    check_header(read(0, PREFIX_BYTES))
+    length, digest = index_bytes(record.size_bytes), sha256()
+    starts = cipher.open_index(read(record.stored_bytes - length, length), record.size_bytes, record.sha256)
+    for number, (start, end) in enumerate(pairwise(starts)):
+        digest.update(cipher.open_segment(number, read(start, end - start), record.size_bytes))
+        yield
+    if digest.digest() != record.sha256:
+        raise Corrupt("the bytes of the blob do not match the SHA-256 in its thread")
 
 
 def count_segments(size_bytes: int) -> int:

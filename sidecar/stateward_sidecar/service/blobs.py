@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import grpc.aio
 import lmdb
 
+from stateward.storage.v1.head_pb2 import BlobRow
+from stateward.storage.v1.journal_pb2 import BlobRecord
 from stateward.v1.blob_service_pb2 import (
     BlobBegin,
     ReadBlobRequest,
@@ -19,10 +21,12 @@ from stateward.v1.blob_service_pb2 import (
     WriteBlobRequest,
     WriteBlobResponse,
 )
+from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED
 from stateward_sidecar.codec.blob import SEGMENT_BYTES
-from stateward_sidecar.errors import DeadlineExceeded, InvalidField, OutcomeUnknown, QueueFull
+from stateward_sidecar.errors import ArchiveUnavailable, DeadlineExceeded, InvalidField, OutcomeUnknown, QueueFull
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.service.holding import CHECK_WAIT_S
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobwrite import BlobWrite
 from stateward_sidecar.store.thread import Thread
@@ -54,7 +58,8 @@ class BlobService:
         try:
             begin = await self._begin(requests)
             thread = await self._thread(begin, context)
-            return await self._known(begin, thread, context) or await self._write(begin, thread, requests)
+            answer, lost = await self._known(begin, begin.sha256, thread, context)
+            return answer or await self._write(begin, thread, requests, lost, context)
         finally:
             self._writes -= 1
 
@@ -102,21 +107,52 @@ class BlobService:
         return thread
 
     async def _known(
-        self, begin: BlobBegin, thread: Thread, context: grpc.aio.ServicerContext
-    ) -> WriteBlobResponse | None:
-        """Returns the answer if the thread has the announced blob already, else None."""
-        found = await self._calls.read(self._store.blobs.find_written, thread, begin)
-        renew = self._store.blobs.renew(thread, begin.sha256)
-        if found is None or not await self._calls.write(renew, context, size_bytes=ENTRY_BYTES):
-            return None
-        return found
+        self, begin: BlobBegin, sha256: bytes, thread: Thread, context: grpc.aio.ServicerContext
+    ) -> tuple[WriteBlobResponse | None, BlobRecord | None]:
+        """Returns the answer if the thread has the bytes already, else None. If the thread has the blob and its bytes
+        are lost, the blob is returned as well: the new one takes its place."""
+        blobs = self._store.blobs
+        row = await self._calls.read(blobs.find_written, thread, begin, sha256) if sha256 else None
+        if row is None:
+            return None, None
+        is_here, is_there = await self._look(thread, row)
+        if not is_here and not is_there:
+            return None, row.record
+        renew = blobs.renew(thread, row, ships=is_there is False)
+        answer = await self._calls.write(renew, context, size_bytes=ENTRY_BYTES)
+        if answer is not None and not is_there:
+            answer.durability = DURABILITY_COMMITTED
+        return answer, None
+
+    async def _look(self, thread: Thread, row: BlobRow) -> tuple[bool, bool | None]:
+        """Returns whether this disk has the bytes of a blob, and whether the archive has them. None = the archive need
+        not have them yet, or does not answer."""
+        blobs, name = self._store.blobs, (thread.identity.namespace, thread.name)
+        is_here = await self._work(blobs.is_here, thread, row)
+        archive = self._calls.holding.archive
+        if archive is None or not blobs.is_archived(thread, row):
+            return is_here, None
+        sha256 = bytes(row.record.sha256)
+        try:
+            async with asyncio.timeout(CHECK_WAIT_S if is_here else None):
+                return is_here, await self._calls.holding.block((*name, sha256), archive.has_blob, *name, row.record)
+        except (ArchiveUnavailable, TimeoutError):
+            return is_here, None
 
     async def _write(
-        self, begin: BlobBegin, thread: Thread, requests: AsyncIterator[WriteBlobRequest]
-    ) -> WriteBlobResponse:
+        self, begin: BlobBegin, thread: Thread, requests: AsyncIterator[WriteBlobRequest], lost: BlobRecord | None,
+        context: grpc.aio.ServicerContext,
+    ) -> WriteBlobResponse:  # fmt: skip
         write = self._store.blobs.begin_write(thread, begin)
         try:
             await self._work(write.finish, await self._take(write, requests))
+            assert write.record is not None
+            if lost is None:  # the bytes were not announced, or came meanwhile
+                known, lost = await self._known(begin, write.record.sha256, thread, context)
+                if known is not None:
+                    await self._work(write.discard)
+                    return known
+            write.lost = lost
         except BaseException:
             await asyncio.shield(self._work(write.discard))
             raise

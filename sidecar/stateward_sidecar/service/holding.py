@@ -262,12 +262,12 @@ class Holding:
 
     async def _complete(self, error: HistoryElsewhere) -> None:
         archive, name = self.need(), (error.metadata["namespace"], error.metadata["thread"])
-        if "blob_id" not in error.metadata:
+        if "blobs" not in error.metadata:
             complete = partial(archive.complete, for_retry=bool(error.metadata["for_retry"]))
             await self.block(name, complete, *name)
             return
-        for blob_id in map(bytes.fromhex, error.metadata["blob_id"].split(",")):
-            await self.block((*name, blob_id), archive.fetch_blob, *name, blob_id)
+        for sha256 in map(bytes.fromhex, error.metadata["blobs"].split(",")):
+            await self.block((*name, sha256), archive.fetch_blob, *name, sha256)
 
     # -- durability -----------------------------------------------------------------------------------------------
 

@@ -74,6 +74,13 @@ class BlobFiles:
         """Whether the file is on this disk."""
         return self.path(uid, blob_id).exists()
 
+    def is_whole(self, uid: bytes, blob_id: bytes, size_bytes: int) -> bool:
+        """Whether the file is on this disk, with its size."""
+        try:
+            return self.path(uid, blob_id).stat().st_size == size_bytes
+        except OSError:
+            return False
+
     def create(self, uid: bytes, blob_id: bytes) -> NewBlobFile:
         """Begins a new file. Raises DiskFull."""
         with self._lock:
@@ -186,6 +193,11 @@ class NewBlobFile:
         """Adds bytes. Raises DiskFull."""
         self._files.write(self._file, data)
         self.size_bytes += len(data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Returns bytes that were written."""
+        with self._unfinished.open("rb", buffering=0) as file:
+            return os.pread(file.fileno(), length, offset)
 
     def publish(self) -> None:
         """Makes the file, its name and its directories durable. Raises DiskFull, or FileNotFoundError if the thread was

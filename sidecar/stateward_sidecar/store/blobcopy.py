@@ -23,7 +23,7 @@ def require_blobs(context: Context, source: Thread, digests: set[bytes] | None =
     identity = source.identity
     with context.engine.read() as txn:
         wanted = [row.record for row in list_blobs(txn, identity) if digests is None or row.record.sha256 in digests]
-    missing = [each.blob_id for each in wanted if not context.blob_files.is_here(identity.uid, each.blob_id)]
+    missing = [each.sha256 for each in wanted if not context.blob_files.is_here(identity.uid, each.blob_id)]
     if missing:
         raise elsewhere(source, *missing)
 

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from io import FileIO
 
 from stateward.storage.v1.journal_pb2 import BlobRecord
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.codec.blob import BlobCipher, check_header, count_segments, index_bytes
 from stateward_sidecar.codec.seal import PREFIX_BYTES
-from stateward_sidecar.errors import Corrupt, HistoryElsewhere
+from stateward_sidecar.errors import Corrupt, HistoryElsewhere, StatewardError
+from stateward_sidecar.store.blobrows import find_blob, removed
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
@@ -36,12 +38,21 @@ class BlobReader:
         try:
             return FileIO(self._context.blob_files.path(identity.uid, blob_id))
         except FileNotFoundError:
-            pass
+            raise self._missing() from None
+
+    def _missing(self) -> StatewardError:
+        """Returns the error for a file that is not on this disk."""
+        identity, digest = self._thread.identity, self.record.sha256
         if self._thread.is_deleted:
-            raise not_found(identity.namespace, identity.name)
-        if self._context.archive is not None:
-            raise elsewhere(self._thread, blob_id)
-        raise Corrupt(f"the file of blob {self.record.sha256.hex()} is missing")
+            return not_found(identity.namespace, identity.name)
+        with self._context.engine.read() as txn:
+            row = find_blob(txn, identity, digest)
+        if row is None:
+            return removed(identity, digest)
+        is_other = row.record.blob_id != self.record.blob_id  # its bytes were lost, and were written again meanwhile
+        if is_other or (self._context.archive is not None and row.sequence <= archived_until(self._thread)):
+            return elsewhere(self._thread, digest)
+        return Corrupt(f"the file of blob {digest.hex()} is missing")
 
     def _read_index(self, fd: int) -> list[int]:
         record = self.record
@@ -68,9 +79,15 @@ class BlobReader:
         return map(self.segment, range(count_segments(self.record.size_bytes)))
 
 
-def elsewhere(thread: Thread, *blob_ids: bytes) -> HistoryElsewhere:
-    """Returns the error for blobs whose files only the archive has. Its ``blob_id`` holds all ids, with commas."""
+def archived_until(thread: Thread) -> int:
+    """Returns the last entry of a line that the archive has. An orphan has the common history there."""
+    row = thread.archive
+    return row.common_sequence if row is not None and row.access == ACCESS_ORPHAN else thread.archived_sequence
+
+
+def elsewhere(thread: Thread, *digests: bytes) -> HistoryElsewhere:
+    """Returns the error for blobs whose files only the archive has. Its ``blobs`` holds every SHA-256, with commas."""
     return HistoryElsewhere(
         f"a blob of thread {thread.name!r} is in the archive only", namespace=thread.identity.namespace,
-        thread=thread.name, blob_id=",".join(each.hex() for each in blob_ids),
+        thread=thread.name, blobs=",".join(each.hex() for each in digests),
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """The rows of a thread's blobs, and the blobs that states and edits name.
 
-Row ``Q`` stands for a complete blob. It is put in the transaction of the blob's entry, after the file is durable, and
-is removed when nothing names the blob any more. Its key is a keyed hash of the content's SHA-256.
+Row ``Q`` stands for a complete blob. It is put in the transaction of the blob's entry, after the file is durable. It is
+removed when nothing names the blob any more, with an entry that says so. Its key is a keyed hash of the content's
+SHA-256.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import lmdb
 from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.head_pb2 import BlobRow
-from stateward.storage.v1.journal_pb2 import BlobRecord, EntryHeader
+from stateward.storage.v1.journal_pb2 import BlobRecord
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.state_pb2 import BlobRef, Value
 from stateward_sidecar.codec.edits import Named
@@ -34,7 +35,7 @@ def find_blob(txn: lmdb.Transaction, identity: Identity, sha256: bytes) -> BlobR
     record = txn.get(key)
     if record is None:
         return None
-    row = _open(identity, key, record)
+    row = open_blob(identity, key, record)
     if row.record.sha256 != sha256:
         raise Corrupt("the row of a blob holds another blob", identity.name)
     return row
@@ -44,17 +45,22 @@ def get_blob(txn: lmdb.Transaction, identity: Identity, sha256: bytes) -> BlobRo
     """Returns the row of a blob. Raises VersionNotFound if the thread has no such blob, or Corrupt."""
     row = find_blob(txn, identity, sha256)
     if row is None:
-        raise VersionNotFound(
-            f"thread {identity.name!r} has no blob {sha256.hex()}: it was not written, or it was removed because no "
-            "retained version names it", thread=identity.name, sha256=sha256.hex(),
-        )  # fmt: skip
+        raise removed(identity, sha256)
     return row
+
+
+def removed(identity: Identity, sha256: bytes) -> VersionNotFound:
+    """Returns the error for a blob that the thread does not have."""
+    return VersionNotFound(
+        f"thread {identity.name!r} has no blob {sha256.hex()}: it was not written, or it was removed because no "
+        "retained version names it", thread=identity.name, sha256=sha256.hex(),
+    )  # fmt: skip
 
 
 def list_blobs(txn: lmdb.Transaction, identity: Identity) -> Iterator[BlobRow]:
     """Yields the rows of all blobs of a thread. Raises Corrupt."""
     for key, record in rows(txn, identity.keys.all_of(b"Q")):
-        row = _open(identity, key, record)
+        row = open_blob(identity, key, record)
         if blob_key(identity, row.record.sha256) != key:
             raise Corrupt("the row of a blob holds another blob", identity.name)
         yield row
@@ -65,13 +71,6 @@ def put_blob(txn: lmdb.Transaction, identity: Identity, row: BlobRow) -> None:
     key = blob_key(identity, row.record.sha256)
     txn.put(key, identity.seal_row(key, row.SerializeToString(deterministic=True)))
     txn.put(layout.blobs_key(identity.number), layout.PRESENT)
-
-
-def index_blob(txn: lmdb.Transaction, identity: Identity, header: EntryHeader, record: BlobRecord) -> None:
-    """Puts the row for a journal entry, unless the blob has a row already."""
-    if txn.get(blob_key(identity, record.sha256)) is None:
-        row = BlobRow(record=record, sequence=header.sequence, write_time_us=header.create_time_us)
-        put_blob(txn, identity, row)
 
 
 def delete_blob(txn: lmdb.Transaction, identity: Identity, sha256: bytes) -> None:
@@ -134,7 +133,8 @@ def _add_values(found: set[bytes], values: Iterable[Value]) -> None:
             found.add(value.blob.sha256)
 
 
-def _open(identity: Identity, key: bytes, record: bytes | memoryview) -> BlobRow:
+def open_blob(identity: Identity, key: bytes, record: bytes | memoryview) -> BlobRow:
+    """Opens the row of a blob. Raises Corrupt."""
     try:
         return BlobRow.FromString(identity.open_row(key, record))
     except Corrupt as error:

@@ -1,19 +1,18 @@
-"""The verbs of blobs, and the access to sealed files for the archive.
+"""The verbs of blobs.
 
 A blob is a row of its thread (store/blobrows.py) and a sealed file (storage/blobfiles.py, codec/blob.py). If the file
-is in the archive only, HistoryElsewhere names the file to fetch.
+is in the archive only, HistoryElsewhere names the blob to fetch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import lmdb
 
 from stateward.storage.v1.head_pb2 import BlobRow
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_OPTIONS, EntryMetadata
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB, ENTRY_KIND_OPTIONS, EntryMetadata
 from stateward.v1.blob_service_pb2 import (
     BlobBegin,
     ReadBlobRequest,
@@ -23,24 +22,30 @@ from stateward.v1.blob_service_pb2 import (
     WriteBlobResponse,
 )
 from stateward_sidecar.codec.blob import SEGMENT_BYTES
+from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import InvalidField
-from stateward_sidecar.storage.blobfiles import guarded
 from stateward_sidecar.storage.queue import Batch
-from stateward_sidecar.store.blobread import BlobReader, elsewhere
-from stateward_sidecar.store.blobrows import find_blob, get_blob, list_blobs, put_blob, view_blob
-from stateward_sidecar.store.blobwrite import BlobWrite, answer_write, is_complete
+from stateward_sidecar.store import blobsweep
+from stateward_sidecar.store.blobread import BlobReader, archived_until
+from stateward_sidecar.store.blobrows import find_blob, get_blob, put_blob, view_blob
+from stateward_sidecar.store.blobwrite import BlobWrite, answer_write, is_here
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.expecting import check_uid, find_draft
-from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.opening import describe_creation, opened, settle_options
-from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.store.thread import Draft, Thread
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import reached
 
-# A blob that is written again counts as written now. Its row is renewed only if it is older than this.
+# A blob that is written again counts as written now. An entry says so if the last one is older than this, or than an
+# hour of the day for which unnamed blobs are kept.
 RENEWAL_S = 3600
+
+
+def renewal_us() -> int:
+    """Returns after how many microseconds a blob that is written again gets an entry."""
+    return int(min(RENEWAL_S, blobsweep.KEPT_S / 24) * 1_000_000)
 
 
 class Blobs:
@@ -78,41 +83,63 @@ class Blobs:
 
         return run
 
-    def find_written(self, thread: Thread, begin: BlobBegin) -> WriteBlobResponse | None:
-        """Returns the answer if the thread has the announced blob already; else None. Raises InvalidField."""
-        if not begin.sha256:
-            return None
+    def find_written(self, thread: Thread, begin: BlobBegin, sha256: bytes) -> BlobRow | None:
+        """Returns the row of a blob; None if the thread does not have it. Raises InvalidField, Corrupt."""
         with self._context.engine.read() as txn:
-            row = find_blob(txn, thread.identity, begin.sha256)
-        if row is None or not is_complete(self._context, thread.identity, row):
-            return None
-        if begin.HasField("size_bytes") and begin.size_bytes != row.record.size_bytes:
+            row = find_blob(txn, thread.identity, sha256)
+        if row is not None and begin.HasField("size_bytes") and begin.size_bytes != row.record.size_bytes:
             raise InvalidField("begin.size_bytes", f"the blob with this SHA-256 has {row.record.size_bytes} bytes")
-        return answer_write(thread, row)
+        return row
 
-    def renew(self, thread: Thread, sha256: bytes) -> Callable[[lmdb.Transaction, Batch], bool]:
-        """Returns the write that counts a blob as written now. It returns False if the blob was removed meanwhile."""
-        identity = thread.identity
+    def is_here(self, thread: Thread, row: BlobRow) -> bool:
+        """Returns whether the file of a blob is on this disk, with its size."""
+        return is_here(self._context, thread.identity, row.record)
 
-        def run(txn: lmdb.Transaction, batch: Batch) -> bool:
+    def is_archived(self, thread: Thread, row: BlobRow) -> bool:
+        """Returns whether the archive should have a blob."""
+        return self._context.archive is not None and row.sequence <= archived_until(thread)
+
+    def renew(
+        self, thread: Thread, row: BlobRow, *, ships: bool
+    ) -> Callable[[lmdb.Transaction, Batch], WriteBlobResponse | None]:
+        """Returns the write that counts a blob as written now. It returns None if the blob was removed meanwhile.
+
+        ``ships``: the archive lost the blob, and this disk sends it again.
+        """
+        identity, content = thread.identity, draft_content(EntryMetadata(blob=row.record))
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> WriteBlobResponse | None:
             draft = self._threads.draft(txn, batch, identity.namespace, identity.name)
             if draft is None or draft.identity.uid != identity.uid:
                 raise not_found(identity.namespace, identity.name)
             draft.check_writable()
-            row = find_blob(txn, identity, sha256)
-            if row is None:
-                return False
-            now = self._context.clock.now_us()
-            if now - row.write_time_us > RENEWAL_S * 1_000_000:
-                row.write_time_us = now
-                put_blob(txn, identity, row)
-            return True
+            now = find_blob(txn, identity, row.record.sha256)
+            if now is None or now.record.blob_id != row.record.blob_id:
+                return None
+            return self._write_again(txn, batch, draft, now, content, ships=ships)
 
         return run
 
+    def _write_again(
+        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, row: BlobRow, content: Content, *, ships: bool = False
+    ) -> WriteBlobResponse:
+        """Counts a blob that the thread has as written now. Runs in the writer.
+
+        An entry says it, so that every machine knows: another one would collect the blob a day after the first write.
+        """
+        context, sequence = self._context, row.sequence
+        if ships or context.clock.now_us() - row.write_time_us > renewal_us():
+            entry = append(context, txn, draft, ENTRY_KIND_BLOB, content)
+            row.write_time_us = max(row.write_time_us, entry.header.create_time_us)
+            put_blob(txn, draft.identity, row)
+            commit_entry(context, txn, batch, draft, entry, {})
+            self._threads.keep_draft(batch, draft)
+            sequence = entry.header.sequence if ships else sequence
+        return answer_write(draft.thread, row, sequence, existed=True)
+
     def begin_write(self, thread: Thread, begin: BlobBegin) -> BlobWrite:
         """Begins to write a blob. Makes no file yet, and does not block. Raises DiskFull or StateTooLarge."""
-        return BlobWrite(self._context, thread, begin)
+        return BlobWrite(self._context, thread, begin, self._write_again)
 
     def stat(self, request: StatBlobRequest) -> StatBlobResponse:
         """Describes a blob. Raises ThreadNotFound or VersionNotFound."""
@@ -156,47 +183,3 @@ def _read_range(reader: BlobReader, start: int, stop: int) -> ReadBlobResponse:
     """Reads bytes of one segment."""
     index, skipped = divmod(start, SEGMENT_BYTES)
     return ReadBlobResponse(offset=start, data=reader.segment(index)[skipped : skipped + stop - start])
-
-
-class SealedBlobs:
-    """The access of the archive: sealed files as they are, and the rows that name them."""
-
-    def __init__(self, context: Context) -> None:
-        self._files = context.blob_files
-
-    @staticmethod
-    def rows(txn: lmdb.Transaction, identity: Identity) -> list[BlobRow]:
-        """Returns the rows of all blobs of a thread."""
-        return list(list_blobs(txn, identity))
-
-    def open_sealed(self, thread: Thread, blob_id: bytes) -> Path:
-        """Returns the path of a sealed file. Raises HistoryElsewhere if the file is not on this disk."""
-        path = self._files.path(thread.identity.uid, blob_id)
-        if not path.exists():
-            raise elsewhere(thread, blob_id)
-        return path
-
-    def install_sealed(self, uid: bytes, blob_id: bytes, source: bytes | Path) -> None:
-        """Installs a fetched sealed file, durably. Damage in the file is found when it is read. Raises DiskFull."""
-        if self.is_here(uid, blob_id):
-            return
-        file = self._files.create(uid, blob_id)
-        try:
-            if isinstance(source, bytes):
-                file.write(source)
-            else:
-                guarded(lambda: _copy(source, file.write))
-            file.publish()
-        except BaseException:
-            file.discard()
-            raise
-
-    def is_here(self, uid: bytes, blob_id: bytes) -> bool:
-        """Returns whether the sealed file is on this disk."""
-        return self._files.is_here(uid, blob_id)
-
-
-def _copy(source: Path, write: Callable[[bytes], None]) -> None:
-    with source.open("rb") as file:
-        while data := file.read(SEGMENT_BYTES):
-            write(data)

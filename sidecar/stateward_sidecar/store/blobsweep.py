@@ -14,18 +14,24 @@ from pathlib import Path
 import lmdb
 
 from stateward.storage.v1.head_pb2 import BlobRow
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_CHECKPOINT
+from stateward.storage.v1.journal_pb2 import (
+    ENTRY_KIND_BLOB_REMOVED,
+    ENTRY_KIND_CHECKPOINT,
+    BlobRecord,
+    EntryMetadata,
+)
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
+from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.snapshot import from_snapshot
-from stateward_sidecar.errors import Corrupt, StatewardError
+from stateward_sidecar.errors import Corrupt, NotOwner, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.blobrows import blobs_in_edits, blobs_in_state, delete_blob, find_blob, list_blobs
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.journal import SECOND_US
-from stateward_sidecar.store.thread import Draft, Thread, rows, write_head
+from stateward_sidecar.store.journal import SECOND_US, append, commit_entry
+from stateward_sidecar.store.thread import Draft, Thread, rows
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.telemetry import log_damage
 
@@ -125,18 +131,31 @@ class BlobSweeper:
                 record = records.get_entry(txn, identity.keys, sequence)
                 if record is None or row.record.sha256 in self._brought(txn, draft, sequence, record, held):
                     return False
-            delete_blob(txn, identity, row.record.sha256)
-            head = draft.next_head()
-            head.stored_bytes -= row.record.stored_bytes
-            write_head(txn, identity, head)
-            draft.head = head
+            try:
+                draft.check_writable()
+            except NotOwner:  # it was given up meanwhile
+                return False
+            remove_blob(context, txn, batch, draft, row)
             self._threads.keep_draft(batch, draft)
-            batch.after_commit.append(lambda: context.blob_files.remove(identity.uid, row.record.blob_id))
-            if (hooks := context.archive) is not None:
-                batch.after_commit.append(lambda: hooks.drop_blob(thread, row.record.blob_id))
             return True
 
         return run
+
+
+def remove_blob(context: Context, txn: lmdb.Transaction, batch: Batch, draft: Draft, row: BlobRow) -> None:
+    """Removes the row of a blob with an entry that says so, and the file after the commit. The caller keeps the draft.
+
+    Every other machine learns from the entry that its HEAD is older, and from the image that its row must go. The ship
+    of the entry deletes the object.
+    """
+    record, identity = row.record, draft.identity
+    content = draft_content(EntryMetadata(blob=BlobRecord(blob_id=record.blob_id, sha256=record.sha256)))
+    # Nobody worked on the thread, so the time of its last change stays.
+    entry = append(context, txn, draft, ENTRY_KIND_BLOB_REMOVED, content, time_us=draft.head.update_time_us)
+    delete_blob(txn, identity, record.sha256)
+    entry.head.stored_bytes -= record.stored_bytes
+    commit_entry(context, txn, batch, draft, entry, {})
+    batch.after_commit.append(lambda: context.blob_files.remove(identity.uid, record.blob_id))
 
 
 def clear_leftovers(context: Context, threads: Threads, found: dict[bytes, list[int]]) -> None:

@@ -39,7 +39,8 @@ def verify_blobs(context: Context, thread: Thread) -> Iterator[tuple[StatewardEr
         try:
             yield from ((None, count) for count in _read_all(context, thread, row))
         except HistoryElsewhere:
-            continue  # the archive verifies its own files
+            if (lost := _find_loss(context, thread, row)) is not None:
+                yield lost, 1
         except StatewardError as error:
             if _is_still_there(context, thread, row):
                 yield error, 1
@@ -82,6 +83,21 @@ def _read_all(context: Context, thread: Thread, row: BlobRow) -> Iterator[int]:
     if digest.digest() != row.record.sha256:
         raise Corrupt(f"the content of blob {row.record.sha256.hex()} has another SHA-256", thread.name)
     yield count % SEGMENTS_A_STEP
+
+
+def _find_loss(context: Context, thread: Thread, row: BlobRow) -> StatewardError | None:
+    """Returns the damage if neither this disk nor the archive has the bytes of a blob. Whether its bytes in the archive
+    can be opened is seen when the archive is verified."""
+    hooks = context.archive
+    if hooks is None or hooks.is_away():
+        return None
+    try:
+        hooks.check_blob((thread.identity.namespace, thread.name), row.record.sha256)
+    except Corrupt as error:
+        return error
+    except StatewardError:  # the archive does not answer, or the thread is gone or given up meanwhile
+        return None
+    return None
 
 
 def _is_still_there(context: Context, thread: Thread, row: BlobRow) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 
@@ -21,19 +22,24 @@ from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB, BlobRecord, EntryM
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobResponse
 from stateward_sidecar.codec.blob import BLOB_ID_BYTES, SEGMENT_BYTES, BlobCipher, sealed_bytes_max
 from stateward_sidecar.codec.edits import MAX_PREVIEW_BYTES
+from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import DeadlineExceeded, InvalidField, StateTooLarge, no_room
 from stateward_sidecar.storage.blobfiles import NewBlobFile
 from stateward_sidecar.storage.queue import Batch
+from stateward_sidecar.store.blobread import archived_until
 from stateward_sidecar.store.blobrows import find_blob, put_blob, view_blob
+from stateward_sidecar.store.blobsweep import remove_blob
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import LARGE_BYTES, append, commit_entry
-from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.store.thread import Draft, Thread
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.views import reached
 
 BLOB_BYTES_MAX = 64 << 30
+# Counts a blob that the thread has as written now, in the writer. Takes transaction, batch, draft, row and entry.
+Again = Callable[[lmdb.Transaction, Batch, Draft, BlobRow, Content], WriteBlobResponse]
 
 
 class Sealing:
@@ -96,11 +102,12 @@ class Sealing:
 class BlobWrite:
     """One call of WriteBlob."""
 
-    def __init__(self, context: Context, thread: Thread, begin: BlobBegin) -> None:
+    def __init__(self, context: Context, thread: Thread, begin: BlobBegin, again: Again) -> None:
         """Raises DiskFull or StateTooLarge if the announced size is too large."""
         self.thread = thread
         self._context = context
         self._begin = begin
+        self._again = again
         self._announced = begin.size_bytes if begin.HasField("size_bytes") else None
         size = self._announced or 0
         _check_size(size)
@@ -111,8 +118,10 @@ class BlobWrite:
         # A cancelled call discards the file while a worker may still run its last step.
         self._lock = threading.Lock()
         self._is_over = False
-        self._record: BlobRecord | None = None
+        self.record: BlobRecord | None = None  # after ``finish``
         self._content = draft_content(EntryMetadata())
+        # The blob with the same bytes whose own bytes were found to be lost. This blob takes its place.
+        self.lost: BlobRecord | None = None
 
     def add(self, segment: bytes) -> None:
         """Takes the next ``SEGMENT_BYTES``. Raises DiskFull, StateTooLarge or InvalidField."""
@@ -136,10 +145,10 @@ class BlobWrite:
         if begin.sha256 and self._sealing.digest != begin.sha256:
             raise InvalidField("begin.sha256", f"the bytes that were received have {self._sealing.digest.hex()}")
         try:
-            self._record = self._sealing.finish(begin.media_type)
+            self.record = self._sealing.finish(begin.media_type)
         except FileNotFoundError:  # the thread was deleted during the write, and its directory with it
             raise not_found(begin.namespace, begin.thread) from None
-        self._content = draft_content(EntryMetadata(blob=self._record))
+        self._content = draft_content(EntryMetadata(blob=self.record))
 
     def _check_open(self) -> None:
         if self._is_over:
@@ -154,7 +163,7 @@ class BlobWrite:
 
     def commit(self, threads: Threads, txn: lmdb.Transaction, batch: Batch) -> WriteBlobResponse:
         """Runs in the writer. The caller discards the file if the answer has ``existed``, or if the write failed."""
-        begin, record, context = self._begin, self._record, self._context
+        begin, record, context = self._begin, self.record, self._context
         assert record is not None
         draft = threads.draft(txn, batch, begin.namespace, begin.thread)
         if draft is None or draft.identity.uid != self.thread.identity.uid:
@@ -162,19 +171,25 @@ class BlobWrite:
         draft.check_writable()
         identity = draft.identity
         row = find_blob(txn, identity, record.sha256)
-        if row is not None and is_complete(context, identity, row):
-            row.write_time_us = max(row.write_time_us, context.clock.now_us())
-            put_blob(txn, identity, row)
-            return answer_write(draft.thread, row)
+        if row is not None and not self._is_lost(draft.thread, row):
+            # Another call wrote it since the service looked.
+            return self._again(txn, batch, draft, row, self._content)
+        if row is not None:
+            remove_blob(context, txn, batch, draft, row)
         entry = append(context, txn, draft, ENTRY_KIND_BLOB, self._content)
         entry.head.stored_bytes += record.stored_bytes
         row = BlobRow(record=record, sequence=entry.header.sequence, write_time_us=entry.header.create_time_us)
         put_blob(txn, identity, row)
         commit_entry(context, txn, batch, draft, entry, {})
         threads.keep_draft(batch, draft)
-        answer = answer_write(draft.thread, row)
-        answer.existed = False
-        return answer
+        return answer_write(draft.thread, row, row.sequence, existed=False)
+
+    def _is_lost(self, thread: Thread, row: BlobRow) -> bool:
+        """Returns whether the bytes of the thread's blob are lost, as far as this disk can tell."""
+        if self.lost is not None and self.lost.blob_id == row.record.blob_id:
+            return True
+        is_archived = self._context.archive is not None and row.sequence <= archived_until(thread)
+        return not is_archived and not is_here(self._context, thread.identity, row.record)
 
     @property
     def is_large(self) -> bool:
@@ -188,16 +203,16 @@ class BlobWrite:
             self._sealing.discard()
 
 
-def is_complete(context: Context, identity: Identity, row: BlobRow) -> bool:
-    """Returns whether the bytes of a blob are available. If not, its file was lost and may be written again."""
-    return context.archive is not None or context.blob_files.is_here(identity.uid, row.record.blob_id)
+def is_here(context: Context, identity: Identity, record: BlobRecord) -> bool:
+    """Returns whether the file of a blob is on this disk, with its size."""
+    return context.blob_files.is_whole(identity.uid, record.blob_id, record.stored_bytes)
 
 
-def answer_write(thread: Thread, row: BlobRow) -> WriteBlobResponse:
-    """Returns the answer if the thread has the blob already."""
+def answer_write(thread: Thread, row: BlobRow, sequence: int, *, existed: bool) -> WriteBlobResponse:
+    """Returns the answer to a write."""
     return WriteBlobResponse(
-        blob=view_blob(row.record), sequence=row.sequence, durability=reached(thread, row.sequence),
-        uid=thread.identity.uid_text, existed=True,
+        blob=view_blob(row.record), sequence=sequence, durability=reached(thread, sequence),
+        uid=thread.identity.uid_text, existed=existed,
     )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ class Claim:
 
 @dataclass(slots=True)
 class ArchiveHooks:
-    """Callbacks and claims of the archive. Only the writer uses them, except for those that the sweep calls."""
+    """Callbacks and claims of the archive. Only the writer uses them, except for those of the sweep and of Verify."""
 
     # By namespace and name. A thread is made only if its name is claimed.
     claims: dict[tuple[str, str], Claim]
@@ -67,8 +67,9 @@ class ArchiveHooks:
     before_large: Callable[[Any], None]
     # Updates a thread that was read from disk: the archive knows more than the row, which is written only now and then.
     refresh: Callable[[Any], None]
-    # Called after a blob that nothing names was removed from this disk, with the thread and the blob id.
-    drop_blob: Callable[[Any, bytes], None]
+    # For Verify: raises Corrupt if the archive lacks a blob of a thread (namespace, name), given by its SHA-256. Raises
+    # ArchiveUnavailable. Blocks until the bucket answers.
+    check_blob: Callable[[tuple[str, str], bytes], object]
     # Called after a thread was deleted on this disk.
     gone: Callable[[Any], None]
     # For the sweep: deletes a thread in the archive. Takes (namespace, name), the uid, and the second of expiry.

@@ -35,7 +35,7 @@ from stateward.v1.record_pb2 import Record
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import Tag
 from stateward_sidecar.codec.state import StateTree, unframe
-from stateward_sidecar.errors import Fenced, VersionPruned
+from stateward_sidecar.errors import Fenced, VersionNotFound, VersionPruned
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobcopy import require_blobs
 from stateward_sidecar.store.blobread import BlobReader
@@ -128,10 +128,15 @@ class Exporter:
     def _parts(self, request: ExportThreadRequest, moment: _Moment) -> Iterator[ThreadPart]:
         read = partial(self._read, request, moment)
         yield ThreadPart(thread=_view(moment))
-        for record in moment.blobs:
-            yield ThreadPart(blob=BackupBlob(blob=view_blob(record), media_type=record.media_type))
+        for record in list(moment.blobs):
             with self._context.engine.read() as txn:
-                reader = BlobReader(self._context, self._thread(txn, request, moment), record)
+                thread = self._thread(txn, request, moment)
+            try:
+                reader = BlobReader(self._context, thread, record)
+            except VersionNotFound:  # it was collected since: no version that follows names it
+                moment.blobs.remove(record)
+                continue
+            yield ThreadPart(blob=BackupBlob(blob=view_blob(record), media_type=record.media_type))
             for segment in reader.segments():
                 yield ThreadPart(blob_data=segment)
         sent, deleted = Rising(), set[str]()

@@ -21,7 +21,7 @@ from stateward_sidecar.storage.engine import RECORDS_FORMAT
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import replay
-from stateward_sidecar.store.blobrows import put_blob
+from stateward_sidecar.store.blobinstall import install_blobs
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.effectrows import take_pruned
 from stateward_sidecar.store.fetched import (
@@ -134,6 +134,7 @@ class Installer:
             if row.floor_sequence <= record_floor(draft):
                 forget_gone(txn, identity)
         self._put_rows_of_image(txn, draft, image, row, before)
+        install_blobs(self._context, self._threads, txn, batch, identity, image.blobs)
         write_archive_row(txn, draft, row)
         self._threads.keep_draft(batch, draft)
         batch.after_commit.append(lambda: self._forget_heads(draft.thread, before))
@@ -199,8 +200,6 @@ class Installer:
         sums.update(put_signals(txn, draft, head, image.signals))
         draft.signals.update(dict.fromkeys(gone_signals))
         draft.signals.update((row.sequence, row) for row in image.signals)
-        for blob in image.blobs:
-            put_blob(txn, identity, blob)
         index_options(txn, identity, before.options, head.options)
         index_expiry(txn, identity.number, before, head)
         if second := expire_second(head):  # always, because index_expiry writes only changes

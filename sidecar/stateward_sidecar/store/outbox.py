@@ -14,7 +14,13 @@ import lmdb
 
 from stateward.storage.v1.archive_pb2 import PackedRow, ThreadImage
 from stateward.storage.v1.head_pb2 import BlobRow
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB, EntryHeader, PrunedVersions
+from stateward.storage.v1.journal_pb2 import (
+    ENTRY_KIND_BLOB,
+    ENTRY_KIND_BLOB_REMOVED,
+    BlobRecord,
+    EntryHeader,
+    PrunedVersions,
+)
 from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
 from stateward_sidecar.codec.seal import content_hash
 from stateward_sidecar.errors import Corrupt
@@ -25,7 +31,7 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.ranges import Pruned
 from stateward_sidecar.store.requests import may_be_removed
-from stateward_sidecar.store.thread import Thread, load_thread, rows
+from stateward_sidecar.store.thread import Thread, load_head, load_thread, rows
 from stateward_sidecar.store.threads import Threads
 
 # How many bytes of entries one transaction reads.
@@ -59,6 +65,14 @@ class Shipment:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenBlob:
+    """A blob that an entry completed or renewed."""
+
+    record: BlobRecord
+    is_again: bool  # an earlier entry completed it
+
+
 class Outbox:
     """Reads for the archive. Runs on the threads of the archive."""
 
@@ -69,15 +83,18 @@ class Outbox:
     def moment(self, identity: Identity) -> Moment | None:
         """Returns the thread as it is now; None if it was deleted. Raises Corrupt."""
         context = self._context
-        thread = self._copy_hot(identity)
-        if thread is None:
-            with context.engine.read() as txn:
-                if txn.get(identity.keys.head()) is None:
-                    return None
+        thread, blobs = self._copy_hot(identity), list[BlobRow]()
+        with context.engine.read() as txn:
+            if txn.get(identity.keys.head()) is None:
+                return None
+            # Rows of blobs are on disk only. If a commit came after the copy, they are newer: a blob that was removed
+            # or replaced since would be missing in a HEAD whose versions name it.
+            has_blobs = txn.get(layout.blobs_key(identity.number)) is not None
+            if thread is None or (has_blobs and load_head(txn, identity).tip_sequence > thread.head.tip_sequence):
                 thread = load_thread(txn, context.keystore, identity.namespace_keys, identity.number, identity.uid)
-        image = ThreadImage(
-            blobs=self._blobs(identity, thread.head.tip_sequence), head=thread.head, pruned=thread.pruned.to_message()
-        )
+            if has_blobs:
+                blobs.extend(list_blobs(txn, identity))
+        image = ThreadImage(blobs=blobs, head=thread.head, pruned=thread.pruned.to_message())
         image.head.ClearField("main")  # it is among the branches, where a sidecar of format 1 finds it too
         image.branches.extend(branch for _, branch in sorted(thread.branches.items()))
         for name, version in sorted(thread.tags.items()):
@@ -85,21 +102,22 @@ class Outbox:
         image.signals.extend(row for _, row in sorted(thread.signals.items()))
         return Moment(thread, image)
 
-    def _blobs(self, identity: Identity, tip_sequence: int) -> list[BlobRow]:
+    def blobs(self, moment: Moment, headers: Iterable[EntryHeader]) -> tuple[list[WrittenBlob], set[bytes]]:
+        """Returns the blobs that the entries completed or renewed, if the thread has them at this moment. Returns also
+        the ids of those that the entries removed."""
+        wanted = [each for each in headers if each.kind in (ENTRY_KIND_BLOB, ENTRY_KIND_BLOB_REMOVED)]
+        written, gone, identity = list[WrittenBlob](), set[bytes](), moment.thread.identity
+        if not wanted:
+            return written, gone
+        named = {row.record.blob_id: row.sequence for row in moment.image.blobs}
         with self._context.engine.read() as txn:
-            if txn.get(layout.blobs_key(identity.number)) is None:
-                return []
-            return [row for row in list_blobs(txn, identity) if row.sequence <= tip_sequence]
-
-    def blob_ids(self, thread: Thread, headers: Iterable[EntryHeader]) -> list[bytes]:
-        """Returns the ids of the blobs that the entries completed."""
-        found, identity = [], thread.identity
-        with self._context.engine.read() as txn:
-            for header in headers:
-                if header.kind == ENTRY_KIND_BLOB:
-                    entry = replay.read_entry(txn, identity, header.sequence)
-                    found.append(bytes(replay.open_metadata(identity, entry).blob.blob_id))
-        return found
+            for header in wanted:
+                record = replay.open_metadata(identity, replay.read_entry(txn, identity, header.sequence)).blob
+                if header.kind == ENTRY_KIND_BLOB_REMOVED:
+                    gone.add(bytes(record.blob_id))
+                elif record.blob_id in named:
+                    written.append(WrittenBlob(record, is_again=named[record.blob_id] != header.sequence))
+        return written, gone
 
     def _copy_hot(self, identity: Identity) -> Thread | None:
         """Returns a copy of a thread that is in memory; else None. It shares the messages, which never change."""

@@ -29,6 +29,7 @@ class EntryKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENTRY_KIND_HEADS: _ClassVar[EntryKind]
     ENTRY_KIND_EFFECTS_DELETED: _ClassVar[EntryKind]
     ENTRY_KIND_RECORDS: _ClassVar[EntryKind]
+    ENTRY_KIND_BLOB_REMOVED: _ClassVar[EntryKind]
 
 class Compression(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -49,6 +50,7 @@ ENTRY_KIND_ATTACH: EntryKind
 ENTRY_KIND_HEADS: EntryKind
 ENTRY_KIND_EFFECTS_DELETED: EntryKind
 ENTRY_KIND_RECORDS: EntryKind
+ENTRY_KIND_BLOB_REMOVED: EntryKind
 COMPRESSION_UNSPECIFIED: Compression
 COMPRESSION_ZSTD: Compression
 COMPRESSION_ZSTD_DICTIONARY: Compression

@@ -1,0 +1,316 @@
+"""The danger: a blob is collected on one machine, and another one believes that the thread still has it. No sidecar may
+say that a blob is there whose bytes are nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from tests.archive.driven import Driven, Town, append, town
+from tests.archive_model.small import BLOB_KEPT_S
+
+from stateward.v1.admin_service_pb2 import VerifyRequest
+from stateward.v1.archive_service_pb2 import RestoreArchiveRequest, VerifyArchiveRequest
+from stateward.v1.backup_service_pb2 import ExportThreadRequest
+from stateward.v1.blob_service_pb2 import WriteBlobResponse
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, VersionRef
+from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
+from stateward.v1.thread_service_pb2 import ForkThreadRequest, PruneThreadRequest
+from stateward_sidecar.archive.inspect import Inspector
+from stateward_sidecar.archive.restore import Restorer
+from stateward_sidecar.errors import Corrupt, InvalidField, VersionNotFound, VersionPruned
+from stateward_sidecar.service.check import DEFAULT_NAMESPACE as NAMESPACE
+
+CONTENT = b"a picture, " * 50
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Town]:
+    with town(tmp_path) as made:
+        yield made
+
+
+def write(machine: Driven, content: bytes = CONTENT, *, announced: bool = True) -> WriteBlobResponse:
+    return machine.write_blob("job", content, announced=announced)
+
+
+def name(machine: Driven, content: bytes = CONTENT, *, slot: str = "s") -> None:
+    """A version that names a blob."""
+    request = append(b"names it")
+    edit = request.diff.edits.add().set_slot
+    edit.slot = slot
+    edit.value.blob.sha256, edit.value.blob.size_bytes = sha256(content).digest(), len(content)
+    machine.put(request)
+
+
+def drop(machine: Driven, *, slot: str = "s") -> None:
+    """A version that no longer does."""
+    request = SaveRequest(namespace=NAMESPACE, thread="job", request_id=f"drop {machine.thread().head.tip_sequence}")
+    request.diff.edits.add().delete_slot.slot = slot
+    machine.put(request)
+
+
+def prune(machine: Driven, *versions: int) -> None:
+    request = PruneThreadRequest(namespace=NAMESPACE, thread="job", versions={"versions": versions})
+    machine.prune(request)
+
+
+def read(machine: Driven, content: bytes = CONTENT, thread: str = "job") -> bytes:
+    return machine.read_blob(thread, sha256(content).digest())
+
+
+def take(machine: Driven) -> None:
+    machine.archive.own(NAMESPACE, "job", take_over=True)
+
+
+def objects(place: Town) -> list[str]:
+    return [key for key in place.net.bucket.objects if key.endswith(".blob")]
+
+
+def files(machine: Driven) -> list[Path]:
+    return [path for path in (machine.disk.path / "blobs").rglob("*") if path.is_file()]
+
+
+def begin(machine: Driven) -> None:
+    """Version 1 names the blob, version 2 no longer does. Both are archived."""
+    write(machine)
+    name(machine)
+    drop(machine)
+    machine.ship_now()
+
+
+def forget(place: Town, machine: Driven) -> None:
+    """Prunes version 1, and collects the blob."""
+    prune(machine, 1)
+    machine.ship_now()
+    place.time.sleep(BLOB_KEPT_S + 1)
+    machine.sweep()
+    machine.ship_now()
+    assert objects(place) == []
+
+
+def verified(machine: Driven) -> list[str]:
+    return [each.finding.message for each in machine.store.verifier.verify(VerifyRequest()) if each.HasField("finding")]
+
+
+def archive_verified(machine: Driven) -> list[str]:
+    inspector = Inspector(machine.archive.desk)
+    answers = inspector.verify(VerifyArchiveRequest(data_percent=100))
+    return [each.finding.message for each in answers if each.HasField("finding")]
+
+
+def check_healthy(machine: Driven) -> None:
+    """All that reads the whole thread does so."""
+    assert verified(machine) == []
+    assert archive_verified(machine) == []
+    restored = list(Restorer(machine.archive.desk).restore(RestoreArchiveRequest()))
+    assert [each.problem for each in restored if each.problem] == []
+    list(machine.store.exporter.open(ExportThreadRequest(namespace=NAMESPACE, thread="job")))
+    copy = f"copy-{machine.disk.number}"
+    machine.fork(ForkThreadRequest(namespace=NAMESPACE, thread="job", new_thread=copy, whole=True))
+
+
+def test_a_copy_forgets_what_its_owner_collected(place: Town) -> None:
+    """A machine with a copy takes the thread over after its owner collected a blob. The blob is taken again, and every
+    machine reads it."""
+    first, second = place.machine("first"), place.machine("second")
+    begin(first)
+    second.state()
+    assert read(second) == CONTENT
+    forget(place, first)
+    first.archive.detach(NAMESPACE, "job")
+    with pytest.raises(VersionNotFound):
+        read(second)
+    assert files(second) == []
+    answer = write(second)
+    assert (answer.existed, answer.durability) == (False, DURABILITY_COMMITTED)
+    name(second)
+    second.ship_now()
+    assert read(second) == CONTENT
+    assert read(place.machine("third")) == CONTENT
+
+
+def test_an_owner_forgets_what_its_successor_collected(place: Town) -> None:
+    """The first owner takes the thread back, with the file still on its disk. The blob reaches the bucket again."""
+    first, second = place.machine("first"), place.machine("second")
+    begin(first)
+    for _ in range(6):
+        first.put(append(b"x" * 400))  # the entry of the blob is in a pack
+    first.ship_now()
+    take(second)
+    second.hydrate(HydrateRequest(namespace=NAMESPACE, thread="job", version=VersionRef(version=1)))
+    forget(place, second)
+    take(first)
+    assert files(first) == []
+    assert not write(first).existed
+    name(first)
+    first.ship_now()
+    place.end(first)
+    assert read(place.machine("third")) == CONTENT
+
+
+def test_a_healthy_thread_stays_whole_after_a_takeover(place: Town) -> None:
+    """Export, copy, restore and both verifies pass on every machine, also if nobody writes the blob again."""
+    first, second = place.machine("first"), place.machine("second")
+    begin(first)
+    second.state()
+    forget(place, first)
+    first.archive.detach(NAMESPACE, "job")
+    second.put(append(b"by the second"))
+    second.ship_now()
+    check_healthy(second)
+    check_healthy(place.machine("third"))
+
+
+def test_an_older_copy_of_the_disk_forgets_it_too(place: Town) -> None:
+    """A disk that is set back to before a collection is behind HEAD, because the collection is an entry."""
+    first = place.machine("first")
+    begin(first)
+    prune(first, 1)
+    first.ship_now()
+    first.write_rows()
+    before = place.home / "before"
+    first.copy_disk(before)
+    place.time.sleep(BLOB_KEPT_S + 1)
+    first.sweep()
+    first.ship_now()
+    assert objects(place) == []
+    place.end(first)
+    restored = place.machine("first", before)
+    place.time.sleep(11.0)
+    take(restored)
+    assert not write(restored).existed
+    name(restored)
+    restored.ship_now()
+    assert read(place.machine("third")) == CONTENT
+
+
+def test_a_blob_written_again_is_kept_by_the_next_owner(place: Town) -> None:
+    """A write of bytes that the thread has is known to every machine: the next owner does not collect the blob."""
+    first, second = place.machine("first"), place.machine("second")
+    write(first)
+    first.put(append(b"another"))
+    first.ship_now()
+    place.time.sleep(BLOB_KEPT_S - 20)
+    answer = write(first)
+    assert (answer.existed, answer.durability) == (True, DURABILITY_ARCHIVED)
+    first.ship_now()
+    take(second)
+    place.time.sleep(BLOB_KEPT_S - 20)
+    second.sweep()
+    name(second)
+    second.ship_now()
+    assert read(place.machine("third")) == CONTENT
+
+
+def lose_object(place: Town) -> None:
+    (key,) = objects(place)
+    del place.net.bucket.objects[key]
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_lost_object_is_taken_again(place: Town, announced: bool) -> None:
+    """Neither the disk nor the bucket has the bytes: the write takes them, and the new blob replaces the old one."""
+    first, second = place.machine("first"), place.machine("second")
+    write(first)
+    name(first)
+    first.ship_now()
+    place.end(first)
+    lose_object(place)
+    with pytest.raises(Corrupt, match="missing in the archive"):
+        read(second)
+    take(second)
+    assert any("missing in the archive" in each for each in verified(second))
+    answer = write(second, announced=announced)
+    assert (answer.existed, answer.durability) == (False, DURABILITY_COMMITTED)
+    second.ship_now()
+    assert (read(second), verified(second)) == (CONTENT, [])
+    check_healthy(place.machine("third"))
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_lost_object_is_sent_again_from_the_disk(place: Town, announced: bool) -> None:
+    """This disk has the file, the bucket has lost the object: the write is not called archived until it is there
+    again."""
+    first = place.machine("first")
+    write(first)
+    name(first)
+    first.ship_now()
+    lose_object(place)
+    answer = write(first, announced=announced)
+    assert (answer.existed, answer.durability) == (True, DURABILITY_COMMITTED)
+    first.ship_now()
+    assert len(objects(place)) == 1
+    again = write(first, announced=announced)
+    assert (again.existed, again.durability) == (True, DURABILITY_ARCHIVED)
+    place.end(first)
+    assert read(place.machine("third")) == CONTENT
+
+
+def test_a_lost_file_is_not_called_archived(place: Town) -> None:
+    """The file goes before it is uploaded: no HEAD names the blob, Verify finds it, and the same bytes are taken
+    again."""
+    first = place.machine("first")
+    first.put(append())
+    first.ship_now()
+    write(first)
+    name(first)
+    for path in files(first):
+        path.unlink()
+    with pytest.raises(Corrupt, match="write the blob again"):
+        first.ship_now()
+    assert any("is missing" in each for each in verified(first))
+    assert not write(first).existed
+    first.ship_now()
+    assert read(place.machine("third")) == CONTENT
+
+
+def test_a_damaged_object_leaves_no_file(place: Town) -> None:
+    """An object with a flipped bit is CORRUPT at every read, and its bytes are read once the object is whole again."""
+    first, second = place.machine("first"), place.machine("second")
+    write(first)
+    name(first)
+    first.ship_now()
+    (key,) = objects(place)
+    whole = place.net.bucket.objects[key]
+    for damaged in (whole[:40] + bytes((whole[40] ^ 1,)) + whole[41:], whole[:-1]):
+        place.net.bucket.objects[key] = damaged
+        with pytest.raises(Corrupt):
+            read(second)
+        assert files(second) == []
+    place.net.bucket.objects[key] = whole
+    assert read(second) == CONTENT
+
+
+def test_an_orphan_keeps_its_files(place: Town) -> None:
+    """The owner collects a blob that an orphan names: the orphan's machine keeps the file, another says why it is
+    gone."""
+    first, second = place.machine("first"), place.machine("second")
+    begin(first)
+    take(second)
+    second.hydrate(HydrateRequest(namespace=NAMESPACE, thread="job", version=VersionRef(version=1)))
+    first.put(append(b"after the takeover"))
+    first.ship_now()
+    forget(place, second)
+    first.state()
+    (orphan,) = [thread.name for thread in first.threads() if thread.name != "job"]
+    assert read(first, thread=orphan) == CONTENT
+    with pytest.raises(VersionNotFound):
+        read(first)
+    for path in files(first):
+        path.unlink()
+    with pytest.raises(VersionPruned, match="removed by the owner"):
+        read(first, thread=orphan)
+
+
+def test_a_save_that_names_a_collected_blob_is_refused(place: Town) -> None:
+    """The next owner says which blob it does not have."""
+    first, second = place.machine("first"), place.machine("second")
+    begin(first)
+    second.state()
+    forget(place, first)
+    take(second)
+    with pytest.raises(InvalidField, match="write it first"):
+        name(second)
