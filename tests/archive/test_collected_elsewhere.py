@@ -22,6 +22,8 @@ from stateward_sidecar.archive.inspect import Inspector
 from stateward_sidecar.archive.restore import Restorer
 from stateward_sidecar.errors import Corrupt, InvalidField, VersionNotFound, VersionPruned
 from stateward_sidecar.service.check import DEFAULT_NAMESPACE as NAMESPACE
+from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.thread import Thread
 
 CONTENT = b"a picture, " * 50
 
@@ -314,3 +316,35 @@ def test_a_save_that_names_a_collected_blob_is_refused(place: Town) -> None:
     take(second)
     with pytest.raises(InvalidField, match="write it first"):
         name(second)
+
+
+def test_a_blob_that_is_collected_during_a_fetch_is_no_damage(place: Town) -> None:
+    """The object is gone when a reader comes for it: HEAD says that its owner removed the blob."""
+    first, second = place.machine("first"), place.machine("second")
+    begin(first)
+    second.state()
+    forget(place, first)
+    second.archive.fetch_blob(NAMESPACE, "job", sha256(CONTENT).digest())
+    assert (files(second), verified(second)) == ([], [])
+
+
+def test_a_ship_sees_rows_and_tip_at_one_moment(place: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blob is collected while a ship looks at its thread: a HEAD whose versions name the blob must have its row."""
+    first = place.machine("first")
+    begin(first)
+    outbox, identity = first.archive.desk.outbox, first.thread().identity
+    copy = outbox._copy_hot
+
+    def copy_then_collect(which: Identity) -> Thread | None:
+        found = copy(which)
+        monkeypatch.undo()
+        prune(first, 1)
+        place.time.sleep(BLOB_KEPT_S + 1)
+        first.sweep()
+        return found
+
+    monkeypatch.setattr(outbox, "_copy_hot", copy_then_collect)
+    moment = outbox.moment(identity)
+    assert moment is not None
+    assert moment.image.blobs or 1 in moment.thread.pruned
+    assert files(first) == []
