@@ -88,11 +88,10 @@ class Outbox:
             if txn.get(identity.keys.head()) is None:
                 return None
             # Rows of blobs are on disk only. If a commit came after the copy, they are newer: a blob that was removed
-            # or replaced since would be missing in a HEAD whose versions name it.
-            has_blobs = txn.get(layout.blobs_key(identity.number)) is not None
-            if thread is None or (has_blobs and load_head(txn, identity).tip_sequence > thread.head.tip_sequence):
+            # since would be missing in a HEAD whose versions name it.
+            if thread is None or load_head(txn, identity).tip_sequence > thread.head.tip_sequence:
                 thread = load_thread(txn, context.keystore, identity.namespace_keys, identity.number, identity.uid)
-            if has_blobs:
+            if txn.get(layout.blobs_key(identity.number)) is not None:
                 blobs.extend(list_blobs(txn, identity))
         image = ThreadImage(blobs=blobs, head=thread.head, pruned=thread.pruned.to_message())
         image.head.ClearField("main")  # it is among the branches, where a sidecar of format 1 finds it too
