@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any
 
+from tests.archive_model.blobbook import shown
 from tests.archive_model.faults import Op
 from tests.archive_model.sidecar import LEASE_S, NAMESPACE, Disk, Sidecar
 from tests.archive_model.stage import TOTALS, Stage
@@ -13,6 +14,7 @@ from tests.archive_model.truth import EMPTY, Sent, State, Version
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_HEADS, ENTRY_KIND_RECORDS, EntryMetadata
 from stateward.v1.checkpoint_service_pb2 import HydrateResponse, SaveRequest
+from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.heads import open_head
 from stateward_sidecar.archive.places import place_of
@@ -232,10 +234,17 @@ class Looking(Stage):
         key_of_uid = self.key_of_uid(bytes(head.uid))
         if head.tip_sequence and not head.deleted and not self.era and key_of_uid:
             self.naming.check(self.net.bucket.objects, place, head, key_of_uid)
+            self.blobs.check_head(self.net.bucket.objects, place, head, key_of_uid, self.slots_of(head))
         if not op.takes_over:
             self.check_lease(disk, key, before, head)
         if op.sweeps and head.deleted and before is not None and not before.head.deleted:
             self.check_expired(disk, before.head)
+
+    def slots_of(self, head: ArchiveHead) -> dict[int, str]:
+        """What the slot shows in each version of the history that ends at a HEAD."""
+        line = self.truth.line(bytes(head.tip_digest))
+        versions = (self.truth.versions[digest] for digest in line.values() if digest in self.truth.versions)
+        return {each.version: each.state[1] for each in versions if each.state is not None}
 
     def key_of_uid(self, uid: bytes) -> bytes:
         """The data key of a thread, from whatever disk has it; empty if all have destroyed it."""
@@ -300,7 +309,7 @@ def after(state: State, request: SaveRequest) -> State:
         if edit.HasField("append"):
             entries = (*entries, *(value.data.decode() for value in edit.append.entries))
         else:
-            slot = edit.set_slot.value.data.decode()
+            slot = text_of(edit.set_slot.value)
     return entries, slot
 
 
@@ -308,4 +317,9 @@ def state_of(answer: HydrateResponse) -> State:
     """The state that an answer shows."""
     state = answer.state
     entries = tuple(value.data.decode() for value in state.logs["log"].entries) if "log" in state.logs else ()
-    return entries, state.slots["slot"].data.decode() if "slot" in state.slots else ""
+    return entries, text_of(state.slots["slot"]) if "slot" in state.slots else ""
+
+
+def text_of(value: Value) -> str:
+    """What a state shows of a value."""
+    return shown(value.blob.sha256) if value.WhichOneof("content") == "blob" else value.data.decode()

@@ -10,6 +10,7 @@ import uuid
 from contextlib import suppress
 
 from hypothesis import currently_in_test_context, note
+from tests.archive_model.blobbook import named
 from tests.archive_model.faults import Fault
 from tests.archive_model.looking import after, state_of
 from tests.archive_model.recordcalls import RecordCalls
@@ -307,7 +308,13 @@ class Machine(RecordCalls):
                 assert version.version in self.truth.pruned[uid], f"version {version.version} was never pruned"
                 continue
             assert bytes(answer.checkpoint.digest) == digest
-            assert version.state in (None, state_of(answer)), "a machine that was never there reads another state"
+            shown = state_of(answer)
+            assert version.state in (None, shown), "a machine that was never there reads another state"
+            blob = named(shown[1])
+            if blob is not None:
+                content = fresh.read_blob(name, blob)
+                assert content == self.blobs.contents[blob], "a machine that was never there reads other bytes"
+                TOTALS["archive blobs read by fresh machines"] += 1
         TOTALS["archive versions read by fresh machines"] += len(line)
 
     def teardown(self) -> None:

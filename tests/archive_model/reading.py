@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from tests.archive_model.blobbook import named
 from tests.archive_model.looking import Looking, state_of
 from tests.archive_model.sidecar import LEASE_S, NAMESPACE, Sidecar
 from tests.archive_model.truth import Version
@@ -12,7 +13,7 @@ from tests.archive_model.truth import Version
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, ListCheckpointsRequest
 from stateward.v1.thread_pb2 import ACCESS_OWNED
-from stateward_sidecar.errors import ThreadNotFound
+from stateward_sidecar.errors import ThreadNotFound, VersionNotFound, VersionPruned
 
 
 class Reading(Looking):
@@ -42,6 +43,19 @@ class Reading(Looking):
         else:
             check(lambda line: digest == self.truth.branch_head(line, branch))
         return answer
+
+    def read_slot(self, sidecar: Sidecar, name: str) -> None:
+        """Reads main's head, and the blob that its slot names."""
+        quiet = self.quiet()
+        digest = named(state_of(self.hydrate(sidecar, name, "main"))[1])
+        if digest is None:
+            return
+        try:
+            content = sidecar.read_blob(name, digest)
+        except (VersionNotFound, VersionPruned):
+            assert quiet != self.quiet(), "a state names a blob that the thread does not have"
+            raise
+        assert content == self.blobs.contents[digest], "a blob has other bytes"
 
     def list_versions(self, sidecar: Sidecar, name: str) -> None:
         """Reads the list of a thread's versions: they are those of one line, all of them that were not pruned."""
