@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
+from tests.histories import pictures
 from tests.histories.machines import Machine
 from tests.histories.recorder import Words
 
@@ -19,6 +20,8 @@ LOG, SLOT = "words", "last"
 PAGE_BYTES = 64 << 20
 # Errors that say that nothing was written.
 REFUSALS = {"NOT_OWNER", "ARCHIVE_UNAVAILABLE", "SHUTTING_DOWN", "QUEUE_FULL", "LEASE_HELD"}
+# A version may not name a blob that was lost with its line, or collected since it was written.
+LACKS_BLOB = "write it first with WriteBlob"
 # Errors without a reason come from gRPC: whether the call was done is unknown.
 _UNKNOWN = {"DEADLINE_EXCEEDED", "OUTCOME_UNKNOWN"}
 _LOST = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
@@ -52,7 +55,7 @@ def classify(error: grpc.RpcError) -> Attempt:
         return {"outcome": "absent", "reason": reason}
     if reason == "FENCED":
         return {"outcome": "fenced", "reason": facts.get("orphan", "")}
-    if reason in REFUSALS:
+    if reason in REFUSALS or (reason == "INVALID_FIELD" and LACKS_BLOB in (error.details() or "")):
         return {"outcome": "refused", "reason": reason}
     if reason in _UNKNOWN or (not reason and error.code() in _LOST):
         return {"outcome": "unknown", "reason": reason or error.code().name}
@@ -106,7 +109,8 @@ def read(
     def call() -> Attempt:
         answer = machine.checkpoints.Hydrate(request, timeout=timeout_s, wait_for_ready=is_patient)
         assert not answer.next_page_token
-        return shown(answer, words)
+        wrong = pictures.look(machine, thread, answer.state, timeout_s, is_patient=is_patient)
+        return {"outcome": "broken", "reason": wrong} if wrong else shown(answer, words)
 
     return attempt(machine, thread, call)
 

@@ -9,9 +9,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.histories import calls
+from tests.histories import calls, pictures
 from tests.histories.calls import LOG, SLOT, Attempt
 from tests.histories.machines import Machine
+from tests.histories.pictures import CONTENTS, reference
+from tests.histories.pictures import SLOT as PICTURE
 from tests.histories.recorder import Recorder, Words
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, STATUS_RUNNING, STATUS_WAITING
@@ -35,6 +37,7 @@ class Habits:
     late: float = 0.06  # instead of something new, sends a save again that is long past
     only_reads: float = 0.25  # of the threads of a client
     reads_first: float = 0.5  # reads before it tries again elsewhere
+    pictures: float = 0.2  # writes a large value, and then perhaps names it
     takes_over: float = 0.05  # takes a thread that another machine holds
 
 
@@ -45,6 +48,7 @@ class Written:
     do: str
     token: str
     request: SaveRequest
+    picture: bytes = b""  # a large value that it names
     attempts: list[Attempt] = field(default_factory=list)
 
     def expected(self) -> dict[str, object]:
@@ -97,6 +101,8 @@ class Client(threading.Thread):
         if thread in self._only_reads and what in ("append", "save"):
             what = "read"
         known = self._known.get(thread)
+        if known is not None and known["version"] and self.chance(self._habits.pictures):  # and never names it
+            pictures.write(self.machine(), thread, self._dice.choice(CONTENTS), self.timeout())
         if what == "save" and (known is None or self.chance(0.3)):
             self.read(self.machine(), thread)
         if what == "read":
@@ -148,6 +154,14 @@ class Client(threading.Thread):
         self._words.make(token, self._dice)
         known = self._known.get(thread) if do == "save" else None
         written = Written(do, token, self.request(thread, token, known))
+        if self._known.get(thread, {}).get("version") and self.chance(self._habits.pictures):
+            written.picture = self._dice.choice(CONTENTS)
+            if written.request.HasField("state"):
+                written.request.state.slots[PICTURE].blob.CopyFrom(reference(written.picture))
+            else:
+                slot = written.request.diff.edits.add().set_slot
+                slot.slot = PICTURE
+                slot.value.blob.CopyFrom(reference(written.picture))
         self._written.append(written)
         self.learn(token, known, thread, self.send(written))
 
@@ -155,6 +169,8 @@ class Client(threading.Thread):
         """Sends a save, always the same request, until it is answered or the client gives up."""
         machine, thread = self.machine(), written.request.thread
         for _ in range(4):
+            if written.picture:
+                pictures.write(machine, thread, written.picture, self.timeout())
             answer = calls.save(machine, written.request, self.timeout())
             written.attempts.append(answer)
             if answer["outcome"] == "ok" and self.is_to_wait(answer):

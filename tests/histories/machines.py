@@ -21,12 +21,14 @@ from stateward.testing import Daemon
 from stateward.v1 import (
     admin_service_pb2_grpc,
     archive_service_pb2_grpc,
+    blob_service_pb2_grpc,
     checkpoint_service_pb2_grpc,
     thread_service_pb2_grpc,
 )
 
 STORM_LASTS_S = 5.0
 START_ATTEMPTS = 5
+BLOBS_KEPT_S = "3"  # a blob that nothing names
 _CHANNEL = [
     ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 20),
@@ -51,7 +53,7 @@ class Machine:
         self._key_file = self._directory / "key"
         self._key_file.touch(mode=0o600)
         self._key_file.write_text(key)
-        self._environment = {"ARCHIVE_FAULTS_PATIENCE_S": str(patience_s)}
+        self._environment = {"ARCHIVE_FAULTS_PATIENCE_S": str(patience_s), "ARCHIVE_FAULTS_BLOBS_KEPT_S": BLOBS_KEPT_S}
         if weather is not None:
             self._environment |= s3_environment(weather.url)
         self.complaints: list[str] = []  # what its processes did that they should not
@@ -66,6 +68,7 @@ class Machine:
         self.threads = thread_service_pb2_grpc.ThreadServiceStub(channel)
         self.admin = admin_service_pb2_grpc.AdminServiceStub(channel)
         self.archive = archive_service_pb2_grpc.ArchiveServiceStub(channel)
+        self.blobs: Any = blob_service_pb2_grpc.BlobServiceStub(channel)
 
     def _new_daemon(self) -> None:
         self._disks += 1

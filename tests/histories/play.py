@@ -82,7 +82,7 @@ def _machines(
     scenario: Scenario, directory: Path, stack: ExitStack, dice: random.Random, server: str | None
 ) -> list[Machine]:
     """The machines of a history; with an archive, one more that nobody has used before the end."""
-    flags: dict[str, Any] = {"log_level": "warning", "grace": "2"}
+    flags: dict[str, Any] = {"log_level": "warning", "grace": "2", "sweep_interval": "1"}
     if scenario.archive:
         bucket = directory / "bucket"
         url = f"s3://{BUCKET}/{secrets.token_hex(8)}" if scenario.archive == "s3" else bucket.as_uri()

@@ -51,7 +51,10 @@ SCENARIOS = (
     Scenario("three daemons, directory", 3, "directory", ALL, {**HANDS, **DISKS}),
     Scenario("three daemons, S3", 3, "s3", ALL, {**HANDS, **WIRES, **DISKS}),
     Scenario("neighbours", 2, "directory", ALL, {}, is_calm=True, habits=CALM, says_owner=False, lease_s=30.0),
-    Scenario("bucket set back", 2, "directory", "set back", {"set_bucket_back": 1, "kill": 1, "detach": 1}),
+    Scenario(
+        "bucket set back", 2, "directory", "set back", {"set_bucket_back": 1, "kill": 1, "detach": 1},
+        habits=Habits(pictures=0.0),
+    ),
 )
 
 

@@ -32,7 +32,16 @@ def _jump(offset_file: Path) -> None:
     Clock.now_us = now_us  # type: ignore[method-assign]
 
 
+def _forget_blobs(kept_s: float) -> None:
+    """Blobs that nothing names are collected soon, and each sweep looks for them."""
+    from stateward_sidecar.store import blobsweep
+
+    blobsweep.KEPT_S, blobsweep.INTERVAL_S = kept_s, 0  # type: ignore[assignment]
+
+
 if given := os.environ.get("ARCHIVE_FAULTS_PATIENCE_S"):
     _be_impatient(float(given))
 if given := os.environ.get("ARCHIVE_FAULTS_CLOCK"):
     _jump(Path(given))
+if given := os.environ.get("ARCHIVE_FAULTS_BLOBS_KEPT_S"):
+    _forget_blobs(float(given))
