@@ -48,9 +48,9 @@ def look(machine: Machine, thread: str, state: State, timeout_s: float, *, is_pa
 
     ``is_patient``: all is well, so every error is wrong. Else calls may fail, and the thread may be taken meanwhile.
     """
-    value = state.slots[SLOT] if SLOT in state.slots else None
-    if value is None:
+    if SLOT not in state.slots:
         return ""
+    value = state.slots[SLOT]
     request = ReadBlobRequest(thread=thread, blob=value.blob)
     try:
         found = b"".join(
