@@ -62,8 +62,8 @@ class Archive:
         boot_id = os.urandom(BOOT_ID_BYTES)
         self.lanes = Lanes()
         hooks = ArchiveHooks(
-            {}, self._on_entry, self._before_large, self._refresh, self._check_blob, self._gone, self._expire, self._own,
-            self._complete, self._is_away, self._is_own,
+            {}, self._on_entry, self._before_large, self._refresh, self._check_blob, self._gone, self._expire,
+            self._own, self._complete, self._is_away, self._is_own,
         )  # fmt: skip
         self.desk = Desk(
             store, wire, Keys(context, wire), options, boot_id, Names(boot_id), hooks,
