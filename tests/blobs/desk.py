@@ -85,7 +85,8 @@ class Desk(Wire):
 
     def files(self) -> list[Path]:
         """Every file below blobs/, finished or not."""
-        return sorted(path for path in self.directory.rglob("*") if path.is_file())
+        found = os.walk(self.directory)  # passes over what is removed meanwhile
+        return sorted(Path(folder, name) for folder, _, names in found for name in names)
 
     def file_of(self, blob: BlobRef, thread: str = "t") -> Path:
         """The only file of a thread, or the one of the blob's stored size."""
