@@ -1,11 +1,17 @@
-"""What the adapters of frameworks have in common: a client that is given, or one of their own."""
+"""What the adapters of frameworks have in common: a client that is given, or one of their own, and the creations of
+threads that they work on."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Self
 
 from stateward._async.client import AsyncClient
+from stateward._async.thread import AsyncThread
+
+# How many threads are remembered with the creation that was read or written last.
+CREATIONS_MAX = 10_000
 
 
 class Connected:
@@ -18,12 +24,31 @@ class Connected:
             raise TypeError("give either a client, or a target and options for one")
         self._client = client or AsyncClient(target, namespace=namespace, **options)
         self._owns_client = client is None
+        self._uids: OrderedDict[str, str] = OrderedDict()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+    def _continued(self, name: str) -> AsyncThread:
+        """Returns a handle on a thread that writes to the creation which this object read or wrote last.
+
+        If somebody deleted that one, a write raises ThreadNotFound: it neither brings the thread back nor reaches the
+        next thread of the name.
+        """
+        thread = self._client.thread(name)
+        thread._ref.held.read_uid = self._uids.get(name, "")
+        return thread
+
+    def _work_on(self, name: str, uid: str) -> None:
+        """Remembers the creation of a thread; empty = none."""
+        self._uids.pop(name, None)
+        if uid:
+            self._uids[name] = uid
+            if len(self._uids) > CREATIONS_MAX:
+                self._uids.popitem(last=False)
 
     async def close(self) -> None:
         """Closes the client, unless it was given. Closing again does nothing."""

@@ -20,6 +20,7 @@ from stateward._async.thread import AsyncThread
 from stateward._connected import Connected
 from stateward._keeping import find_place, keep, kept
 from stateward._naming import name_for, text_of
+from stateward._operations.steps import thread_error
 from stateward._settling import settle
 from stateward.changes import EntriesAppended, SlotSet
 from stateward.errors import ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
@@ -63,7 +64,7 @@ class StatewardCheckpointStorage(Connected):
         **options: Any,
     ) -> None:
         super().__init__(client, target, namespace, options)
-        self._thread = self._client.thread(name_for(thread))
+        self._name = name_for(thread)
         self._allowed_types = frozenset(allowed_checkpoint_types)
         self._retention = retention
 
@@ -71,22 +72,27 @@ class StatewardCheckpointStorage(Connected):
         """Saves a checkpoint, in place of one with the same id, and returns the id.
 
         Raises WorkflowCheckpointException if the checkpoint has types that could not be loaded. A save that is
-        cancelled comes to its end first.
+        cancelled comes to its end first. Raises ThreadNotFound for a checkpoint that continues another one if somebody
+        deleted the thread since: it does not come back.
         """
-        encoded = self._encode(checkpoint)
-        saved = self._thread.apply(
+        return await settle(self._save(checkpoint, self._encode(checkpoint)))
+
+    async def _save(self, checkpoint: WorkflowCheckpoint, encoded: dict[str, RawValue]) -> str:
+        is_continued = checkpoint.previous_checkpoint_id is not None
+        made = await (self._continued(self._name) if is_continued else self._thread).apply(
             [SlotSet(name, encoded[name]) for name in SLOTS],
             labels={ID: name_for(checkpoint.checkpoint_id)},
             attributes={WORKFLOW: name_for(checkpoint.workflow_name), TIME: checkpoint.timestamp},
             create=ThreadOptions(retention=self._retention),
         )
-        await settle(saved)
+        self._work_on(self._name, made.uid)
         return checkpoint.checkpoint_id
 
     async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
         """Returns a checkpoint. Raises WorkflowCheckpointException if there is none with this id."""
         with suppress(ThreadNotFound):
             async for state in self._thread.states(labels={ID: name_for(checkpoint_id)}, slots=SLOTS, page_size=1):
+                self._work_on(self._name, state.checkpoint.uid if state.checkpoint else "")
                 return self._decode(state)  # the newest one
         raise WorkflowCheckpointException(f"No checkpoint found with ID {checkpoint_id}")
 
@@ -114,16 +120,18 @@ class StatewardCheckpointStorage(Connected):
 
     async def _delete(self, checkpoint_id: str) -> bool:
         while True:
+            thread = self._thread
             try:
-                listed = self._thread.checkpoints(labels={ID: name_for(checkpoint_id)})
-                versions = [made.version async for made in listed]
+                head = await thread.checkpoint()
+                versions = [made.version async for made in thread.checkpoints(labels={ID: name_for(checkpoint_id)})]
                 if not versions:
                     return False
-                info = await self._thread.info()
-                if info.retained_versions > len(versions):
-                    await self._thread.prune(versions=versions, move_heads=True)
+                if (await thread.info()).retained_versions > len(versions):
+                    await thread.prune(versions=versions, move_heads=True, expected_version=head)
                     return True
-                return await self._thread.delete(expected_version=info.version)
+                is_there = await thread.delete(expected_version=head)
+                self._work_on(self._name, "")
+                return is_there
             except ThreadNotFound:
                 return False
             except (VersionMismatch, VersionNotFound, VersionPruned):
@@ -141,8 +149,13 @@ class StatewardCheckpointStorage(Connected):
     async def _id_of(self, made: Checkpoint) -> str:
         known = text_of(made.labels[ID])
         if known is None:
-            known = kept((await self._thread.hydrate(made.version, slots=[ID])).slots[ID])
+            known = kept((await self._thread.hydrate(made, slots=[ID])).slots[ID])
         return known
+
+    @property
+    def _thread(self) -> AsyncThread:
+        """A handle that knows the thread by its name only."""
+        return self._client.thread(self._name)
 
     def _encode(self, checkpoint: WorkflowCheckpoint) -> dict[str, RawValue]:
         value = checkpoint.to_dict()
@@ -197,7 +210,9 @@ class StatewardHistoryProvider(Connected, HistoryProvider):
 
     async def get_messages(self, session_id: str | None, **kwargs: Any) -> list[Message]:
         """Returns the messages of a session, oldest first."""
-        read = await self._of(session_id).hydrate(logs=[MESSAGES])
+        thread = self._of(session_id)
+        read = await thread.hydrate(logs=[MESSAGES])
+        self._work_on(thread.name, read.checkpoint.uid if read.checkpoint else "")
         return [Message.from_dict(kept(value)) for value in read.logs[MESSAGES]]
 
     async def save_messages(self, session_id: str | None, messages: Sequence[Message], **kwargs: Any) -> None:
@@ -205,25 +220,35 @@ class StatewardHistoryProvider(Connected, HistoryProvider):
 
         As with the framework's own providers, a caller may repeat the end of the history or all of it. So as many
         stored messages are read as there are given ones. Raises TypeError or ValueError for a message that is no JSON,
-        with the place of what is wrong. A call that is cancelled comes to its end first.
+        with the place of what is wrong, and ThreadNotFound if somebody cleared the session since it was read here: late
+        messages do not bring it back. A call that is cancelled comes to its end first.
         """
         await settle(self._save(self._of(session_id), messages))
 
     async def _save(self, thread: AsyncThread, messages: Sequence[Message]) -> None:
         while messages:
             read = await thread.hydrate(slots=[], logs={MESSAGES: len(messages)})
+            known = self._uids.get(thread.name)
+            if known and (read.checkpoint is None or read.checkpoint.uid != known):
+                what = "the session was cleared since it was read here; read it again"
+                raise thread_error(ThreadNotFound, thread.name, what, reason="THREAD_NOT_FOUND")
             stored = [Message.from_dict(kept(value)) for value in read.logs[MESSAGES]]
             added = tuple(map(_encode_message, filter_new_messages(stored, messages)))
             try:
                 if added:
-                    await thread.apply([EntriesAppended(MESSAGES, added)], parent=read.checkpoint or 0)
+                    made = await thread.apply([EntriesAppended(MESSAGES, added)], parent=read.checkpoint or 0)
+                    self._work_on(thread.name, made.uid)
                 return
-            except VersionMismatch:
-                continue  # somebody added messages meanwhile
+            except (VersionMismatch, ThreadNotFound):
+                continue  # somebody added messages meanwhile, or cleared the session
 
     async def clear(self, session_id: str | None) -> None:
         """Removes the history of a session: its thread with all versions and its key."""
-        await settle(self._of(session_id).delete(missing_ok=True))
+        await settle(self._clear(self._of(session_id)))
+
+    async def _clear(self, thread: AsyncThread) -> None:
+        await thread.delete(missing_ok=True)
+        self._work_on(thread.name, "")
 
     def _of(self, session_id: str | None) -> AsyncThread:
         return self._client.thread(name_for(session_id or "default"))

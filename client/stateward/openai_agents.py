@@ -10,7 +10,9 @@ from stateward._keeping import keep, kept
 from stateward._naming import name_for
 from stateward._settling import settle
 from stateward.changes import LogTrimmed
-from stateward.errors import VersionMismatch
+from stateward.errors import ThreadNotFound, VersionMismatch
+from stateward.state import State
+from stateward.values import RawValue
 
 if TYPE_CHECKING:
     from agents.items import TResponseInputItem
@@ -48,24 +50,33 @@ class StatewardSession(Connected):
         self.session_id = session_id
         self.session_settings = session_settings
         super().__init__(client, target, namespace, options)
-        self._thread = self._client.thread(name_for(session_id))
+        self._name = name_for(session_id)
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Returns the newest `limit` items, oldest first; None = the limit of `session_settings`, or all."""
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
         last = None if limit is None or limit < 0 else limit
-        state = await self._thread.hydrate(logs={LOG: last})
+        state = await self._read(last)
         return [kept(item) for item in state.logs[LOG]]
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Adds items at the end: all of them, or none if this raises.
 
-        Raises TypeError or ValueError for an item that is no JSON, with the place of what is wrong.
+        Raises TypeError or ValueError for an item that is no JSON, with the place of what is wrong, and ThreadNotFound
+        if somebody cleared the session since it was read here: a late item does not bring it back.
         """
         if items:
-            encoded = [keep(item, f"items[{index}]") for index, item in enumerate(items)]
-            await settle(self._thread.append(LOG, *encoded))
+            await settle(self._add([keep(item, f"items[{index}]") for index, item in enumerate(items)]))
+
+    async def _add(self, encoded: list[RawValue]) -> None:
+        made = await self._continued(self._name).append(LOG, *encoded)
+        self._work_on(self._name, made.uid)
+
+    async def _read(self, last: int | None) -> State:
+        state = await self._client.thread(self._name).hydrate(logs={LOG: last})
+        self._work_on(self._name, state.checkpoint.uid if state.checkpoint else "")
+        return state
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Removes the newest item and returns it; None = there is none. Two callers never get the same item."""
@@ -73,17 +84,22 @@ class StatewardSession(Connected):
 
     async def _pop(self) -> TResponseInputItem | None:
         while True:
-            state = await self._thread.hydrate(logs={LOG: 1})
+            state = await self._read(1)
             log = state.logs[LOG]
             if not len(log):
                 return None
             item: TResponseInputItem = kept(log[-1])
             try:
-                await self._thread.apply([LogTrimmed(LOG, from_index=log.next_index - 1)], parent=state.checkpoint)
-            except VersionMismatch:
-                continue  # somebody added or removed an item since
+                trimmed = LogTrimmed(LOG, from_index=log.next_index - 1)
+                await self._client.thread(self._name).apply([trimmed], parent=state.checkpoint)
+            except (VersionMismatch, ThreadNotFound):
+                continue  # somebody added or removed an item since, or cleared the session
             return item
 
     async def clear_session(self) -> None:
         """Removes the session: its thread with all versions and its key. A later item makes a new one."""
-        await settle(self._thread.delete(missing_ok=True))
+        await settle(self._clear())
+
+    async def _clear(self) -> None:
+        await self._client.thread(self._name).delete(missing_ok=True)
+        self._work_on(self._name, "")

@@ -121,7 +121,7 @@ class StatewardConversationStore(Connected, ConversationStore):
         try:
             appended = [EntriesAppended(ENTRIES, tuple(added))] if added else []
             await thread.apply([*appended, *edits], parent=state.checkpoint or 0, create=create, labels=labels)
-        except VersionMismatch:
+        except (VersionMismatch, ThreadNotFound):
             raise ConversationConflict(record.conversation_id) from None
         self._remember(record)
 
@@ -151,7 +151,7 @@ class StatewardConversationStore(Connected, ConversationStore):
         if record is None or record.revision != expected_revision:
             raise ConversationConflict(conversation_id)
         try:
-            await thread.delete(expected_version=state.version)
+            await thread.delete(expected_version=state.checkpoint)
         except (VersionMismatch, ThreadNotFound):
             raise ConversationConflict(conversation_id) from None
 

@@ -12,13 +12,12 @@ from strands.storage import Storage
 from strands.types.exceptions import StorageError
 
 from stateward._async.client import AsyncClient
-from stateward._async.thread import AsyncThread
 from stateward._connected import Connected
 from stateward._keeping import keep, kept
 from stateward._naming import HASHED, NAME_BYTES_MAX, name_for, text_of
 from stateward._settling import settle
 from stateward.changes import SlotSet
-from stateward.errors import StatewardError, VersionMismatch
+from stateward.errors import StatewardError, ThreadNotFound, VersionMismatch
 from stateward.models import Checkpoint
 from stateward.options import Retention, ThreadOptions
 
@@ -45,7 +44,9 @@ class StatewardStorage(Connected, Storage[str, str]):
     are opaque, but a slash ends a folder: `list` finds the keys of a folder by an index. A write or a deletion that is
     cancelled comes to its end first: when CancelledError comes, it is done, or never will be.
 
-    The last writer of a key wins, as in the framework's own storages. With `write_ownership` a write raises
+    The last writer of a key wins, as in the framework's own storages. But if somebody else deleted a key since this
+    object read or wrote it, a write raises StorageError until the key is read again: a late write of a session does not
+    bring it back. With `write_ownership` a write raises
     StorageError if somebody else wrote the key since this object read or wrote it: then two processes cannot continue
     one session unnoticed. `retention` says which earlier values of a key are kept; by default none is, except for the
     seconds until the daemon's next sweep. None = all of them; `stateward history` shows them.
@@ -66,7 +67,8 @@ class StatewardStorage(Connected, Storage[str, str]):
     ) -> None:
         super().__init__(client, target, namespace, options if client else {"blob_threshold": BLOB_BYTES, **options})
         self._retention = retention
-        self._seen: OrderedDict[str, Checkpoint | int] | None = OrderedDict() if write_ownership else None
+        self._write_ownership = write_ownership
+        self._seen: OrderedDict[str, Checkpoint | int] = OrderedDict()
 
     async def write(self, key: str, data: bytes) -> None:
         """Stores data under a key. Raises StorageError, and TypeError for data that are no bytes."""
@@ -74,8 +76,8 @@ class StatewardStorage(Connected, Storage[str, str]):
 
     async def _write(self, key: str, data: bytes) -> None:
         create = ThreadOptions(labels=_labels(key), retention=self._retention)
-        parent = None if self._seen is None else self._seen.get(key)
-        thread, changes = self._thread(key), [SlotSet(SLOT, data)]
+        parent = self._seen.get(key) if self._write_ownership else None
+        thread, changes = self._continued(self._name(key)), [SlotSet(SLOT, data)]
         if thread.name.startswith(PREFIX + HASHED):
             changes.append(SlotSet(KEY, keep(key, "key")))
         with _explained(f"{key!r} is not written"):
@@ -85,7 +87,7 @@ class StatewardStorage(Connected, Storage[str, str]):
     async def read(self, key: str) -> bytes | None:
         """Returns the data of a key; None = there is no such key. Raises StorageError."""
         with _explained(f"{key!r} cannot be read"):
-            state = await self._thread(key).hydrate(slots=[SLOT])
+            state = await self._client.thread(self._name(key)).hydrate(slots=[SLOT])
         self._see(key, state.checkpoint or 0)
         data: bytes | None = state.slots.get(SLOT)
         return data
@@ -96,7 +98,7 @@ class StatewardStorage(Connected, Storage[str, str]):
 
     async def _delete(self, key: str) -> None:
         with _explained(f"{key!r} is not deleted"):
-            await self._thread(key).delete(missing_ok=True)
+            await self._client.thread(self._name(key)).delete(missing_ok=True)
         self._see(key, 0)
 
     async def list(self, query: str = "") -> builtins.list[str]:
@@ -116,13 +118,14 @@ class StatewardStorage(Connected, Storage[str, str]):
             key = kept((await self._client.thread(name).hydrate(slots=[KEY])).slots.get(KEY))
         return key
 
-    def _thread(self, key: str) -> AsyncThread:
+    def _name(self, key: str) -> str:
         if not key:
             raise StorageError("a key must not be empty")
-        return self._client.thread(PREFIX + name_for(key, NAME_BYTES_MAX - len(PREFIX)))
+        return PREFIX + name_for(key, NAME_BYTES_MAX - len(PREFIX))
 
     def _see(self, key: str, version: Checkpoint | int) -> None:
-        if self._seen is not None:
+        self._work_on(self._name(key), version.uid if isinstance(version, Checkpoint) else "")
+        if self._write_ownership:
             self._seen[key] = version
             self._seen.move_to_end(key)
             if len(self._seen) > SEEN_MAX:
@@ -141,5 +144,7 @@ def _explained(text: str) -> Iterator[None]:
         yield
     except VersionMismatch as error:
         raise StorageError(f"{text}: somebody else wrote it since it was read here") from error
+    except ThreadNotFound as error:
+        raise StorageError(f"{text}: somebody else deleted it since it was read or written here") from error
     except StatewardError as error:
         raise StorageError(f"{text}: {error}") from error

@@ -91,7 +91,7 @@ async def test_data_of_strands_are_bytes_of_any_kind(place: Any) -> None:
 async def test_names_of_adk(place: Any, part: str) -> None:
     """Apps, users and sessions with any name; lists give users and ids as they were given."""
     async with StatewardSessionService(**place) as service:
-        keys = [{"app_name": "app", "user_id": "user", "session_id": "s", part: given} for given in IDS]
+        keys: list[Any] = [{"app_name": "app", "user_id": "user", "session_id": "s", part: given} for given in IDS]
         for number, key in enumerate(keys):
             state = {"own": number, "app:all": number, "user:all": number}
             await service.create_session(**key, state=state)

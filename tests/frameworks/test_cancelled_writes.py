@@ -41,7 +41,7 @@ from stateward.pydantic_ai import StatewardConversationStore
 from stateward.strands import StatewardStorage
 
 numbers = itertools.count()
-PLACE = {"app_name": "a", "user_id": "u"}
+PLACE: Any = {"app_name": "a", "user_id": "u"}
 Make = Callable[[str, str], Any]
 
 

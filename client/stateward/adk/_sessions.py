@@ -17,7 +17,7 @@ from google.adk.sessions.state import State as Scope
 from stateward._async.thread import AsyncThread
 from stateward._keeping import kept
 from stateward._naming import HASHED, NAME_BYTES_MAX, escape, name_for, text_of, unescape
-from stateward.errors import ThreadNotFound, VersionNotFound, VersionPruned
+from stateward.errors import ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
 from stateward.models import Checkpoint, ThreadInfo
 from stateward.state import State
 from stateward.v1 import checkpoint_pb2
@@ -31,7 +31,7 @@ UPDATED = "last_update_time"
 READS = 16
 # How many events are read first where only those after a time are wanted.
 TAIL = 64
-_MARKER = re.compile("([0-9]+):([0-9a-f]{32})")
+_MARKER = re.compile("([0-9]+):([0-9a-f]{32}):([0-9a-f]{32})")
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -114,7 +114,7 @@ def make_session(
 
 def marker_of(made: Checkpoint | ThreadInfo) -> str:
     """What ADK keeps with a session object and its copies, to tell whether it is still the stored one."""
-    return f"{made.version}:{made.digest.hex()}"
+    return f"{made.version}:{made.digest.hex()}:{made.uid}"
 
 
 async def find_base(thread: AsyncThread, session: Session) -> Checkpoint:
@@ -125,7 +125,7 @@ async def find_base(thread: AsyncThread, session: Session) -> Checkpoint:
     """
     if found := _MARKER.fullmatch(session._storage_update_marker or ""):
         version, digest = int(found[1]), bytes.fromhex(found[2])
-        return Checkpoint.from_proto(checkpoint_pb2.Checkpoint(version=version, digest=digest))
+        return Checkpoint.from_proto(checkpoint_pb2.Checkpoint(version=version, digest=digest, uid=found[3]))
     state = await thread.hydrate(slots=[], logs={EVENTS: 1})
     if state.checkpoint is None:
         raise gone(session)
@@ -137,10 +137,10 @@ async def find_base(thread: AsyncThread, session: Session) -> Checkpoint:
 async def read_stored_state(thread: AsyncThread, session: Session, base: Checkpoint) -> dict[str, Any]:
     """Returns the session's own state as it is stored; what a program put into `session.state` besides is not."""
     try:
-        state = await thread.hydrate(base.version, slots=[STATE])
+        state = await thread.hydrate(base, slots=[STATE])
     except ThreadNotFound:
         raise gone(session) from None
-    except (VersionNotFound, VersionPruned):
+    except (VersionMismatch, VersionNotFound, VersionPruned):
         raise stale(session) from None
     found: dict[str, Any] = kept(state.slots[STATE])
     return found
