@@ -59,9 +59,9 @@ def message(text: str) -> Any:
     return {"role": "user", "content": text}
 
 
-async def openai(place: Any) -> Case:
+async def openai(place: Any, more: str = "") -> Case:
     made = StatewardSession("s", **place)
-    await made.add_items([message("begin"), message("more")])
+    await made.add_items([message("begin"), message(f"more {more}")])
 
     async def again() -> None:
         assert len(await made.get_items()) in (0, 2)
@@ -248,12 +248,12 @@ async def test_another_version_of_the_same_number_is_another_one(daemon: Daemon,
             if isinstance(step, Call) and step.method == "Save" and not others:
                 for info in list(client.threads()):
                     client.thread(info.name).delete()
-                others.append(await make(place))
+                others.append(await (openai(place, "other") if make is openai else make(place)))
             return await perform(step)
 
         session.perform = swap
         if make is openai:
-            assert await case.adapter.pop_item() == message("more")  # that of the thread which is there now
+            assert await case.adapter.pop_item() == message("more other")  # that of the thread which is there now
             assert [each["content"] for each in await others[0].adapter.get_items()] == ["begin"]
         else:
             with pytest.raises(ConversationConflict):
