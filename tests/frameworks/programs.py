@@ -35,10 +35,13 @@ Choose = Callable[[Sequence[Any]], Any]
 
 ITEMS = [], [], ["p"], ["q", "r"], ["r"]
 NOTES = None, "", 0, [], {}, [[]], "text", {"a": [1]}, ["p", "q"], b"\x00"
-KINDS = ("say", "say", "items", "note", "ask", "ask", "send", "sub", "fail", "reset", "meddle", "delete", "replace")
+KINDS = (
+    *("say",) * 3, *("items",) * 3, *("ask",) * 3, *("reset",) * 2,
+    "note", "send", "sub", "fail", "meddle", "delete", "replace",
+)  # fmt: skip
 ACTIONS = (
-    *("invoke",) * 7, *("resume",) * 4, *("carry_on",) * 2, *("update",) * 2, "fork", "fork", "replay", "replay",
-    "forget", "delete",
+    *("invoke",) * 7, *("update",) * 4, *("answer",) * 3, "resume", "resume", "carry_on", "carry_on",
+    "fork", "fork", "replay", "replay", "forget", "delete",
 )  # fmt: skip
 
 
@@ -264,8 +267,8 @@ def act(world: World, action: Action) -> Any:
         match kind:
             case "invoke":
                 return _run(graph, _input(arguments[0]), config, _durability(*arguments))
-            case "resume":
-                return _run(graph, Command(resume=f"answer {worker}"), config)
+            case "resume" | "answer":
+                return _answer(graph, worker, config, 1 if kind == "resume" else 4)
             case "carry_on":
                 return _run(graph, None, config)
             case "update":
@@ -287,6 +290,16 @@ def act(world: World, action: Action) -> Any:
 
 def _run(graph: Any, given: Any, config: Any, durability: str = "sync") -> Any:
     return _plain(graph.invoke(given, config, durability=durability))
+
+
+def _answer(graph: Any, worker: int, config: Any, most: int) -> Any:
+    """Answers questions until there are none."""
+    found = None
+    for number in range(most):
+        found = _run(graph, Command(resume=f"answer {worker} {number}"), config)
+        if not found or not found.get("__interrupt__"):
+            break
+    return found
 
 
 def _durability(made: list[Step], durability: str) -> str:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
 
+from stateward.langgraph._names import CHANNEL, channel_name
 from stateward.v1 import diff_pb2, state_pb2
 
-CHANNEL = "channel/"
 _MEDIA_TYPE = "application/x-langgraph; type="
 _LIST_KIND = "msgpack"
 _PIECE = 64 << 10
@@ -73,7 +73,7 @@ def from_value(value: state_pb2.Value) -> tuple[str, bytes]:
 
 
 def read_channels(slots: Mapping[str, state_pb2.Value], logs: Mapping[str, LogPart]) -> dict[str, Stored]:
-    """The channels of a state, by name."""
+    """The channels of a state, by their names (see `_names`)."""
     found = {
         name[len(CHANNEL) :]: Stored(*from_value(value)) for name, value in slots.items() if name.startswith(CHANNEL)
     }
@@ -127,12 +127,18 @@ class Edits:
         self.edits: list[diff_pb2.Edit] = []
         self.channels: dict[str, Stored] = {}
 
+    def has(self, channel: str) -> bool:
+        """Whether the parent has a value of the channel."""
+        return channel_name(channel) in self._old
+
     def keep(self, channel: str) -> None:
         """The channel has the value that it had."""
-        self.channels[channel] = self._old[channel]
+        name = channel_name(channel)
+        self.channels[name] = self._old[name]
 
     def put(self, channel: str, value: Any) -> None:
         """The channel has this value. Raises what the serializer raises."""
+        channel = channel_name(channel)
         kind, data = self._serde.dumps_typed(value)
         data = as_bytes(data)
         old = self._old.get(channel)

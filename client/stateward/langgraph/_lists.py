@@ -9,6 +9,7 @@ from stateward._operations.steps import Call, Operation, ThreadRef
 from stateward._operations.unfolding import unfold
 from stateward.errors import ThreadNotFound, VersionNotFound, VersionPruned
 from stateward.langgraph._channels import Serializer, from_value, read_channels
+from stateward.langgraph._names import by_id
 from stateward.langgraph._operations import REST, Found, get, make_found
 from stateward.v1 import checkpoint_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
@@ -32,23 +33,37 @@ def list_all(ref: ThreadRef, labels: Mapping[str, str] | None = None) -> Operati
 
 
 def begin_list(
-    ref: ThreadRef, only: str | None, before: str | None, *, all_branches: bool
+    ref: ThreadRef, before: str | None, *, all_branches: bool
 ) -> Operation[checkpoints.ListCheckpointsRequest]:
-    """Makes the request for the first page of a list, newest first. It begins at `only`, or after `before`.
-
-    Both are checkpoint ids that need not exist.
-    """
+    """Makes the request for the first page of a list, newest first, or after the checkpoint id `before`, which need not
+    exist."""
     request = ref.about(checkpoints.ListCheckpointsRequest, include_states=True, include_effects=True)
     if not all_branches:
         request.branch = ref.branch
-    if checkpoint_id := only or before:
-        at = checkpoint_pb2.VersionRef(checkpoint_id=checkpoint_id)
+    if at := by_id(before):
         try:
             found = yield Call("GetCheckpoint", ref.on_branch(checkpoints.GetCheckpointRequest, version=at))
         except (ThreadNotFound, VersionNotFound, VersionPruned):
             return request
-        request.before.version = found.checkpoint.version + bool(only)
+        request.before.version = found.checkpoint.version
     return request
+
+
+def find_one(
+    ref: ThreadRef,
+    serde: Serializer,
+    checkpoint_id: str,
+    is_wanted: Callable[[checkpoint_pb2.Checkpoint], bool],
+    *,
+    all_branches: bool,
+) -> Operation[list[Found]]:
+    """Lists the checkpoint of an id, of the branch or of any branch."""
+    version = by_id(checkpoint_id)
+    assert version is not None
+    if all_branches:
+        version.branch = "-"
+    found = yield from get(ref, serde, version)
+    return [found] if found is not None and is_wanted(found.message) else []
 
 
 def list_found(
@@ -71,7 +86,8 @@ def list_found(
     for shown in reversed([shown for shown in unfold(page) if is_wanted(shown.checkpoint)]):
         place = replace(ref, branch=shown.checkpoint.branch)
         if shown.state is None or shown.effects is None:
-            found = yield from get(place, serde, shown.checkpoint.checkpoint_id, known)
+            exactly = checkpoint_pb2.VersionRef(version=shown.checkpoint.version, digest=shown.checkpoint.digest)
+            found = yield from get(place, serde, exactly, known)
         else:
             slots = shown.state.slots
             rest = from_value(slots[REST]) if REST in slots else None

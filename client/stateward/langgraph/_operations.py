@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stateward._naming import escape, name_for, text_of, unescape
 from stateward._operations.pages import Pages, read_pages
 from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id, thread_error
+from stateward.attributes import INT_MAX, INT_MIN
 from stateward.errors import EditConflict, ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
 from stateward.langgraph._bases import Base, Bases, Creations
 from stateward.langgraph._channels import (
-    CHANNEL,
     Edits,
     Serializer,
     Stored,
@@ -26,7 +27,8 @@ from stateward.langgraph._channels import (
     read_channels,
     to_value,
 )
-from stateward.v1 import checkpoint_pb2, diff_pb2, effect_pb2
+from stateward.langgraph._names import CHANNEL, MAIN, by_id, channel_name, namespace_of, thread_of
+from stateward.v1 import checkpoint_pb2, diff_pb2, effect_pb2, state_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import effect_service_pb2 as effects
 
@@ -34,22 +36,12 @@ REST = "checkpoint"
 RUN_LABEL = "run_id"
 DELTA_COUNTERS = "counters_since_delta_snapshot"
 PAGE = 1000
-MAIN, _ESCAPE = "main", "ns/"
 _EFFECTS_MAX = 1000
+_SORT_BYTES_MAX = 1024
+_ABOUT = "; about"
+"""Ends the media type of a value before whose bytes names stand."""
 # What a save is refused with if the version that it is made from is not as it is remembered.
 _STALE = EditConflict, VersionMismatch, VersionNotFound, VersionPruned
-
-
-def branch_of(checkpoint_ns: str) -> str:
-    """The branch of a checkpoint namespace. The root's is main."""
-    if checkpoint_ns == MAIN or checkpoint_ns.startswith(_ESCAPE):
-        return _ESCAPE + checkpoint_ns
-    return checkpoint_ns or MAIN
-
-
-def namespace_of(branch: str) -> str:
-    """The reverse of `branch_of`."""
-    return "" if branch == MAIN else branch.removeprefix(_ESCAPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,28 +65,33 @@ class Found:
 
     @property
     def channels(self) -> Mapping[str, Stored]:
+        """By their names (see `_names`)."""
         return self.base.channels
+
+    @property
+    def checkpoint_id(self) -> str:
+        text = text_of(self.message.checkpoint_id)
+        return str(self.rest["id"]) if text is None else text
 
 
 def get(
     ref: ThreadRef,
     serde: Serializer,
-    checkpoint_id: str | None,
+    version: checkpoint_pb2.VersionRef | None,
     known: Base | None = None,
     creations: Creations | None = None,
 ) -> Operation[Found | None]:
-    """Reads a checkpoint with its writes; `checkpoint_id` None = the newest one of the branch. None = there is none.
+    """Reads a checkpoint with its writes; `version` None = the newest one of the branch. None = there is none.
 
     With `known`, an earlier version of the thread or the same one, the daemon sends only what changed since.
     """
-    version = checkpoint_pb2.VersionRef(checkpoint_id=checkpoint_id) if checkpoint_id else None
     request = ref.on_branch(checkpoints.HydrateRequest, version=version, include_effects=True)
     if known is not None:
         request.known_version, request.known_digest = known.version, known.digest
     try:
         pages = yield from read_pages(request)
     except (ThreadNotFound, VersionNotFound, VersionPruned) as error:
-        if creations is not None and isinstance(error, ThreadNotFound) and ref.branch == MAIN and not checkpoint_id:
+        if creations is not None and isinstance(error, ThreadNotFound) and ref.branch == MAIN and version is None:
             creations.note_missing(ref)
         return None
     message = pages.last.checkpoint
@@ -133,7 +130,8 @@ def make_found(
 
 def read_writes(ref: ThreadRef, checkpoint_id: str, channels: Sequence[str] = ()) -> Operation[list[Written]]:
     """Reads the pending writes of a checkpoint, in the order in which LangGraph applies them; () = all channels."""
-    request = ref.about(effects.ListEffectsRequest, anchor=checkpoint_id, names=channels, page_size=PAGE)
+    names = map(name_for, channels)
+    request = ref.about(effects.ListEffectsRequest, anchor=name_for(checkpoint_id), names=names, page_size=PAGE)
     found = list[Written]()
     while True:
         page: effects.ListEffectsResponse = yield Call("ListEffects", request)
@@ -144,8 +142,11 @@ def read_writes(ref: ThreadRef, checkpoint_id: str, channels: Sequence[str] = ()
 
 
 def _written(effect: effect_pb2.Effect) -> Written:
-    task_id, index = json.loads(effect.key)
-    return Written(task_id, effect.name, from_value(effect.value), (effect.sort_key.decode(), task_id, index))
+    about, kind, data = _open_value(effect.value)
+    task_id, index = about["key"] if "key" in about else json.loads(text_of(effect.key) or "")
+    channel = about["channel"] if "channel" in about else text_of(effect.name) or ""
+    path = about["path"] if "path" in about else effect.sort_key.decode(errors="surrogatepass")
+    return Written(task_id, channel, (kind, data), (path, task_id, index))
 
 
 @dataclass(slots=True)
@@ -163,8 +164,8 @@ def channel_history(
     found = {channel: History() for channel in channels}
     parent_id = yield from _parent_id(ref, serde, checkpoint_id)
     while parent_id and (missing := [name for name, each in found.items() if each.seed is None]):
-        names = [CHANNEL + channel for channel in missing]
-        request = ref.on_branch(checkpoints.HydrateRequest, version=checkpoint_pb2.VersionRef(checkpoint_id=parent_id))
+        names = [CHANNEL + channel_name(channel) for channel in missing]
+        request = ref.on_branch(checkpoints.HydrateRequest, version=by_id(parent_id))
         request.projection.slots.extend(names)
         request.projection.logs.extend(checkpoints.LogSelection(log=name) for name in names)
         try:
@@ -175,7 +176,7 @@ def channel_history(
         for each in reversed((yield from read_writes(ref, parent_id, missing))):
             found[each.channel].writes.append(each)
         for channel in missing:
-            found[channel].seed = stored.get(channel)
+            found[channel].seed = stored.get(channel_name(channel))
         parent_id = about(serde, pages.last.checkpoint)[1]
     for history in found.values():
         history.writes.reverse()
@@ -183,9 +184,9 @@ def channel_history(
 
 
 def _parent_id(ref: ThreadRef, serde: Serializer, checkpoint_id: str | None) -> Operation[str]:
-    version = checkpoint_pb2.VersionRef(checkpoint_id=checkpoint_id) if checkpoint_id else None
     try:
-        answer = yield Call("GetCheckpoint", ref.on_branch(checkpoints.GetCheckpointRequest, version=version))
+        request = ref.on_branch(checkpoints.GetCheckpointRequest, version=by_id(checkpoint_id))
+        answer = yield Call("GetCheckpoint", request)
     except (ThreadNotFound, VersionNotFound, VersionPruned):
         return ""
     return about(serde, answer.checkpoint)[1]
@@ -208,7 +209,8 @@ def put_writes(
     """
     last = {index: (index, channel, value) for index, channel, value in writes}
     made = [to_effect(checkpoint_id, *write, task_id, task_path) for write in last.values()]
-    known = creations.of(ref, (checkpoint_id, *ancestors))
+    anchor = name_for(checkpoint_id)
+    known = creations.of(ref, (anchor, *map(name_for, ancestors)))
     try:
         uid = yield from put_effects(ref, made, known or creations.of_thread(ref))
     except ThreadNotFound:
@@ -216,14 +218,14 @@ def put_writes(
         if known or not (current := (yield from _uid_of(ref, checkpoint_id))):
             raise
         uid = yield from put_effects(ref, made, current)
-    creations.note(ref, checkpoint_id, uid)
+    creations.note(ref, anchor, uid)
 
 
 def _uid_of(ref: ThreadRef, checkpoint_id: str) -> Operation[str]:
     """Returns the uid of the thread, if it has this checkpoint; else empty."""
-    version = checkpoint_pb2.VersionRef(checkpoint_id=checkpoint_id)
     try:
-        answer = yield Call("GetCheckpoint", ref.on_branch(checkpoints.GetCheckpointRequest, version=version))
+        request = ref.on_branch(checkpoints.GetCheckpointRequest, version=by_id(checkpoint_id))
+        answer = yield Call("GetCheckpoint", request)
     except (ThreadNotFound, VersionNotFound, VersionPruned):
         return ""
     return str(answer.checkpoint.uid)
@@ -233,11 +235,40 @@ def to_effect(
     checkpoint_id: str, index: int, channel: str, value: tuple[str, bytes], task_id: str, task_path: str
 ) -> effect_pb2.Effect:
     """A pending write as it is stored; `_written` is the reverse."""
-    rule = effect_pb2.Effect
-    return effect_pb2.Effect(
-        anchor=checkpoint_id, key=json.dumps([task_id, index]), name=channel, sort_key=task_path.encode(),
-        value=to_value(*value), on_conflict=rule.CONFLICT_RULE_KEEP if index >= 0 else rule.CONFLICT_RULE_REPLACE,
+    key, path = [task_id, index], task_path.encode(errors="surrogatepass")
+    made = effect_pb2.Effect(
+        anchor=name_for(checkpoint_id), key=name_for(json.dumps(key)), name=name_for(channel),
+        sort_key=path[:_SORT_BYTES_MAX],
+        on_conflict=effect_pb2.Effect.CONFLICT_RULE_KEEP if index >= 0 else effect_pb2.Effect.CONFLICT_RULE_REPLACE,
     )  # fmt: skip
+    about: dict[str, Any] = {}
+    if text_of(made.key) is None:
+        about["key"] = key
+    if text_of(made.name) is None:
+        about["channel"] = channel
+    if len(path) > _SORT_BYTES_MAX:
+        about["path"] = task_path
+    made.value.CopyFrom(_close_value(about, *value))
+    return made
+
+
+def _close_value(about: Mapping[str, Any], kind: str, data: bytes) -> state_pb2.Value:
+    """A value of a pending write; before its bytes stand names that are too long for the fields of an effect."""
+    value = to_value(kind, data)
+    if about:
+        head = json.dumps(about).encode()
+        value.media_type += _ABOUT
+        value.data = len(head).to_bytes(4) + head + value.data
+    return value
+
+
+def _open_value(value: state_pb2.Value) -> tuple[dict[str, Any], str, bytes]:
+    """The reverse of `_close_value`."""
+    kind, data = from_value(value)
+    if not kind.endswith(_ABOUT):
+        return {}, kind, data
+    end = 4 + int.from_bytes(data[:4])
+    return json.loads(data[4:end]), kind.removesuffix(_ABOUT), data[end:]
 
 
 def put_effects(ref: ThreadRef, made: Sequence[effect_pb2.Effect], uid: str = "") -> Operation[str]:
@@ -262,6 +293,8 @@ class Put:
     metadata: Mapping[str, Any]
     ancestors: Sequence[str] = ()
     """Checkpoints of the graphs around this one, which are of the same thread."""
+    thread_id: str = ""
+    checkpoint_ns: str = ""
 
     @property
     def checkpoint_id(self) -> str:
@@ -281,10 +314,11 @@ def put(
     If the parent is no longer the head of the branch, the version is a fork, as in every LangGraph saver. With `owns`
     the call raises VersionMismatch instead. Raises ThreadNotFound if the thread of the parent was deleted.
     """
-    uid = creations.of(ref, (wanted.parent_id, *wanted.ancestors))
+    name = name_for(wanted.checkpoint_id)
+    uid = creations.of(ref, map(name_for, (wanted.parent_id, *wanted.ancestors)))
     if wanted.ancestors and not uid:
         uid = creations.of_thread(ref)
-    creations.note(ref, wanted.checkpoint_id, uid)  # now: the writes of its tasks may be sent before the answer comes
+    creations.note(ref, name, uid)  # now: the writes of its tasks may be sent before the answer comes
     base = bases.get(ref, wanted.parent_id)
     known = base is not None
     while True:
@@ -302,7 +336,7 @@ def put(
             if not known or (owns and isinstance(error, VersionMismatch)):
                 raise
             base, known = None, False  # what is remembered is not what is there: look
-    creations.note(ref, wanted.checkpoint_id, saved.uid)
+    creations.note(ref, name, saved.uid)
     if all(each.first is not None for each in edits.channels.values()):
         kept = Base(saved.version, wanted.channel_versions, edits.channels, saved.digest, saved.uid, rest)
         bases.keep(ref, wanted.checkpoint_id, kept)
@@ -314,9 +348,8 @@ def _read_base(ref: ThreadRef, serde: Serializer, wanted: Put, uid: str) -> Oper
     """Reads the parent. If it is no longer there, the checkpoint is written whole, on top of the empty state."""
     if not wanted.parent_id:
         return Base(uid=uid)
-    version = checkpoint_pb2.VersionRef(checkpoint_id=wanted.parent_id)
     try:
-        pages = yield from read_pages(ref.on_branch(checkpoints.HydrateRequest, version=version))
+        pages = yield from read_pages(ref.on_branch(checkpoints.HydrateRequest, version=by_id(wanted.parent_id)))
     except (ThreadNotFound, VersionNotFound, VersionPruned):
         if uid and wanted.metadata.get(DELTA_COUNTERS):
             message = f"checkpoint {wanted.parent_id}, from which delta channels are made, is no longer there"
@@ -338,7 +371,7 @@ def _edits(serde: Serializer, base: Base, wanted: Put) -> Edits:
     for channel, version in wanted.channel_versions.items():
         if channel not in wanted.values:
             continue
-        is_new = channel in wanted.new_versions or channel not in base.channels
+        is_new = channel in wanted.new_versions or not edits.has(channel)
         if is_new or base.channel_versions.get(channel) != version:
             edits.put(channel, wanted.values[channel])
         else:
@@ -351,15 +384,19 @@ def _request(
     ref: ThreadRef, serde: Serializer, edits: Edits, wanted: Put, rest: tuple[str, bytes]
 ) -> checkpoints.SaveRequest:
     about = {"metadata": dict(wanted.metadata), "parent_id": wanted.parent_id}
+    if text_of(ref.thread) is None:
+        about["thread_id"] = escape(wanted.thread_id)
+    if namespace_of(ref.branch) is None:
+        about["checkpoint_ns"] = escape(wanted.checkpoint_ns)
     first = diff_pb2.Edit(set_slot=diff_pb2.SetSlot(slot=REST, value=to_value(*rest)))
     request = ref.on_branch(
-        checkpoints.SaveRequest, checkpoint_id=wanted.checkpoint_id, request_id=new_request_id(),
+        checkpoints.SaveRequest, checkpoint_id=name_for(wanted.checkpoint_id), request_id=new_request_id(),
         metadata=to_value(*serde.dumps_typed(about)), diff=diff_pb2.Diff(edits=[first, *edits.edits]),
     )  # fmt: skip
-    if isinstance(step := wanted.metadata.get("step"), int):
+    if isinstance(step := wanted.metadata.get("step"), int) and INT_MIN <= step <= INT_MAX:
         request.step = step
     if isinstance(run_id := wanted.metadata.get(RUN_LABEL), str) and run_id:
-        request.labels[RUN_LABEL] = run_id
+        request.labels[RUN_LABEL] = name_for(run_id)
     return request
 
 
@@ -382,3 +419,16 @@ def about(serde: Serializer, message: checkpoint_pb2.Checkpoint) -> tuple[dict[s
     """Metadata and parent's checkpoint id of a version."""
     found = serde.loads_typed(from_value(message.metadata))
     return found["metadata"], found["parent_id"]
+
+
+def place_of(serde: Serializer, message: checkpoint_pb2.Checkpoint) -> tuple[str, str]:
+    """Thread id and checkpoint namespace of a version."""
+    thread_id, namespace = text_of(message.thread), namespace_of(message.branch)
+    if thread_id is None or namespace is None:
+        found = serde.loads_typed(from_value(message.metadata))
+        if thread_id is None:  # a copy of a thread has the id of the original
+            told = unescape(found.get("thread_id", ""))
+            thread_id = told if thread_of(told) == message.thread else message.thread
+        if namespace is None:
+            namespace = unescape(found["checkpoint_ns"])
+    return thread_id, namespace

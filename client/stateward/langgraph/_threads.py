@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from stateward._naming import name_for
 from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id, thread_error
 from stateward.errors import ThreadNotFound, VersionMismatch
 from stateward.langgraph._channels import Serializer
 from stateward.langgraph._lists import list_all
-from stateward.langgraph._operations import DELTA_COUNTERS, MAIN, RUN_LABEL, about, get
+from stateward.langgraph._names import MAIN, channel_name
+from stateward.langgraph._operations import DELTA_COUNTERS, RUN_LABEL, about, get
 from stateward.v1 import checkpoint_pb2, state_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import thread_service_pb2 as threads
@@ -62,16 +64,17 @@ def _needed(
 ) -> Operation[set[int]]:
     """The ancestors from which the delta channels of a version are made: back to one that has their value."""
     metadata, parent_id = about(serde, newest)
-    channels = set(metadata.get(DELTA_COUNTERS) or ())
+    channels = set(map(channel_name, metadata.get(DELTA_COUNTERS) or ()))
     by_id = {message.checkpoint_id: message for message in listed if message.branch == newest.branch}
     needed, message = set[int](), newest
     while channels:
-        found = yield from get(ref, serde, message.checkpoint_id)
+        exactly = checkpoint_pb2.VersionRef(version=message.version, digest=message.digest)
+        found = yield from get(ref, serde, exactly)
         if found is not None:
             channels -= found.channels.keys()
-        if not channels or parent_id not in by_id:
+        if not channels or name_for(parent_id) not in by_id:
             break
-        message = by_id[parent_id]
+        message = by_id[name_for(parent_id)]
         parent_id = about(serde, message)[1]
         needed.add(message.version)
     return needed
@@ -106,7 +109,8 @@ def _changing(ref: ThreadRef) -> VersionMismatch:
 def delete_run(everywhere: ThreadRef, run_id: str) -> Operation[list[ThreadRef]]:
     """Removes all versions of a run, in all threads. Returns the branches that they were on."""
     places, gone = set[ThreadRef](), dict[str, set[tuple[str, int]]]()
-    for message in (yield from list_all(everywhere, {RUN_LABEL: run_id})):
+    label = name_for(run_id.replace("\0", ""))  # as LangGraph writes the metadata of a checkpoint
+    for message in (yield from list_all(everywhere, {RUN_LABEL: label})):
         places.add(replace(everywhere, thread=message.thread, branch=message.branch))
         gone.setdefault(message.thread, set()).add((message.uid, message.version))
     for thread, versions in gone.items():

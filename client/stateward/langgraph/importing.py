@@ -19,8 +19,10 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
+from stateward._naming import name_for
 from stateward.langgraph import _operations as operations
-from stateward.langgraph._operations import Put, branch_of
+from stateward.langgraph._names import branch_of
+from stateward.langgraph._operations import Put
 from stateward.langgraph._verbatim import Verbatim, equal
 from stateward.langgraph.saver import StatewardSaver
 from stateward.langgraph.sources import Key, Source
@@ -114,7 +116,7 @@ def import_thread(
             if key not in found.present or key in found.lacking:
                 result.writes += _put_writes(saver, thread, key, source)
                 on_progress(Progress(written=1))
-        saver._bases.forget_thread(thread)
+        saver._forget(thread)
     raise ThreadRefused(f"thread {thread!r} differs from the source, which seems to change; import it again later")
 
 
@@ -125,7 +127,10 @@ def _put(source: Source, saver: StatewardSaver, thread: str, key: Key) -> None:
     rest: dict[str, Any] = dict(found.checkpoint)
     values = rest.pop("channel_values")
     # Every channel counts as new, so that its value is compared with the parent's, and not its version.
-    wanted = Put(_parent_id(found), rest, values, rest["channel_versions"], dict(found.metadata))
+    wanted = Put(
+        _parent_id(found), rest, values, rest["channel_versions"], dict(found.metadata),
+        thread_id=thread, checkpoint_ns=key.checkpoint_ns,
+    )  # fmt: skip
     ref = saver._refer(thread, branch_of(key.checkpoint_ns))
     saver._blocking._session.run(saver._put(ref, wanted))
 
@@ -143,7 +148,7 @@ def _put_writes(saver: StatewardSaver, thread: str, key: Key, source: Source) ->
     run, start = saver._blocking._session.run, 0
     ref = saver._refer(thread, branch_of(key.checkpoint_ns))
     for end in _pieces(made):
-        run(operations.put_effects(ref, made[start:end], saver._creations.of(ref, [key.checkpoint_id])))
+        run(operations.put_effects(ref, made[start:end], saver._creations.of(ref, [name_for(key.checkpoint_id)])))
         start = end
     return len(rows)
 

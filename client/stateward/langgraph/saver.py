@@ -23,6 +23,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from stateward._async.client import AsyncClient
+from stateward._naming import text_of
 from stateward._operations.steps import Operation, ThreadRef
 from stateward._settling import settle
 from stateward._sync.client import Client
@@ -30,7 +31,8 @@ from stateward.langgraph import _lists as lists
 from stateward.langgraph import _operations as operations
 from stateward.langgraph import _threads as whole
 from stateward.langgraph._bases import Bases, Creations
-from stateward.langgraph._operations import Found, Put, branch_of, namespace_of
+from stateward.langgraph._names import MAIN, branch_of, by_id, channels_of, thread_of
+from stateward.langgraph._operations import Found, Put
 from stateward.v1 import checkpoint_pb2
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest
 
@@ -100,7 +102,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         """Returns the checkpoint that `config` names, or the newest one of its namespace; None = there is none."""
         ref = self._ref(config)
         found = self._blocking._session.run(
-            operations.get(ref, self.serde, get_checkpoint_id(config), self._bases.newest(ref), self._creations)
+            operations.get(ref, self.serde, by_id(get_checkpoint_id(config)), self._bases.newest(ref), self._creations)
         )
         return self._tuple(ref, config, found)
 
@@ -108,7 +110,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         """As `get_tuple`."""
         ref = self._ref(config)
         found = await self._aio._session.run(
-            operations.get(ref, self.serde, get_checkpoint_id(config), self._bases.newest(ref), self._creations)
+            operations.get(ref, self.serde, by_id(get_checkpoint_id(config)), self._bases.newest(ref), self._creations)
         )
         return self._tuple(ref, config, found)
 
@@ -125,7 +127,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         """
         ref, wanted = self._ref(config), _wanted(config, checkpoint, metadata, new_versions)
         self._blocking._session.run(self._put(ref, wanted))
-        return _config(ref, wanted.checkpoint_id)
+        return _config(wanted.thread_id, wanted.checkpoint_ns, wanted.checkpoint_id)
 
     async def aput(
         self,
@@ -137,7 +139,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         """As `put`."""
         ref, wanted = self._ref(config), _wanted(config, checkpoint, metadata, new_versions)
         await settle(self._aio._session.run(self._put(ref, wanted)))
-        return _config(ref, wanted.checkpoint_id)
+        return _config(wanted.thread_id, wanted.checkpoint_ns, wanted.checkpoint_id)
 
     def _put(self, ref: ThreadRef, wanted: Put) -> Operation[None]:
         return operations.put(ref, self.serde, self._bases, self._creations, wanted, owns=self._write_ownership)
@@ -187,12 +189,12 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         `filter` takes those whose metadata has all of these values, `before` those older than a checkpoint.
         """
         run = self._blocking._session.run
-        names = [config["configurable"]["thread_id"]] if config else [info.name for info in self._blocking.threads()]
+        names = [self._name(config)] if config else [info.name for info in self._blocking.threads()]
         for name in names:
-            listing = _Listing(self.serde, self._refer(name), config, filter, before, limit)
+            listing = _Listing(self.serde, self._named(name), config, filter, before, limit)
             while not listing.is_over:
                 for found in run(listing.next_page()):
-                    yield self._made(found)
+                    yield self._made(found, config)
             limit = listing.left
 
     async def alist(
@@ -205,12 +207,12 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     ) -> AsyncIterator[CheckpointTuple]:
         """As `list`."""
         run = self._aio._session.run
-        threads = [config["configurable"]["thread_id"]] if config else [info.name async for info in self._aio.threads()]
-        for name in threads:
-            listing = _Listing(self.serde, self._refer(name), config, filter, before, limit)
+        names = [self._name(config)] if config else [info.name async for info in self._aio.threads()]
+        for name in names:
+            listing = _Listing(self.serde, self._named(name), config, filter, before, limit)
             while not listing.is_over:
                 for found in await run(listing.next_page()):
-                    yield self._made(found)
+                    yield self._made(found, config)
             limit = listing.left
 
     # -- whole threads ------------------------------------------------------------------------------------------------
@@ -225,11 +227,11 @@ class StatewardSaver(BaseCheckpointSaver[str]):
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copies all checkpoints and writes of a thread to a new thread, with a key of its own."""
-        self._blocking._session.run(whole.copy_thread(self._refer(source_thread_id), str(target_thread_id)))
+        self._blocking._session.run(whole.copy_thread(self._refer(source_thread_id), thread_of(target_thread_id)))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """As `copy_thread`."""
-        operation = whole.copy_thread(self._refer(source_thread_id), str(target_thread_id))
+        operation = whole.copy_thread(self._refer(source_thread_id), thread_of(target_thread_id))
         await settle(self._aio._session.run(operation))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
@@ -255,7 +257,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Removes all checkpoints and writes of these runs, in all threads."""
         for run_id in run_ids:
-            for ref in self._blocking._session.run(whole.delete_run(self._refer("-"), run_id)):
+            for ref in self._blocking._session.run(whole.delete_run(self._named("-"), run_id)):
                 self._bases.forget(ref)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
@@ -264,7 +266,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
             await settle(self._adelete_run(run_id))
 
     async def _adelete_run(self, run_id: str) -> None:
-        for ref in await self._aio._session.run(whole.delete_run(self._refer("-"), run_id)):
+        for ref in await self._aio._session.run(whole.delete_run(self._named("-"), run_id)):
             self._bases.forget(ref)
 
     def get_delta_channel_history(
@@ -297,8 +299,14 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         number = int(str(current).split(".")[0]) + 1 if current else 1
         return f"{number:032}.{secrets.randbits(53):016}"
 
-    def _refer(self, thread_id: str, branch: str = "main") -> ThreadRef:
-        return self._blocking._session.refer(str(thread_id), branch)
+    def _refer(self, thread_id: str, branch: str = MAIN) -> ThreadRef:
+        return self._named(thread_of(thread_id), branch)
+
+    def _named(self, thread: str, branch: str = MAIN) -> ThreadRef:
+        return self._blocking._session.refer(thread, branch)
+
+    def _name(self, config: RunnableConfig) -> str:
+        return thread_of(config["configurable"]["thread_id"])
 
     def _ref(self, config: RunnableConfig) -> ThreadRef:
         place = config["configurable"]
@@ -315,17 +323,24 @@ class StatewardSaver(BaseCheckpointSaver[str]):
                 self._bases.forget(ref)
             return None
         if get_checkpoint_id(config):
-            return self._made(found, config)
-        self._bases.keep(ref, found.message.checkpoint_id, found.base)
-        return self._made(found)
+            return self._made(found, config, own=config)
+        self._bases.keep(ref, found.checkpoint_id, found.base)
+        return self._made(found, config)
 
-    def _made(self, found: Found, config: RunnableConfig | None = None) -> CheckpointTuple:
-        ref = self._refer(found.message.thread, found.message.branch)
+    def _made(self, found: Found, asked: RunnableConfig | None, own: RunnableConfig | None = None) -> CheckpointTuple:
+        """`asked`: a config that names the thread; None = all threads were asked for."""
         metadata, parent_id = operations.about(self.serde, found.message)
-        values = {name: self.serde.loads_typed((each.kind, each.data)) for name, each in found.channels.items()}
+        thread_id, namespace = operations.place_of(self.serde, found.message)
+        if asked is not None:
+            thread_id = str(asked["configurable"]["thread_id"])
+        channels = channels_of(found.channels, found.rest["channel_versions"])
+        values = {
+            channels[name]: self.serde.loads_typed((each.kind, each.data)) for name, each in found.channels.items()
+        }
         made: Any = {**found.rest, "channel_values": values}
-        parent, writes = _config(ref, parent_id) if parent_id else None, [self._write(each) for each in found.writes]
-        own = config or _config(ref, found.message.checkpoint_id)
+        parent = _config(thread_id, namespace, parent_id) if parent_id else None
+        writes = [self._write(each) for each in found.writes]
+        own = own or _config(thread_id, namespace, found.checkpoint_id)
         return CheckpointTuple(own, made, metadata, parent, writes)  # type: ignore[arg-type]
 
     def _write(self, found: operations.Written) -> PendingWrite:
@@ -350,19 +365,22 @@ class _Listing:
         self._older = get_checkpoint_id(before) if before is not None else None
         self._branch = branch_of(place["checkpoint_ns"]) if "checkpoint_ns" in place else ""
         self._request: ListCheckpointsRequest | None = None
-        if self._only:
-            self.left = 1 if left is None else min(left, 1)
+        self._is_found = False  # whether the only checkpoint was looked for
         self._size = FIRST_PAGE if self.left is None or self._wanted else max(1, min(self.left, FIRST_PAGE))
 
     @property
     def is_over(self) -> bool:
         ended = self._request is not None and not self._request.page_token
-        return ended or (self.left is not None and self.left <= 0)
+        return ended or self._is_found or (self.left is not None and self.left <= 0)
 
     def next_page(self) -> Operation[list[Found]]:
+        ref = replace(self._ref, branch=self._branch or self._ref.branch)
+        if self._only:
+            self._is_found = True
+            only, is_listed = self._only, self._is_listed
+            return (yield from lists.find_one(ref, self._serde, only, is_listed, all_branches=not self._branch))
         if self._request is None:
-            ref = replace(self._ref, branch=self._branch or self._ref.branch)
-            self._request = yield from lists.begin_list(ref, self._only, self._older, all_branches=not self._branch)
+            self._request = yield from lists.begin_list(ref, self._older, all_branches=not self._branch)
         self._request.page_size = self._size
         found = yield from lists.list_found(self._ref, self._serde, self._request, self._is_listed)
         if sum(each.base.size_bytes for each in found) < GROWING_BYTES:
@@ -373,16 +391,17 @@ class _Listing:
         return found
 
     def _is_listed(self, message: checkpoint_pb2.Checkpoint) -> bool:
-        if not message.checkpoint_id or (self._only and message.checkpoint_id != self._only):
+        name = message.checkpoint_id
+        if not name:
             return False
-        if self._older and message.checkpoint_id >= self._older:
+        if self._older and (text_of(name) or name) >= self._older:
             return False
         metadata = operations.about(self._serde, message)[0] if self._wanted else {}
         return all(key in metadata and metadata[key] == value for key, value in self._wanted.items())
 
 
-def _config(ref: ThreadRef, checkpoint_id: str) -> RunnableConfig:
-    place = {"thread_id": ref.thread, "checkpoint_ns": namespace_of(ref.branch), "checkpoint_id": checkpoint_id}
+def _config(thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> RunnableConfig:
+    place = {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": checkpoint_id}
     return {"configurable": place}
 
 
@@ -391,9 +410,11 @@ def _wanted(
 ) -> Put:
     rest: dict[str, Any] = dict(checkpoint)
     values = rest.pop("channel_values")
-    parent_id = config["configurable"].get("checkpoint_id") or ""
-    about = dict(get_checkpoint_metadata(config, metadata))
-    return Put(parent_id, rest, values, new_versions, about, _ancestors(config))
+    place, about = config["configurable"], dict(get_checkpoint_metadata(config, metadata))
+    return Put(
+        place.get("checkpoint_id") or "", rest, values, new_versions, about, _ancestors(config),
+        thread_id=str(place["thread_id"]), checkpoint_ns=place.get("checkpoint_ns") or "",
+    )  # fmt: skip
 
 
 def _ancestors(config: RunnableConfig) -> list[str]:
