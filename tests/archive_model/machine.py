@@ -76,6 +76,7 @@ class Machine(RecordCalls):
             )
             raise
         self.look()
+        assert request.expected_uid in ("", answer.uid), "a late save reached another thread"
         digest, answered_uid = bytes(answer.digest), bytes.fromhex(answer.uid)
         if digest not in self.truth.versions:  # nobody ever saw it
             gone = answered_uid in sidecar.disk.deleted[deleted:] or answered_uid in self.truth.deleted

@@ -77,6 +77,7 @@ class RecordCalls(Reading):
                 self.check_conflict(before, error)
             raise
         self.look()
+        assert request.expected_uid in ("", answer.uid), "a late put reached another thread"
         digest, answered_uid = bytes(answer.digest), bytes.fromhex(answer.uid)
         if digest not in self.records.pages:
             gone = answered_uid in sidecar.disk.deleted[deleted:] or answered_uid in self.truth.deleted

@@ -9,15 +9,27 @@ from tests.archive_model import small
 from tests.archive_model.choices import ASIDE
 from tests.archive_model.faults import AWAY, HELD, Fault
 from tests.archive_model.giving import RELEASE
+from tests.archive_model.sidecar import Sidecar
 from tests.archive_model.test_archive_model import Rules
 
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
 from stateward_sidecar.archive import judge
 from stateward_sidecar.archive.pulse import Pulse
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.ship import Shipper
+from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.bucket.memory import MemoryBucket, etag_of
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import effects, orphans, recordexpiry, recordputs, recordrows, recordviews, settings
+from stateward_sidecar.store import (
+    effects,
+    expecting,
+    orphans,
+    recordexpiry,
+    recordputs,
+    recordrows,
+    recordviews,
+    settings,
+)
 from stateward_sidecar.store.orphans import Orphans
 from stateward_sidecar.store.sweep import Sweeper
 from stateward_sidecar.store.thread import Draft, rows
@@ -211,3 +223,37 @@ def keep_branches(publish: Callable[[Draft], None]) -> Callable[[Draft], None]:
         publish(draft)
 
     return published
+
+
+@pytest.mark.parametrize("form", ["save", "put", "begin"])
+def test_a_late_write_to_the_next_thread_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    """The thread was deleted and made again, and nobody compares uids."""
+    monkeypatch.setattr(expecting, "check_uid", lambda *_: None)
+    with pytest.raises(AssertionError, match="reached another thread"):
+        broken.go_on_after_deletion(0, 1, "a", form, remade=True, plan=NONE, now=True)
+
+
+@pytest.mark.parametrize("form", ["save", "put", "begin"])
+def test_a_late_write_that_claims_a_name_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    """The thread was deleted, and the archive is asked as for a new one before the write is refused."""
+    own = Attacher.own
+
+    def ask_for_any(attacher: Attacher, name: tuple[str, str], **_: bool) -> None:
+        own(attacher, name)
+
+    monkeypatch.setattr(Attacher, "own", ask_for_any)
+    with pytest.raises(AssertionError, match="claimed the name"):
+        broken.go_on_after_deletion(0, 1, "a", form, remade=False, plan=NONE, now=True)
+
+
+def test_a_repeated_deletion_of_the_next_thread_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer was lost, and nobody compares uids."""
+    remove = Sidecar.delete
+
+    def forget_the_uid(sidecar: Sidecar, request: DeleteThreadRequest) -> DeleteThreadResponse:
+        request.expected_uid = ""
+        return remove(sidecar, request)
+
+    monkeypatch.setattr(Sidecar, "delete", forget_the_uid)
+    with pytest.raises(AssertionError, match="a deletion reached another thread"):
+        broken.go_on_after_deletion(0, 0, "a", "save", remade=True, plan=NONE, now=True)

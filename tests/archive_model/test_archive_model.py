@@ -15,6 +15,7 @@ from tests.archive_model.choices import BRANCHES, KEYS, NAMES, PLANS, SELDOM, SI
 from tests.archive_model.clearing import Clearing
 from tests.archive_model.faults import DIES_AFTER, GATHERS, HELD, HELD_AFTER, HOLDS, MEANWHILE, Fault
 from tests.archive_model.giving import GivingUp
+from tests.archive_model.late import LateWriters
 from tests.archive_model.letting_go import LettingGo
 from tests.archive_model.recordrules import RecordRules
 from tests.archive_model.sidecar import GRACE_S, LEASE_S, NAMESPACE, Sidecar
@@ -29,7 +30,7 @@ from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 PHASES = tuple(phase for phase in Phase if phase is not Phase.explain)
 
 
-class Rules(LettingGo, GivingUp, RecordRules, Clearing, BackingUp, BlobRules):
+class Rules(LettingGo, GivingUp, RecordRules, Clearing, BackingUp, BlobRules, LateWriters):
     """What users, networks and machines do."""
 
     @initialize(size=SIZES, archived=st.booleans(), one_host=SELDOM, window=WINDOWS, keeps_records=st.booleans())
