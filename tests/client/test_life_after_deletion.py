@@ -1,0 +1,256 @@
+"""The danger: what a program writes to a thread that was deleted meanwhile brings it back, or reaches the next one."""
+
+from __future__ import annotations
+
+import pytest
+
+from stateward import Client, State
+from stateward._io.aio import connection as aio
+from stateward._io.blocking import connection as blocking
+from stateward.changes import SlotSet
+from stateward.effects import Effect
+from stateward.errors import LeaseHeld, ServerUnavailable, ThreadNotFound, VersionMismatch
+
+
+@pytest.fixture
+def daemon(real_daemon):
+    if isinstance(real_daemon, str):
+        pytest.skip(real_daemon)
+    return real_daemon
+
+
+@pytest.fixture
+def handle(daemon, open_client, name):
+    """A handle that has read the thread."""
+    client = open_client(daemon.target, namespace=name)
+    client.thread("t").append("log", "hello")
+    handle = client.thread("t")
+    handle.hydrate()
+    return handle
+
+
+@pytest.fixture
+def admin(daemon, name):
+    """Another process, which deletes threads."""
+    with Client(daemon.target, namespace=name) as client:
+        yield client
+
+
+def remake(admin, remade):
+    admin.thread("t").delete()
+    if remade:
+        admin.thread("t").append("log", "next")
+
+
+def kept(admin):
+    """Everything that the daemon keeps: the log of each thread, and the numbers of effects, records and signals."""
+    found = {}
+    for info in admin.threads():
+        thread = admin.thread(info.name)
+        kinds = len(list(thread.effects())), len(list(admin.records(info.name).list())), info.pending_signals
+        found[info.name] = list(thread.hydrate().logs["log"]), kinds, list(info.labels)
+    return found
+
+
+WRITES = {
+    "append": lambda handle, state: handle.append("log", "late"),
+    "increment": lambda handle, state: handle.increment("n"),
+    "set_slot": lambda handle, state: handle.set_slot("n", 1),
+    "save": lambda handle, state: handle.save(state),
+    "overwrite": lambda handle, state: handle.save(state, overwrite=True),
+    "save with a blob": lambda handle, state: (
+        state.logs["log"].append("x" * 3_000_000), handle.save(state),
+    ),
+    "apply": lambda handle, state: handle.apply([SlotSet("n", 1)], parent=state.checkpoint),
+    "apply to any head": lambda handle, state: handle.apply([SlotSet("n", 1)]),
+    "effects": lambda handle, state: handle.put_effects([Effect("late", "late")]),
+    "effect": lambda handle, state: handle.effect("late", lambda: "late"),
+    "records": lambda handle, state: handle.records.put("late", "late"),
+    "delete records": lambda handle, state: handle.records.delete_prefix("late"),
+    "blob": lambda handle, state: handle.write_blob(b"late"),
+    "signal": lambda handle, state: handle.send("late"),
+    "lease": lambda handle, state: handle.lease().__enter__(),
+    "writer": lambda handle, state: handle.writer().__enter__(),
+    "tag": lambda handle, state: handle.tag("late"),
+    "settings": lambda handle, state: handle.update_options(labels={"late": "1"}),
+    "finish": lambda handle, state: handle.finish(state, ttl=60),
+    "branch": lambda handle, state: handle.branch("late", at=state.checkpoint).save(state),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("remade", [False, True], ids=["gone", "made again"])
+@pytest.mark.parametrize("form", WRITES)
+def test_a_late_write_reaches_nothing(handle, admin, form, remade):
+    """Whatever its form: ThreadNotFound, and the daemon keeps what it kept."""
+    state = handle.hydrate()
+    state.logs["log"].append("late")
+    remake(admin, remade)
+    before = kept(admin)
+    with pytest.raises(ThreadNotFound):
+        WRITES[form](handle, state)
+    assert kept(admin) == before
+
+
+def test_the_next_read_finds_out(handle, admin):
+    """The handle works on the thread that is there now; one that knows the name only never stopped."""
+    remake(admin, remade=True)
+    with pytest.raises(ThreadNotFound):
+        handle.append("log", "late")
+    assert list(handle.hydrate().logs["log"]) == ["next"]
+    handle.append("log", "after")
+    admin.thread("t").append("log", "by name")
+    assert list(admin.thread("t").hydrate().logs["log"]) == ["next", "after", "by name"]
+    admin.thread("t").delete()
+    assert handle.hydrate().version == 0
+    handle.append("log", "first")
+    assert list(admin.thread("t").hydrate().logs["log"]) == ["first"]
+
+
+def test_its_own_deletion_leaves_a_handle_free(handle, admin):
+    """Who deletes a thread may make the next one."""
+    assert handle.delete()
+    handle.append("log", "anew")
+    assert list(admin.thread("t").hydrate().logs["log"]) == ["anew"]
+
+
+def test_a_claim_ends_with_its_thread(handle, admin):
+    """The tool was called, and its result is recorded nowhere."""
+
+    def tool():
+        remake(admin, remade=False)
+        with admin.thread("t").lease():
+            pass
+        return "late"
+
+    with pytest.raises(ThreadNotFound):
+        handle.effect("pay", tool)
+    assert list(admin.thread("t").effects()) == []
+
+
+def test_a_lease_ends_with_its_thread(handle, admin):
+    """The next thread gives out the same token, and the late holder neither renews nor returns it, nor saves."""
+    admin.thread("t").delete()
+    handle.hydrate()
+    with handle.lease() as lease:
+        admin.thread("t").delete()
+        with admin.thread("t").lease() as next_lease:
+            assert (lease.token, lease.uid != next_lease.uid) == (next_lease.token, True)
+            with pytest.raises(LeaseHeld):
+                lease.check()
+            with pytest.raises(ThreadNotFound):
+                handle.append("log", "late")
+            with pytest.raises(ThreadNotFound):
+                handle.save(State())
+            with pytest.raises(ThreadNotFound):
+                admin.thread("board").append("log", "late", guard=lease)
+            assert not lease.release()
+            next_lease.check()
+
+
+def test_a_writer_ends_with_its_thread(handle, admin):
+    """Its frames reach nothing, and it opens no other thread when its stream broke."""
+    with handle.writer() as writer:
+        state = handle.hydrate()
+        state.logs["log"].append("in time")
+        writer.save(state)
+        remake(admin, remade=True)
+        state.logs["log"].append("late")
+        with pytest.raises(ThreadNotFound):
+            writer.save(state)
+        assert kept(admin) == {"t": (["next"], (0, 0, 0), [])}
+
+
+def test_a_projection_is_kept_in_the_thread_that_it_is_of(handle, admin):
+    """Deleted while it is folded: nothing is kept, neither in no thread nor in the next one."""
+
+    def count(total, entry):
+        remake(admin, remade=True)
+        return total + 1
+
+    assert handle.log("log").replay(count, 0, projection="count") == 1
+    assert admin.thread("t").info().branches[0].name == "main"
+    assert len(admin.thread("t").info().branches) == 1
+
+
+# -- deletions that are repeated ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lossy(monkeypatch, admin):
+    """The first deletion is done, and its answer is lost; meanwhile others save."""
+    lost = []
+
+    def lose(method):
+        if method == "DeleteThread" and not lost:
+            lost.append(method)
+            admin.thread("t").append("log", "next")
+            raise ServerUnavailable("the connection broke", code="UNAVAILABLE")
+
+    call, acall = blocking.Connection.call, aio.Connection.call
+
+    def lossy_call(self, method, request, deadline_s):
+        answer = call(self, method, request, deadline_s)
+        lose(method)
+        return answer
+
+    async def lossy_acall(self, method, request, deadline_s):
+        answer = await acall(self, method, request, deadline_s)
+        lose(method)
+        return answer
+
+    monkeypatch.setattr(blocking.Connection, "call", lossy_call)
+    monkeypatch.setattr(aio.Connection, "call", lossy_acall)
+    return lost
+
+
+@pytest.mark.parametrize("options", [{"missing_ok": True}, {}, {"local_only": True}])
+def test_a_repeated_deletion_leaves_the_next_thread(handle, admin, lossy, options):
+    """It names the creation that was there when the call began."""
+    assert handle.delete(**options)
+    assert lossy
+    assert list(admin.thread("t").hydrate().logs["log"]) == ["next"]
+
+
+def test_a_thread_that_is_missing(handle, admin):
+    """False with missing_ok, else ThreadNotFound; also for another creation than the checkpoint's."""
+    checkpoint = handle.checkpoint()
+    remake(admin, remade=True)
+    assert handle.delete(missing_ok=True, expected_version=checkpoint) is False
+    with pytest.raises(ThreadNotFound):
+        handle.delete(expected_version=checkpoint)
+    assert handle.delete()
+    assert handle.delete(missing_ok=True) is False
+    with pytest.raises(ThreadNotFound):
+        handle.delete()
+
+
+# -- digests -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_another_history(daemon, open_client, name):
+    """The number is the same and the digest is not: every method that takes a checkpoint refuses it."""
+    client = open_client(daemon.target, namespace=name)
+    client.thread("t").append("log", "one")
+    old = client.thread("t").append("log", "two")
+    client.thread("t").delete()
+    client.thread("t").append("log", "one")
+    client.thread("t").append("log", "other")
+    calls = (
+        lambda thread: thread.hydrate(old), lambda thread: thread.checkpoint(old), lambda thread: thread.diff(0, old),
+        lambda thread: thread.diff(old), lambda thread: thread.fork("copy", old),
+        lambda thread: thread.tag("best", old),
+        lambda thread: thread.branch("b", at=old).hydrate(), lambda thread: list(thread.history(version=old)),
+    )  # fmt: skip
+    for call in calls:
+        with pytest.raises(VersionMismatch):
+            call(client.thread("t"))
+    writes = (
+        lambda thread: thread.apply([SlotSet("n", 1)], parent=old),
+        lambda thread: thread.move_head(old, expected_version=old),
+        lambda thread: thread.prune(keep_latest_per_branch=1, expected_version=old),
+        lambda thread: thread.delete(expected_version=old),
+    )
+    for call in writes:
+        with pytest.raises(ThreadNotFound):  # a checkpoint names its creation, too
+            call(client.thread("t"))
+    assert list(client.thread("t").hydrate().logs["log"]) == ["one", "other"]
