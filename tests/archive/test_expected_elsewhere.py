@@ -6,7 +6,10 @@ import pytest
 from tests.archive.driven import Driven, Town, append
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
-from stateward_sidecar.errors import ArchiveUnavailable, NotOwner, VersionMismatch
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward_sidecar.errors import ArchiveUnavailable, NotOwner, ThreadNotFound, VersionMismatch
+
+DELETION = DeleteThreadRequest(namespace="default", thread="job")
 
 
 @pytest.fixture
@@ -54,6 +57,33 @@ def test_a_plain_conflict_asks_nobody(replaced: tuple[Driven, Driven, SaveReques
     with pytest.raises(VersionMismatch):
         second.put(append(after=9))
     assert second.requests == before + 1
+
+
+def test_a_write_to_the_next_thread_of_the_name(replaced: tuple[Driven, Driven, SaveRequest]) -> None:
+    """The successor deleted the thread and made it again. The replaced owner has another creation than is expected, and
+    asks HEAD before it says so."""
+    first, second, _ = replaced
+    second.delete(DELETION)
+    second.put(append(after=0))
+    second.ship_now()
+    later = append(after=1)
+    later.expected_uid = second.thread().identity.uid_text
+    with pytest.raises(NotOwner):
+        first.put(later)
+    second.archive.detach("default", "job")
+    assert first.put(later).version == 2
+
+
+def test_a_late_write_claims_no_name(driven: Town, replaced: tuple[Driven, Driven, SaveRequest]) -> None:
+    """The thread was deleted, here or elsewhere: a write that continues it leaves nothing in the archive."""
+    _, second, _ = replaced
+    late = append(after=3)
+    late.expected_uid = second.thread().identity.uid_text
+    second.delete(DELETION)
+    for machine in (second, driven.machine("third")):
+        with pytest.raises(ThreadNotFound):
+            machine.put(late)
+        assert machine.archive.desk.hooks.claims == {}
 
 
 def test_unknown_is_no_conflict(replaced: tuple[Driven, Driven, SaveRequest], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -399,3 +399,23 @@ def test_a_request_that_is_made_anew_and_removed_is_found_by_its_first_entry() -
         history.teardown()
     finally:
         small.restore()
+
+
+@pytest.mark.parametrize("remade", [False, True])
+@pytest.mark.parametrize("other", [0, 1])
+@pytest.mark.parametrize("form", ["save", "put", "begin"])
+def test_a_late_write_reaches_nothing(history: Rules, form: str, other: int, remade: bool) -> None:
+    """The thread was deleted, here or elsewhere, and perhaps made again: nothing is written, and no name claimed."""
+    history.go_on_after_deletion(0, other, "a", form, remade=remade, plan=NONE, now=True)
+
+
+@pytest.mark.parametrize("form", ["save", "put", "begin"])
+def test_a_late_write_at_a_replaced_owner(history: Rules, form: str) -> None:
+    """Another sidecar took the thread and deleted it, and this one does not know: what it commits goes with it."""
+    uid = history.creations("a")[-1].hex()
+    history.take(1, "a", NONE)
+    history.act(1, "delete a", lambda it: history.delete_creation(it, "a", uid))
+    history.act(0, "late to a", lambda it: history.write(it, form, "a", uid, archived=False))
+    history.ship(0, NONE)
+    history.read(0, "a", "main", NONE)
+    assert history.sidecars[0].find("a") is None
