@@ -34,6 +34,7 @@
     ├── Exhausted              a limit is reached
     │   ├── StateTooLarge  QuotaExceeded  DiskFull  QueueFull
     ├── Corrupt                stored bytes are missing or were changed
+    ├── NewerFormat            a newer version of the daemon wrote the thread: upgrade this one
     ├── Unavailable            try again later; the client has already retried for `retry_timeout` seconds
     │   ├── ServerUnavailable  no daemon answered
     │   │   └── WrongTarget    no daemon listens at the target, or this user may not use it: do not retry
@@ -352,6 +353,15 @@ class QueueFull(Exhausted):
 
 class Corrupt(StatewardError):
     """Stored bytes are missing or were changed. Use another version, or restore; `verify` shows the extent."""
+
+
+class NewerFormat(StatewardError):
+    """A newer version of the daemon wrote the thread in the archive, and this daemon cannot read it. Nothing was
+    written. Upgrade this daemon, or call the newer one."""
+
+    thread = Fact(str, "Name of the thread; empty = unknown.")
+    format = Fact(_whole, "The format that the daemon found; None = unknown.")
+    known_format = Fact(_whole, "The newest format that the daemon knows; None = unknown.")
 
 
 class Unavailable(StatewardError):

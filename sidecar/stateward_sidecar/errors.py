@@ -19,6 +19,7 @@ it into a gRPC status is in ``service/status.py``.
     ├── DiskFull                disk or map is full; reads and deletions still work
     ├── QueueFull               too many writes wait
     ├── Corrupt                 stored bytes are missing or were changed
+    │   └── NewerFormat         a newer version of Stateward wrote them
     ├── KeyUnavailable          the key that opens the data is missing
     ├── NoArchive               ARCHIVED was asked for, none is configured
     ├── ArchiveUnavailable      the archive does not answer, and the call needs it
@@ -172,6 +173,28 @@ class Corrupt(StatewardError):
             self.metadata["version"] = str(version)
             self.message = f"{self.message} (version {version})"
         return self
+
+
+class NewerFormat(Corrupt):
+    """A newer version of Stateward wrote the bytes, and this version cannot read them. Upgrade this sidecar.
+
+    As damage does, this concerns one thread only. But it is no damage: what this disk has is not current any more.
+    ``is_proven`` is False if the format is outside of the seal, so that the bytes may have been changed instead.
+    """
+
+    reason = "NEWER_FORMAT"
+
+    def __init__(self, message: str, found: int = 0, known: int = 0, *, is_proven: bool = True) -> None:
+        super().__init__(message)
+        self.format, self.is_proven = found, is_proven
+        self.metadata |= {"format": str(found), "known_format": str(known)}
+
+
+def newer_format(what: str, found: int, known: int, *, is_proven: bool = True) -> NewerFormat:
+    """Returns the error of bytes that have a newer format."""
+    unless = "" if is_proven else "; or its bytes were changed"
+    message = f"{what} has format {found}, and this sidecar knows formats up to {known}: upgrade it{unless}"
+    return NewerFormat(message, found, known, is_proven=is_proven)
 
 
 class KeyUnavailable(StatewardError):

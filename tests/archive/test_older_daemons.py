@@ -11,7 +11,7 @@ from stateward.storage.v1.archive_pb2 import ArchiveFormat, ArchivePack
 from stateward_sidecar.archive import heads, keys
 from stateward_sidecar.archive.places import FORMAT_KEY
 from stateward_sidecar.codec.entry import sequence_of
-from stateward_sidecar.errors import Corrupt, StartError
+from stateward_sidecar.errors import NewerFormat, StartError
 from stateward_sidecar.store import records
 
 
@@ -31,7 +31,7 @@ def test_an_older_daemon_refuses_the_thread(driven: Town, monkeypatch: pytest.Mo
             lambda: older.put(append()),
             lambda: older.archive.own(NAMESPACE, "job", take_over=True),
         ):
-            with pytest.raises(Corrupt, match="HEAD has format 2"):
+            with pytest.raises(NewerFormat, match="HEAD has format 2"):
                 attempt()
     assert first.wire.get(key).data == before
 

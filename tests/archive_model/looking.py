@@ -190,6 +190,8 @@ class Looking(Stage):
         more: a crash there leaves it ours, to be shipped.
         """
         uid, tip = thread.identity.uid, thread.head
+        if thread.is_outdated:
+            return  # nobody reads or writes it before this sidecar can read HEAD
         if uid not in self.truth.deleted and not self.era:
             is_history = self.truth.history(uid).get(tip.tip_sequence) == tip.tip_digest
             is_right = is_history or self.is_ours_on_disk(sidecar, thread)

@@ -210,9 +210,18 @@ class Machine(RecordCalls):
             self.guarded(self.turns.advance)
         assert not self.turns.under_way, f"calls wait for each other: {', '.join(map(str, self.turns.under_way))}"
 
+    def finish_upgrade(self) -> None:
+        """A rolling upgrade comes to its end."""
+        for number in range(SIDECARS):
+            if not self.sidecars[number].disk.is_newer:
+                self.guarded(lambda number=number: self.upgrade(number))
+        self.finish_calls()
+
     def settle(self) -> None:
         """Everybody ships: what was answered is history or set aside, and anybody can read it."""
         self.finish_calls()
+        if self.net.of_next_format:
+            self.finish_upgrade()
         for _ in range(3):
             for number, sidecar in enumerate(self.sidecars):
                 for thread in sidecar.threads():
@@ -253,7 +262,9 @@ class Machine(RecordCalls):
 
     def check_fresh(self) -> None:
         """A machine that was never there before reads all that was archived: heads, tags, every version."""
-        fresh = self.new_sidecar(SIDECARS, "fresh")
+        disk = self.new_disk("fresh")
+        disk.is_newer = bool(self.net.of_next_format)
+        fresh = self.start(SIDECARS, disk)
         self.sidecars.append(fresh)
         try:
             for name in ("a", "b", "a@1", "fork"):

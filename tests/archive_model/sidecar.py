@@ -100,6 +100,7 @@ class Disk:
     # Of answers COMMITTED: uid, sequence, digest.
     promised: list[tuple[bytes, int, bytes]] = field(default_factory=list)
     was_set_back: bool = False
+    is_newer: bool = False  # a version of the next format runs on it
     deleted: list[bytes] = field(default_factory=list)  # uids of what was deleted on this disk only
 
     def drop(self, uid: bytes) -> None:

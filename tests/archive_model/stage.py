@@ -19,13 +19,15 @@ from tests.archive_model.naming import Naming
 from tests.archive_model.payments import Payments
 from tests.archive_model.process import Waits
 from tests.archive_model.recordbook import RecordBook, Request
-from tests.archive_model.sidecar import Disk, Sidecar
+from tests.archive_model.sidecar import NAMESPACE, Disk, Sidecar
 from tests.archive_model.truth import Sent, Truth
 from tests.archive_model.turns import Death, Place, Turns
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
 from stateward.v1.record_service_pb2 import DeleteRecordsResponse, PutRecordsResponse
 from stateward.v1.thread_service_pb2 import DeleteBranchRequest, MoveBranchRequest
+from stateward_sidecar.archive import heads
+from stateward_sidecar.archive.places import place_of
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
     ClaimLost,
@@ -33,6 +35,7 @@ from stateward_sidecar.errors import (
     Fenced,
     InvalidField,
     KeyUnavailable,
+    NewerFormat,
     NotOwner,
     RecordConflict,
     ShuttingDown,
@@ -181,7 +184,10 @@ class Stage(RuleBasedStateMachine):
         calls = [call for call in self.turns.under_way if call.process is sidecar]
         kinds = {fault.kind for each in (op, *(call.op for call in calls)) for fault in each.struck}
         TOTALS[f"archive answers {type(error).__name__}"] += 1
-        if isinstance(error, Corrupt):
+        if isinstance(error, NewerFormat):
+            assert not sidecar.disk.is_newer, f"a sidecar of the next format does not know it: {error.message}"
+            assert self.net.of_next_format, f"NEWER_FORMAT, and nobody wrote one: {error.message}"
+        elif isinstance(error, Corrupt):
             is_right = kinds & set(DAMAGE) or self.may_be_lost(sidecar, error, is_exact=not kinds & {MEANWHILE, *HOLDS})
             assert is_right, f"CORRUPT, and nothing was damaged: {error.message}"
         elif isinstance(error, ArchiveUnavailable):
@@ -229,13 +235,31 @@ class Stage(RuleBasedStateMachine):
         meanwhile = seen(lambda what: self.meanwhile(number, what))
         witness = Witness(seen(self.look), seen(lambda *head: self.see_head(disk, *head)), meanwhile)
         bucket = FaultyBucket(self.net, witness, self.turns)
+        bucket.raise_format = self.raise_format if disk.is_newer else None
         return Sidecar(disk, bucket, self.time, number, self.turns, meanwhile, Op(plan))
+
+    def raise_format(self, key: str, data: bytes) -> bytes:
+        """A HEAD as the next format has it."""
+        place = place_of(key)
+        for each in self.sidecars:
+            self.namespace = each.store.context.keystore.namespace(NAMESPACE) or self.namespace
+        assert place is not None
+        assert self.namespace is not None
+        head = heads.open_head(self.namespace, place, data)
+        head.min_reader = head.min_writer = heads.FORMAT + 1
+        return heads.seal_head(self.namespace, place, head)
 
     def see_head(self, disk: Disk, key: str, data: bytes, op: Op) -> None:
         raise NotImplementedError
 
     def meanwhile(self, number: int, what: int) -> None:
         raise NotImplementedError
+
+    def upgrade(self, number: int) -> None:
+        """A version of the next format takes the place of the one on a disk. None ever goes back."""
+        self.steps.append(f"{number}: disk {self.sidecars[number].disk.number} gets the next format")
+        self.sidecars[number].disk.is_newer = True
+        self.restart(number)
 
     def restart(self, number: int, plan: tuple[Fault, ...] = ()) -> None:
         """The process ended; it starts again on its disk."""
@@ -265,6 +289,7 @@ class Stage(RuleBasedStateMachine):
         )
         sidecar.copy_disk(copy.path)
         copy.promised = list(sidecar.disk.promised)
+        copy.is_newer = sidecar.disk.is_newer
         self.copies.append(copy)
         self.steps.append(f"{number}: disk {sidecar.disk.number} is copied")
 
@@ -274,6 +299,7 @@ class Stage(RuleBasedStateMachine):
         disk = self.new_disk(owner_id)
         shutil.copytree(copy.path, disk.path)
         disk.promised, disk.was_set_back, disk.origin = list(copy.promised), True, copy.origin
+        disk.is_newer = copy.is_newer
         sidecar.crash()
         sidecar.disk.promised.clear()
         self.steps.append(f"{number}: goes on with the copy as disk {disk.number}")

@@ -244,6 +244,19 @@ class Rules(LettingGo, GivingUp, RecordRules, Clearing, BackingUp, BlobRules, La
         """A wall clock jumps."""
         self.sidecars[who].clock.skew_s += hours * 3600
 
+    @rule(who=WHO, name=NAMES, takes=st.booleans(), archived=st.booleans(), now=SELDOM)
+    def upgrade_one(self, who: int, name: str, takes: bool, archived: bool, now: bool) -> None:
+        """One of two sidecars gets the next format, and works; the other one goes on as long as it may."""
+        if not now:
+            return
+        self.guarded(lambda: self.upgrade(who))
+        if takes:
+            self.take_over(who, name)
+        for each in (who, 1 - who, who):
+            more = self.request(name, "main", conditional=False, size=10, status=STATUS_RUNNING)
+            self.act(each, f"save {name}", lambda it, more=more: self.save(it, more, archived=archived))
+        self.read(1 - who, name, "main", ())
+
     @rule(who=WHO)
     def stop(self, who: int) -> None:
         """SIGTERM, and a start."""

@@ -36,7 +36,7 @@ from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.archive.start import BOOT_ID_BYTES, find_former_boots, remember_boot
 from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.archive.wire import Wire
-from stateward_sidecar.errors import ArchiveUnavailable, Fenced, NotOwner, ShuttingDown, StatewardError
+from stateward_sidecar.errors import ArchiveUnavailable, Fenced, NewerFormat, NotOwner, ShuttingDown, StatewardError
 from stateward_sidecar.spans import span
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.context import ArchiveHooks
@@ -317,11 +317,13 @@ class Archive:
         if hold is None:
             with desk.context.engine.read() as txn:
                 thread = desk.store.threads.by_number(txn, number)
-            if thread is None or thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
+            if thread is None or (thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN) and not thread.is_outdated):
                 self._tell(number, thread)
                 return  # another sidecar owns it now, or it was deleted
             try:
                 self.attacher.own((thread.identity.namespace, thread.name))
+            except NewerFormat:
+                return  # it is shipped, or set aside, once this sidecar is upgraded
             except (NotOwner, Fenced) as error:
                 live = desk.store.threads.in_memory(number) or thread
                 if live.access == ACCESS_OWNED:  # it may be ours again once a lease has ended

@@ -173,11 +173,10 @@ class Remover:
 
     def _look(self, thread: Thread, place: Place) -> Seen | None:
         """Reads HEAD. Raises ArchiveUnavailable if the whole archive is away: the thread would come back with it."""
-        keys = thread.identity.namespace_keys
-        seen = self._fetcher.look(keys, place, with_key=False)
+        seen = self._settler.look(thread, place)
         if seen is None:
             self._desk.wire.check_there()
-            seen = self._fetcher.look(keys, place, with_key=False)  # the directory may be mounted again
+            seen = self._settler.look(thread, place)  # the directory may be mounted again
         return seen
 
     @staticmethod

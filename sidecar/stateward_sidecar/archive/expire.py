@@ -84,7 +84,7 @@ class Expirer:
         except NotOwner:
             hold = desk.holds.get(thread.number)
             if hold is not None:  # another sidecar took it while it was idle here; it becomes a copy
-                seen = self._fetcher.look(thread.identity.namespace_keys, hold.place, with_key=False)
+                seen = self._settler.look(thread, hold.place)
                 self._settler.settle(hold.thread, hold.head, hold.place, seen)
             return False
         return True

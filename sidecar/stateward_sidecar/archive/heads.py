@@ -16,8 +16,9 @@ from stateward.storage.v1.archive_pb2 import ArchiveHead, EpochStart, ThreadImag
 from stateward.storage.v1.journal_pb2 import Compression
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.codec.compress import compress, decompress
-from stateward_sidecar.codec.seal import Cipher, open_record, seal_record
-from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.codec.seal import FORMAT as SEAL_FORMAT
+from stateward_sidecar.codec.seal import PREFIX_BYTES, Cipher, open_record, seal_record
+from stateward_sidecar.errors import Corrupt, newer_format
 from stateward_sidecar.storage.keystore import NamespaceKeys
 
 # Format 2 has moved heads, deleted branches and deleted effects. A sidecar of format 1 does not know them, and would
@@ -41,15 +42,27 @@ def seal_head(namespace: NamespaceKeys, place: Place, head: ArchiveHead) -> byte
 
 
 def open_head(namespace: NamespaceKeys, place: Place, data: bytes) -> ArchiveHead:
-    """Opens HEAD's bytes. Raises Corrupt, also if a newer version wrote a format that this one cannot read."""
+    """Opens HEAD's bytes. Raises Corrupt, and NewerFormat if a newer version wrote a format that this one cannot read.
+
+    The format of the seal comes before the seal. If it is newer, nobody can tell whether it was changed. But a thread
+    whose HEAD cannot be read for this reason must not be taken for a damaged one, because its owner may go on.
+    """
+    if data[:2] == HEAD_MAGIC and len(data) > PREFIX_BYTES and data[2] > SEAL_FORMAT:
+        raise newer_format("the seal of HEAD", data[2], SEAL_FORMAT, is_proven=False)
     plain = open_record(Cipher(namespace.wrapping_key), HEAD_MAGIC, data, place.namespace_id, place.name_hash)
     try:
         head = ArchiveHead.FromString(plain)
     except DecodeError:
         raise Corrupt("HEAD cannot be read") from None
     if head.min_reader > FORMAT:
-        raise Corrupt(f"HEAD has format {head.min_reader}, and this version reads up to {FORMAT}")
+        raise newer_format("HEAD", head.min_reader, FORMAT)
     return head
+
+
+def check_writable(head: ArchiveHead) -> None:
+    """Raises NewerFormat if only a newer version may write the next HEAD."""
+    if head.min_writer > FORMAT:
+        raise newer_format("HEAD, for those who write it,", head.min_writer, FORMAT)
 
 
 def seal_image(cipher: Cipher, uid: bytes, image: ThreadImage) -> bytes:
@@ -82,7 +95,8 @@ def bare(head: ArchiveHead) -> ArchiveHead:
 
 def follow(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int) -> ArchiveHead:
     """Returns the HEAD that this process writes next. Its write id is new. Its epoch is new if another process wrote
-    the last HEAD."""
+    the last HEAD. Raises NewerFormat."""
+    check_writable(head)
     following = ArchiveHead()
     following.CopyFrom(head)
     if head.boot_id != boot_id:

@@ -25,7 +25,8 @@ from stateward_sidecar.archive.places import FORMAT_KEY, ROOT_KEY, Place, namesp
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.bucket.errors import ObjectExists
 from stateward_sidecar.codec.seal import KEY_BYTES
-from stateward_sidecar.errors import Corrupt, KeyUnavailable, StartError
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, NewerFormat, StartError, newer_format
+from stateward_sidecar.storage.keystore import FORMAT as KEY_FORMAT
 from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.context import Context
@@ -79,9 +80,12 @@ def put_back(wire: Wire, keystore: KeyStore, form: ArchiveFormat, keys: list[str
 
 
 def find_root(wire: Wire) -> bytes | None:
-    """Returns the archive's root key, wrapped; None if the archive has none."""
+    """Returns the archive's root key, wrapped; None if the archive has none. Raises StartError."""
     found = wire.find(ROOT_KEY)
-    return slot_of(found.data) if found is not None else None
+    try:
+        return slot_of(found.data) if found is not None else None
+    except NewerFormat as error:
+        raise StartError(f"--archive: {error.message}") from None
 
 
 def agree_on_root(wire: Wire, keystore: KeyStore, key: bytes) -> None:
@@ -208,11 +212,14 @@ def _key_object(slot: bytes) -> bytes:
 
 
 def slot_of(data: bytes) -> bytes:
-    """Returns the wrapped key in a key object. Raises Corrupt."""
+    """Returns the wrapped key in a key object. Raises Corrupt, NewerFormat."""
     try:
         wraps = KeyObject.FromString(data).wraps
     except DecodeError:
         wraps = []  # type: ignore[assignment]
     if not wraps:
         raise Corrupt("a key object in the archive cannot be read")
+    form = wraps[0].wrapped[1:2]
+    if form and form[0] > KEY_FORMAT:
+        raise newer_format("a key object in the archive", form[0], KEY_FORMAT, is_proven=False)
     return bytes(wraps[0].wrapped)

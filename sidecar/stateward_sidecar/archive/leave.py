@@ -87,7 +87,7 @@ class Leaver:
                 except StatewardError:  # damaged: the archive may lack entries
                     found.append(number)
                     continue
-                if thread is None or thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
+                if thread is None or (thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN) and not thread.is_outdated):
                     continue
                 if thread.head.tip_sequence > thread.archived_sequence:
                     found.append(number)

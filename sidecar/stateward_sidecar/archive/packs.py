@@ -27,7 +27,7 @@ from stateward.storage.v1.archive_pb2 import (
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward_sidecar.codec.seal import content_hash
 from stateward_sidecar.codec.state import varint
-from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.errors import Corrupt, newer_format
 
 M = TypeVar("M", ArchivePack, ArchiveIndex)
 FORMAT = 1
@@ -88,7 +88,7 @@ def pack_index(index: ArchiveIndex) -> bytes:
 
 
 def open_pack(ref: ObjectRef, data: bytes) -> list[PackedRow]:
-    """Returns the rows of a pack or snapshot. Raises Corrupt."""
+    """Returns the rows of a pack or snapshot. Raises Corrupt, NewerFormat."""
     return list(_open(ArchivePack, ref, data).rows)
 
 
@@ -119,6 +119,8 @@ def _pack(rows: Iterable[PackedRow]) -> bytes:
 
 def _open(kind: type[M], ref: ObjectRef, data: bytes) -> M:
     check_object(ref, data)
+    if data[:2] == _PREFIX[:2] and data[2] > FORMAT:
+        raise newer_format("an object that HEAD names", data[2], FORMAT)
     if data[: len(_PREFIX)] != _PREFIX:
         raise Corrupt(f"an object begins with {data[:4].hex()}; this version knows only {_PREFIX.hex()}")
     try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward_sidecar.archive.desk import Desk, Hold
-from stateward_sidecar.archive.fetch import Fetcher, Seen
+from stateward_sidecar.archive.fetch import Seen
 from stateward_sidecar.archive.heads import bare, follow
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt
@@ -43,11 +43,8 @@ class Uploads:
 class Pulse:
     """Runs under the lock of the thread's name. ``put`` writes a HEAD, see ``Shipper``."""
 
-    def __init__(
-        self, desk: Desk, fetcher: Fetcher, settler: Settler, put: Callable[[Hold, ArchiveHead], bool]
-    ) -> None:  # fmt: skip
+    def __init__(self, desk: Desk, settler: Settler, put: Callable[[Hold, ArchiveHead], bool]) -> None:
         self._desk = desk
-        self._fetcher = fetcher
         self._settler = settler
         self._put = put
 
@@ -78,8 +75,8 @@ class Pulse:
                 raise Parted from None
 
     def _renew(self, hold: Hold) -> None:
-        desk, keys = self._desk, hold.thread.identity.namespace_keys
-        seen = self._fetcher.look(keys, hold.place, with_key=False)
+        desk = self._desk
+        seen = self._settler.look(hold.thread, hold.place)
         if seen is None or not self._is_last(hold, seen):
             self._settler.settle(hold.thread, hold.head, hold.place, seen)
             raise Parted

@@ -16,8 +16,6 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from google.protobuf.message import DecodeError
-
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, Garbage, KeyObject, KeyWrap
 from stateward.v1.archive_service_pb2 import RepairThreadRequest, RepairThreadResponse
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
@@ -28,7 +26,6 @@ from stateward_sidecar.archive.fold import GARBAGE_MAX
 from stateward_sidecar.archive.heads import (
     BASE_FORMAT,
     FORMAT,
-    HEAD_MAGIC,
     LINEAGE_KEPT,
     WRITE_ID_BYTES,
     epoch_start,
@@ -45,9 +42,7 @@ from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.base import Object
 from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists
-from stateward_sidecar.codec.seal import Cipher, open_record
-from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, NotOwner
-from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, NewerFormat, NotOwner
 from stateward_sidecar.store.outbox import Cleared, Moment
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
@@ -119,7 +114,7 @@ class Repairer:
             try:
                 found.head = open_head(namespace, place, found.object.data)
             except Corrupt as error:
-                if _is_newer(namespace, place, found.object.data):
+                if isinstance(error, NewerFormat) and error.is_proven:
                     found.refusal = error.message
                 found.findings.append(f"HEAD cannot be read: {error.message}")
         if found.head is not None:
@@ -144,7 +139,9 @@ class Repairer:
         known = hold.head if hold is not None else thread.archive.head
         is_marked = thread.archive.rolled_back and thread.access != ACCESS_REMOTE  # the next read unmarks a copy
         marked = is_marked or (hold is not None and hold.is_rolled_back)
-        if thread.access == ACCESS_REMOTE:
+        if head.min_writer > FORMAT:
+            found.refusal = f"only a version that knows format {head.min_writer} may write its HEAD: upgrade this sidecar"
+        elif thread.access == ACCESS_REMOTE:
             self._compare_copy(thread, head, found)
         else:
             local = Local(
@@ -230,6 +227,8 @@ class Repairer:
         own, epoch = ThreadKey(identity.uid, data_key), thread.archive.head.created_epoch
         try:
             there = keys.make_thread(namespace, place, epoch, own)
+        except NewerFormat:
+            raise
         except (Corrupt, KeyUnavailable):
             keys.destroy_thread(place, epoch)
             there = keys.make_thread(namespace, place, epoch, own)
@@ -309,12 +308,3 @@ def _refusal(verdict: Verdict, head: ArchiveHead) -> str:
         return f"HEAD is ahead of this disk, at entry {head.tip_sequence}; attach the thread to fetch the rest"
     history = "with entries that are not here" if verdict is Verdict.FENCED else "with all entries that are here"
     return f"it belongs to {head.owner_id!r}, epoch {head.epoch}, {history}"
-
-
-def _is_newer(namespace: NamespaceKeys, place: Place, data: bytes) -> bool:
-    """Whether HEAD is whole, and a newer version wrote it that this one must not overwrite."""
-    try:
-        plain = open_record(Cipher(namespace.wrapping_key), HEAD_MAGIC, data, place.namespace_id, place.name_hash)
-        return bool(ArchiveHead.FromString(plain).min_reader > FORMAT)
-    except (Corrupt, DecodeError):
-        return False

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, ObjectRef
-from stateward.v1.thread_pb2 import ACCESS_OWNED, ACCESS_REMOTE
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.desk import Desk, Hold, row_of, row_of_hold
 from stateward_sidecar.archive.fetch import Fetcher, Missing, Seen
 from stateward_sidecar.archive.finish import Finisher
+from stateward_sidecar.archive.heads import check_writable
 from stateward_sidecar.archive.judge import Judgement, Local, Verdict, judge
 from stateward_sidecar.archive.keys import ThreadKey
 from stateward_sidecar.archive.packs import is_pack
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.codec.entry import sequence_of, unpack
-from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.errors import Corrupt, NewerFormat
 from stateward_sidecar.measures import events
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
@@ -35,6 +36,37 @@ class Settler:
         self._fetcher = fetcher
         self._finisher = Finisher(desk, fetcher)
 
+    def look(self, thread: Thread, place: Place) -> Seen | None:
+        """Reads HEAD of a thread on this disk. Raises ArchiveUnavailable, Corrupt, and NewerFormat.
+
+        After NewerFormat, this process does not write the thread, and nobody reads it here before HEAD can be read.
+        """
+        try:
+            return self._fetcher.look(thread.identity.namespace_keys, place, with_key=False)
+        except NewerFormat as error:
+            self._give_way(thread, error)
+            raise
+
+    def _give_way(self, thread: Thread, error: NewerFormat) -> None:
+        """A newer version wrote HEAD. What this disk has stays as it is until HEAD can be read: only HEAD says what of
+        it is history."""
+        desk = self._desk
+        error.locate(thread.name)
+        hold = desk.holds.pop(thread.number, None)
+        if thread.archive is not None and thread.access != ACCESS_ORPHAN and error.is_proven:
+            row = ArchiveRow()
+            row.CopyFrom(thread.archive)
+            if hold is not None:
+                row = row_of_hold(hold)
+            if row.newer_format != error.format:
+                log.error(
+                    "a newer version wrote the HEAD of a thread: it is neither read nor written here until this sidecar"
+                    " is upgraded", uid=thread.identity.uid_text, format=error.format,
+                )  # fmt: skip
+                row.newer_format = error.format
+                self.write_row(thread, row)
+        desk.waiters.failed(thread.number, error)
+
     def settle(
         self, thread: Thread, known: ArchiveHead, place: Place, seen: Seen | None, *, waits: bool = True
     ) -> Hold | None:
@@ -52,7 +84,7 @@ class Settler:
         if verdict is Verdict.MISSING:
             desk.wire.check_there()
             # The archive is there now, but may not have been when HEAD was read: its directory was mounted meanwhile.
-            seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
+            seen = self.look(thread, place)
             if seen is not None:
                 return self.settle(thread, known, place, seen, waits=waits)
         if verdict in (Verdict.ROLLED_BACK, Verdict.MISSING):
@@ -69,7 +101,7 @@ class Settler:
                 desk.holds.pop(thread.number, None)
                 desk.waiters.archived(thread.number, seen.head.tip_sequence)
                 return None
-            return desk.hold(thread, place, seen.head, seen.etag, seen.asked_at)
+            return self._hold_on(thread, place, seen)
         if verdict is Verdict.BEHIND:
             return self._pull(thread, place, seen)
         desk.holds.pop(thread.number, None)
@@ -80,6 +112,17 @@ class Settler:
         else:
             self._lose(thread, judgement, seen.head)
         return None
+
+    def _hold_on(self, thread: Thread, place: Place, seen: Seen) -> Hold:
+        try:
+            check_writable(seen.head)
+        except NewerFormat as error:  # a newer version of this sidecar wrote it
+            self._give_way(thread, error)
+            raise
+        hold = self._desk.hold(thread, place, seen.head, seen.etag, seen.asked_at)
+        if thread.is_outdated:  # this sidecar was upgraded, or an older HEAD was put back
+            self.write_row(thread, row_of_hold(hold))
+        return hold
 
     def follows(self, thread: Thread, place: Place, seen: Seen) -> bool:
         """Returns True if HEAD continues the copy on this disk, or is at the same entry.

@@ -76,7 +76,7 @@ class Shipper:
         self._settler = settler
         self._attacher = attacher
         self._blobs = BlobCarrier(desk, attacher)
-        self._pulse = Pulse(desk, fetcher, settler, self._put)
+        self._pulse = Pulse(desk, settler, self._put)
         self._warm: OrderedDict[int, Hold] = OrderedDict()
         self._warm_lock = threading.Lock()
 
@@ -135,8 +135,7 @@ class Shipper:
                     hold.packed = packed
 
     def _verify(self, hold: Hold) -> bool:
-        identity = hold.thread.identity
-        seen = self._fetcher.look(identity.namespace_keys, hold.place, with_key=False)
+        seen = self._settler.look(hold.thread, hold.place)
         settled = self._settler.settle(hold.thread, hold.head, hold.place, seen)
         return settled is not None and not settled.is_rolled_back
 
@@ -194,7 +193,7 @@ class Shipper:
         try:
             hold.etag = desk.wire.replace(hold.place.head, data, hold.etag)
         except (ObjectChanged, Unclear):
-            seen = self._fetcher.look(identity.namespace_keys, hold.place, with_key=False)
+            seen = self._settler.look(hold.thread, hold.place)
             if seen is not None and seen.head.write_id == head.write_id:
                 hold.etag, hold.checked_at = seen.etag, seen.asked_at  # our write landed, and its answer was lost
                 return True

@@ -23,7 +23,7 @@ from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.window import Window
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists
-from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, Fenced, KeyUnavailable, NotOwner
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, Fenced, KeyUnavailable, NewerFormat, NotOwner
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.context import Claim
 from stateward_sidecar.store.install import CopyGone, continues, entries_here
@@ -78,7 +78,7 @@ class Attacher:
             raise NotOwner(
                 f"thread {name[1]!r} is an orphan: it can be read, forked and deleted, but not written", thread=name[1]
             )
-        if thread is not None and thread.access == ACCESS_OWNED:
+        if thread is not None and (thread.access == ACCESS_OWNED or thread.is_outdated):
             return self.resume(thread, waits=not take_over)
         namespace = self._namespace(name, makes=thread is not None or not must_exist)
         place = desk.place(namespace, name[1])
@@ -112,8 +112,7 @@ class Attacher:
 
     def _look_again(self, hold: Hold) -> bool:
         """Reads HEAD, and returns whether a thread is still ours. An idle owner may have been replaced unnoticed."""
-        seen = self._fetcher.look(hold.thread.identity.namespace_keys, hold.place, with_key=False)
-        return self._confirm(hold, seen)
+        return self._confirm(hold, self._settler.look(hold.thread, hold.place))
 
     def _confirm(self, hold: Hold, seen: Seen | None) -> bool:
         if seen is not None and seen.head.write_id == hold.head.write_id:
@@ -143,14 +142,18 @@ class Attacher:
         desk, identity = self._desk, thread.identity
         assert thread.archive is not None
         known, place = thread.archive.head, desk.place(identity.namespace_keys, thread.name)
-        if thread.archive.rolled_back:
+        if thread.archive.rolled_back and not thread.is_outdated:
             desk.hold(thread, place, known, "", rolled_back_to=thread.archive.rolled_back_to)
             return True
         try:
             if desk.wire.away_s:
                 raise ArchiveUnavailable("the archive does not answer")
-            seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
+            seen = self._settler.look(thread, place)
+        except NewerFormat:
+            raise
         except (ArchiveUnavailable, Corrupt) as error:
+            if thread.is_outdated:
+                raise  # another sidecar has it: this disk is no excuse
             # It was ours when this disk was last used: neither a bucket that is away nor a damaged HEAD stops a commit.
             log.warning(
                 "a thread is used although its HEAD could not be read", uid=identity.uid_text, error=error.message
@@ -255,6 +258,8 @@ class Attacher:
             self.window.fill(thread, place, seen.head)  # the copy was fetched for a reader
         try:
             seen, fetched = self._fetch(namespace, place, seen, have, for_writer=True)
+        except NewerFormat:
+            raise
         except Corrupt:  # perhaps only retries need the object
             seen, fetched = self._fetch(namespace, place, seen, have, for_writer=False)
         if thread is not None and not continues(thread, fetched.rows):
@@ -310,7 +315,7 @@ class Attacher:
             thread = self._local(name)
         if thread is not None and (thread.archive is None or thread.access == ACCESS_ORPHAN):
             return
-        if thread is not None and thread.access == ACCESS_OWNED:
+        if thread is not None and (thread.access == ACCESS_OWNED or thread.is_outdated):
             try:
                 if self.resume(thread):
                     return
@@ -358,7 +363,9 @@ class Attacher:
             wire.ask_again()
             return True
         try:
-            seen = self._fetcher.look(hold.thread.identity.namespace_keys, hold.place, with_key=False)
+            seen = self._settler.look(hold.thread, hold.place)
+        except NewerFormat:
+            raise
         except (ArchiveUnavailable, Corrupt):
             return True
         try:

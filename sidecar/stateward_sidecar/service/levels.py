@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import grpc.aio
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability
-from stateward_sidecar.errors import Corrupt, HistoryElsewhere, VersionPruned
+from stateward_sidecar.errors import Corrupt, HistoryElsewhere, NewerFormat, VersionPruned
 from stateward_sidecar.spans import span
 from stateward_sidecar.store.lines import Written
 from stateward_sidecar.store.store import Store
@@ -78,6 +78,8 @@ async def await_archived(
             if future is not None:
                 with span("archive"):
                     await asyncio.wrap_future(future)
+    except NewerFormat:  # like Fenced: this entry may never become history
+        raise
     except (TimeoutError, Corrupt):  # too late, or HEAD was set back: the level reached is COMMITTED
         if future is not None:
             archive.desk.waiters.drop(line.number, future)

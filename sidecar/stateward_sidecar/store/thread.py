@@ -69,8 +69,15 @@ class Thread:
 
     @property
     def access(self) -> Access:
-        """What this sidecar may do with the thread."""
-        return self.archive.access if self.archive is not None else ACCESS_UNSPECIFIED
+        """What this sidecar may do with the thread. If a newer version wrote its HEAD, it belongs to others."""
+        if self.archive is None:
+            return ACCESS_UNSPECIFIED
+        return ACCESS_REMOTE if self.archive.newer_format else self.archive.access
+
+    @property
+    def is_outdated(self) -> bool:
+        """Returns True if a newer version wrote the last HEAD that was read."""
+        return self.archive is not None and self.archive.newer_format > 0
 
     @property
     def floor_sequence(self) -> int:
@@ -128,8 +135,9 @@ class Draft:
 
     def check_writable(self) -> None:
         """Raises NotOwner if this disk has only a copy or an orphan."""
-        if self.archive is not None and self.archive.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
-            raise not_owner(self.identity.name, self.archive)
+        row = self.archive
+        if row is not None and (row.access in (ACCESS_REMOTE, ACCESS_ORPHAN) or row.newer_format):
+            raise not_owner(self.identity.name, row)
 
     def branch(self, name: str) -> BranchHead | None:
         """Returns the head of a branch; None if there is no such branch."""

@@ -1,0 +1,118 @@
+"""The danger: what a newer version wrote is taken for damage, and so overwritten or ignored."""
+
+from __future__ import annotations
+
+import pytest
+from tests.archive.driven import Driven, Town, append
+from tests.archive_model.sidecar import NAMESPACE
+
+from stateward.storage.v1.archive_pb2 import ArchiveHead, KeyObject
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward_sidecar.archive import heads, packs
+from stateward_sidecar.archive.desk import Hold
+from stateward_sidecar.archive.keys import slot_of
+from stateward_sidecar.archive.packs import pack_snapshot
+from stateward_sidecar.archive.places import ROOT_KEY
+from stateward_sidecar.archive.repair import Repairer
+from stateward_sidecar.errors import NewerFormat, StartError
+
+
+def hold_of(machine: Driven) -> Hold:
+    return machine.archive.desk.holds[machine.thread().number]
+
+
+def rewrite(machine: Driven, **fields: object) -> ArchiveHead:
+    """Replaces HEAD by one with other numbers, as a newer version of another machine writes it."""
+    hold, wire = hold_of(machine), machine.wire
+    keys = hold.thread.identity.namespace_keys
+    found = wire.get(hold.place.head)
+    head = heads.open_head(keys, hold.place, found.data)
+    head.write_id, head.boot_id, head.epoch = b"n" * 16, b"b" * 16, head.epoch + 1
+    for name, value in fields.items():
+        setattr(head, name, value)
+    wire.replace(hold.place.head, heads.seal_head(keys, hold.place, head), found.etag)
+    return head
+
+
+@pytest.fixture
+def owner(driven: Town) -> Driven:
+    """A machine with a thread that is archived."""
+    first = driven.machine("first")
+    first.put(append())
+    first.ship_now()
+    return first
+
+
+def test_a_head_that_only_a_newer_version_may_write_is_not_taken(driven: Town, owner: Driven) -> None:
+    """It can be read elsewhere. Nobody of this version writes the next HEAD, also not the former owner."""
+    rewrite(owner, min_writer=heads.FORMAT + 1)
+    other = driven.machine("other")
+    assert other.state()
+    with pytest.raises(NewerFormat, match="upgrade"):
+        other.archive.own(NAMESPACE, "job", take_over=True)
+    owner.put(append())
+    owner.ship_now()  # HEAD can be read, so it is fenced as by any other sidecar
+    assert [each.name for each in owner.threads() if each.access == ACCESS_ORPHAN] == ["job@@1"]
+    with pytest.raises(NewerFormat):
+        owner.archive.own(NAMESPACE, "job", take_over=True)
+
+
+def test_what_a_newer_version_wrote_on_this_disk_is_not_continued(driven: Town, owner: Driven) -> None:
+    """The sidecar was set back to an older version: it neither writes the next HEAD nor acknowledges saves."""
+    rewrite(owner, min_writer=heads.FORMAT + 1, boot_id=owner.archive.desk.boot_id)
+    again = driven.restart(owner)
+    for _ in range(2):
+        with pytest.raises(NewerFormat):
+            again.put(append())
+    assert again.thread().is_outdated
+
+
+def test_a_newer_seal_is_no_damage_and_is_not_written_down(owner: Driven) -> None:
+    """Its format byte cannot be authenticated: the thread is refused while HEAD reads so, and goes on when it is put
+    back."""
+    hold, wire = hold_of(owner), owner.wire
+    found = wire.get(hold.place.head)
+    newer = found.data[:2] + bytes((found.data[2] + 1,)) + found.data[3:]
+    etag = wire.replace(hold.place.head, newer, found.etag)
+    owner.put(append())
+    with pytest.raises(NewerFormat, match="bytes were changed"):
+        owner.ship_now()
+    with pytest.raises(NewerFormat):
+        owner.put(append())
+    assert not owner.thread().is_outdated
+    wire.replace(hold.place.head, found.data, etag)
+    assert owner.put(append()).version == 3
+
+
+def test_a_newer_object_is_no_damage(driven: Town, owner: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HEAD names its bytes, so a newer version wrote them: a machine without the thread says so."""
+    names = owner.archive.desk.names
+    with monkeypatch.context() as of_next_format:
+        of_next_format.setattr(packs, "_PREFIX", b"SK" + bytes((packs.FORMAT + 1, 0)))
+        ref, data = pack_snapshot(names, 1, 1, [b"x"])
+    with pytest.raises(NewerFormat, match="format 2"):
+        packs.open_pack(ref, data)
+
+
+def test_a_newer_key_object_is_not_replaced(driven: Town, owner: Driven) -> None:
+    """Neither a repair nor a start makes another key in its place."""
+    hold, wire = hold_of(owner), owner.wire
+    key = hold.place.key(hold.head.created_epoch)
+    wraps = KeyObject.FromString(wire.get(key).data)
+    wraps.wraps[0].wrapped = wraps.wraps[0].wrapped[:1] + b"\x09" + wraps.wraps[0].wrapped[2:]
+    newer = wraps.SerializeToString()
+    wire.replace(key, newer, wire.get(key).etag)
+    with pytest.raises(NewerFormat, match="format 9"):
+        slot_of(newer)
+    other = driven.machine("other")
+    with pytest.raises(NewerFormat):
+        other.state()
+    with pytest.raises(NewerFormat):
+        Repairer(owner.archive.desk)._ensure_keys(owner.thread(), hold.place)
+    assert wire.get(key).data == newer
+    root = wire.get(ROOT_KEY)
+    wraps = KeyObject.FromString(root.data)
+    wraps.wraps[0].wrapped = wraps.wraps[0].wrapped[:1] + b"\x09" + wraps.wraps[0].wrapped[2:]
+    wire.replace(ROOT_KEY, wraps.SerializeToString(), root.etag)
+    with pytest.raises(StartError, match="upgrade"):
+        driven.machine("third")
