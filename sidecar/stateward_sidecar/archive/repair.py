@@ -140,7 +140,7 @@ class Repairer:
         is_marked = thread.archive.rolled_back and thread.access != ACCESS_REMOTE  # the next read unmarks a copy
         marked = is_marked or (hold is not None and hold.is_rolled_back)
         if head.min_writer > FORMAT:
-            found.refusal = f"only a version that knows format {head.min_writer} may write its HEAD: upgrade this sidecar"
+            found.refusal = f"only a version with format {head.min_writer} may write its HEAD: upgrade this sidecar"
         elif thread.access == ACCESS_REMOTE:
             self._compare_copy(thread, head, found)
         else:
