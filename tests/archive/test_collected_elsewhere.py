@@ -17,7 +17,7 @@ from stateward.v1.backup_service_pb2 import ExportThreadRequest
 from stateward.v1.blob_service_pb2 import WriteBlobResponse
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, VersionRef
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
-from stateward.v1.thread_service_pb2 import ForkThreadRequest, PruneThreadRequest
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadRequest, PruneThreadRequest
 from stateward_sidecar.archive.inspect import Inspector
 from stateward_sidecar.archive.restore import Restorer
 from stateward_sidecar.errors import Corrupt, InvalidField, VersionNotFound, VersionPruned
@@ -348,3 +348,39 @@ def test_a_ship_sees_rows_and_tip_at_one_moment(place: Town, monkeypatch: pytest
     assert moment is not None
     assert moment.image.blobs or 1 in moment.thread.pruned
     assert files(first) == []
+
+
+def test_a_fetched_file_goes_when_nobody_reads_it(place: Town) -> None:
+    """A copy keeps what readers fetched for a day after the last read, and what was restored for ever."""
+    first, second, third = place.machine("first"), place.machine("second"), place.machine("third")
+    write(first)
+    name(first)
+    first.ship_now()
+    read(second)
+    list(Restorer(third.archive.desk).restore(RestoreArchiveRequest()))
+    for machine, kept in ((first, 1), (second, 0), (third, 1)):
+        place.time.sleep(BLOB_KEPT_S + 1)
+        machine.sweep()
+        assert len(files(machine)) == kept
+        assert read(machine) == CONTENT
+        machine.sweep()
+        assert len(files(machine)) == 1
+
+
+def test_a_deleted_orphan_takes_its_own_files(place: Town) -> None:
+    """The files that only the orphan names go with it. Those that it shares with its thread stay."""
+    first, second = place.machine("first"), place.machine("second")
+    write(first)
+    name(first)
+    first.ship_now()
+    take(second)
+    second.put(append(b"after the takeover"))
+    second.ship_now()
+    write(first, b"only here " * 50)
+    first.ship_now()
+    first.state()
+    (orphan,) = [thread.name for thread in first.threads() if thread.name != "job"]
+    assert len(files(first)) == 2
+    first.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=orphan))
+    assert len(files(first)) == 1
+    assert read(first) == CONTENT

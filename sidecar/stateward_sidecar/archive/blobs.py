@@ -80,8 +80,10 @@ class BlobCarrier:
 
     # -- for readers and writers ----------------------------------------------------------------------------------
 
-    def fetch(self, name: Name, sha256: bytes) -> None:
+    def fetch(self, name: Name, sha256: bytes, *, keeps: bool = False) -> None:
         """Fetches a blob to this disk, unless it is here or the thread no longer has it.
+
+        While another sidecar owns the thread, a sweep removes the file a day after it was last read, unless ``keeps``.
 
         Raises Corrupt if the archive does not have it, and DiskFull, ArchiveUnavailable, ThreadNotFound, VersionPruned.
         """
@@ -92,12 +94,16 @@ class BlobCarrier:
                 return
             uid, files = thread.identity.uid, desk.context.blob_files
             if files.is_whole(uid, record.blob_id, record.stored_bytes):
+                if keeps:
+                    files.keep(uid, record.blob_id)
                 return
             try:
                 self._copy(thread, record)
             except ObjectNotFound:
                 self._check_named(name, record)
                 return
+            if not keeps:
+                files.mark_read(uid, record.blob_id, desk.now_us())
             _, now = self._find(name, sha256)
             if now is None or now.blob_id != record.blob_id:  # collected meanwhile: no row leads to the file
                 files.remove(uid, record.blob_id)

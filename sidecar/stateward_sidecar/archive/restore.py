@@ -136,8 +136,8 @@ class Restorer:
         with self._desk.context.engine.read() as txn:
             records = [row.record for row in list_blobs(txn, thread.identity)]
         missing = [record for record in records if not files.is_here(thread.identity.uid, record.blob_id)]
-        for record in missing:
-            self._blobs.fetch(name, record.sha256)
+        for record in records:
+            self._blobs.fetch(name, record.sha256, keeps=True)
         return sum(record.stored_bytes for record in missing)
 
     def _foresee(self, found: Found, name: Name) -> _Outcome:

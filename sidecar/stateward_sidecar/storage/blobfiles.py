@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +28,8 @@ DIRECTORY = "blobs"
 _UNFINISHED = ".new-"
 _GONE = ".gone-"
 ID_BYTES = 16
-MODE_FILE, MODE_DIRECTORY = 0o600, 0o700
+# A file without the right to write was fetched for a reader, and may go again while another sidecar owns the thread.
+MODE_FILE, MODE_FETCHED, MODE_DIRECTORY = 0o600, 0o400, 0o700
 T = TypeVar("T")
 # After the sizes were added up, they are not added up again for this many times as long as it took.
 SIZE_PAUSE = 100
@@ -93,6 +95,26 @@ class BlobFiles:
         """Removes a file that no row names any more, if it exists."""
         with suppress(FileNotFoundError):
             self.path(uid, blob_id).unlink()
+
+    def mark_read(self, uid: bytes, blob_id: bytes, now_us: int) -> None:
+        """Notes that a fetched file is read now, and that it may go some time later."""
+        path = self.path(uid, blob_id)
+        with suppress(OSError):
+            path.chmod(MODE_FETCHED)
+            os.utime(path, ns=(now_us * 1000, now_us * 1000))
+
+    def keep(self, uid: bytes, blob_id: bytes) -> None:
+        """Makes a fetched file one that stays."""
+        with suppress(OSError):
+            self.path(uid, blob_id).chmod(MODE_FILE)
+
+    def read_us(self, uid: bytes, blob_id: bytes) -> int | None:
+        """When a fetched file was read last, in microseconds since 1970; None if there is no such file."""
+        try:
+            found = self.path(uid, blob_id).stat()
+        except OSError:
+            return None
+        return None if found.st_mode & stat.S_IWUSR else found.st_mtime_ns // 1000
 
     def set_aside(self, uid: bytes) -> Path | None:
         """Renames the directory of a deleted thread, so that ``empty`` can remove it. Returns None if there is none.

@@ -51,14 +51,18 @@ def install_blobs(
 
 
 def remove_files(
-    context: Context, threads: Threads, txn: lmdb.Transaction, batch: Batch, identity: Identity, gone: Iterable[bytes]
-) -> None:
-    """Removes files after the commit, except for those that another line of the thread on this disk needs."""
+    context: Context, threads: Threads, txn: lmdb.Transaction, batch: Batch, identity: Identity, gone: Iterable[bytes],
+    *, origin: str = "",
+) -> None:  # fmt: skip
+    """Removes files after the commit, except for those that another line of the thread on this disk needs.
+
+    ``origin``: of an orphan, the name of its thread.
+    """
     doomed = set(gone)
     if not doomed:
         return
     try:
-        for number in other_lines(txn, identity):
+        for number in other_lines(txn, identity, origin):
             line = threads.by_number(txn, number)
             if line is not None:
                 doomed -= {bytes(row.record.blob_id) for row in list_blobs(txn, line.identity)}
@@ -68,9 +72,12 @@ def remove_files(
         batch.after_commit.append(partial(context.blob_files.remove, identity.uid, each))
 
 
-def other_lines(txn: lmdb.Transaction, identity: Identity) -> list[int]:
-    """Returns the numbers of the orphans on this disk that have the uid of a thread."""
+def other_lines(txn: lmdb.Transaction, identity: Identity, origin: str = "") -> list[int]:
+    """Returns the numbers of the other lines of a thread on this disk: its orphans, and for an orphan its thread."""
     found = []
+    if origin and (row := txn.get(layout.name_key(identity.namespace_keys.names.thread(origin)))) is not None:
+        number, uid = layout.unpack_name(row)
+        found += [number] if uid == identity.uid else []
     for key, _ in rows(txn, b"F"):
         number = layout.marked_thread(key)
         head = txn.get(layout.ThreadKeys(number).head())

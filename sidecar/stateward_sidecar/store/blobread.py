@@ -16,6 +16,9 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
 
+# How often it is noted that a fetched file is read.
+READ_PAUSE_US = 3600 * 1_000_000
+
 
 class BlobReader:
     """Reads segments of a blob. Keeps no file open between two reads. Raises Corrupt."""
@@ -27,6 +30,10 @@ class BlobReader:
         self._thread = thread
         identity = thread.identity
         self._cipher = BlobCipher(identity.cipher, identity.uid, record.blob_id)
+        files, now_us = context.blob_files, context.clock.now_us()
+        read_us = files.read_us(identity.uid, record.blob_id)
+        if read_us is not None and now_us - read_us > READ_PAUSE_US:
+            files.mark_read(identity.uid, record.blob_id, now_us)
         try:
             with self._open() as file:
                 self._starts = self._read_index(file.fileno())

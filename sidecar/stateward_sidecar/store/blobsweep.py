@@ -28,6 +28,7 @@ from stateward_sidecar.errors import Corrupt, NotOwner, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import records, replay
+from stateward_sidecar.store.blobinstall import other_lines
 from stateward_sidecar.store.blobrows import blobs_in_edits, blobs_in_state, delete_blob, find_blob, list_blobs
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import SECOND_US, append, commit_entry
@@ -64,6 +65,8 @@ class BlobSweeper:
         try:
             with self._context.engine.read() as txn:
                 thread = self._threads.by_number(txn, number)
+                if thread is not None and thread.access == ACCESS_REMOTE:
+                    self._drop_fetched(txn, thread, oldest_us)
                 if thread is None or not _may_collect(txn, thread):
                     return
                 old = [row for row in list_blobs(txn, thread.identity) if row.write_time_us < oldest_us]
@@ -77,6 +80,17 @@ class BlobSweeper:
             if row.record.sha256 not in named:
                 run = self._remove(thread, row, tip, oldest_us)
                 submit(Write(run=run, background=True, frees_space=True))
+
+    def _drop_fetched(self, txn: lmdb.Transaction, thread: Thread, oldest_us: int) -> None:
+        """Removes files of a copy that were fetched for readers, and that nobody has read for a day. The archive has
+        them. Orphans, which share the files, keep them."""
+        identity, files = thread.identity, self._context.blob_files
+        if other_lines(txn, identity):
+            return
+        for row in list_blobs(txn, identity):
+            read_us = files.read_us(identity.uid, row.record.blob_id)
+            if read_us is not None and read_us < oldest_us:
+                files.remove(identity.uid, row.record.blob_id)
 
     def _find_named(self, thread: Thread) -> tuple[int, set[bytes]]:
         """Returns the newest sequence, and the blobs that the retained versions up to there name. Raises Corrupt."""

@@ -17,15 +17,17 @@ from stateward.storage.v1.head_pb2 import DeletionRecord
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
 from stateward_sidecar.codec.seal import Cipher, open_record, seal_record
-from stateward_sidecar.errors import ShuttingDown
+from stateward_sidecar.errors import ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.store.blobinstall import remove_files
+from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.expecting import get_draft
 from stateward_sidecar.store.journal import expire_second, list_keys, next_place
 from stateward_sidecar.store.settings import check_main_version
-from stateward_sidecar.store.thread import Draft, head_uid, rows
+from stateward_sidecar.store.thread import Draft, Thread, head_uid, rows
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.telemetry import guarded
 
@@ -136,6 +138,7 @@ class Deleter:
         is_orphan = draft.thread.access == ACCESS_ORPHAN
         if any(orphans_of(txn, uid)) or (is_orphan and _is_shared(txn, uid)):
             batch.after_commit += [forget, lambda: self.purge(number, b"")]
+            self._remove_files(txn, batch, thread)
             return
 
         def destroy_key() -> None:
@@ -147,6 +150,13 @@ class Deleter:
         batch.after_abort.append(lambda: context.keystore.mark_leaving(uid, is_leaving=False))
         batch.after_commit.append(destroy_key)
         batch.after_commit.append(lambda: self.purge(number, uid))
+
+    def _remove_files(self, txn: lmdb.Transaction, batch: Batch, thread: Thread) -> None:
+        """Removes the files that only this line of a thread names. The others belong to its other lines, too."""
+        with suppress(StatewardError):  # a file too many does no harm
+            ids = [bytes(row.record.blob_id) for row in list_blobs(txn, thread.identity)]
+            origin = thread.archive.orphan_of if thread.archive is not None else ""
+            remove_files(self._context, self._threads, txn, batch, thread.identity, ids, origin=origin)
 
     def purge(self, number: int, uid: bytes) -> None:
         """Removes the files and then the rows of a deleted thread, a bounded number of rows in each write.
