@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tests.archive_model import small
 from tests.archive_model.faults import AWAY, LOST, MEANWHILE, REFUSED, Fault
+from tests.archive_model.small import BLOB_KEPT_S
 from tests.archive_model.test_archive_model import Rules
 
 NONE: tuple[Fault, ...] = ()
@@ -63,5 +64,20 @@ def test_a_blob_is_collected_while_a_ship_looks(history: Rules) -> None:
     history.work(0, "a", 1, 10, archived=True)
     history.work(0, "a", 1, 10, archived=False)
     history.sidecars[0].after_moment = lambda: history.forget_blobs(0, "a")
+    history.ship(0, NONE)
+    history.read(1, "a", "main", NONE)
+
+
+def test_an_unnamed_blob_is_collected_while_a_ship_looks(history: Rules) -> None:
+    """A ship has looked at its thread, and a blob that it must upload goes: HEAD does not name it."""
+    history.take(0, "a", NONE)
+    history.act(0, "write a blob of a", lambda it: history.write_content(it, "a", b"unnamed " * 50, announced=True))
+
+    def collect() -> None:
+        history.wait(BLOB_KEPT_S + 1.0)
+        history.act(0, "sweep", lambda it: it.sweep(), sweeps=True)
+        history.background(0, NONE)
+
+    history.sidecars[0].after_moment = collect
     history.ship(0, NONE)
     history.read(1, "a", "main", NONE)
