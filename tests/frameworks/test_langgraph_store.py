@@ -312,3 +312,29 @@ def test_a_graph_remembers(store: StatewardStore) -> None:
     builder.add_edge("remember", END)
     graph = builder.compile(store=store)
     assert [graph.invoke({"text": text, "seen": 0})["seen"] for text in ("a", "b", "a")] == [1, 2, 2]
+
+
+def test_keys_and_namespaces_of_any_text(daemon: Daemon) -> None:
+    """Also long ones and control characters: each is another item, and comes back as it was given."""
+    names = ("", "a.b", "a%2Eb", "%#a", "a\x00b", "\n", "\x85", "é" * 700, "x" * 3000, "x" * 3000 + "y", "x" * 5000)
+    memory = InMemoryStore()
+    with StatewardStore(daemon.target, scope="any-names") as store:
+        for number, name in enumerate(names):
+            labels = ("n", name.replace(".", "-").replace("\x00", "\x01")[:300] or "empty")
+            for each in (store, memory):
+                each.put(labels, name, {"number": number, "…key": "a field"})
+        for each in (store, memory):
+            each.delete(("n", "%#a"), "%#a")
+        found, expected = store.search(("n",), limit=50), memory.search(("n",), limit=50)
+        assert sorted((each.namespace, each.key, each.value["number"]) for each in found) == sorted(
+            (each.namespace, each.key, each.value["number"]) for each in expected
+        )
+        assert set(store.list_namespaces()) == {each.namespace for each in expected}
+        for each in expected:
+            item = store.get(each.namespace, each.key)
+            assert item is not None
+            assert item.value == each.value
+        with pytest.raises(ValueError, match="a key may have 5,000 bytes, not 6,000"):
+            store.put(("n",), "z" * 6000, {})
+        with pytest.raises(ValueError, match="a namespace with this key may have"):
+            store.put(("n" * 1000,), "z" * 100, {})

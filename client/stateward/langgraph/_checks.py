@@ -25,9 +25,16 @@ def check_key(labels: Any, key: Any) -> None:
     """Raises InvalidNamespaceError or ValueError."""
     check_namespace(labels)
     try:
-        items.key_of(labels, key).encode()
-    except UnicodeEncodeError:  # names the place in the record's key, not in the argument
+        "".join((*labels, str(key))).encode()
+    except UnicodeEncodeError:  # names the place in the joined text, not in the argument
         raise ValueError(f"namespace and key must be texts that UTF-8 can hold, not {(labels, key)!a}") from None
+    if items.DIGEST in items.key_of(labels, key):
+        size, most = len(items.prefix_of(labels).encode()), items.LONG_PREFIX_BYTES_MAX
+        if size > most:
+            raise ValueError(f"a namespace with this key may have {most} bytes, not {size}: {labels!r}, {key!r}")
+        size, most = len(str(items.whole_key(labels, key)[items.WHOLE]).encode()), items.LONG_KEY_BYTES_MAX
+        if size > most:
+            raise ValueError(f"a key may have {most:,} bytes, not {size:,}: {labels!r}, {key!r}")
 
 
 def check_put(op: PutOp) -> None:

@@ -1,8 +1,9 @@
 """How the items of a LangGraph store lie in records: their keys, the attributes that filters use, and their vectors.
 
-The key of an item's record is `i/`, each label of its namespace with a dot behind it, and the item's key, in which
-dots and `%` are escaped. Labels have no dots, so the last dot ends the namespace. The vectors of an item are in a
-record with `v/` in place of `i/`.
+The key of an item's record is `i/`, each label of its namespace with a dot behind it, and the item's key. Labels have
+no dots, and dots of the key are escaped, as control characters and `%` are, so the last dot ends the namespace. If a
+record cannot have such a long key, `%#` and the SHA-256 stand for the item's key, and the attribute WHOLE has it. The
+vectors of an item are in a record with `v/` in place of `i/`.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import math
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from hashlib import sha256
 from operator import ge, gt, le, lt, mul
 from typing import Any
-from urllib.parse import unquote
 
 import orjson
 from langgraph.store.base import InvalidNamespaceError, Item, MatchCondition, SearchItem
 
 from stateward import values
 from stateward._keeping import keep, kept
+from stateward._naming import escape, unescape
 from stateward.attributes import INT_MAX, INT_MIN, Attribute
 from stateward.records import Record
 from stateward.values import JSON, RawValue
@@ -28,7 +30,12 @@ ITEM, VECTORS = "i/", "v/"
 # Fields of a value that become attributes: so many, with keys and texts of so many bytes. An item with other fields has
 # the attribute REST, so that a filter on attributes looks at it in any case.
 FIELDS_MAX, KEY_BYTES_MAX, TEXT_BYTES_MAX = 32, 63, 256
-REST = "…"
+REST, WHOLE = "…", "…key"
+DIGEST = "%#"
+RECORD_KEY_BYTES_MAX = 1024
+LONG_PREFIX_BYTES_MAX = RECORD_KEY_BYTES_MAX - len(DIGEST) - 64
+LONG_KEY_BYTES_MAX = 5000
+"""Of an escaped key that stands in an attribute: all attributes have 16 KiB, and fields take up to 10 KiB."""
 OPERATORS = {"$eq": "==", "$ne": "!=", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 _ORDERS: dict[str, Callable[[Any, Any], Any]] = {"$gt": gt, "$gte": ge, "$lt": lt, "$lte": le}
 _PUSHED = ("$eq", "$gt", "$gte", "$lt", "$lte")
@@ -45,12 +52,20 @@ def prefix_of(labels: Sequence[Any], kind: str = ITEM) -> str:
         if not label or not isinstance(label, str) or "." in label:
             names = tuple(labels)
             raise InvalidNamespaceError(f"a label of a namespace is a text without dots, not {label!r}: {names!r}")
-    return kind + "".join(f"{label}." for label in labels)
+    return kind + "".join(f"{escape(label)}." for label in labels)
 
 
-def key_of(labels: Sequence[Any], key: str, kind: str = ITEM) -> str:
+def key_of(labels: Sequence[Any], key: Any, kind: str = ITEM) -> str:
     """Returns the key of an item's record."""
-    return prefix_of(labels, kind) + str(key).replace("%", "%25").replace(".", "%2E")
+    prefix, name = prefix_of(labels, kind), escape(str(key), ".")
+    if len(f"{prefix}{name}".encode()) <= RECORD_KEY_BYTES_MAX:
+        return prefix + name
+    return f"{prefix}{DIGEST}{sha256(str(key).encode()).hexdigest()}"
+
+
+def whole_key(labels: Sequence[Any], key: Any) -> dict[str, Attribute]:
+    """Returns the attribute of an item whose record has only the digest of its key."""
+    return {WHOLE: escape(str(key))} if DIGEST in key_of(labels, key) else {}
 
 
 def vectors_key(item_key: str) -> str:
@@ -61,7 +76,7 @@ def vectors_key(item_key: str) -> str:
 def namespace_of(prefix: str) -> tuple[str, ...]:
     """Returns the namespace that a key or a prefix of keys names."""
     path, _, _ = prefix.removeprefix(ITEM).rpartition(".")
-    return tuple(path.split(".")) if path else ()
+    return tuple(map(unescape, path.split("."))) if path else ()
 
 
 def item_of(record: Record) -> Item:
@@ -77,7 +92,7 @@ def search_item_of(record: Record, score: float | None = None) -> SearchItem:
 def _parts(record: Record) -> dict[str, Any]:
     return {
         "value": kept(record.value),
-        "key": unquote(record.key.removeprefix(ITEM).rpartition(".")[2]),
+        "key": unescape(str(record.attributes.get(WHOLE) or record.key.removeprefix(ITEM).rpartition(".")[2])),
         "namespace": namespace_of(record.key),
         "created_at": record.create_time,
         "updated_at": record.update_time,
@@ -213,7 +228,12 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _is_name(key: Any) -> bool:
-    return isinstance(key, str) and key.isprintable() and 0 < len(key.encode()) <= KEY_BYTES_MAX and key != REST
+    return (
+        isinstance(key, str)
+        and key.isprintable()
+        and 0 < len(key.encode()) <= KEY_BYTES_MAX
+        and key not in (REST, WHOLE)
+    )
 
 
 def _is_attribute(value: Any) -> bool:

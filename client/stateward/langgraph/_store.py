@@ -107,7 +107,8 @@ def _encode(key: str, op: PutOp, vectors: bytes | None) -> list[record_pb2.Recor
         return [Delete(key).to_proto(), Delete(beside).to_proto()]
     # Errors name the item as its user knows it, not the key of its record.
     ttl, (value, encoded) = checks.ttl_of(op.ttl), items.encode_value(op.value, f"{'.'.join(op.namespace)}[{op.key!r}]")
-    item = Put(key, encoded, None, ttl, items.attributes_of(value))
+    facts = items.attributes_of(value) | items.whole_key(op.namespace, op.key)
+    item = Put(key, encoded, None, ttl, facts)
     second = Delete(beside) if vectors is None else Put(beside, vectors, None, ttl)
     return [item.to_proto(), second.to_proto()]
 
