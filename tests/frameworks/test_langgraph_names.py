@@ -151,6 +151,17 @@ def test_tasks_and_their_paths(saver: StatewardSaver) -> None:
     assert sorted(mine) == [("__error__", b"new"), ("a", 0)]
 
 
+def test_paths_that_differ_only_at_their_ends(saver: StatewardSaver) -> None:
+    """The order is that of the whole paths."""
+    memory, found = InMemorySaver(), []
+    for each in (saver, memory):
+        config = put(each, "t")
+        for name, path in (("a", LONG + "2"), ("b", LONG + "1")):
+            each.put_writes(config, [("a", name)], name, path)
+        found.append(each.get_tuple(config).pending_writes)
+    assert found[0] == found[1] == [("b", "a", "b"), ("a", "a", "a")]
+
+
 class Deep(TypedDict, total=False):
     """A state that goes down through subgraphs."""
 
