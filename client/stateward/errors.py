@@ -35,6 +35,7 @@
     │   ├── StateTooLarge  QuotaExceeded  DiskFull  QueueFull
     ├── Corrupt                stored bytes are missing or were changed
     ├── NewerFormat            a newer version of the daemon wrote the thread: upgrade this one
+    ├── ThreadsUnreadable      a list showed all threads but `.threads`, which cannot be opened
     ├── Unavailable            try again later; the client has already retried for `retry_timeout` seconds
     │   ├── ServerUnavailable  no daemon answered
     │   │   └── WrongTarget    no daemon listens at the target, or this user may not use it: do not retry
@@ -51,10 +52,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
 
 if TYPE_CHECKING:
-    from stateward.models import Checkpoint
+    from stateward.models import Checkpoint, Status, UnreadableThread
 
 T = TypeVar("T")
 
@@ -362,6 +364,16 @@ class NewerFormat(StatewardError):
     thread = Fact(str, "Name of the thread; empty = unknown.")
     format = Fact(_whole, "The format that the daemon found; None = unknown.")
     known_format = Fact(_whole, "The newest format that the daemon knows; None = unknown.")
+
+
+class ThreadsUnreadable(StatewardError):
+    """A list or count has ended, and these threads cannot be opened. Everything else was shown. `verify` says more.
+
+    `.threads` are the threads. `.counts` are the counts of `count_threads`.
+    """
+
+    threads: Sequence[UnreadableThread] = ()
+    counts: Mapping[Status | int, int] = MappingProxyType({})
 
 
 class Unavailable(StatewardError):

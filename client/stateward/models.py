@@ -272,6 +272,18 @@ class ThreadInfo:
 
 
 @dataclass(frozen=True)
+class UnreadableThread(FromProto):
+    """A thread that a list cannot show, because its bytes are damaged or its key is missing."""
+
+    uid: str
+    """32 hex digits; empty = unknown."""
+    name: str = field(metadata={"proto": "thread"})
+    """Empty = the damage hides it."""
+    message: str
+    """Why it cannot be opened."""
+
+
+@dataclass(frozen=True)
 class PruneResult:
     """The versions that a prune removed, or would remove."""
 

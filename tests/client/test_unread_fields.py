@@ -44,6 +44,7 @@ PAIRS: list[tuple[type[FromProto], type[Message]]] = [
     (models.MovedHead, thread_service_pb2.MoveBranchResponse),
     (models.Orphan, thread_pb2.Orphan),
     (models.Tag, thread_pb2.Tag),
+    (models.UnreadableThread, thread_pb2.UnreadableThread),
     (options.ThreadOptions, thread_pb2.ThreadOptions),
     (records.RecordPrefix, record_pb2.RecordPrefix),
     (records.RecordsWritten, record_service_pb2.PutRecordsResponse),
@@ -54,6 +55,7 @@ LEFT_OUT = {
     admin.ServerInfo: {"max_request_items"},
     models.Branch: {"moved_version", "first_version"},
     models.MovedHead: {"sequence", "archived_sequence"},
+    models.UnreadableThread: {"reason"},
     records.RecordsWritten: {"durability", "archived_sequence", "uid", "digest"},
 }
 

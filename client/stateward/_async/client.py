@@ -146,15 +146,19 @@ class AsyncClient:
     def threads(self, **filters: Unpack[ThreadFilters]) -> AsyncIterator[ThreadInfo]:
         """Lists the threads of the namespace, most recently changed first, page by page.
 
-        A thread that is saved while the list is read is still listed, but may come at the end.
+        A thread that is saved while the list is read is still listed, but may come at the end. Raises ThreadsUnreadable
+        after the last thread if there are threads that cannot be opened.
         """
         pages = ThreadList(threads.list_threads(self.namespace, **filters))
         return self._session.read_list(ThreadList.next_page, pages)
 
     def checkpoints(self, **filters: Unpack[CheckpointFilters]) -> AsyncIterator[Checkpoint]:
-        """Lists the versions of all threads of the namespace, newest first, page by page."""
-        request = reading.list_checkpoints(self.namespace, "-", **filters)
-        return self._session.read_list(reading.read_checkpoints, request)
+        """Lists the versions of all threads of the namespace, newest first, page by page.
+
+        Raises ThreadsUnreadable after the last version if there are threads that cannot be opened.
+        """
+        pages = reading.NamespaceVersions(reading.list_checkpoints(self.namespace, "-", **filters))
+        return self._session.read_list(reading.NamespaceVersions.next_page, pages)
 
     @property
     def archive(self) -> AsyncArchive:
@@ -243,7 +247,10 @@ class AsyncClient:
         updated_after: datetime | None = None,
         updated_before: datetime | None = None,
     ) -> dict[Status | int, int]:
-        """Counts the threads of the namespace by status: {Status.FAILED: 3, …}. Reads an index only."""
+        """Counts the threads of the namespace by status: {Status.FAILED: 3, …}. Reads an index only.
+
+        Raises ThreadsUnreadable, with the counts, if threads are known that cannot be opened.
+        """
         counts: dict[Status | int, int] = await self._session.run(
             threads.count_threads(self.namespace, updated_within, updated_after, updated_before)
         )

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from stateward._operations.steps import Operation, read_pages
-from stateward._operations.threads import read_threads
+from stateward._operations.steps import Operation
+from stateward._operations.threads import read_threads, unreadable
 from stateward.fromproto import read_time
 from stateward.models import ThreadInfo
+from stateward.v1 import thread_pb2
 from stateward.v1 import thread_service_pb2 as threads
 
 PAGE_MAX = 1000
@@ -35,17 +36,23 @@ class ThreadList:
         self._newest: datetime | None = None  # second of the newest change at the start of this pass
         self._end: datetime | None = None  # threads created from then on are not part of the list
         self._is_anything_new = False  # in this pass
-        self._is_over = False
+        self.is_over = False
+        self.unreadable: dict[str, thread_pb2.UnreadableThread] = {}
 
     @property
     def page_token(self) -> str:
         """Empty = the list has ended."""
-        return "" if self._is_over else self._request.page_token or AGAIN
+        return "" if self.is_over and not self.unreadable else self._request.page_token or AGAIN
 
     def next_page(self) -> Operation[list[ThreadInfo]]:
-        """Returns the next threads that were not returned yet; may be empty although more follow."""
+        """Returns the next threads that were not returned yet; may be empty although more follow.
+
+        Raises ThreadsUnreadable after the last page if the list lacks threads, because they cannot be opened.
+        """
+        if self.is_over:
+            raise unreadable(self.unreadable.values())
         is_first = not self._request.page_token
-        found = yield from read_threads(self._request)
+        found = yield from read_threads(self._request, self.unreadable)
         if is_first and self._passes == 1:
             if not found and self._request.page_token:
                 # Filters skip the newest threads, so this page does not show when the reading started.
@@ -59,7 +66,7 @@ class ThreadList:
         if not self._request.page_token:
             # A list of a single page is read at one moment, so no thread moves.
             is_done = self._passes > 1 and not self._is_anything_new
-            self._is_over = is_first or is_done or self._passes == PASSES_MAX
+            self.is_over = is_first or is_done or self._passes == PASSES_MAX
             self._begin_next_pass()
         return new
 
@@ -68,7 +75,7 @@ class ThreadList:
         look = threads.ListThreadsRequest(namespace=self._request.namespace, page_size=1)
         self._newest = _newest((yield from read_threads(look)))
         self._request.page_token = ""
-        return (yield from read_threads(self._request))
+        return (yield from read_threads(self._request, self.unreadable))
 
     def _is_wanted(self, info: ThreadInfo) -> bool:
         if self._passes == 1:
@@ -84,9 +91,15 @@ class ThreadList:
         self._newest, self._is_anything_new = None, False
 
 
-def read_all(request: threads.ListThreadsRequest) -> Operation[list[ThreadInfo]]:
-    """Reads the whole list."""
-    return (yield from read_pages(ThreadList.next_page, ThreadList(request)))
+def read_all(
+    request: threads.ListThreadsRequest, into: dict[str, thread_pb2.UnreadableThread]
+) -> Operation[list[ThreadInfo]]:
+    """Reads the whole list. Adds threads that cannot be opened to `into`, by uid."""
+    pages, found = ThreadList(request), list[ThreadInfo]()
+    while not pages.is_over:
+        found += yield from pages.next_page()
+    into.update(pages.unreadable)
+    return found
 
 
 def _newest(found: list[ThreadInfo]) -> datetime | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from stateward._operations.listing import read_all
 from stateward._operations.migrating import migrate
 from stateward._operations.steps import Migrating, Operation, ThreadRef, at_once
-from stateward._operations.threads import get_thread, list_threads
+from stateward._operations.threads import get_thread, list_threads, unreadable
 from stateward.errors import (
     PermissionDenied,
     StatewardError,
@@ -18,6 +18,7 @@ from stateward.errors import (
     VersionNotFound,
 )
 from stateward.models import Access
+from stateward.v1.thread_pb2 import UnreadableThread
 
 # These errors end the run, because the next thread would fail in the same way.
 FATAL = (Unavailable, Unauthenticated, PermissionDenied)
@@ -91,11 +92,12 @@ def _migrate_all(
 ) -> Operation[None]:
     """Migrates every thread once. Agents may create threads meanwhile, so the list is read until nothing is new."""
     seen: set[str] = set()
+    closed: dict[str, UnreadableThread] = {}
     for _ in range(PASSES_MAX):
-        found = yield from read_all(list_threads(namespace, page_size=PAGE_SIZE))
+        found = yield from read_all(list_threads(namespace, page_size=PAGE_SIZE), closed)
         new = [info for info in found if info.name not in seen]
         if not new:
-            return
+            break
         for info in new:
             seen.add(info.name)
             if info.access == Access.ORPHAN:
@@ -103,6 +105,7 @@ def _migrate_all(
             else:
                 yield from at_once(_migrate_thread(migrations, info.name, open_ref, report))
             on_progress(info.name, report)
+    report.failures += [Failure(each.thread or each.uid, "", unreadable([each])) for each in closed.values()]
 
 
 def _migrate_thread(

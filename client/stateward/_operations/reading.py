@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from stateward._operations.known import Known, LogPart
 from stateward._operations.pages import read_pages
 from stateward._operations.steps import Call, Operation, ThreadRef, projection, version_ref
+from stateward._operations.threads import unreadable
 from stateward._operations.uploads import fetch_blobs
 from stateward._state.log import Log
 from stateward.attributes import Attribute, write_attributes
@@ -20,6 +21,7 @@ from stateward.signals import Signal
 from stateward.state import Origin, State
 from stateward.v1 import checkpoint_pb2, state_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
+from stateward.v1.thread_pb2 import UnreadableThread
 
 
 class CheckpointFilters(TypedDict, total=False):
@@ -204,6 +206,31 @@ def list_checkpoints(
         page_size=page_size,
         **contents,
     )
+
+
+class NamespaceVersions:
+    """The list of the versions of all threads, which is being read."""
+
+    def __init__(self, request: checkpoints.ListCheckpointsRequest) -> None:
+        self._request = request
+        self._unreadable: dict[str, UnreadableThread] = {}
+        self._is_over = False
+
+    @property
+    def page_token(self) -> str:
+        """Empty = the list has ended."""
+        return "" if self._is_over and not self._unreadable else "more"
+
+    def next_page(self) -> Operation[list[Checkpoint]]:
+        """Returns the next versions. Raises ThreadsUnreadable after the last page if the list lacks versions of threads
+        that cannot be opened."""
+        if self._is_over:
+            raise unreadable(self._unreadable.values())
+        page: checkpoints.ListCheckpointsResponse = yield Call("ListCheckpoints", self._request)
+        self._unreadable.update((each.uid or each.message, each) for each in page.unreadable)
+        self._request.page_token = page.next_page_token
+        self._is_over = not page.next_page_token
+        return list(map(Checkpoint.from_proto, page.checkpoints))
 
 
 def read_checkpoints(request: checkpoints.ListCheckpointsRequest) -> Operation[list[Checkpoint]]:

@@ -205,7 +205,7 @@ class SignalReader(Reader[Wake]):
     def waiting(self) -> Operation[list[Wake]]:
         """Returns the threads that have signals already. Call it when the stream is open, or signals may be missed."""
         request = threads.list_threads(self._namespace, labels=self._labels, page_size=PAGE_MAX)
-        names = [each.name for each in (yield from listing.read_all(request)) if each.pending_signals]
+        names = [each.name for each in (yield from listing.read_all(request, {})) if each.pending_signals]
         wakes: list[Wake] = []
         for name in names:
             with suppress(ThreadNotFound):  # deleted in the meantime

@@ -21,7 +21,7 @@ from stateward._operations.steps import (
 )
 from stateward.admin import Diagnoses, DrainResult, ServerInfo, Stats
 from stateward.durations import Duration, seconds, span
-from stateward.errors import DeadlineExceeded, NotArchivedYet, StatewardError, ThreadNotFound
+from stateward.errors import DeadlineExceeded, NotArchivedYet, StatewardError, ThreadNotFound, ThreadsUnreadable
 from stateward.fromproto import read_member
 from stateward.models import (
     Checkpoint,
@@ -33,11 +33,12 @@ from stateward.models import (
     Tag,
     ThreadFilters,
     ThreadInfo,
+    UnreadableThread,
     choice_number,
 )
 from stateward.options import Retention, ThreadOptions
 from stateward.v1 import admin_service_pb2 as admin
-from stateward.v1 import checkpoint_pb2, effect_service_pb2, record_service_pb2
+from stateward.v1 import checkpoint_pb2, effect_service_pb2, record_service_pb2, thread_pb2
 from stateward.v1 import thread_service_pb2 as threads
 
 GRACE_MAX_S = 3600.0
@@ -50,6 +51,8 @@ LOCAL_LOOK_S = 1.0
 """The most time to find out the uid of a thread that is deleted on this disk only."""
 NO_UID = "0" * 32
 """A uid that no thread has."""
+# An error names so many threads that cannot be opened.
+NAMED_MAX = 10
 
 
 class OptionChanges(TypedDict, total=False):
@@ -124,7 +127,12 @@ def count_threads(
         updated_before=timestamp(updated_before),
     )
     response: threads.CountThreadsResponse = yield Call("CountThreads", request)
-    return {read_member(Status, each.status) or Status.RUNNING: each.count for each in response.counts}
+    counts = {read_member(Status, each.status) or Status.RUNNING: each.count for each in response.counts}
+    if response.unreadable:
+        error = unreadable(response.unreadable)
+        error.counts = counts
+        raise error
+    return counts
 
 
 def _require(name: str, value: object, kind: Any, what: str) -> None:
@@ -136,11 +144,29 @@ def _said_twice(short: str, long: str) -> NoReturn:
     raise TypeError(f"give {short} or {long}, not both")
 
 
-def read_threads(request: threads.ListThreadsRequest) -> Operation[list[ThreadInfo]]:
-    """Returns a page, and sets the request's page token for the next one; an empty token = there is none."""
+def read_threads(
+    request: threads.ListThreadsRequest, into: dict[str, thread_pb2.UnreadableThread] | None = None
+) -> Operation[list[ThreadInfo]]:
+    """Returns a page, and sets the request's page token for the next one; an empty token = there is none.
+
+    Adds threads that cannot be opened to `into`.
+    """
     page: threads.ListThreadsResponse = yield Call("ListThreads", request)
     request.page_token = page.next_page_token
+    if into is not None:
+        into.update((each.uid or each.message, each) for each in page.unreadable)
     return list(map(ThreadInfo.from_proto, page.threads))
+
+
+def unreadable(found: Iterable[thread_pb2.UnreadableThread]) -> ThreadsUnreadable:
+    """Returns the error that names threads that cannot be opened."""
+    each = [UnreadableThread.from_proto(message) for message in found]
+    named = [f"{one.name or 'uid ' + (one.uid or 'unknown')} ({one.message})" for one in each[:NAMED_MAX]]
+    more = f", and {len(each) - NAMED_MAX} more" if len(each) > NAMED_MAX else ""
+    what = "1 thread cannot be opened" if len(each) == 1 else f"{len(each)} threads cannot be opened"
+    error = ThreadsUnreadable(f"{what}: {', '.join(named)}{more}", reason="CORRUPT", code="DATA_LOSS")
+    error.threads = tuple(each)
+    return error
 
 
 def fork(

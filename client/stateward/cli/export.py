@@ -14,10 +14,10 @@ from stateward.cli.exporting import FILE_END, FORMAT, KIND, MARK
 from stateward.cli.files import written
 from stateward.cli.output import CommandError, counted, note, size
 from stateward.cli.run_records import NoRun, read_messages_record, read_run_record
-from stateward.cli.threads import StatusName, read_labels
+from stateward.cli.threads import StatusName, collected, read_labels
 from stateward.cli.ticker import Ticker
 from stateward.cli.times import read_time
-from stateward.errors import ThreadNotFound, VersionNotFound
+from stateward.errors import Corrupt, KeyUnavailable, ThreadNotFound, ThreadsUnreadable, VersionNotFound
 from stateward.values import encode
 
 if TYPE_CHECKING:
@@ -134,17 +134,23 @@ def export(
         raise typer.BadParameter("it cannot be combined with --messages-only", param_hint="--versions")
     with connect(context, target, namespace) as client:
         client.server_info()
-        chosen = _choose(client, names or [], prefix or "")
-        if not chosen:
+        chosen, problem = _choose(client, names or [], prefix or "")
+        if not chosen and problem is None:
             raise CommandError(
                 f"there is no such thread in namespace {client.namespace}; `stateward threads` lists what there is"
             )
-        _write(client, chosen, output, are_named=bool(names), versions=versions, messages_only=messages_only)
+        problems = _write(client, chosen, output, are_named=bool(names), versions=versions, messages_only=messages_only)
+    if problem is not None:
+        problems.append(problem.message)
+    if problems:
+        raise CommandError(f"the export lacks threads: {'; '.join(problems)}; `stateward verify` says more")
 
 
 def _write(
     client: Client, chosen: list[str], output: Path | None, *, are_named: bool, versions: bool, messages_only: bool
-) -> None:
+) -> list[str]:
+    """Writes the chosen threads. Returns what is wrong with those that cannot be read, unless they were named."""
+    problems: list[str] = []
     size_bytes = lines = counts = written_threads = 0
     with written(output) as file, Ticker("exporting") as ticker:
         for number, name in enumerate(chosen, 1):
@@ -159,6 +165,11 @@ def _write(
                     raise
                 note(f"thread {name!r} was removed meanwhile, and is skipped")
                 continue
+            except (Corrupt, KeyUnavailable) as error:
+                if are_named:
+                    raise
+                problems.append(f"{name!r} cannot be read ({error.message})")  # import skips what was written of it
+                continue
             written_threads += lines > before
             if lines == before:
                 note(f"thread {name!r} has no version on branch main yet, and is skipped")
@@ -167,12 +178,14 @@ def _write(
     if output is not None:
         what = counted(counts, "version") + " of " if versions else ""
         note(f"{output} holds {what}{counted(written_threads, 'thread')}, {size(size_bytes)} before packing")
+    return problems
 
 
-def _choose(client: Client, names: list[str], prefix: str) -> list[str]:
+def _choose(client: Client, names: list[str], prefix: str) -> tuple[list[str], ThreadsUnreadable | None]:
     if names:
-        return list(dict.fromkeys(names))
-    return sorted(each.name for each in client.threads(name_prefix=prefix, page_size=PAGE_MAX))
+        return list(dict.fromkeys(names)), None
+    infos, problem = collected(client.threads(name_prefix=prefix, page_size=PAGE_MAX))
+    return sorted(each.name for each in infos), problem
 
 
 def _lines(client: Client, name: str, *, versions: bool, messages_only: bool) -> Iterator[tuple[bytes, bool]]:

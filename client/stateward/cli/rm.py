@@ -8,7 +8,8 @@ import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, YesOption, complete_thread, connect
 from stateward.cli.output import CommandError, clean, confirm, counted, print_json, say
-from stateward.errors import ThreadNotFound
+from stateward.cli.threads import collected, end_with
+from stateward.errors import ThreadNotFound, ThreadsUnreadable
 
 if TYPE_CHECKING:
     from stateward import Client, ThreadInfo
@@ -56,7 +57,7 @@ def rm(
     with connect(context, target, namespace) as client:
         if local_only and client.stats().archive is None:
             raise CommandError("--local-only would lose them for good: this daemon has no archive; leave it out")
-        found = _find(client, names or [], prefix, missing_ok, local_only)
+        found, problem = _find(client, names or [], prefix, missing_ok, local_only)
         removed = []
         if found:
             confirm(_question(found, client.namespace, local_only), yes=yes)
@@ -68,16 +69,20 @@ def rm(
                     say(f"removed {clean(info.name)}" + (" from this disk" if local_only else ""))
     if as_json:
         print_json({"removed": removed})
+    end_with(problem)
 
 
-def _find(client: Client, names: list[str], prefix: str | None, missing_ok: bool, local_only: bool) -> list[ThreadInfo]:
+def _find(
+    client: Client, names: list[str], prefix: str | None, missing_ok: bool, local_only: bool
+) -> tuple[list[ThreadInfo], ThreadsUnreadable | None]:
     if prefix is not None:
-        found = sorted(client.threads(name_prefix=prefix, page_size=PAGE_MAX), key=lambda each: each.name)
-        if not found and not missing_ok:
+        infos, problem = collected(client.threads(name_prefix=prefix, page_size=PAGE_MAX))
+        found = sorted(infos, key=lambda each: each.name)
+        if not found and problem is None and not missing_ok:
             raise CommandError(
                 f"no thread of namespace {client.namespace} starts with {prefix!r}; `stateward threads` lists them"
             )
-        return found
+        return found, problem
     found = []
     for name in dict.fromkeys(names):
         try:
@@ -85,7 +90,7 @@ def _find(client: Client, names: list[str], prefix: str | None, missing_ok: bool
         except ThreadNotFound as error:
             if not missing_ok:
                 raise CommandError(f"{error.message}; nothing was removed, --missing-ok ignores such names") from None
-    return found
+    return found, None
 
 
 def _find_here(client: Client, name: str) -> ThreadInfo:

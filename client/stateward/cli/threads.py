@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +12,9 @@ import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, connect
 from stateward.cli.describe import pairs, status_word, thread_as_json
-from stateward.cli.output import counted, filled, is_terminal, note, print_json, print_table, say, size
+from stateward.cli.output import CommandError, counted, filled, is_terminal, note, print_json, print_table, say, size
 from stateward.cli.times import read_time, time_ago
+from stateward.errors import ThreadsUnreadable
 from stateward.models import Access
 
 if TYPE_CHECKING:
@@ -101,10 +102,12 @@ def threads(
     filters["page_size"] = PAGE_MAX if is_all else min(limit + 1, PAGE_MAX)
     with connect(context, target, namespace) as client:
         if count:
-            _print_counts(_count(client, filters), as_json=as_json)
+            counts, problem = _count(client, filters)
+            _print_counts(counts, as_json=as_json)
+            end_with(problem)
             return
         found = client.threads(**filters)
-        infos = list(found if is_all else islice(found, limit + 1))
+        infos, problem = collected(found if is_all else islice(found, limit + 1))
         where = client.namespace
     has_more = bool(limit) and len(infos) > limit
     if has_more:
@@ -122,17 +125,40 @@ def threads(
         say(f"no threads in namespace {where}" + (" that match" if is_filtered else ""))
     if has_more:
         note(f"there are more than {limit} threads; --limit 0 lists all")
+    end_with(problem)
 
 
-def _count(client: Client, filters: ThreadFilters) -> dict[str, int]:
+def collected(found: Iterable[ThreadInfo]) -> tuple[list[ThreadInfo], ThreadsUnreadable | None]:
+    """Returns the threads of a list, and the error in which it ended because others cannot be opened."""
+    infos: list[ThreadInfo] = []
+    try:
+        for each in found:
+            infos.append(each)  # noqa: PERF402  (what came before the error counts)
+    except ThreadsUnreadable as problem:
+        return infos, problem
+    return infos, None
+
+
+def end_with(problem: ThreadsUnreadable | None) -> None:
+    """Ends the command with the error in which a list ended, if any."""
+    if problem is not None:
+        raise CommandError(f"{problem.message}; `stateward verify` says more")
+
+
+def _count(client: Client, filters: ThreadFilters) -> tuple[dict[str, int], ThreadsUnreadable | None]:
     """How many threads there are of each status. Only what no index knows makes it look at the threads."""
-    chosen = set(filters["statuses"])
+    chosen, problem = set(filters["statuses"]), None
     if any(filters[name] not in (None, "", {}) for name in ("labels", "name_prefix", "min_step", "max_step")):
-        found = Counter(status_word(info.status) for info in client.threads(**filters))
+        infos, problem = collected(client.threads(**filters))
+        found = Counter(status_word(info.status) for info in infos)
     else:
-        counts = client.count_threads(updated_after=filters["updated_after"], updated_before=filters["updated_before"])
+        after, before = filters["updated_after"], filters["updated_before"]
+        try:
+            counts = client.count_threads(updated_after=after, updated_before=before)
+        except ThreadsUnreadable as error:
+            counts, problem = dict(error.counts), error
         found = Counter({status_word(status): number for status, number in counts.items()})
-    return {name: number for name, number in found.most_common() if not chosen or name in chosen}
+    return {name: number for name, number in found.most_common() if not chosen or name in chosen}, problem
 
 
 def _print_counts(counts: dict[str, int], *, as_json: bool) -> None:

@@ -332,14 +332,16 @@ class ListCheckpointsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., statuses: _Optional[_Iterable[_Union[_checkpoint_pb2.Status, str]]] = ..., before: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., include_effects: bool = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ..., include_states: bool = ...) -> None: ...
 
 class ListCheckpointsResponse(_message.Message):
-    __slots__ = ("checkpoints", "next_page_token", "contents")
+    __slots__ = ("checkpoints", "next_page_token", "contents", "unreadable")
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CONTENTS_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     checkpoints: _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]
     next_page_token: str
     contents: _containers.RepeatedCompositeFieldContainer[CheckpointContent]
-    def __init__(self, checkpoints: _Optional[_Iterable[_Union[_checkpoint_pb2.Checkpoint, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., contents: _Optional[_Iterable[_Union[CheckpointContent, _Mapping]]] = ...) -> None: ...
+    unreadable: _containers.RepeatedCompositeFieldContainer[_thread_pb2.UnreadableThread]
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[_checkpoint_pb2.Checkpoint, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., contents: _Optional[_Iterable[_Union[CheckpointContent, _Mapping]]] = ..., unreadable: _Optional[_Iterable[_Union[_thread_pb2.UnreadableThread, _Mapping]]] = ...) -> None: ...
 
 class CheckpointContent(_message.Message):
     __slots__ = ("state", "diff", "rewritten_versions", "state_omitted", "effects", "effects_omitted")

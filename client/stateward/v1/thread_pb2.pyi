@@ -3,6 +3,7 @@ import datetime
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
+from stateward.v1 import error_reason_pb2 as _error_reason_pb2
 from stateward.v1 import lease_pb2 as _lease_pb2
 from stateward.v1 import signal_pb2 as _signal_pb2
 from google.protobuf.internal import containers as _containers
@@ -89,6 +90,18 @@ class ForkSource(_message.Message):
     uid: str
     version: int
     def __init__(self, thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class UnreadableThread(_message.Message):
+    __slots__ = ("uid", "thread", "reason", "message")
+    UID_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    uid: str
+    thread: str
+    reason: _error_reason_pb2.ErrorReason
+    message: str
+    def __init__(self, uid: _Optional[str] = ..., thread: _Optional[str] = ..., reason: _Optional[_Union[_error_reason_pb2.ErrorReason, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Orphan(_message.Message):
     __slots__ = ("thread", "common_sequence", "epoch")

@@ -80,12 +80,14 @@ class ListThreadsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., statuses: _Optional[_Iterable[_Union[_checkpoint_pb2.Status, str]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., name_prefix: _Optional[str] = ..., updated_after: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_before: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., min_step: _Optional[int] = ..., max_step: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., has_versions: bool = ..., has_records: bool = ...) -> None: ...
 
 class ListThreadsResponse(_message.Message):
-    __slots__ = ("threads", "next_page_token")
+    __slots__ = ("threads", "next_page_token", "unreadable")
     THREADS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     threads: _containers.RepeatedCompositeFieldContainer[_thread_pb2.Thread]
     next_page_token: str
-    def __init__(self, threads: _Optional[_Iterable[_Union[_thread_pb2.Thread, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    unreadable: _containers.RepeatedCompositeFieldContainer[_thread_pb2.UnreadableThread]
+    def __init__(self, threads: _Optional[_Iterable[_Union[_thread_pb2.Thread, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., unreadable: _Optional[_Iterable[_Union[_thread_pb2.UnreadableThread, _Mapping]]] = ...) -> None: ...
 
 class CountThreadsRequest(_message.Message):
     __slots__ = ("namespace", "updated_after", "updated_before")
@@ -98,10 +100,12 @@ class CountThreadsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., updated_after: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_before: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class CountThreadsResponse(_message.Message):
-    __slots__ = ("counts",)
+    __slots__ = ("counts", "unreadable")
     COUNTS_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     counts: _containers.RepeatedCompositeFieldContainer[StatusCount]
-    def __init__(self, counts: _Optional[_Iterable[_Union[StatusCount, _Mapping]]] = ...) -> None: ...
+    unreadable: _containers.RepeatedCompositeFieldContainer[_thread_pb2.UnreadableThread]
+    def __init__(self, counts: _Optional[_Iterable[_Union[StatusCount, _Mapping]]] = ..., unreadable: _Optional[_Iterable[_Union[_thread_pb2.UnreadableThread, _Mapping]]] = ...) -> None: ...
 
 class StatusCount(_message.Message):
     __slots__ = ("status", "count")

@@ -323,12 +323,18 @@ export class StatewardSaver extends BaseCheckpointSaver {
     }
   }
 
+  /** The names of all threads. Fails after the last one if there are threads that cannot be opened. */
   async *#threads(): AsyncGenerator<string> {
+    const unreadable: string[] = [];
     for (let page_token = ""; ; ) {
       const page = await this.#connection.listThreads({ namespace: this.#namespace, page_size: PAGE, page_token });
       for (const each of page.threads) yield each.thread;
+      for (const each of page.unreadable) unreadable.push(`${each.thread || `uid ${each.uid}`} (${each.message})`);
       page_token = page.next_page_token;
-      if (!page_token) return;
+      if (!page_token) break;
+    }
+    if (unreadable.length) {
+      throw new StatewardError(`threads cannot be opened: ${unreadable.join(", ")}`, status.DATA_LOSS, "CORRUPT");
     }
   }
 

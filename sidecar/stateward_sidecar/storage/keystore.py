@@ -284,6 +284,10 @@ class KeyStore:
             return None
         return bytes(_HEAD.unpack_from(os.pread(self._fd, SLOT_BYTES, slot * SLOT_BYTES))[3])
 
+    def has_thread(self, uid: bytes) -> bool:
+        """Whether there is a slot for a thread's key, also if it is damaged or erased."""
+        return (THREAD, uid) in self._slots or (ERASED, uid) in self._slots
+
     def is_erased(self, uid: bytes) -> bool:
         """True if the thread's deletion was begun and is not finished."""
         return (ERASED, uid) in self._slots

@@ -112,6 +112,8 @@ class Context:
     under_way: dict[object, set[tuple[int, int]]] = field(default_factory=dict)
     # Takes bytes from the memory budget; returns a function that gives them back. For large background tasks.
     reserve: Callable[[int], Callable[[], None]] = lambda _: _give_nothing_back
+    # Numbers of the threads whose keys were missing at the start.
+    keyless: frozenset[int] = frozenset()
     # True if the data ever belonged to an archive, even if none is configured now.
     had_archive: bool = False
 

@@ -8,7 +8,7 @@ and opening a head costs as much as reading some hundred keys. So a page ends ea
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 
 import lmdb
@@ -25,7 +25,7 @@ from stateward.v1.thread_service_pb2 import (
     StatusCount,
 )
 from stateward_sidecar.codec.entry import Entry
-from stateward_sidecar.errors import Corrupt, KeyUnavailable
+from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store import replay
@@ -38,6 +38,7 @@ from stateward_sidecar.store.refs import resolve
 from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.tokens import bare
+from stateward_sidecar.store.unreadable import Unreadable
 from stateward_sidecar.store.views import add_archive, view_entry, view_head
 from stateward_sidecar.telemetry import log_damage
 
@@ -82,17 +83,19 @@ class Lister:
             start = layout.updated_tail(wanted.before_us // SECOND_US, layout.NUMBER_MAX)
         in_vain = 0
         with context.engine.read() as txn:
-            labelled = Labelled(txn, keys, request.labels)
+            labelled, unreadable = Labelled(txn, keys, request.labels), Unreadable(self._context, txn, keys.id)
             few = labelled.few()
-            heads = {each: head for each in few or () if (head := self._readable_head(txn, each)) is not None}
+            heads = self._few_heads(few, unreadable)
+            if request.page_token:  # the first page has named those that have the labels
+                unreadable = Unreadable(self._context, txn, keys.id)
             tails = _tails(txn, keys, request.statuses, start) if few is None else by_time(heads.values(), start)
             for looked_at, tail in enumerate(tails, 1):
                 second, number = layout.unpack_updated(tail)
                 if wanted.after_us is not None and second < wanted.after_us // SECOND_US:
-                    return answer
+                    break
                 is_asked = second <= cut_off or not request.page_token
                 if is_asked and labelled.has(number):
-                    thread = heads.get(number) or self._readable_head(txn, number)
+                    thread = heads.get(number) or unreadable.open(self._threads.head, number, is_indexed=True)
                     if thread is not None and wanted.fits(thread.head):
                         view = view_head(thread.identity, thread.head)
                         answer.threads.append(add_archive(view, thread.archive, thread.archived_sequence))
@@ -101,8 +104,13 @@ class Lister:
                         in_vain += number not in heads
                 if page.is_full(looked_at) or in_vain >= IN_VAIN_MAX:
                     answer.next_page_token = context.tokens.pack(binding, _THREADS.pack(cut_off, second, number))
-                    return answer
+                    break
+            answer.unreadable.extend(unreadable.listed())
         return answer
+
+    def _few_heads(self, few: Sequence[int] | None, unreadable: Unreadable) -> dict[int, Thread]:
+        heads = {number: unreadable.open(self._threads.head, number, is_indexed=True) for number in few or ()}
+        return {number: thread for number, thread in heads.items() if thread is not None}
 
     def count_threads(self, request: CountThreadsRequest) -> CountThreadsResponse:
         """Counts the threads of a namespace by status. Opens only heads that changed in the second of a time limit."""
@@ -112,12 +120,15 @@ class Lister:
             return answer
         wanted = _Wanted(request)
         with self._context.engine.read() as txn:
+            unreadable = Unreadable(self._context, txn, keys.id)
             for status in Status.values()[1:]:
-                if count := self._count(txn, layout.status_prefix(keys.tag, keys.names.status(status)), wanted):
+                prefix = layout.status_prefix(keys.tag, keys.names.status(status))
+                if count := self._count(txn, prefix, wanted, unreadable):
                     answer.counts.append(StatusCount(status=status, count=count))  # type: ignore[arg-type]
+            answer.unreadable.extend(unreadable.listed())
         return answer
 
-    def _count(self, txn: lmdb.Transaction, prefix: bytes, wanted: _Wanted) -> int:
+    def _count(self, txn: lmdb.Transaction, prefix: bytes, wanted: _Wanted, unreadable: Unreadable) -> int:
         count, start, end, edges = 0, prefix, layout.after(prefix), []
         if wanted.before_us is not None:
             edges.append(wanted.before_us // SECOND_US)
@@ -128,17 +139,18 @@ class Lister:
         cursor = txn.cursor()
         if not cursor.set_range(start):
             return 0
-        if not edges:
+        keyless = self._context.keyless
+        if not edges and not keyless:
             return _count_until(cursor, end)
         for key in cursor.iternext(keys=True, values=False):
             if bytes(key) >= end:
                 break
             second, number = layout.unpack_updated(key)
-            if second in edges:
-                thread = self._readable_head(txn, number)
-                count += thread is not None and wanted.fits(thread.head)
-            else:
-                count += 1
+            is_edge = second in edges
+            thread = None
+            if is_edge or number in keyless:
+                thread = unreadable.open(self._threads.head, number, is_indexed=True)
+            count += not is_edge or (thread is not None and wanted.fits(thread.head))
         return count
 
     def checkpoints(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
@@ -193,39 +205,23 @@ class Lister:
                 places = ((key, *layout.unpack_label(key)) for key, _ in rows_before(txn, prefix, before))
             else:
                 places = ((key, *_feed_place(value)) for key, value in rows_before(txn, b"W", before))
+            unreadable = Unreadable(self._context, txn, keys.id)
             for looked_at, (key, number, sequence) in enumerate(places, 1):
-                view = self._view(txn, request, number, sequence)
+                view = self._view(txn, request, number, sequence, unreadable)
                 if view is not None and _fits(view, request):
                     answer.checkpoints.append(view)
                     page.add(view)
                 if page.is_full(looked_at, VERSIONS_MAX):
                     answer.next_page_token = context.tokens.pack(binding, key)
                     break
+            answer.unreadable.extend(unreadable.listed())
         return answer
 
-    def _readable_head(self, txn: lmdb.Transaction, number: int) -> Thread | None:
-        """Does the same as ``_readable`` with only the head."""
-        try:
-            return self._threads.head(txn, number)
-        except (Corrupt, KeyUnavailable) as error:
-            log_damage("thread left out of a list", error)
-            return None
-
-    def _readable(self, txn: lmdb.Transaction, number: int) -> Thread | None:
-        """Returns a thread; None if it is deleted or damaged, because one damaged thread must not hide the others.
-
-        Verify reports the damage.
-        """
-        try:
-            return self._threads.by_number(txn, number)
-        except (Corrupt, KeyUnavailable) as error:
-            log_damage("thread left out of a list", error)
-            return None
-
     def _view(
-        self, txn: lmdb.Transaction, request: ListCheckpointsRequest, number: int, sequence: int
-    ) -> Checkpoint | None:
-        thread = self._readable(txn, number)
+        self, txn: lmdb.Transaction, request: ListCheckpointsRequest, number: int, sequence: int,
+        unreadable: Unreadable,
+    ) -> Checkpoint | None:  # fmt: skip
+        thread = unreadable.open(self._threads.by_number, number)
         if thread is None or thread.identity.namespace != request.namespace:
             return None
         try:

@@ -49,6 +49,9 @@ class Recovery:
         with self._context.engine.read() as txn:
             found = self._look(txn, below)
         if found is not None:
+            has_key = self._context.keystore.has_thread
+            lost = (numbers for uid, numbers in found.named.items() if not has_key(uid))
+            self._context.keyless = frozenset(number for numbers in lost for number in numbers)
             self._recover(found)
 
     def _look(self, txn: lmdb.Transaction, below: int) -> _Found | None:

@@ -1,0 +1,72 @@
+"""Threads that a list meets and cannot open: they are named, so that no list lacks a thread without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import lmdb
+
+from stateward.v1.error_reason_pb2 import ErrorReason
+from stateward.v1.thread_pb2 import UnreadableThread
+from stateward_sidecar.errors import Corrupt, KeyUnavailable
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.thread import Thread, head_uid
+from stateward_sidecar.telemetry import log_damage
+
+
+class Unreadable:
+    """The threads of one page that could not be opened."""
+
+    def __init__(self, context: Context, txn: lmdb.Transaction, namespace_id: bytes) -> None:
+        self._context = context
+        self._txn = txn
+        self._namespace_id = namespace_id
+        self._found: dict[int, UnreadableThread] = {}
+
+    def open(
+        self, read: Callable[[lmdb.Transaction, int], Thread | None], number: int, *, is_indexed: bool = False
+    ) -> Thread | None:
+        """Returns a thread; None if it was deleted, or cannot be opened and is noted.
+
+        ``is_indexed``: the transaction shows an index row of the thread, so the thread was not deleted.
+        """
+        try:
+            thread = read(self._txn, number)
+        except (Corrupt, KeyUnavailable) as error:
+            self._note(number, error)
+            return None
+        if thread is None and is_indexed and self._txn.get(layout.ThreadKeys(number).head()) is None:
+            self._note(number, Corrupt("the head of a thread is missing"))
+        return thread
+
+    def _note(self, number: int, error: Corrupt | KeyUnavailable) -> None:
+        row = self._txn.get(layout.ThreadKeys(number).head())
+        uid = head_uid(row) if row is not None else b""
+        if uid and (self._is_gone(number) or self._is_elsewhere(uid)):
+            return
+        log_damage("thread left out of a list", error)
+        self._found[number] = UnreadableThread(
+            uid=uid.hex() or error.metadata.get("uid", ""), thread=error.metadata.get("thread", ""),
+            message=error.message, reason=ErrorReason.Value(f"ERROR_REASON_{error.reason}"),  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def _is_gone(self, number: int) -> bool:
+        """Returns whether the thread was deleted, with its key, since the transaction began."""
+        with self._context.engine.read() as txn:
+            return txn.get(layout.ThreadKeys(number).head()) is None
+
+    def _is_elsewhere(self, uid: bytes) -> bool:
+        """Returns whether the thread is known to belong to another namespace."""
+        keystore = self._context.keystore
+        namespace_id = keystore.namespace_of(uid)
+        if namespace_id in (None, self._namespace_id):
+            return False
+        try:
+            return keystore.namespace_by_id(namespace_id) is not None  # else the slot of the thread's key is damaged
+        except KeyUnavailable:
+            return True
+
+    def listed(self) -> list[UnreadableThread]:
+        """Returns what was noted."""
+        return list(self._found.values())
