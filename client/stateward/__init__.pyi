@@ -43,6 +43,7 @@ from stateward.errors import EffectFailed as EffectFailed
 from stateward.errors import EffectInProgress as EffectInProgress
 from stateward.errors import EffectUncertain as EffectUncertain
 from stateward.errors import Fenced as Fenced
+from stateward.errors import ForkedProcess as ForkedProcess
 from stateward.errors import HandoffTaken as HandoffTaken
 from stateward.errors import LeaseHeld as LeaseHeld
 from stateward.errors import NoHandoff as NoHandoff

@@ -41,6 +41,7 @@
     │   │   └── WrongTarget    no daemon listens at the target, or this user may not use it: do not retry
     │   ├── ArchiveUnavailable the bucket does not answer, and the call needs it
     │   ├── ShuttingDown  OutcomeUnknown
+    ├── ForkedProcess          the parent had connected before the fork: connect in the child, after it
     ├── DeadlineExceeded       no answer in time; a save may have happened: retry it with the same request id
     ├── Unauthenticated  PermissionDenied
     └── Internal               a bug in the daemon; its log has details
@@ -409,6 +410,10 @@ class ArchiveUnavailable(Unavailable):
     Until the bucket answers, the daemon also raises this for a thread that is not on its disk: it cannot tell whether
     the thread is new.
     """
+
+
+class ForkedProcess(StatewardError, RuntimeError):
+    """This process was forked from one that had connected, and its clients cannot be used. Connect after the fork."""
 
 
 class DeadlineExceeded(StatewardError, TimeoutError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -43,7 +44,7 @@ class AsyncAutosave:
         self._lock = Lock()
         self._wake = Alarm()
         self._timer: Background | None = None
-        self._is_open = False
+        self._is_open, self._pid = False, os.getpid()
         self._sigterm = Sigterm()
         self._sigterm_status = sigterm_status
 
@@ -120,7 +121,7 @@ class AsyncAutosave:
         """
         if self._sigterm_status is not None:
             self._sigterm.install(running_loop())
-        self._is_open = True
+        self._is_open, self._pid = True, os.getpid()
         return self
 
     async def close(self) -> None:
@@ -136,7 +137,7 @@ class AsyncAutosave:
         await self._close(error)
 
     async def _close(self, error: BaseException | None) -> None:
-        if not self._is_open:
+        if not self._is_open or self._pid != os.getpid():  # a forked child saves nothing of its parent
             return
         self._is_open = False
         self._wake.set()

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
 import grpc as grpc  # noqa: PLC0414  the rest of the package takes it from here, so that the line above comes first
 
+from stateward._io import forks
 from stateward._io.failures import DETAILS_KEY, error_from_rpc
 from stateward._io.target import advice, find_fault
 from stateward._io.token import Token
@@ -95,6 +96,7 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
 
 def open_channel(kind: Any, settings: Settings) -> Any:
     """Opens a channel with a module of gRPC: `grpc`, or `grpc.aio`. It connects with the first call."""
+    forks.opening(is_async=kind is not grpc)
     if settings.credentials is None:
         return kind.insecure_channel(settings.target, options=channel_options(settings))
     return kind.secure_channel(settings.target, settings.credentials, options=channel_options(settings))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -44,7 +45,7 @@ class Autosave:
         self._lock = Lock()
         self._wake = Alarm()
         self._timer: Background | None = None
-        self._is_open = False
+        self._is_open, self._pid = False, os.getpid()
         self._sigterm = Sigterm()
         self._sigterm_status = sigterm_status
 
@@ -121,7 +122,7 @@ class Autosave:
         """
         if self._sigterm_status is not None:
             self._sigterm.install(running_loop())
-        self._is_open = True
+        self._is_open, self._pid = True, os.getpid()
         return self
 
     def close(self) -> None:
@@ -137,7 +138,7 @@ class Autosave:
         self._close(error)
 
     def _close(self, error: BaseException | None) -> None:
-        if not self._is_open:
+        if not self._is_open or self._pid != os.getpid():  # a forked child saves nothing of its parent
             return
         self._is_open = False
         self._wake.set()

@@ -3,12 +3,12 @@ creation of its thread to which each checkpoint belongs."""
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stateward._io.forks import Lock
 from stateward._operations.steps import ThreadRef
 from stateward.langgraph._channels import Stored
 
@@ -42,7 +42,7 @@ class Bases:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes, self._used_bytes = limit_bytes, 0
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._items: OrderedDict[tuple[str, str], tuple[str, Base, int]] = OrderedDict()
 
     def get(self, ref: ThreadRef, checkpoint_id: str) -> Base | None:
@@ -93,7 +93,7 @@ class Creations:
     """
 
     def __init__(self, limit: int = CREATIONS_MAX) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._checkpoints: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._threads: OrderedDict[str, str] = OrderedDict()
         self._limit = limit

@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Literal, TypeVar
 
+from stateward._io import forks
 from stateward._io.aio.background import IS_ASYNC, awaited, running_loop
 from stateward._io.aio.connection import Connection
 from stateward._io.aio.driving import drive
@@ -92,6 +93,7 @@ class AsyncSession:
         return connection if connection is not None and connection.is_open else self._reconnected()
 
     def _reconnected(self) -> Connection:
+        forks.check()
         if self._lock_pid != os.getpid():  # a thread that exists only in the parent may hold the lock of a forked child
             self._lock, self._lock_pid = threading.Lock(), os.getpid()
         with self._lock:

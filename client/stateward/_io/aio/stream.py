@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from typing import Any, Generic, Self, TypeVar
 
@@ -27,6 +28,7 @@ class AsyncStream(Generic[T]):
         self._until = until
         self._reading = reading
         self._call: Any = None
+        self._pid = os.getpid()
         self._closed = asyncio.Event()
 
     def __aiter__(self) -> Self:
@@ -45,9 +47,16 @@ class AsyncStream(Generic[T]):
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made the stream. A forked child neither reads nor ends its parent's stream."""
+        return self._pid == os.getpid()
+
     async def close(self) -> None:
         """Ends the stream. Closing again does nothing."""
         self._reading.ended = True
+        if not self.is_ours:
+            return
         self._closed.set()
         if self._call is not None:
             self._call.cancel()
@@ -57,6 +66,8 @@ class AsyncStream(Generic[T]):
         return await self._pump()
 
     async def _pump(self) -> bool:
+        if not self.is_ours:
+            raise RuntimeError("this stream is the parent process's; open one of your own")
         if self._until is None:
             return await drive(self._reading.next_message(), self._perform)
         limit = asyncio.timeout(max(self._until - time.monotonic(), 0))

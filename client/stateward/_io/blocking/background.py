@@ -6,15 +6,23 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from stateward._io import forks
+
 IS_ASYNC = False
 T = TypeVar("T")
 
 
 class Lock:
-    """A reentrant lock for threads."""
+    """A reentrant lock for threads. In a forked child it is free, unless the thread that forked holds it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        forks.locks.add(self)
+
+    def renew(self) -> None:
+        """Frees it in a forked child: a thread that exists in the parent only may hold it."""
+        if not self._lock._is_owned():  # type: ignore[attr-defined]
+            self._lock = threading.RLock()
 
     def __enter__(self) -> None:
         self._lock.acquire()

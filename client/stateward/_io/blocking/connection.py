@@ -13,6 +13,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from stateward._io.channel import Settings, bind_methods, explain, grpc, open_channel, upload_deadline_s
+from stateward._io.forks import Calling
 from stateward._io.token import call_metadata
 from stateward.blobs import Content, slices
 from stateward.v1.admin_service_pb2 import GetServerInfoRequest
@@ -35,7 +36,8 @@ class Connection:
         """Makes one attempt of a unary call. A call without a deadline has the client's."""
         timeout = self._settings.call_timeout_s if deadline_s is None else deadline_s
         try:
-            return self._methods[method](request, timeout=timeout, metadata=call_metadata(self._settings.token))
+            with Calling():
+                return self._methods[method](request, timeout=timeout, metadata=call_metadata(self._settings.token))
         except grpc.RpcError as failure:
             raise explain(failure, self._settings) from failure
 
@@ -88,9 +90,10 @@ class Connection:
         end = time.monotonic() + seconds
         with suppress(grpc.RpcError, ValueError):  # ValueError: another thread closed the channel
             metadata = call_metadata(self._settings.token)
-            self._methods["GetServerInfo"](
-                GetServerInfoRequest(), timeout=seconds, wait_for_ready=True, metadata=metadata
-            )
+            with Calling():
+                self._methods["GetServerInfo"](
+                    GetServerInfoRequest(), timeout=seconds, wait_for_ready=True, metadata=metadata
+                )
         wait(max(end - time.monotonic(), 0))
 
     def open(self, method: str, request: Message) -> Any:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeVar
 
+from stateward._io import forks
 from stateward._io.blocking.background import IS_ASYNC, awaited, running_loop
 from stateward._io.blocking.connection import Connection
 from stateward._io.blocking.driving import drive
@@ -93,6 +94,7 @@ class Session:
         return connection if connection is not None and connection.is_open else self._reconnected()
 
     def _reconnected(self) -> Connection:
+        forks.check()
         if self._lock_pid != os.getpid():  # a thread that exists only in the parent may hold the lock of a forked child
             self._lock, self._lock_pid = threading.Lock(), os.getpid()
         with self._lock:

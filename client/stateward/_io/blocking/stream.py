@@ -30,6 +30,7 @@ class Stream(Generic[T]):
         self._ending: threading.Timer | None = None
         self._reading = reading
         self._call: Any = None
+        self._pid = os.getpid()
         self._closed = threading.Event()
 
     def __iter__(self) -> Self:
@@ -47,11 +48,18 @@ class Stream(Generic[T]):
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made the stream. A forked child neither reads nor ends its parent's stream."""
+        return self._pid == os.getpid()
+
     def close(self) -> None:
         """Ends the stream. Closing again does nothing."""
         if self._ending is not None:
             self._ending.cancel()
         self._reading.ended = True
+        if not self.is_ours:
+            return
         self._closed.set()
         if self._call is not None:
             self._call.cancel()
@@ -61,6 +69,8 @@ class Stream(Generic[T]):
         return self._pump()
 
     def _pump(self) -> bool:
+        if not self.is_ours:
+            raise RuntimeError("this stream is the parent process's; open one of your own")
         if self._until is not None and self._ending is None:
             self._ending = threading.Timer(max(self._until - time.monotonic(), 0), self.close)
             self._ending.daemon = True
