@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import weakref
-from typing import Any, Protocol
+from typing import Any
 
 from stateward.errors import ForkedProcess
 
@@ -41,20 +41,13 @@ class _Process:
 _here = _Process()
 
 
-class Renewed(Protocol):
-    """A lock that a forked child makes anew."""
-
-    def renew(self) -> None: ...
-
-
-locks: weakref.WeakSet[Renewed] = weakref.WeakSet()
-
-
 class Lock:
-    """A lock that is free in a forked child, whichever thread of the parent held it."""
+    """A lock that is free in a forked child, whichever thread of the parent held it. A reentrant one stays with the thread
+    that forked."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, *, is_reentrant: bool = False) -> None:
+        self._make: Any = threading.RLock if is_reentrant else threading.Lock
+        self._lock = self._make()
         locks.add(self)
 
     def __enter__(self) -> None:
@@ -65,7 +58,11 @@ class Lock:
 
     def renew(self) -> None:
         """Makes it free."""
-        self._lock = threading.Lock()
+        if self._make is threading.Lock or not self._lock._is_owned():
+            self._lock = self._make()
+
+
+locks: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
 class Calling:

@@ -16,19 +16,13 @@ class Lock:
     """A reentrant lock for threads. In a forked child it is free, unless the thread that forked holds it."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        forks.locks.add(self)
-
-    def renew(self) -> None:
-        """Frees it in a forked child: a thread that exists in the parent only may hold it."""
-        if not self._lock._is_owned():  # type: ignore[attr-defined]
-            self._lock = threading.RLock()
+        self._lock = forks.Lock(is_reentrant=True)
 
     def __enter__(self) -> None:
-        self._lock.acquire()
+        self._lock.__enter__()
 
     def __exit__(self, *error: object) -> None:
-        self._lock.release()
+        self._lock.__exit__()
 
 
 class Alarm:
