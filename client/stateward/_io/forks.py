@@ -42,12 +42,12 @@ _here = _Process()
 
 
 class Lock:
-    """A lock that is free in a forked child, whichever thread of the parent held it. A reentrant one stays with the thread
-    that forked."""
+    """A lock that is free in a forked child, whichever thread of the parent held it. A reentrant one stays with the
+    thread that forked."""
 
     def __init__(self, *, is_reentrant: bool = False) -> None:
         self._make: Any = threading.RLock if is_reentrant else threading.Lock
-        self._lock = self._make()
+        self._lock: Any = self._make()
         locks.add(self)
 
     def __enter__(self) -> None:
