@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = [f"tests/{name}.test.ts" for name in ("validation", "graph", "pages", "readme", "retries")]
+TESTS = [f"tests/{name}.test.ts" for name in ("validation", "graph", "names", "pages", "readme", "retries")]
 
 
 @pytest.mark.slow

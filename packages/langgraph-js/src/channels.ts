@@ -10,6 +10,7 @@ import type { SerializerProtocol } from "@langchain/langgraph-checkpoint";
 import type { Edit } from "./generated/stateward/v1/Edit.js";
 import type { State__Output } from "./generated/stateward/v1/State.js";
 import type { Value, Value__Output } from "./generated/stateward/v1/Value.js";
+import { channelName, textOf } from "./names.js";
 
 const CHANNEL = "channel/";
 const MEDIA_TYPE = "application/x-langgraph-js; type=";
@@ -22,6 +23,7 @@ export interface Piece {
 
 /** A channel as it is stored: a slot, or a log that begins at index `first`; undefined = the index is unknown. */
 export type Stored = { piece: Piece } | { pieces: Piece[]; first: number | undefined };
+/** By their names (see `names.ts`). */
 export type Channels = ReadonlyMap<string, Stored>;
 
 export async function dump(serde: SerializerProtocol, value: unknown): Promise<Piece> {
@@ -58,9 +60,13 @@ export function readChannels({ slots, logs }: Pick<State__Output, "slots" | "log
   return found;
 }
 
-export async function loadChannels(serde: SerializerProtocol, channels: Channels): Promise<Record<string, unknown>> {
+/** The values of channels. `known`: the channels of the checkpoint, for names that have only a digest. */
+export async function loadChannels(
+  serde: SerializerProtocol, channels: Channels, known: string[],
+): Promise<Record<string, unknown>> {
+  const find = (name: string) => textOf(name) ?? known.find((each) => channelName(each) === name) ?? name;
   const loading = [...channels].map(async ([name, stored]) => [
-    name,
+    find(name),
     "piece" in stored ? await load(serde, stored.piece) : await Promise.all(stored.pieces.map((each) => load(serde, each))),
   ]);
   return Object.fromEntries(await Promise.all(loading));
@@ -78,11 +84,18 @@ export class Edits {
     private readonly isNew: boolean,
   ) {}
 
-  keep(channel: string): void {
-    this.channels.set(channel, this.old.get(channel)!);
+  /** Whether the parent has a value of the channel. */
+  has(channel: string): boolean {
+    return this.old.has(channelName(channel));
   }
 
-  async put(channel: string, value: unknown): Promise<void> {
+  keep(channel: string): void {
+    const name = channelName(channel);
+    this.channels.set(name, this.old.get(name)!);
+  }
+
+  async put(name: string, value: unknown): Promise<void> {
+    const channel = channelName(name);
     const old = this.old.get(channel);
     const isLog = Array.isArray(value) && (value.length > 0 || (old && "pieces" in old));
     this.channels.set(channel, isLog ? await this.#putLog(channel, value, old) : await this.#putSlot(channel, value, old));

@@ -23,23 +23,26 @@ import {
 } from "@langchain/langgraph-checkpoint";
 
 import { type Base, Bases, Creations, EMPTY } from "./bases.js";
-import { Edits, dump, fromValue, load, loadChannels, readChannels, toValue } from "./channels.js";
+import { Edits, type Piece, dump, fromValue, load, loadChannels, readChannels, toValue } from "./channels.js";
 import { Connection, type ConnectionOptions } from "./connection.js";
 import { StatewardError } from "./errors.js";
 import type { Checkpoint__Output } from "./generated/stateward/v1/Checkpoint.js";
 import type { Effect } from "./generated/stateward/v1/Effect.js";
 import type { RecordedEffect__Output } from "./generated/stateward/v1/RecordedEffect.js";
+import type { VersionRef } from "./generated/stateward/v1/VersionRef.js";
 import type { SaveRequest } from "./generated/stateward/v1/SaveRequest.js";
 import type { SaveResponse__Output } from "./generated/stateward/v1/SaveResponse.js";
+import { MAIN, branchOf, decode, encode, escape, nameFor, namespaceOf, textOf, unescape } from "./names.js";
 import { type Pages, readPages } from "./pages.js";
 import { resolveTarget } from "./target.js";
 
 const REST = "checkpoint";
 const RUN_LABEL = "run_id";
-const MAIN = "main";
-const ESCAPE = "ns/";
 const PAGE = 100;
 const EFFECTS_MAX = 1000;
+const SORT_BYTES_MAX = 1024;
+/** Ends the media type of a value before whose bytes names stand that are too long for the fields of an effect. */
+const ABOUT = "; about";
 const MISSING = ["THREAD_NOT_FOUND", "VERSION_NOT_FOUND", "VERSION_PRUNED"];
 const STALE = ["VERSION_MISMATCH", "EDIT_CONFLICT", "VERSION_NOT_FOUND", "VERSION_PRUNED"];
 
@@ -71,6 +74,9 @@ interface Found {
 interface About {
   metadata: CheckpointMetadata & Record<string, unknown>;
   parent_id: string;
+  /** Only if the thread or the branch has nothing but the digest of it; escaped. */
+  thread_id?: string;
+  checkpoint_ns?: string;
 }
 
 /**
@@ -102,15 +108,15 @@ export class StatewardSaver extends BaseCheckpointSaver {
     if (config.configurable?.thread_id === undefined) return undefined;
     const place = this.#place(config);
     const checkpointId = getCheckpointId(config);
-    const found = await this.#read(place, checkpointId, () => {
+    const found = await this.#read(place, byId(checkpointId), () => {
       if (!checkpointId && place.branch === MAIN) this.#creations.noteMissing(place.thread);
     });
     if (!checkpointId) this.#bases.forget(place.thread, place.branch);
     if (!found) return undefined;
     const { checkpoint_id: id, uid } = found.message;
     this.#creations.note(place.thread, id, uid);
-    if (!checkpointId) this.#bases.keep(place.thread, place.branch, id, found.base);
-    return this.#tuple(place, found);
+    if (!checkpointId) this.#bases.keep(place.thread, place.branch, idOf(found), found.base);
+    return this.#tuple(place, found, config.configurable.thread_id);
   }
 
   /** Lists checkpoints, newest first: of a namespace, of a thread, or of all threads if `config` names none. */
@@ -121,19 +127,19 @@ export class StatewardSaver extends BaseCheckpointSaver {
     const older = before && getCheckpointId(before);
     const { thread_id, checkpoint_ns } = config.configurable ?? {};
     const branch = checkpoint_ns === undefined ? "" : branchOf(checkpoint_ns);
-    const threads = thread_id === undefined ? this.#threads() : [String(thread_id)];
+    const threads = thread_id === undefined ? this.#threads() : [nameFor(String(thread_id))];
     for await (const thread of threads) {
       if (left <= 0) return;
       for await (const message of this.#versions(thread, branch)) {
         if (left <= 0) return;
         const id = message.checkpoint_id;
-        if (!id || (only && id !== only) || (older && id >= older)) continue;
+        if (!id || (only && id !== nameFor(only)) || (older && (textOf(id) ?? id) >= older)) continue;
         const { metadata } = await this.#about(message);
         if (!Object.entries(filter ?? {}).every(([key, value]) => isDeepStrictEqual(metadata[key], value))) continue;
         const place = { namespace: this.#namespace, thread, branch: message.branch };
-        const found = await this.#read(place, id);
+        const found = await this.#read(place, { version: message.version, digest: message.digest });
         if (!found) continue;
-        yield await this.#tuple(place, found);
+        yield await this.#tuple(place, found, thread_id);
         left -= 1;
       }
     }
@@ -151,20 +157,24 @@ export class StatewardSaver extends BaseCheckpointSaver {
   ): Promise<RunnableConfig> {
     const place = this.#place(config);
     const { channel_values: values, ...rest } = checkpoint;
+    const { thread_id, checkpoint_ns = "" } = config.configurable!;
     const about: About = { metadata: metadata as About["metadata"], parent_id: getCheckpointId(config) };
+    if (textOf(place.thread) === undefined) about.thread_id = escape(String(thread_id));
+    if (namespaceOf(place.branch) === undefined) about.checkpoint_ns = escape(checkpoint_ns);
     const [restPiece, aboutPiece] = await Promise.all([dump(this.serde, rest), dump(this.serde, about)]);
     const runId = about.metadata[RUN_LABEL];
+    const name = nameFor(checkpoint.id);
     const request: SaveRequest = {
       ...place,
-      checkpoint_id: checkpoint.id,
+      checkpoint_id: name,
       metadata: toValue(aboutPiece),
       step: Number.isInteger(metadata.step) ? metadata.step : undefined,
-      labels: typeof runId === "string" && runId ? { [RUN_LABEL]: runId } : {},
+      labels: typeof runId === "string" && runId ? { [RUN_LABEL]: nameFor(runId) } : {},
     };
     const around = ancestorsOf(config);
-    let uid = this.#creations.of(place.thread, [about.parent_id, ...around]);
+    let uid = this.#creations.of(place.thread, [about.parent_id, ...around].filter(Boolean).map((each) => nameFor(each)));
     if (!uid && around.length > 0) uid = this.#creations.ofThread(place.thread);
-    this.#creations.note(place.thread, checkpoint.id, uid); // now: the writes of its tasks may be sent before the answer
+    this.#creations.note(place.thread, name, uid); // now: the writes of its tasks may be sent before the answer
     const remembered = this.#bases.get(place.thread, place.branch, about.parent_id);
     for (let base = remembered; ; base = undefined) {
       const from = base ?? (await this.#readBase(place, about.parent_id, uid));
@@ -174,14 +184,14 @@ export class StatewardSaver extends BaseCheckpointSaver {
       try {
         const saved = await this.#save(request, from, base !== undefined);
         const { version, digest, uid } = saved;
-        this.#creations.note(place.thread, checkpoint.id, uid);
+        this.#creations.note(place.thread, name, uid);
         this.#bases.forget(place.thread, place.branch);
         // An unknown first index is read before the next checkpoint is written.
         if ([...edits.channels.values()].every((each) => "piece" in each || each.first !== undefined)) {
           const kept = { version, digest, uid, channelVersions: checkpoint.channel_versions, channels: edits.channels };
           this.#bases.keep(place.thread, place.branch, checkpoint.id, kept);
         }
-        return configOf(place, checkpoint.id);
+        return configOf(String(thread_id), checkpoint_ns, checkpoint.id);
       } catch (error) {
         this.#bases.forget(place.thread, place.branch);
         // What is remembered is not what is there: look.
@@ -197,20 +207,27 @@ export class StatewardSaver extends BaseCheckpointSaver {
    */
   async putWrites(config: RunnableConfig, writes: PendingWrite[], taskId: string, taskPath = ""): Promise<void> {
     const { namespace, thread, branch } = this.#place(config);
-    const anchor = getCheckpointId(config);
-    if (!anchor) throw new Error("the config's `configurable` has no `checkpoint_id`");
+    const checkpointId = getCheckpointId(config);
+    if (!checkpointId) throw new Error("the config's `configurable` has no `checkpoint_id`");
+    const anchor = nameFor(checkpointId);
+    const path = encode(taskPath);
     const last = new Map(writes.map(([channel, value], position) => {
       const index = WRITES_IDX_MAP[channel] ?? position;
       return [index, { index, channel, value }];
     }));
     const made = await Promise.all(
       [...last.values()].map(async ({ index, channel, value }): Promise<Effect> => {
+        const key = nameFor(JSON.stringify([taskId, index]));
+        const about: Beside = {};
+        if (textOf(key) === undefined) about.key = [taskId, index];
+        if (textOf(nameFor(channel)) === undefined) about.channel = channel;
+        if (path.length > SORT_BYTES_MAX) about.path = taskPath;
         return {
           anchor,
-          key: JSON.stringify([taskId, index]),
-          name: channel,
-          sort_key: Buffer.from(taskPath),
-          value: toValue(await dump(this.serde, value)),
+          key,
+          name: nameFor(channel),
+          sort_key: path.subarray(0, SORT_BYTES_MAX),
+          value: toValue(closePiece(about, await dump(this.serde, value))),
           on_conflict: index >= 0 ? "CONFLICT_RULE_KEEP" : "CONFLICT_RULE_REPLACE",
         };
       }),
@@ -223,7 +240,7 @@ export class StatewardSaver extends BaseCheckpointSaver {
       }
       this.#creations.note(thread, anchor, uid);
     };
-    const known = this.#creations.of(thread, [anchor, ...ancestorsOf(config)]);
+    const known = this.#creations.of(thread, [anchor, ...ancestorsOf(config).map((each) => nameFor(each))]);
     try {
       await put(known || this.#creations.ofThread(thread));
     } catch (error) {
@@ -241,8 +258,8 @@ export class StatewardSaver extends BaseCheckpointSaver {
    * destroys its key.
    */
   async deleteThread(threadId: string): Promise<void> {
-    this.#bases.forgetThread(threadId);
-    const place = { namespace: this.#namespace, thread: threadId };
+    this.#bases.forgetThread(nameFor(threadId));
+    const place = { namespace: this.#namespace, thread: nameFor(threadId) };
     const found = await this.#orMissing(this.#connection.getThread(place));
     const uid = found?.thread?.uid;
     if (uid) await this.#connection.deleteThread({ ...place, expected_uid: uid, allow_missing: true });
@@ -251,7 +268,7 @@ export class StatewardSaver extends BaseCheckpointSaver {
   #place(config: RunnableConfig): Place {
     const { thread_id: thread, checkpoint_ns } = config.configurable ?? {};
     if (thread === undefined) throw new Error("the config's `configurable` has no `thread_id`");
-    return { namespace: this.#namespace, thread: String(thread), branch: branchOf(checkpoint_ns) };
+    return { namespace: this.#namespace, thread: nameFor(String(thread)), branch: branchOf(checkpoint_ns) };
   }
 
   /** The answer of a call; undefined = there is no such thread or version. */
@@ -265,8 +282,7 @@ export class StatewardSaver extends BaseCheckpointSaver {
     }
   }
 
-  async #read(place: Place, checkpointId: string, onNoThread?: () => void): Promise<Found | undefined> {
-    const version = checkpointId ? { checkpoint_id: checkpointId } : undefined;
+  async #read(place: Place, version?: VersionRef, onNoThread?: () => void): Promise<Found | undefined> {
     const reading = readPages(this.#connection, { ...place, version, include_effects: true });
     const pages: Pages | undefined = await this.#orMissing(reading, onNoThread);
     if (!pages) return undefined;
@@ -284,7 +300,7 @@ export class StatewardSaver extends BaseCheckpointSaver {
 
   /** The parent. If it is no longer there, the checkpoint is written whole, on top of the empty state. */
   async #readBase(place: Place, checkpointId: string, uid: string): Promise<Base> {
-    const found = checkpointId ? await this.#read(place, checkpointId) : undefined;
+    const found = checkpointId ? await this.#read(place, byId(checkpointId)) : undefined;
     if (found && uid && found.base.uid !== uid) {
       const message = `thread "${place.thread}" was deleted and made again since checkpoint ${checkpointId} was read`;
       const facts = { thread: place.thread, uid: found.base.uid };
@@ -301,7 +317,7 @@ export class StatewardSaver extends BaseCheckpointSaver {
     const edits = new Edits(this.serde, from.channels, from.version === 0);
     for (const [channel, value] of Object.entries(checkpoint.channel_values)) {
       const version = checkpoint.channel_versions[channel];
-      const isKnown = from.channels.has(channel) && version !== undefined && version === from.channelVersions[channel];
+      const isKnown = edits.has(channel) && version !== undefined && version === from.channelVersions[channel];
       const isNew = Object.hasOwn(newVersions, channel);
       if (isKnown && !isNew) edits.keep(channel);
       else if (isNew || !onlyNew) await edits.put(channel, value);
@@ -356,19 +372,23 @@ export class StatewardSaver extends BaseCheckpointSaver {
     return load(this.serde, fromValue(message.metadata));
   }
 
-  async #tuple(place: Place, found: Found): Promise<CheckpointTuple> {
-    const { metadata, parent_id } = await this.#about(found.message);
-    const checkpoint = { ...found.rest, channel_values: await loadChannels(this.serde, found.base.channels) };
-    const parentConfig = parent_id ? configOf(place, parent_id) : undefined;
+  /** `threadId`: of the config that was given; undefined = all threads were asked for. */
+  async #tuple(place: Place, found: Found, threadId?: unknown): Promise<CheckpointTuple> {
+    const { metadata, parent_id, thread_id = escape(place.thread), checkpoint_ns = "" } = await this.#about(found.message);
+    const thread = threadId === undefined ? textOf(place.thread) ?? unescape(thread_id) : String(threadId);
+    const ns = namespaceOf(place.branch) ?? unescape(checkpoint_ns);
+    const values = await loadChannels(this.serde, found.base.channels, Object.keys(found.rest.channel_versions));
+    const checkpoint = { ...found.rest, channel_values: values };
+    const parentConfig = parent_id ? configOf(thread, ns, parent_id) : undefined;
     if (checkpoint.v < 4 && parent_id) await this.#migrateSends(place, checkpoint, parent_id);
     const pendingWrites = await this.#writes(found.effects);
-    const tuple = { config: configOf(place, found.message.checkpoint_id), checkpoint, metadata, pendingWrites };
+    const tuple = { config: configOf(thread, ns, idOf(found)), checkpoint, metadata, pendingWrites };
     return parentConfig ? { ...tuple, parentConfig } : tuple;
   }
 
   /** Before format 4, the tasks that a step had sent lay among the writes of its parent. */
   async #migrateSends(place: Place, checkpoint: Checkpoint, parentId: string): Promise<void> {
-    const parent = await this.#read(place, parentId);
+    const parent = await this.#read(place, byId(parentId));
     const sends = (parent?.effects ?? []).filter((each) => each.effect?.name === TASKS);
     const versions = Object.values(checkpoint.channel_versions);
     checkpoint.channel_values[TASKS] = (await this.#writes(sends)).map(([, , value]) => value);
@@ -378,12 +398,15 @@ export class StatewardSaver extends BaseCheckpointSaver {
   /** Pending writes, in the order in which LangGraph applies them. */
   async #writes(effects: RecordedEffect__Output[]): Promise<CheckpointPendingWrite[]> {
     const keyed = effects.map(({ effect }) => {
-      const [taskId, index] = JSON.parse(effect!.key) as [string, number];
-      return { taskId, effect: effect!, key: writesSortKey(effect!.sort_key.toString(), taskId, index) };
+      const [about, piece] = openPiece(fromValue(effect!.value));
+      const [taskId, index] = about.key ?? (JSON.parse(textOf(effect!.key)!) as [string, number]);
+      const channel = about.channel ?? textOf(effect!.name)!;
+      const path = about.path ?? decode(Buffer.from(effect!.sort_key));
+      return { taskId, channel, piece, key: writesSortKey(path, taskId, index) };
     });
     keyed.sort((a, b) => compareWritesSortKeys(a.key, b.key));
-    const loading = keyed.map(async ({ taskId, effect }): Promise<CheckpointPendingWrite> => [
-      taskId, effect.name, await load(this.serde, fromValue(effect.value)),
+    const loading = keyed.map(async ({ taskId, channel, piece }): Promise<CheckpointPendingWrite> => [
+      taskId, channel, await load(this.serde, piece),
     ]);
     return Promise.all(loading);
   }
@@ -394,17 +417,38 @@ function ancestorsOf(config: RunnableConfig): string[] {
   return Object.values(config.configurable?.checkpoint_map ?? {});
 }
 
-/** The branch of a checkpoint namespace. The root's is main. */
-function branchOf(ns = ""): string {
-  return ns === MAIN || ns.startsWith(ESCAPE) ? ESCAPE + ns : ns || MAIN;
+function byId(checkpointId: string): VersionRef | undefined {
+  return checkpointId ? { checkpoint_id: nameFor(checkpointId) } : undefined;
 }
 
-/** The reverse of `branchOf`. */
-function namespaceOf(branch: string): string {
-  if (branch === MAIN) return "";
-  return branch.startsWith(ESCAPE) ? branch.slice(ESCAPE.length) : branch;
+function idOf(found: Found): string {
+  return textOf(found.message.checkpoint_id) ?? found.rest.id;
 }
 
-function configOf(place: Place, checkpoint_id: string): RunnableConfig {
-  return { configurable: { thread_id: place.thread, checkpoint_ns: namespaceOf(place.branch), checkpoint_id } };
+/** Names of a pending write that are too long for the fields of an effect. */
+interface Beside {
+  key?: [string, number];
+  channel?: string;
+  path?: string;
+}
+
+/** A value of a pending write; before its bytes stand such names. */
+function closePiece(about: Beside, piece: Piece): Piece {
+  if (Object.keys(about).length === 0) return piece;
+  const head = Buffer.from(JSON.stringify(about));
+  const size = Buffer.alloc(4);
+  size.writeUInt32BE(head.length);
+  return { kind: piece.kind + ABOUT, data: Buffer.concat([size, head, piece.data]) };
+}
+
+/** The reverse of `closePiece`. */
+function openPiece({ kind, data }: Piece): [Beside, Piece] {
+  if (!kind.endsWith(ABOUT)) return [{}, { kind, data }];
+  const end = 4 + Buffer.from(data.subarray(0, 4)).readUInt32BE();
+  const about = JSON.parse(Buffer.from(data.subarray(4, end)).toString()) as Beside;
+  return [about, { kind: kind.slice(0, -ABOUT.length), data: data.slice(end) }];
+}
+
+function configOf(thread_id: string, checkpoint_ns: string, checkpoint_id: string): RunnableConfig {
+  return { configurable: { thread_id, checkpoint_ns, checkpoint_id } };
 }
