@@ -81,15 +81,15 @@ def is_other_creation(error: ThreadNotFound) -> bool:
     return "uid" in error.metadata
 
 
-def check_head(what: str, current: int, digest: bytes, expected: int, expected_digest: bytes, **facts: str) -> None:
+def check_head(where: str, current: int, digest: bytes, expected: int, expected_digest: bytes, **facts: str) -> None:
     """Raises VersionMismatch if a head is not the expected version, or has another digest than expected.
 
-    ``what``: the subject of the message; ``facts``: for the metadata of the error.
+    ``where``: the begin of the message, such as "thread 'a' is at"; ``facts``: for the metadata of the error.
     """
     if expected == current and expected_digest in (b"", digest):
         return
     wanted = f"version {expected}" + (" with another digest" if expected == current else "")
     raise VersionMismatch(
-        f"{what} is at version {current}, but {wanted} was expected", **facts,
+        f"{where} version {current}, but {wanted} was expected", **facts,
         current_version=current, current_digest=digest.hex(), expected_version=expected,
     )  # fmt: skip

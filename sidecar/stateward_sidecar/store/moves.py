@@ -91,7 +91,7 @@ class Mover:
             raise VersionNotFound(f"thread {thread!r} has no branch {name!r}", thread=thread, branch=name)
         if request.HasField("expected_version"):
             check_head(
-                f"branch {name!r} of thread {thread!r}", branch.version, branch.digest, request.expected_version,
+                f"branch {name!r} of thread {thread!r} is at", branch.version, branch.digest, request.expected_version,
                 request.expected_digest, thread=thread, branch=name,
             )  # fmt: skip
         return branch

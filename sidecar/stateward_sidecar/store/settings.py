@@ -93,7 +93,8 @@ def check_main_version(draft: Draft, request: Message) -> None:
         return
     expected, digest = request.expected_version, request.expected_digest  # type: ignore[attr-defined]
     head = draft.head
-    check_head(f"thread {head.thread!r}", head.main_version, head.main_digest, expected, digest, thread=head.thread)
+    where = f"thread {head.thread!r} is at"
+    check_head(where, head.main_version, head.main_digest, expected, digest, thread=head.thread)
 
 
 class Settings:
@@ -183,8 +184,8 @@ class Settings:
         is_asked = request.expected_tagged_digest and current == request.expected_tagged_version
         digest = digest_of_version(txn, draft, current) if is_asked else b""
         check_head(
-            f"tag {request.tag!r}", current, digest, request.expected_tagged_version, request.expected_tagged_digest,
-            thread=request.thread, tag=request.tag,
+            f"tag {request.tag!r} names", current, digest, request.expected_tagged_version,
+            request.expected_tagged_digest, thread=request.thread, tag=request.tag,
         )  # fmt: skip
 
     def _append_tag(self, txn: lmdb.Transaction, batch: Batch, change: Change, tag: Tag, kind: EntryKind) -> int:
