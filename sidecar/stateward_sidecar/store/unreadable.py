@@ -63,9 +63,9 @@ class Unreadable:
         if namespace_id in (None, self._namespace_id):
             return False
         try:
-            return keystore.namespace_by_id(namespace_id) is not None  # else the slot of the thread's key is damaged
-        except KeyUnavailable:
-            return True
+            return keystore.namespace_by_id(namespace_id) is not None
+        except KeyUnavailable:  # the slot of the thread's key may be damaged, and name any namespace
+            return False
 
     def listed(self) -> list[UnreadableThread]:
         """Returns what was noted."""
