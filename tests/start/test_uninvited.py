@@ -1,0 +1,250 @@
+"""The danger: a token that was taken away goes on, a value takes over a terminal, another user reads key or token.
+
+What is marked as an expected failure does not hold yet. The mark goes with the change that makes it hold.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import queue
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from stateward import Client
+from stateward.testing import Daemon, run_daemon
+from stateward.v1 import call_service_pb2, call_service_pb2_grpc, checkpoint_service_pb2_grpc, thread_service_pb2_grpc
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.thread_service_pb2 import ListThreadsRequest
+
+OLD, NEW = "o" * 40, "n" * 40
+SEEN_WITHIN_S = 3.0  # the daemon looks at its token file once a second
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj"
+OTHER = ["setpriv", "--reuid=65533", "--regid=65533", "--clear-groups"]
+
+
+def not_yet(reason: str) -> Any:
+    """Marks a test whose promise does not hold yet."""
+    return pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
+
+
+def token_file(directory: Path, token: str) -> Path:
+    """A file with one token."""
+    path = directory / "tokens"
+    path.touch(mode=0o600)
+    path.write_text(f"{token}\n")
+    return path
+
+
+def channel_to(daemon: Daemon) -> grpc.Channel:
+    """A connection of its own."""
+    return grpc.insecure_channel(daemon.target.replace("unix://", "unix:"))
+
+
+def save(request_id: str) -> SaveRequest:
+    """A save that appends one entry."""
+    request = SaveRequest(thread="t", request_id=request_id)
+    request.diff.edits.add().append.log = "m"
+    request.diff.edits[0].append.entries.add(media_type="text/plain", data=b"x")
+    return request
+
+
+def with_token(token: str) -> list[tuple[str, str]]:
+    """The metadata of a call."""
+    return [("authorization", f"Bearer {token}")]
+
+
+@not_yet("a stream that is open when its token is taken away lives on until it ends")
+def test_a_revoked_token_ends_its_streams(tmp_path: Path) -> None:
+    """After new calls are refused, calls on a stream that was opened before are refused, too."""
+    tokens = token_file(tmp_path, OLD)
+    with run_daemon(tmp_path / "data", token_file=tokens) as daemon, channel_to(daemon) as channel:
+        sent: queue.Queue[Any] = queue.Queue()
+        stream = call_service_pb2_grpc.CallServiceStub(channel).RunCalls(iter(sent.get, None), metadata=with_token(OLD))
+
+        def save_there(number: int) -> int:
+            call = call_service_pb2.StreamedCall(call=number)
+            call.save.CopyFrom(save(f"save {number}"))
+            sent.put(call_service_pb2.RunCallsRequest(calls=[call]))
+            return int(next(stream).answers[0].save.version)
+
+        try:
+            assert save_there(1) == 1
+            tokens.write_text(f"{NEW}\n")
+            threads, end = thread_service_pb2_grpc.ThreadServiceStub(channel), time.monotonic() + 30
+            while time.monotonic() < end:
+                try:
+                    threads.ListThreads(ListThreadsRequest(), metadata=with_token(OLD), timeout=5)
+                except grpc.RpcError:
+                    break
+                time.sleep(0.1)
+            try:
+                version = save_there(2)
+            except grpc.RpcError:
+                version = 0
+            assert version == 0
+        finally:
+            sent.put(None)
+
+
+@pytest.mark.parametrize("change", ["emptied", "deleted"])
+@not_yet("a token file that is emptied or deleted leaves the old tokens valid")
+def test_an_emptied_token_file_opens_nothing(tmp_path: Path, change: str) -> None:
+    """Who empties or deletes the file, because a token has leaked, has revoked the token."""
+    tokens = token_file(tmp_path, OLD)
+    with run_daemon(tmp_path / "data", token_file=tokens) as daemon, channel_to(daemon) as channel:
+        stub = checkpoint_service_pb2_grpc.CheckpointServiceStub(channel)
+        assert stub.Save(save("first"), metadata=with_token(OLD), timeout=20).version == 1
+        if change == "emptied":
+            tokens.write_text("")
+        else:
+            tokens.unlink()
+        end, is_refused = time.monotonic() + SEEN_WITHIN_S, False
+        while time.monotonic() < end and not is_refused:
+            try:
+                stub.Save(save("again"), metadata=with_token(OLD), timeout=20)
+            except grpc.RpcError:
+                is_refused = True
+        assert is_refused
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(each, marks=not_yet("the command prints the value as it is"))
+        for each in (("records", "get", "t", "k"), ("export", "t"))
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_terminal_gets_no_escapes(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """A value of unknown origin is shown with escapes in place of control characters, by every command."""
+    with run_daemon(tmp_path / "data") as daemon:
+        with Client(daemon.target) as client:
+            client.thread("t").records.put("k", HOSTILE)
+            client.thread("t").append("messages", {"role": "user", "content": HOSTILE})
+        shown = on_a_terminal(daemon, *arguments)
+    assert b"gpj" in shown
+    raw = (b"\x1b]0;owned", b"\x1b[2J", b"\xc2\x9b31m", "\u202e".encode())
+    assert not [each for each in raw if each in shown]
+
+
+def on_a_terminal(daemon: Daemon, *arguments: str) -> bytes:
+    """What a command writes to a terminal."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "stateward.cli", "--target", daemon.target, *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    out, end = b"", time.monotonic() + 60
+    try:
+        while time.monotonic() < end:
+            if select.select([ours], [], [], 0.3)[0]:
+                try:
+                    out += os.read(ours, 65536)
+                except OSError:
+                    break
+            elif process.poll() is not None:
+                break
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    return out
+
+
+def shared_directory(mode: int) -> Path:
+    """A directory that other users may write, on a path that they may walk."""
+    home = Path(tempfile.mkdtemp(prefix="uninvited-", dir="/tmp"))
+    home.chmod(0o755)
+    (home / "shared").mkdir()
+    (home / "shared").chmod(mode)
+    return home
+
+
+needs_two_users = pytest.mark.skipif(
+    os.getuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv, to be two users"
+)
+
+
+@needs_two_users
+@not_yet("the temporary key file may be another user's file")
+def test_a_new_key_is_written_by_nobody_else() -> None:
+    """Another user has made files of the names that the daemon may use; that user must not read the key afterwards."""
+    home = shared_directory(0o777)
+    try:
+        plant = (
+            f"import os\nfor pid in range({os.getpid()}, {os.getpid()} + 4000):\n"
+            f"  os.close(os.open('{home}/shared/.key.%d' % pid, os.O_CREAT | os.O_WRONLY, 0o644))"
+        )
+        subprocess.run([*OTHER, "/usr/bin/env", "python3", "-c", plant], check=True)
+        key = home / "shared" / "key"
+        command = [sys.executable, "-m", "stateward_sidecar", "--data-dir", str(home / "data")]
+        command += ["--listen", f"unix://{home}/s.sock", "--key-file", str(key)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        with subprocess.Popen(command, env=environment, **pipes) as process:
+            assert process.stdout is not None
+            is_ready = "ready" in process.stdout.readline()
+            process.kill()
+        if not is_ready:
+            return  # the daemon refuses to start
+        read = subprocess.run([*OTHER, "cat", str(key)], capture_output=True, text=True, check=False).stdout
+        assert len(read.strip()) != 64
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+IMPOSTOR = """
+import sys, time, os, grpc
+from concurrent import futures
+class Any(grpc.GenericRpcHandler):
+    def service(self, call):
+        def take(request, context):
+            print(call.method, dict(call.invocation_metadata).get("authorization"), request, flush=True)
+            return b""
+        return grpc.unary_unary_rpc_method_handler(take)
+os.umask(0)
+server = grpc.server(futures.ThreadPoolExecutor(4))
+server.add_generic_rpc_handlers((Any(),))
+server.add_insecure_port("unix:" + sys.argv[1])
+server.start()
+print("listening", flush=True)
+time.sleep(60)
+"""
+
+
+@needs_two_users
+@not_yet("the client does not look whose socket it is")
+def test_a_client_knows_whose_socket_it_is() -> None:
+    """Another user listens where the daemon should: that user gets neither the token nor the state."""
+    home = shared_directory(0o1777)
+    path = home / "shared" / "stateward.sock"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [*OTHER, sys.executable, "-c", IMPOSTOR, str(path)]
+    seen = (home / "seen").open("w")
+    impostor = subprocess.Popen(command, stdout=seen, stderr=subprocess.STDOUT, env=environment)
+    try:
+        end = time.monotonic() + 60
+        while "listening" not in (home / "seen").read_text():
+            if time.monotonic() > end or impostor.poll() is not None:
+                pytest.skip(f"no other user can listen here: {(home / 'seen').read_text()[-200:]}")
+            time.sleep(0.1)
+        with suppress(Exception), Client(f"unix://{path}", token="t" * 40, retry_timeout=1) as client:
+            client.thread("t").append("messages", "the secret of an agent")
+        found = (home / "seen").read_text()
+        assert not [part for part in ("t" * 40, "secret of an agent") if part in found]
+    finally:
+        impostor.kill()
+        impostor.wait()
+        seen.close()
+        shutil.rmtree(home, ignore_errors=True)
