@@ -91,7 +91,8 @@ def test_the_next_lease_gets_the_first_answer(place: Place, worker: Callable[[],
             assert (again.state, again.claim_token) == (answer.state, answer.claim_token)
             continue
         assert again == answer or name == "UpdateThread"  # which answers with the thread as it is now
-        assert place.wire.entries_written() == entries
+        if not name.endswith("Records"):  # values of records are moved together in the background, which writes entries
+            assert place.wire.entries_written() == entries
 
 
 def test_a_batch_is_answered_again(place: Place, worker: Callable[[], int]) -> None:
