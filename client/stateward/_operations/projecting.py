@@ -109,7 +109,7 @@ def _read(store: ThreadRef, log: str, name: str) -> Operation[tuple[Fold | None,
 def _keep(store: ThreadRef, log: str, name: str, fold: Fold, digest: bytes) -> Operation[None]:
     encoded = values.encode_slot(fold.value, f"projection {name}")
     info = yield from get_thread(store)
-    if info.access == Access.REMOTE or info.status in ENDED or info.uid != store.held.uid:
+    if info.access == Access.REMOTE or info.status in ENDED:
         return
     place = {"log": log, "index": fold.index, "version": fold.version}
     request = yield from begin_merge("replay", store, {})
