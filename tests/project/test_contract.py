@@ -40,3 +40,19 @@ def test_java_gives_no_name_twice(repository: Path) -> None:
     ]
     assert len(outer) == len(set(outer))
     assert set(outer) & set(types) == set()
+
+
+def test_every_write_can_name_the_creation_and_the_digest(repository: Path) -> None:
+    """A request that may be retried writes, so it has `expected_uid`; a version that is expected has its digest."""
+    text = "\n".join(file.read_text() for file in (repository / "proto/stateward/v1").glob("*.proto"))
+    messages = dict(re.findall(r"^message (\w+) \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL))
+    makes_new = {"ImportBegin"}  # it fails if there is a thread of the name
+    writes = {name for name, body in messages.items() if " request_id = " in body or " claim_token = " in body}
+    writes = {name for name in writes if name.endswith(("Request", "Begin")) or name.startswith("Open")} - makes_new
+    assert len(writes) > 15
+    assert {name for name in writes if " expected_uid = " not in messages[name]} == set()
+    for version in ("expected_version", "expected_tagged_version"):
+        digest = version.replace("version", "digest")
+        having = {name for name, body in messages.items() if f" {version} = " in body}
+        assert having
+        assert {name for name in having if f" {digest} = " not in messages[name]} == set()

@@ -102,7 +102,7 @@ pub async fn call_once(
             thread: thread.name.clone(),
             sequence: recorded.sequence,
             durability: begun.wanted,
-            uid: begun.uid,
+            uid: begun.uid.clone(),
             digest: begun.digest,
             ..Default::default()
         };
