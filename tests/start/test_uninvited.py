@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import pty
 import queue
+import resource
 import select
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -248,3 +250,31 @@ def test_a_client_knows_whose_socket_it_is() -> None:
         impostor.wait()
         seen.close()
         shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.mark.slow
+@not_yet("connections that send nothing are never closed")
+def test_idle_connections_lock_nobody_out(tmp_path: Path) -> None:
+    """More connections than the daemon may have files send nothing; an agent that comes later is still served."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    tokens, held = token_file(tmp_path, OLD), list[socket.socket]()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        with run_daemon(tmp_path / "data", token_file=tokens) as daemon:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+            with suppress(OSError):
+                for _ in range(1100):
+                    held.append(socket.socket(socket.AF_UNIX))
+                    held[-1].settimeout(2)
+                    held[-1].connect(str(daemon.socket))
+            end, version = time.monotonic() + 25, 0
+            while time.monotonic() < end and not version:
+                time.sleep(2)
+                with channel_to(daemon) as channel, suppress(grpc.RpcError):
+                    stub = checkpoint_service_pb2_grpc.CheckpointServiceStub(channel)
+                    version = stub.Save(save("late"), metadata=with_token(OLD), timeout=5).version
+            assert version == 1
+    finally:
+        for each in held:
+            each.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
