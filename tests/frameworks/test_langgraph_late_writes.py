@@ -17,9 +17,12 @@ pytest.importorskip("langgraph.graph", reason="the extra langgraph is not instal
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
 
+from stateward._operations.steps import ThreadRef
 from stateward.errors import ThreadNotFound, VersionMismatch
 from stateward.langgraph import StatewardSaver
 from stateward.langgraph._bases import Creations
+from stateward.langgraph._threads import delete_thread
+from stateward.v1.thread_service_pb2 import GetThreadResponse
 
 
 class Chat(TypedDict, total=False):
@@ -198,3 +201,17 @@ def test_a_checkpoint_that_was_lost_with_its_machine(tmp_path: Path, owns: bool)
                         assert found.checkpoint["channel_values"] == values
         finally:
             socket.unlink(missing_ok=True)
+
+
+def test_a_deletion_beside_the_first_save() -> None:
+    """The look finds no thread, and the save is committed then: the thread is looked for again, and deleted."""
+    ref = ThreadRef("default", "t", "main")
+    operation = delete_thread(ref)
+    assert next(operation).method == "GetThread"  # type: ignore[union-attr]
+    barrier: Any = operation.throw(ThreadNotFound("no thread", reason="THREAD_NOT_FOUND", metadata={}))
+    assert (barrier.method, barrier.request.expected_uid) == ("DeleteThread", "0" * 32)
+    assert operation.send(None).method == "GetThread"  # type: ignore[union-attr]
+    deletion: Any = operation.send(GetThreadResponse(thread={"uid": "a" * 32}))
+    assert (deletion.method, deletion.request.expected_uid) == ("DeleteThread", "a" * 32)
+    with pytest.raises(StopIteration):
+        operation.send(None)

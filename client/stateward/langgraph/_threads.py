@@ -8,6 +8,7 @@ from typing import Any
 
 from stateward._naming import name_for
 from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id, thread_error
+from stateward._operations.threads import NO_UID
 from stateward.errors import ThreadNotFound, VersionMismatch
 from stateward.langgraph._channels import Serializer
 from stateward.langgraph._lists import list_all
@@ -22,13 +23,21 @@ ROUNDS_MAX = 20
 
 
 def delete_thread(ref: ThreadRef) -> Operation[None]:
-    """Removes a thread with all its namespaces, and not the next thread of its name if the call is repeated."""
-    try:
-        found: threads.GetThreadResponse = yield Call("GetThread", ref.about(threads.GetThreadRequest))
-    except ThreadNotFound:
-        return
-    request = ref.about(threads.DeleteThreadRequest, expected_uid=found.thread.uid, allow_missing=True)
-    yield Call("DeleteThread", request)
+    """Removes a thread with all its namespaces, and not the next thread of its name if the call is repeated.
+
+    A save that makes the thread may be on its way to the disk. If no thread is seen, the daemon is therefore asked to
+    delete none, which it does after such a save, and the thread is looked for once more.
+    """
+    for _ in range(2):
+        try:
+            found: threads.GetThreadResponse = yield Call("GetThread", ref.about(threads.GetThreadRequest))
+            uid = found.thread.uid
+        except ThreadNotFound:
+            uid = ""
+        expected = uid or NO_UID
+        yield Call("DeleteThread", ref.about(threads.DeleteThreadRequest, expected_uid=expected, allow_missing=True))
+        if uid:
+            return
 
 
 def copy_thread(ref: ThreadRef, target: str) -> Operation[None]:

@@ -41,6 +41,8 @@ const RUN_LABEL = "run_id";
 const PAGE = 100;
 const EFFECTS_MAX = 1000;
 const SORT_BYTES_MAX = 1024;
+/** A uid that no thread has. */
+const NO_UID = "0".repeat(32);
 /** Ends the media type of a value before whose bytes names stand that are too long for the fields of an effect. */
 const ABOUT = "; about";
 const MISSING = ["THREAD_NOT_FOUND", "VERSION_NOT_FOUND", "VERSION_PRUNED"];
@@ -260,9 +262,13 @@ export class StatewardSaver extends BaseCheckpointSaver {
   async deleteThread(threadId: string): Promise<void> {
     this.#bases.forgetThread(nameFor(threadId));
     const place = { namespace: this.#namespace, thread: nameFor(threadId) };
-    const found = await this.#orMissing(this.#connection.getThread(place));
-    const uid = found?.thread?.uid;
-    if (uid) await this.#connection.deleteThread({ ...place, expected_uid: uid, allow_missing: true });
+    // A save that makes the thread may be on its way to the disk. If no thread is seen, the daemon is asked to delete
+    // none, which it does after such a save, and the thread is looked for once more.
+    for (let look = 0; look < 2; look++) {
+      const uid = (await this.#orMissing(this.#connection.getThread(place)))?.thread?.uid;
+      await this.#connection.deleteThread({ ...place, expected_uid: uid || NO_UID, allow_missing: true });
+      if (uid) return;
+    }
   }
 
   #place(config: RunnableConfig): Place {
