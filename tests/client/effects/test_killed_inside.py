@@ -201,7 +201,7 @@ def test_a_takeover_ends_the_claim_after_its_term(pair: Any, open_client: Callab
 
 def test_a_claim_lives_while_it_is_archived(pair: Any, open_client: Callable[..., Any], name: str) -> None:
     """A slow bucket: its holder cannot renew the claim before the answer, and nobody else gets it meanwhile."""
-    first = open_client(pair.first.target).thread(name)
+    first = open_client(pair.first.target, call_timeout=5).thread(name)
     first.append("l", 1, durability="archived")
     paid: list[str] = []
     with pair.first.client() as client:
