@@ -1,4 +1,5 @@
-"""The danger: a sidecar that cannot upload keeps a thread for ever, because it says again and again that it lives."""
+"""The danger: an owner that is at work seems dead. Or one that cannot upload keeps a thread for ever, because it says
+again and again that it lives."""
 
 from __future__ import annotations
 
@@ -7,9 +8,13 @@ from collections.abc import Callable, Sequence
 import pytest
 from tests.archive.driven import Town, append
 from tests.archive_model.process import DrivenWire
+from tests.archive_model.sidecar import LEASE_S, NAMESPACE
 
 from stateward_sidecar.archive.pulse import FAILURES_MAX
-from stateward_sidecar.errors import ArchiveUnavailable
+from stateward_sidecar.errors import ArchiveUnavailable, NotOwner
+from stateward_sidecar.store import outbox
+from stateward_sidecar.store.outbox import Outbox, Shipment
+from stateward_sidecar.store.thread import Thread
 
 
 def test_uploads_that_fail_in_a_row_are_no_sign_of_life(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +32,7 @@ def test_uploads_that_fail_in_a_row_are_no_sign_of_life(driven: Town, monkeypatc
         """Returns whether HEAD changed during a ship whose upload fails."""
         before = owner.wire.get(hold.place.head).etag
         with monkeypatch.context() as failing:
-            failing.setattr(DrivenWire, "upload", fail)
+            failing.setattr(DrivenWire, "run_long", fail)
             with pytest.raises(ArchiveUnavailable):
                 owner.ship_now()
         return owner.wire.get(hold.place.head).etag != before
@@ -44,3 +49,29 @@ def test_uploads_that_fail_in_a_row_are_no_sign_of_life(driven: Town, monkeypatc
         owner.put(append())
         owner.ship_now()
     assert hold.failed_uploads == 0
+
+
+def test_an_owner_that_prepares_a_ship_for_longer_than_the_lease_stays_the_owner(
+    driven: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk is slow and there is much to read, before any object is uploaded. Another sidecar asks all the time."""
+    owner, other = driven.machine("owner"), driven.machine("other")
+    owner.put(append())
+    owner.ship_now()
+    for _ in range(8):
+        owner.put(append())
+    read, asked = Outbox._chunk, 0
+
+    def read_slowly(self: Outbox, thread: Thread, after: int, until: int) -> Shipment:
+        nonlocal asked
+        driven.time.sleep(LEASE_S / 3)
+        with pytest.raises(NotOwner):
+            other.archive.own(NAMESPACE, "job")
+        asked += 1
+        return read(self, thread, after, until)
+
+    monkeypatch.setattr(outbox, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(Outbox, "_chunk", read_slowly)
+    owner.ship_now()
+    assert asked >= 8
+    assert owner.thread().archived_sequence == 9

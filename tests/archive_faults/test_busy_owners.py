@@ -12,7 +12,8 @@ from tests.archive_faults.gate import Gate
 from tests.archive_faults.test_two_owners import orphans
 from tests.archive_faults.wires import Machines
 
-from stateward import Durability, errors
+from stateward import Durability, State, errors
+from stateward_sidecar.archive.lanes import WORKERS
 
 LEASE_S = 1.5
 
@@ -49,3 +50,22 @@ def test_an_upload_that_takes_longer_than_the_lease_costs_no_thread(fleet_on_s3:
     assert orphans(owner) == []
     fresh = fleet_on_s3.client(fleet_on_s3.machine_on("third", via=gate.url, patience_s=None))
     assert fresh.thread("job").hydrate().slots["count"] == saved - 1
+
+
+def test_large_uploads_of_some_threads_hold_up_no_other_thread(fleet_on_s3: Machines, gate: Gate) -> None:
+    """As many threads as there are workers upload something that takes long. What another thread saves is archived
+    meanwhile."""
+    machine = fleet_on_s3.machine_on("first", via=gate.url, patience_s=None, archive_lease=str(LEASE_S))
+    owner = fleet_on_s3.client(machine)
+    names = [f"large-{number}" for number in range(WORKERS)]
+    for name in names:
+        write_steps(owner, name, 1, archived=True)
+    held = [gate.hold("put blob") for _ in names]  # for at most 20 s
+    for name in names:
+        owner.thread(name).write_blob(os.urandom(1 << 20))
+    assert all(each.arrived.wait(10) for each in held), "they wait for each other"
+    saved = owner.thread("small").save(State(), durability="archived")
+    assert saved.durability is Durability.ARCHIVED
+    assert not any(each.ended for each in gate.requests if each.kind == "put blob"), "it waited for an upload"
+    for each in held:
+        each.let_go()

@@ -33,11 +33,13 @@ FLIPPED = "flipped"  # one bit of what is read
 CUT = "cut"  # the end of what is read is missing
 MEANWHILE = "meanwhile"  # nothing is wrong with the request; something else happens before it
 HELD = "held"  # nothing is wrong with it, and it takes until the machine lets it go on: others overtake
+READ_HELD = "read held"  # the same for what reads
 HELD_AFTER = "held after"  # the effect, and the answer takes as long
 GATHERS = "gathers"  # the commit takes long to begin: what others of the process write goes into the same transaction
 APPLIED = "applied"  # the transaction is made, and takes long to be committed: memory does not say yet what it holds
-HOLDS = (HELD, HELD_AFTER, GATHERS, APPLIED)
+HOLDS = (HELD, READ_HELD, HELD_AFTER, GATHERS, APPLIED)
 DAMAGE = (FLIPPED, CUT)
+OF_READS = (*DAMAGE, READ_HELD)  # all others strike writes
 DEATHS = (DIES_BEFORE, DIES_AFTER, DIES_LATE)
 KINDS = (
     REFUSED, LOST, LATE, AWAY, LOST_AWAY, LATE_AWAY, DIES_BEFORE, DIES_AFTER, DIES_LATE, FLIPPED, CUT, MEANWHILE, HELD,
@@ -81,7 +83,7 @@ class Op:
         self.requests += 1
         self.head_writes += is_head
         for fault in self.plan:
-            if fault.at_commit or (fault.kind in DAMAGE) == is_write:
+            if fault.at_commit or (fault.kind in OF_READS) == is_write:
                 continue
             if fault.at == (head_number if fault.at_head else number) and (is_head or not fault.at_head):
                 self.struck.append(fault)
@@ -270,7 +272,7 @@ class FaultyBucket(Bucket):
         if kind == MEANWHILE:
             assert fault is not None
             self.witness.meanwhile(fault.meanwhile)
-        if kind == HELD:
+        if kind in (HELD, READ_HELD):
             self._turns.hold()
         if op.is_away or kind in (REFUSED, AWAY):
             op.is_away = op.is_away or kind == AWAY

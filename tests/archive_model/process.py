@@ -229,7 +229,7 @@ class DrivenWire(Wire):
             raise errors[0]
         return results
 
-    def upload(self, calls: Sequence[Callable[[], object]], beat: Callable[[], None], every_s: float) -> None:
+    def run_long(self, calls: Sequence[Callable[[], object]], beat: Callable[[], None], every_s: float) -> None:
         """One after the other. A request that is held takes its time: others overtake, and what is due strikes."""
         upload = Upload(beat, self._time.now_s)
         clock = Beat(lambda: self._begin(upload.strike), every_s, self._time.now_s + every_s)

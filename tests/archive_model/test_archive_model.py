@@ -13,7 +13,7 @@ from tests.archive_model.backing_up import BackingUp
 from tests.archive_model.blobrules import BlobRules
 from tests.archive_model.choices import BRANCHES, KEYS, NAMES, PLANS, SELDOM, SIZES, STARTS, WHO, WINDOWS
 from tests.archive_model.clearing import Clearing
-from tests.archive_model.faults import DIES_AFTER, GATHERS, HELD, HELD_AFTER, HOLDS, MEANWHILE, Fault
+from tests.archive_model.faults import DIES_AFTER, GATHERS, HELD, HELD_AFTER, HOLDS, MEANWHILE, READ_HELD, Fault
 from tests.archive_model.giving import GivingUp
 from tests.archive_model.late import LateWriters
 from tests.archive_model.letting_go import LettingGo
@@ -140,6 +140,22 @@ class Rules(LettingGo, GivingUp, RecordRules, Clearing, BackingUp, BlobRules, La
             for each in ((who + 1) % SIDECARS, who):
                 more = self.request(name, "main", conditional=False, size=10, status=STATUS_RUNNING)
                 self.act(each, f"save {name}", lambda it, more=more: self.save(it, more))
+        self.resume(len(self.turns.held) - 1)
+
+    @rule(who=WHO, at=st.integers(1, 5), tries=st.integers(1, 4), is_new=SELDOM)
+    def fetch_slowly(self, who: int, at: int, tries: int, is_new: bool) -> None:
+        """An owner that took a thread fetches older history, which takes long, and works on; others would like to have
+        the thread."""
+        if is_new:
+            self.lose(who, now=True)
+        self.take_over(who, "a")
+        slow = (Fault(READ_HELD, at),)
+        self.act(who, "look back at a", lambda it: it.archive.complete(NAMESPACE, "a"), slow)
+        for _ in range(tries):
+            self.wait(LEASE_S / 2)
+            for each in ((who + 1) % SIDECARS, who):
+                more = self.request("a", "main", conditional=False, size=10, status=STATUS_RUNNING)
+                self.act(each, "save a", lambda it, more=more: self.save(it, more))
         self.resume(len(self.turns.held) - 1)
 
     @rule(who=WHO, name=NAMES, keep=st.integers(1, 3), plan=PLANS)

@@ -74,7 +74,7 @@ class Archive:
         self.settler = Settler(self.desk, self.fetcher)
         self.attacher = Attacher(self.desk, self.fetcher, self.settler)
         self._blobs = BlobCarrier(self.desk, self.attacher)
-        self.history = History(self.desk, self.fetcher)
+        self.history = History(self.desk, self.fetcher, self.settler)
         self._shipper = Shipper(self.desk, self.fetcher, self.settler, self.attacher)
         self._remover = Remover(self.desk, self.fetcher, self.settler, self.attacher, self._shipper)
         self._expirer = Expirer(self.desk, self.fetcher, self.settler, self.attacher, self._remover)

@@ -50,6 +50,7 @@ class BlobCarrier:
         written, gone = self._desk.outbox.blobs(moment, headers)
         hold.dropped_blobs |= gone
         for blob in written:
+            uploads.tick()
             blob_id = bytes(blob.record.blob_id)
             if blob_id in hold.blobs and not blob.is_again:
                 continue

@@ -116,7 +116,7 @@ def follow(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int) -> Arc
 
 def catch_up(head: ArchiveHead, last: ArchiveHead) -> None:
     """Makes a HEAD that is not written yet follow the last one, which was renewed since."""
-    head.epoch = last.epoch
+    head.epoch = max(head.epoch, last.epoch)
     del head.previous_write_ids[:]
     head.previous_write_ids.extend([last.write_id, *last.previous_write_ids][:WRITE_IDS_KEPT])
     head.update_time_us = max(head.update_time_us, last.update_time_us)

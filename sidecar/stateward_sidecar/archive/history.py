@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from stateward.storage.v1.archive_pb2 import (
     OBJECT_KIND_INDEX,
@@ -16,9 +17,11 @@ from stateward.storage.v1.archive_pb2 import (
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.archive.chain import Chain
 from stateward_sidecar.archive.desk import Desk, Name
-from stateward_sidecar.archive.fetch import Fetcher, headers_of, tail_rows
+from stateward_sidecar.archive.fetch import HISTORY_AT_ONCE, Fetcher, headers_of, tail_rows
 from stateward_sidecar.archive.packs import is_pack, snapshot_rows
 from stateward_sidecar.archive.places import Place
+from stateward_sidecar.archive.pulse import Pulse
+from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.errors import Corrupt, VersionPruned
 from stateward_sidecar.store.fetched import is_entry, is_snapshot
 from stateward_sidecar.store.lines import digest_before
@@ -27,14 +30,17 @@ from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
 
 BYTES_AT_ONCE = 8 << 20
+# More than the indexes of any thread have together.
+INDEXES_BYTES = 64 << 20
 
 
 class History:
     """Runs on the archive's workers."""
 
-    def __init__(self, desk: Desk, fetcher: Fetcher) -> None:
+    def __init__(self, desk: Desk, fetcher: Fetcher, settler: Settler) -> None:
         self._desk = desk
         self._fetcher = fetcher
+        self._pulse = Pulse(desk, settler)
 
     def complete(self, name: Name) -> int:
         """Fetches the entries and snapshots of a thread that this disk lacks. Returns the number of fetched entries.
@@ -62,7 +68,7 @@ class History:
             if seen is None or seen.head.uid != identity.uid:
                 return False
             refs = [ref for ref in self._missing(place, seen.head, thread)[0] if ref.kind == OBJECT_KIND_SNAPSHOT]
-            found = [rows for _, rows in self._fetcher.history(place, refs) if not isinstance(rows, Corrupt)]
+            found = [rows for _, rows in self.read(thread, place, refs) if not isinstance(rows, Corrupt)]
             rows = [row for each in found for row in each]
             if not rows:
                 return False
@@ -71,12 +77,29 @@ class History:
             self._desk.installer.finish_history(thread, {row.snapshot_version for row in rows}, floor)
             return True
 
+    def read(
+        self, thread: Thread, place: Place, refs: Sequence[ObjectRef]
+    ) -> Iterator[tuple[ObjectRef, list[PackedRow] | Corrupt]]:
+        """Yields the rows of each pack and snapshot, or the error if the object is missing or damaged. The owner of the
+        thread shows meanwhile that it lives."""
+        for at in range(0, len(refs), HISTORY_AT_ONCE):
+            some = refs[at : at + HISTORY_AT_ONCE]
+            size = sum(ref.size_bytes for ref in some)
+            yield from self._pulse.fetch(thread, size, partial(self._read, place, some))
+
+    def _read(self, place: Place, refs: Sequence[ObjectRef]) -> list[tuple[ObjectRef, list[PackedRow] | Corrupt]]:
+        return list(self._fetcher.history(place, refs))
+
+    def indexed(self, thread: Thread, place: Place, index: ObjectRef) -> list[ObjectRef]:
+        """The same for ``Fetcher.indexed``: a chain of indexes may be long."""
+        return self._pulse.fetch(thread, INDEXES_BYTES, partial(self._fetcher.indexed, place, index))
+
     def _missing(self, place: Place, head: ArchiveHead, thread: Thread) -> tuple[list[ObjectRef], _Hole]:
         """Returns the packs and snapshots that HEAD leads to and this disk lacks, and up to where they are damaged."""
         hole, older = _Hole(thread), list[ObjectRef]()
         if head.HasField("index"):
             try:
-                older = self._fetcher.indexed(place, head.index)
+                older = self.indexed(thread, place, head.index)
             except Corrupt as error:
                 hole.add(head.index, error)
         found = [ref for ref in (*older, *head.objects) if ref.kind in (OBJECT_KIND_PACK, OBJECT_KIND_SNAPSHOT)]
@@ -101,7 +124,7 @@ class History:
         pending: list[PackedRow] = []
         size = 0
         carried = ObjectRef(), _carried(thread, head, refs)
-        for ref, found in itertools.chain(self._fetcher.history(place, refs), [carried]):
+        for ref, found in itertools.chain(self.read(thread, place, refs), [carried]):
             if isinstance(found, Corrupt):
                 hole.add(ref, found)
                 continue

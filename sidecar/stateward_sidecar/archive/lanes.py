@@ -2,6 +2,9 @@
 
 A task may hold the lock of its name (``locks``) while a request to the bucket hangs. The next task of that name waits
 in a queue and not on a worker. So any number of calls for one name occupies only one worker.
+
+A ship that uploads for long steps aside: another ship begins in its place. Otherwise a few large uploads would hold up
+the ships of all other threads for longer than a lease.
 """
 
 from __future__ import annotations
@@ -19,6 +22,16 @@ from stateward_sidecar.spans import carried
 T = TypeVar("T")
 # Workers for calls, and as many for ships: ships that hang must not leave readers without workers.
 WORKERS = 16
+# Ships that may be under way although they have stepped aside, besides ``WORKERS`` others.
+ASIDE_MAX = 48
+_running = threading.local()
+
+
+def step_aside() -> None:
+    """Says that the ship that this thread runs takes long. Does nothing for other tasks."""
+    aside: Callable[[], None] | None = getattr(_running, "step_aside", None)
+    if aside is not None:
+        aside()
 
 
 @dataclass(slots=True, eq=False)
@@ -44,8 +57,10 @@ class Lanes:
 
     def __init__(self) -> None:
         self.calls = ThreadPoolExecutor(WORKERS, thread_name_prefix="archive")
-        self.ships = ThreadPoolExecutor(WORKERS, thread_name_prefix="ship")
+        self.ships = ThreadPoolExecutor(WORKERS + ASIDE_MAX, thread_name_prefix="ship")
         self._guard = threading.Lock()
+        self._ready: deque[tuple[Hashable, _Task]] = deque()  # ships that no worker has begun
+        self._begun = self._aside = 0  # ships on workers; and how many of them have stepped aside
         # Later tasks of each name that has a running or submitted task.
         self._waiting: dict[Hashable, deque[_Task]] = {}
 
@@ -63,6 +78,8 @@ class Lanes:
             pool.shutdown(wait=wait, cancel_futures=True)
         with self._guard:
             left = [task for tasks in self._waiting.values() for task in tasks]
+            left += [task for _, task in self._ready]
+            self._ready.clear()
         for task in left:
             task.future.cancel()
 
@@ -77,14 +94,53 @@ class Lanes:
         return task.future
 
     def _start(self, name: Hashable, task: _Task) -> None:
+        if task.pool is not self.ships:
+            self._give(name, task, self._work)
+            return
+        with self._guard:
+            self._ready.append((name, task))
+        self._start_ships()
+
+    def _start_ships(self) -> None:
+        """Gives ready ships to workers, as many as may run."""
+        while True:
+            with self._guard:
+                if not self._ready or self._begun - min(self._aside, ASIDE_MAX) >= WORKERS:
+                    return
+                name, task = self._ready.popleft()
+                self._begun += 1
+            self._give(name, task, self._work_ship)
+
+    def _give(self, name: Hashable, task: _Task, work: Callable[[Hashable, _Task], None]) -> None:
         try:
-            task.pool.submit(self._work, name, task)
+            task.pool.submit(work, name, task)
         except RuntimeError:
             with self._guard:
                 left = self._waiting.pop(name, ())
             for each in (task, *left):
                 if each.future.set_running_or_notify_cancel():
                     each.future.set_exception(ShuttingDown("the daemon is stopping; nothing was written"))
+
+    def _work_ship(self, name: Hashable, task: _Task) -> None:
+        is_aside = False
+
+        def step_aside() -> None:
+            nonlocal is_aside
+            if not is_aside:
+                is_aside = True
+                with self._guard:
+                    self._aside += 1
+                self._start_ships()
+
+        _running.step_aside = step_aside
+        try:
+            self._work(name, task)
+        finally:
+            _running.step_aside = None
+            with self._guard:
+                self._begun -= 1
+                self._aside -= is_aside
+            self._start_ships()
 
     def _work(self, name: Hashable, task: _Task) -> None:
         task.run()

@@ -1,23 +1,30 @@
-"""Uploads the objects of a thread, and shows meanwhile that its owner lives.
+"""Does what takes long under the lock of a thread's name, and shows meanwhile that its owner lives.
 
-HEAD is the only sign of life, and names only objects that exist. So it is written after the objects. Until then the
-last HEAD is written again from time to time, with a new write id and the same content, and no other sidecar sees an
-owner that is silent for the lease. An owner that cannot upload must not keep a thread for ever. So it gives no sign for
-longer than the upload takes at ``SLOWEST_BYTES_S``, and none after some uploads in a row have failed.
+HEAD is the only sign of life, and names only objects that exist. So it is written after the objects. While objects are
+prepared and uploaded, and while older history is fetched, no ship writes HEAD. So the last HEAD is written again from
+time to time, with a new write id and the same content, and no other sidecar sees an owner that is silent for the lease.
+An owner that cannot reach objects must not keep a thread for ever. So it gives no sign for longer than the transfer
+takes at ``SLOWEST_BYTES_S``, and none after some uploads in a row have failed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward_sidecar.archive.desk import Desk, Hold
 from stateward_sidecar.archive.fetch import Seen
-from stateward_sidecar.archive.heads import bare, follow
+from stateward_sidecar.archive.heads import bare, follow, seal_head, wrote
+from stateward_sidecar.archive.lanes import step_aside
 from stateward_sidecar.archive.settle import Settler
+from stateward_sidecar.archive.wire import Unclear
+from stateward_sidecar.bucket.errors import ObjectChanged
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt
+from stateward_sidecar.store.thread import Thread
 
+T = TypeVar("T")
 SLOWEST_BYTES_S = 64 << 10
 FAILURES_MAX = 3
 
@@ -29,10 +36,11 @@ class Parted(Exception):
 
 @dataclass(slots=True)
 class Uploads:
-    """Objects that are to be written before a HEAD."""
+    """Objects that are to be written before a HEAD. Whoever prepares them calls ``tick`` between its steps."""
 
     size_bytes: int = 0
     calls: list[Callable[[], object]] = field(default_factory=list)
+    tick: Callable[[], None] = lambda: None
 
     def add(self, size_bytes: int, call: Callable[[], object]) -> None:
         """Adds an object."""
@@ -41,12 +49,26 @@ class Uploads:
 
 
 class Pulse:
-    """Runs under the lock of the thread's name. ``put`` writes a HEAD, see ``Shipper``."""
+    """Runs under the lock of the thread's name."""
 
-    def __init__(self, desk: Desk, settler: Settler, put: Callable[[Hold, ArchiveHead], bool]) -> None:
+    def __init__(self, desk: Desk, settler: Settler) -> None:
         self._desk = desk
         self._settler = settler
-        self._put = put
+
+    def uploads(self, hold: Hold, *, renews: bool = True) -> Uploads:
+        """Begins to prepare objects. ``tick`` then writes HEAD again when it is due, if ``renews`` is set. It raises
+        Parted if the thread is lost meanwhile."""
+        wire, last = self._desk.wire, self._desk.wire.now()
+
+        def tick() -> None:
+            nonlocal last
+            if wire.now() - last >= self._desk.options.renewal_s:
+                step_aside()
+                if renews and hold.failed_uploads < FAILURES_MAX:
+                    self.renew(hold)
+                last = wire.now()
+
+        return Uploads(tick=tick)
 
     def upload(self, hold: Hold, uploads: Uploads, *, renews: bool = True) -> None:
         """Writes objects, and HEAD meanwhile if ``renews`` is set. Raises Parted if the thread is lost meanwhile, and
@@ -55,16 +77,37 @@ class Pulse:
         begun, longest_s = wire.now(), options.lease_s + uploads.size_bytes / SLOWEST_BYTES_S
 
         def beat() -> None:
+            step_aside()
             if renews and hold.failed_uploads < FAILURES_MAX and wire.now() - begun < longest_s:
                 self.renew(hold)
 
         try:
-            wire.upload(uploads.calls, beat, options.renewal_s)
+            wire.run_long(uploads.calls, beat, options.renewal_s)
         except ArchiveUnavailable:
             hold.failed_uploads += 1
             raise
         if uploads.calls:
             hold.failed_uploads = 0
+
+    def fetch(self, thread: Thread, size_bytes: int, call: Callable[[], T]) -> T:
+        """Runs a call that reads about so many bytes for a thread, and writes HEAD meanwhile if this process holds the
+        thread. Raises ArchiveUnavailable if the thread is lost meanwhile."""
+        desk, hold = self._desk, self._desk.holds.get(thread.number)
+        if hold is None or hold.is_rolled_back or not hold.is_verified:
+            return call()
+        begun, longest_s, found = desk.wire.now(), desk.options.lease_s + size_bytes / SLOWEST_BYTES_S, list[T]()
+
+        def beat() -> None:
+            if desk.wire.now() - begun < longest_s:
+                self.renew(hold)
+
+        try:
+            desk.wire.run_long([lambda: found.append(call())], beat, desk.options.renewal_s)
+        except Parted:
+            raise ArchiveUnavailable(
+                f"another sidecar took thread {thread.name!r} while its history was fetched; try again"
+            ) from None
+        return found[0]
 
     def renew(self, hold: Hold) -> None:
         """Writes the last HEAD again, if the bucket answers. Raises Parted."""
@@ -82,9 +125,29 @@ class Pulse:
             raise Parted
         hold.head, hold.etag = bare(seen.head), seen.etag  # an earlier renewal may have landed without an answer
         head = follow(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
-        if not self._put(hold, head):
+        if not self.put(hold, head):
             raise Parted
         hold.head = bare(head)
+
+    def put(self, hold: Hold, head: ArchiveHead) -> bool:
+        """Writes HEAD by compare-and-swap. Returns False if the thread is lost or rolled back; the waiting callers then
+        have their answer."""
+        desk, identity = self._desk, hold.thread.identity
+        data, now = seal_head(identity.namespace_keys, hold.place, head), desk.wire.now()
+        try:
+            hold.etag = desk.wire.replace(hold.place.head, data, hold.etag)
+        except (ObjectChanged, Unclear):
+            seen = self._settler.look(hold.thread, hold.place)
+            if seen is not None and seen.head.write_id == head.write_id:
+                hold.etag, hold.checked_at = seen.etag, seen.asked_at  # our write landed, and its answer was lost
+                return True
+            known = head if seen is not None and wrote(seen.head, head.write_id) else hold.head
+            settled = self._settler.settle(hold.thread, known, hold.place, seen)
+            if settled is not None and not settled.is_rolled_back:
+                raise ArchiveUnavailable("an earlier write of this sidecar changed HEAD; shipping again") from None
+            return False
+        hold.checked_at = now
+        return True
 
     def _is_last(self, hold: Hold, seen: Seen) -> bool:
         """Whether HEAD is the last one that this process knows, or a renewal of it."""

@@ -48,8 +48,9 @@ class Restorer:
         self._desk = desk
         self._fleet = Fleet(desk)
         self._fetcher = CountedFetcher(desk.wire)
-        self._attacher = Attacher(desk, self._fetcher, Settler(desk, self._fetcher))
-        self._history = History(desk, self._fetcher)
+        settler = Settler(desk, self._fetcher)
+        self._attacher = Attacher(desk, self._fetcher, settler)
+        self._history = History(desk, self._fetcher, settler)
         self._blobs = BlobCarrier(desk, self._attacher)
         self._other_bytes = 0
 

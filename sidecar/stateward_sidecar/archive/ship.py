@@ -35,13 +35,11 @@ from stateward_sidecar.archive.blobs import BlobCarrier, delete_blobs
 from stateward_sidecar.archive.desk import Desk, Hold, row_of
 from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.fold import GARBAGE_MAX, MERGED_BYTES_MAX, discard, fold
-from stateward_sidecar.archive.heads import RECORDS_FORMAT, bare, catch_up, follow, seal_head, seal_image, wrote
+from stateward_sidecar.archive.heads import RECORDS_FORMAT, bare, catch_up, follow, seal_image
 from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_snapshot
 from stateward_sidecar.archive.pulse import Parted, Pulse, Uploads
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.takeover import Attacher
-from stateward_sidecar.archive.wire import Unclear
-from stateward_sidecar.bucket.errors import ObjectChanged
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, StatewardError
 from stateward_sidecar.store.journal import expire_second
@@ -76,7 +74,7 @@ class Shipper:
         self._settler = settler
         self._attacher = attacher
         self._blobs = BlobCarrier(desk, attacher)
-        self._pulse = Pulse(desk, settler, self._put)
+        self._pulse = Pulse(desk, settler)
         self._warm: OrderedDict[int, Hold] = OrderedDict()
         self._warm_lock = threading.Lock()
 
@@ -141,14 +139,14 @@ class Shipper:
 
     def _ship(self, hold: Hold, moment: Moment, *, detach: bool) -> None:
         desk = self._desk
-        head, uploads = follow(hold.head, desk.boot_id, desk.options.owner_id, desk.now_us()), Uploads()
+        last, uploads = hold.head.write_id, self._pulse.uploads(hold, renews=self._renews)
+        head = follow(hold.head, desk.boot_id, desk.options.owner_id, desk.now_us())
         self._take_packed(hold, head)
         tail, shipped_bytes = self._entries(hold, head, moment, uploads)
         pieces = self._snapshots(hold, head, moment, uploads)
         self._describe(hold, head, moment, uploads)
         self._unlink(hold, head, moment)
         fold(desk, hold, head, moment, tail, uploads)
-        last = hold.head.write_id
         self._pulse.upload(hold, uploads, renews=self._renews)
         if hold.head.write_id != last:
             catch_up(head, hold.head)
@@ -186,24 +184,8 @@ class Shipper:
             desk.wire.later(partial(self._pack_tail, hold, list(tail), head.epoch))
 
     def _put(self, hold: Hold, head: ArchiveHead) -> bool:
-        """Writes HEAD by compare-and-swap. Returns False if the thread is lost or rolled back; the waiting callers then
-        have their answer."""
-        desk, identity = self._desk, hold.thread.identity
-        data, now = seal_head(identity.namespace_keys, hold.place, head), desk.wire.now()
-        try:
-            hold.etag = desk.wire.replace(hold.place.head, data, hold.etag)
-        except (ObjectChanged, Unclear):
-            seen = self._settler.look(hold.thread, hold.place)
-            if seen is not None and seen.head.write_id == head.write_id:
-                hold.etag, hold.checked_at = seen.etag, seen.asked_at  # our write landed, and its answer was lost
-                return True
-            known = head if seen is not None and wrote(seen.head, head.write_id) else hold.head
-            settled = self._settler.settle(hold.thread, known, hold.place, seen)
-            if settled is not None and not settled.is_rolled_back:
-                raise ArchiveUnavailable("an earlier write of this sidecar changed HEAD; shipping again") from None
-            return False
-        hold.checked_at = now
-        return True
+        """See ``Pulse.put``."""
+        return self._pulse.put(hold, head)
 
     def _archived(self, hold: Hold, head: ArchiveHead, sequence: int) -> None:
         desk = self._desk
@@ -252,10 +234,14 @@ class Shipper:
         desk = self._desk
         known = hold.tail
         if known is None:
-            shipments = list(desk.outbox.entries(moment.thread, head.packed_sequence, moment.tip_sequence))
+            after = head.packed_sequence
         else:
             known = [row for row in known if row.sequence > head.packed_sequence]
-            shipments = list(desk.outbox.entries(moment.thread, hold.head.tip_sequence, moment.tip_sequence))
+            after = hold.head.tip_sequence
+        shipments = list[Shipment]()
+        for shipment in desk.outbox.entries(moment.thread, after, moment.tip_sequence):
+            shipments.append(shipment)
+            uploads.tick()
         new_bytes = sum(shipment.size_bytes for shipment in shipments)
         self._blobs.add_uploads(hold, moment, shipments, uploads, is_repair=self.is_repair)
         rows = [*(known or ()), *(row for shipment in shipments for row in shipment.rows)]
@@ -266,6 +252,7 @@ class Shipper:
             headers = [unpack(row.record, row.sequence).header for row in known]
             shipments = [Shipment(known, headers, 0), *shipments]
         for shipment in _joined(shipments):
+            uploads.tick()
             ref, data = pack_entries(desk.names, head.epoch, shipment.rows, shipment.headers)
             uploads.add(len(data), partial(desk.wire.put, hold.place.object(ref), data))
             head.objects.append(ref)
@@ -313,6 +300,7 @@ class Shipper:
             elif inline is not None and version == inline[0] and inline[1]:
                 desk.wire.later(partial(self._upload_snapshot, hold, version, inline[1], head.epoch))
             else:
+                uploads.tick()
                 pieces = desk.outbox.snapshot(thread, version)
                 if not pieces:
                     continue

@@ -44,7 +44,7 @@ class Attacher:
         self._fetcher = fetcher
         self._settler = settler
         self._finisher = Finisher(desk, fetcher)
-        self.window = Window(desk, fetcher, History(desk, fetcher))
+        self.window = Window(desk, fetcher, History(desk, fetcher, settler))
 
     # -- for writers ----------------------------------------------------------------------------------------------
 

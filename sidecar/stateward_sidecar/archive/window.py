@@ -70,10 +70,10 @@ class Window:
         """Puts the entries in (start, floor] on this disk. Returns the error if one of them could not be read."""
         refs = list(head.objects)
         if head.HasField("index") and head.index.last_sequence > start:
-            refs = [*self._fetcher.indexed(place, head.index), *refs]
+            refs = [*self._history.indexed(thread, place, head.index), *refs]
         packs = [ref for ref in refs if is_pack(ref) and ref.first_sequence <= floor and ref.last_sequence > start]
         chain = Chain(thread, self._following(thread), after=start)
-        for ref, found in self._fetcher.history(place, packs):
+        for ref, found in self._history.read(thread, place, packs):
             if isinstance(found, Corrupt):
                 return found
             self._desk.installer.add_history(thread, list(chain.missing(found, place.object(ref))))

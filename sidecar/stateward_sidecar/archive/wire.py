@@ -33,7 +33,7 @@ T = TypeVar("T")
 # Requests that one operation makes at the same time.
 PARALLEL = 16
 # Objects that one ship uploads at the same time, and the ships that may do so.
-UPLOADS_AT_ONCE, SHIPS_AT_ONCE = 4, 32
+UPLOADS_AT_ONCE, SHIPS_AT_ONCE = 4, 80
 # Keys that one list request returns at most.
 PAGE_KEYS = 1000
 
@@ -161,8 +161,9 @@ class Wire:
                 raise error
         return [value for value, _ in ended]  # type: ignore[misc]
 
-    def upload(self, calls: Sequence[Callable[[], object]], beat: Callable[[], None], every_s: float) -> None:
-        """Runs calls that write objects, some at the same time, and ``beat`` every ``every_s`` until all have ended.
+    def run_long(self, calls: Sequence[Callable[[], object]], beat: Callable[[], None], every_s: float) -> None:
+        """Runs calls that write or read objects, some at the same time, and ``beat`` every ``every_s`` until all have
+        ended.
 
         Raises the first error of the calls, after all have ended. Raises an error of ``beat`` at once: calls that have
         begun then end by themselves, and the others never begin.
