@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from tests.archive.driven import Town, append
+from tests.archive.driven import Driven, Town, append
 from tests.archive_model.process import DrivenWire
 from tests.archive_model.sidecar import LEASE_S, NAMESPACE
 
-from stateward_sidecar.archive.pulse import FAILURES_MAX
+from stateward.v1.archive_service_pb2 import RepairThreadRequest
+from stateward_sidecar.archive.pulse import FAILURES_MAX, Pulse
+from stateward_sidecar.archive.repair import Repairer
 from stateward_sidecar.errors import ArchiveUnavailable, NotOwner
 from stateward_sidecar.store import outbox
 from stateward_sidecar.store.outbox import Outbox, Shipment
@@ -60,18 +62,64 @@ def test_an_owner_that_prepares_a_ship_for_longer_than_the_lease_stays_the_owner
     owner.ship_now()
     for _ in range(8):
         owner.put(append())
-    read, asked = Outbox._chunk, 0
+    asked = read_slowly(driven, other, monkeypatch)
+    owner.ship_now()
+    assert len(asked) >= 8
+    assert owner.thread().archived_sequence == 9
 
-    def read_slowly(self: Outbox, thread: Thread, after: int, until: int) -> Shipment:
-        nonlocal asked
-        driven.time.sleep(LEASE_S / 3)
+
+def test_an_owner_that_repairs_a_thread_for_longer_than_the_lease_stays_the_owner(
+    driven: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object is lost, and all is uploaded again from the disk of the owner. Then another sidecar has everything."""
+    owner, other = driven.machine("owner"), driven.machine("other")
+    for _ in range(12):
+        owner.put(append(bytes(range(256)) * 3))
+        owner.ship_now()
+    bucket = driven.net.bucket
+    bucket.delete(next(key for key, _ in bucket.list("") if key.endswith(".pack")))
+    with monkeypatch.context() as slow:
+        asked = read_slowly(driven, other, slow)
+        found = Repairer(owner.archive.desk).repair(RepairThreadRequest(namespace=NAMESPACE, thread="job"))
+    assert len(asked) >= 8
+    assert len(found.findings) >= 2
+    owner.put(append())
+    owner.ship_now()
+    assert owner.archive.holds(NAMESPACE, "job")
+    other.state()
+    assert other.thread().head.tip_digest == owner.thread().head.tip_digest
+    other.archive.complete(NAMESPACE, "job")
+    assert not Repairer(owner.archive.desk).repair(RepairThreadRequest(namespace=NAMESPACE, thread="job")).findings
+
+
+def test_an_owner_that_wrote_a_lost_head_again_shows_that_it_lives(driven: Town) -> None:
+    """While HEAD was missing there was nothing to renew. From then on there is."""
+    owner = driven.machine("owner")
+    owner.put(append())
+    owner.ship_now()
+    hold = owner.archive.desk.holds[owner.thread().number]
+    driven.net.bucket.delete(hold.place.head)
+    Repairer(owner.archive.desk).repair(RepairThreadRequest(namespace=NAMESPACE, thread="job"))
+    hold, before = owner.archive.desk.holds[owner.thread().number], owner.wire.get(hold.place.head).etag
+    assert hold.renews
+    uploads = Pulse(owner.archive.desk, owner.archive.settler).uploads(hold)
+    driven.time.sleep(LEASE_S)
+    uploads.tick()
+    assert owner.wire.get(hold.place.head).etag != before
+
+
+def read_slowly(town: Town, other: Driven, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """From now on a ship reads one entry at a time, and slowly. Meanwhile another sidecar asks for the thread, and must
+    not get it. Returns the entries as they are read."""
+    read, asked = Outbox._chunk, list[int]()
+
+    def read_one(self: Outbox, thread: Thread, after: int, until: int) -> Shipment:
+        town.time.sleep(LEASE_S / 3)
         with pytest.raises(NotOwner):
             other.archive.own(NAMESPACE, "job")
-        asked += 1
+        asked.append(after)
         return read(self, thread, after, until)
 
     monkeypatch.setattr(outbox, "CHUNK_BYTES", 1)
-    monkeypatch.setattr(Outbox, "_chunk", read_slowly)
-    owner.ship_now()
-    assert asked >= 8
-    assert owner.thread().archived_sequence == 9
+    monkeypatch.setattr(Outbox, "_chunk", read_one)
+    return asked

@@ -71,6 +71,8 @@ class Hold:
     # How many ships in a row ended because an object could not be uploaded.
     failed_uploads: int = 0
     dirty_since: float = 0.0
+    # False = HEAD is damaged, missing, or not of this process, and is written once all objects are there.
+    renews: bool = True
 
     @property
     def number(self) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward_sidecar.archive.desk import Desk, Hold
@@ -55,30 +55,29 @@ class Pulse:
         self._desk = desk
         self._settler = settler
 
-    def uploads(self, hold: Hold, *, renews: bool = True) -> Uploads:
-        """Begins to prepare objects. ``tick`` then writes HEAD again when it is due, if ``renews`` is set. It raises
-        Parted if the thread is lost meanwhile."""
+    def uploads(self, hold: Hold) -> Uploads:
+        """Begins to prepare objects. ``tick`` then writes HEAD again when it is due. It raises Parted if the thread is
+        lost meanwhile."""
         wire, last = self._desk.wire, self._desk.wire.now()
 
         def tick() -> None:
             nonlocal last
             if wire.now() - last >= self._desk.options.renewal_s:
                 step_aside()
-                if renews and hold.failed_uploads < FAILURES_MAX:
+                if hold.renews and hold.failed_uploads < FAILURES_MAX:
                     self.renew(hold)
                 last = wire.now()
 
         return Uploads(tick=tick)
 
-    def upload(self, hold: Hold, uploads: Uploads, *, renews: bool = True) -> None:
-        """Writes objects, and HEAD meanwhile if ``renews`` is set. Raises Parted if the thread is lost meanwhile, and
-        ArchiveUnavailable."""
+    def upload(self, hold: Hold, uploads: Uploads) -> None:
+        """Writes objects, and HEAD meanwhile. Raises Parted if the thread is lost meanwhile, and ArchiveUnavailable."""
         wire, options = self._desk.wire, self._desk.options
         begun, longest_s = wire.now(), options.lease_s + uploads.size_bytes / SLOWEST_BYTES_S
 
         def beat() -> None:
             step_aside()
-            if renews and hold.failed_uploads < FAILURES_MAX and wire.now() - begun < longest_s:
+            if hold.renews and hold.failed_uploads < FAILURES_MAX and wire.now() - begun < longest_s:
                 self.renew(hold)
 
         try:
@@ -121,13 +120,17 @@ class Pulse:
         desk = self._desk
         seen = self._settler.look(hold.thread, hold.place)
         if seen is None or not self._is_last(hold, seen):
-            self._settler.settle(hold.thread, hold.head, hold.place, seen)
-            raise Parted
+            self.part(hold, seen)
         hold.head, hold.etag = bare(seen.head), seen.etag  # an earlier renewal may have landed without an answer
         head = follow(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
         if not self.put(hold, head):
             raise Parted
         hold.head = bare(head)
+
+    def part(self, hold: Hold, seen: Seen | None) -> NoReturn:
+        """Acts on a HEAD that is not the last one of this process."""
+        self._settler.settle(hold.thread, hold.head, hold.place, seen)
+        raise Parted
 
     def put(self, hold: Hold, head: ArchiveHead) -> bool:
         """Writes HEAD by compare-and-swap. Returns False if the thread is lost or rolled back; the waiting callers then

@@ -2,8 +2,9 @@
 
 This disk must have all entries, and must have written the thread last. If HEAD is missing or cannot be read, a complete
 copy is enough. The repair does not trust the old HEAD: it packs the whole journal again under an epoch above all known
-epochs, and replaces exactly the HEAD that it has read, by compare-and-swap. An owner that is alive after all is fenced
-and loses nothing: its sidecar sets aside what it has beyond this disk's history.
+epochs, and replaces exactly the HEAD that it has read, by compare-and-swap. If this process wrote that HEAD, it renews
+it while objects are put (``pulse``), because its callers go on saving. An owner that is alive after all is fenced and
+loses nothing: its sidecar sets aside what it has beyond this disk's history.
 
     1. write the new epoch to this disk, so that after a crash in 2 HEAD is recognised as this disk's own
     2. put the objects, then HEAD
@@ -15,12 +16,13 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, Garbage, KeyObject, KeyWrap
 from stateward.v1.archive_service_pb2 import RepairThreadRequest, RepairThreadResponse
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
-from stateward_sidecar.archive.fetch import Fetcher
+from stateward_sidecar.archive.fetch import Fetcher, Seen
 from stateward_sidecar.archive.fleet import Fleet, object_refs
 from stateward_sidecar.archive.fold import GARBAGE_MAX
 from stateward_sidecar.archive.heads import (
@@ -28,6 +30,8 @@ from stateward_sidecar.archive.heads import (
     FORMAT,
     LINEAGE_KEPT,
     WRITE_ID_BYTES,
+    bare,
+    catch_up,
     epoch_start,
     open_head,
     seal_head,
@@ -36,6 +40,7 @@ from stateward_sidecar.archive.inspect import flaws_of
 from stateward_sidecar.archive.judge import Local, Verdict, judge
 from stateward_sidecar.archive.keys import ThreadKey
 from stateward_sidecar.archive.places import Place, namespace_key
+from stateward_sidecar.archive.pulse import Pulse
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.ship import MOMENTS_MAX, Shipper
 from stateward_sidecar.archive.takeover import Attacher
@@ -199,6 +204,8 @@ class Repairer:
         base = self._base(thread, known, found.head)
         self._settler.write_row(thread, row_of(base, ACCESS_OWNED))
         hold = desk.hold(thread, place, base, found.object.etag if found.object is not None else "")
+        # A HEAD of this process that names lost objects is still its sign of life.
+        hold.renews = found.head is not None and found.head.boot_id == desk.boot_id and not found.head.detached
         try:
             self._rewriter.rewrite(hold)
         except BaseException:
@@ -207,6 +214,7 @@ class Repairer:
                 desk.holds[thread.number] = old_hold
             self._settler.write_row(thread, old_row)
             raise
+        hold.renews = True
         self._settler.write_row(thread, row_of(hold.head, ACCESS_OWNED))
         head = hold.head
         log.warning("HEAD was written again from this disk", uid=identity.uid_text, epoch=head.epoch)
@@ -265,24 +273,14 @@ class Repairer:
         return base
 
 
-class _Rewriter(Shipper):
-    """Ships a thread whose HEAD names no objects, so everything goes into new objects."""
+class _Pulse(Pulse):
+    """Writes HEAD while a thread is repaired. A HEAD that somebody else changed ends the repair, and nothing is settled
+    by it."""
 
-    _renews = False  # the HEAD in the bucket is damaged or missing
-    is_repair = True
+    def part(self, hold: Hold, seen: Seen | None) -> NoReturn:
+        raise ArchiveUnavailable("another sidecar changed HEAD meanwhile; try again")
 
-    def rewrite(self, hold: Hold) -> None:
-        """Writes objects and HEAD. Raises ArchiveUnavailable if HEAD has changed since it was read."""
-        for _ in range(MOMENTS_MAX):
-            moment: Moment | None = self._desk.outbox.moment(hold.thread.identity)
-            if moment is None:
-                raise not_found(*hold.name)
-            with suppress(Cleared):
-                self._ship(hold, moment, detach=False)
-                return
-        raise ArchiveUnavailable(f"thread {hold.thread.name!r} is pruned all the time; try again")
-
-    def _put(self, hold: Hold, head: ArchiveHead) -> bool:
+    def put(self, hold: Hold, head: ArchiveHead) -> bool:
         wire, namespace = self._desk.wire, hold.thread.identity.namespace_keys
         data = seal_head(namespace, hold.place, head)
         try:
@@ -296,6 +294,28 @@ class _Rewriter(Shipper):
                 raise ArchiveUnavailable("another sidecar changed HEAD meanwhile; try again") from None
             hold.etag = found.etag
         return True
+
+
+class _Rewriter(Shipper):
+    """Ships a thread whose HEAD names no objects, so everything goes into new objects."""
+
+    _pulse_type = _Pulse
+    is_repair = True
+
+    def rewrite(self, hold: Hold) -> None:
+        """Writes objects and HEAD. Raises ArchiveUnavailable if HEAD has changed since it was read."""
+        base = bare(hold.head)
+        for _ in range(MOMENTS_MAX):
+            moment: Moment | None = self._desk.outbox.moment(hold.thread.identity)
+            if moment is None:
+                raise not_found(*hold.name)
+            with suppress(Cleared):
+                self._ship(hold, moment, detach=False)
+                return
+            catch_up(base, hold.head)  # the old HEAD was renewed meanwhile
+            base.write_id = hold.head.write_id
+            hold.head = bare(base)
+        raise ArchiveUnavailable(f"thread {hold.thread.name!r} is pruned all the time; try again")
 
 
 def _refusal(verdict: Verdict, head: ArchiveHead) -> str:

@@ -65,7 +65,7 @@ RESTING = (STATUS_WAITING, STATUS_COMPLETED, STATUS_FAILED, STATUS_CANCELLED)
 class Shipper:
     """Ships threads. Several threads are shipped at once, on the archive's workers."""
 
-    _renews = True  # while objects are uploaded, the last HEAD is written again
+    _pulse_type = Pulse
     is_repair = False  # True = a thread that lost something is shipped all the same
 
     def __init__(self, desk: Desk, fetcher: Fetcher, settler: Settler, attacher: Attacher) -> None:
@@ -74,7 +74,7 @@ class Shipper:
         self._settler = settler
         self._attacher = attacher
         self._blobs = BlobCarrier(desk, attacher)
-        self._pulse = Pulse(desk, settler)
+        self._pulse = self._pulse_type(desk, settler)
         self._warm: OrderedDict[int, Hold] = OrderedDict()
         self._warm_lock = threading.Lock()
 
@@ -139,7 +139,7 @@ class Shipper:
 
     def _ship(self, hold: Hold, moment: Moment, *, detach: bool) -> None:
         desk = self._desk
-        last, uploads = hold.head.write_id, self._pulse.uploads(hold, renews=self._renews)
+        last, uploads = hold.head.write_id, self._pulse.uploads(hold)
         head = follow(hold.head, desk.boot_id, desk.options.owner_id, desk.now_us())
         self._take_packed(hold, head)
         tail, shipped_bytes = self._entries(hold, head, moment, uploads)
@@ -147,7 +147,7 @@ class Shipper:
         self._describe(hold, head, moment, uploads)
         self._unlink(hold, head, moment)
         fold(desk, hold, head, moment, tail, uploads)
-        self._pulse.upload(hold, uploads, renews=self._renews)
+        self._pulse.upload(hold, uploads)
         if hold.head.write_id != last:
             catch_up(head, hold.head)
         del head.tail[:]
