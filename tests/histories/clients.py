@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tests.histories import calls, pictures
 from tests.histories.calls import LOG, SLOT, Attempt
 from tests.histories.machines import Machine
-from tests.histories.pictures import CONTENTS, reference
+from tests.histories.pictures import CONTENTS, HUGE, reference
 from tests.histories.pictures import SLOT as PICTURE
 from tests.histories.recorder import Recorder, Words
 
@@ -38,6 +38,7 @@ class Habits:
     only_reads: float = 0.25  # of the threads of a client
     reads_first: float = 0.5  # reads before it tries again elsewhere
     pictures: float = 0.2  # writes a large value, and then perhaps names it
+    huge: float = 0.0  # of these are huge
     takes_over: float = 0.05  # takes a thread that another machine holds
 
 
@@ -102,7 +103,7 @@ class Client(threading.Thread):
             what = "read"
         known = self._known.get(thread)
         if known is not None and known["version"] and self.chance(self._habits.pictures):  # and never names it
-            pictures.write(self.machine(), thread, self._dice.choice(CONTENTS), self.timeout())
+            pictures.write(self.machine(), thread, self.picture(), self.timeout())
         if what == "save" and (known is None or self.chance(0.3)):
             self.read(self.machine(), thread)
         if what == "read":
@@ -123,6 +124,11 @@ class Client(threading.Thread):
                 break
             time.sleep(0.05)
         return machine
+
+    def picture(self) -> bytes:
+        """A large value."""
+        huge = self._habits.huge
+        return self._dice.choice(HUGE if huge and self.chance(huge) else CONTENTS)
 
     def chance(self, share: float) -> bool:
         return self._dice.random() < share
@@ -155,7 +161,7 @@ class Client(threading.Thread):
         known = self._known.get(thread) if do == "save" else None
         written = Written(do, token, self.request(thread, token, known))
         if self._known.get(thread, {}).get("version") and self.chance(self._habits.pictures):
-            written.picture = self._dice.choice(CONTENTS)
+            written.picture = self.picture()
             if written.request.HasField("state"):
                 written.request.state.slots[PICTURE].blob.CopyFrom(reference(written.picture))
             else:

@@ -19,7 +19,10 @@ from stateward.v1.state_pb2 import BlobRef, State
 
 SLOT = "picture"
 CONTENTS = [random.Random(f"picture {number}").randbytes(2000 + number) for number in range(6)]
-_BY_DIGEST = {sha256(content).digest(): content for content in CONTENTS}
+# They take long to upload where that has a limit.
+HUGE_BYTES = 160_000
+HUGE = [random.Random(f"huge picture {number}").randbytes(HUGE_BYTES + number) for number in range(12)]
+_BY_DIGEST = {sha256(content).digest(): content for content in (*CONTENTS, *HUGE)}
 BROKEN = ("CORRUPT", "INTERNAL")
 
 

@@ -21,7 +21,7 @@ from tests.histories.scenarios import Scenario
 from tests.histories.weather import Weather, running_weather
 
 BUCKET = "stateward"
-CLIENTS, THREADS = 4, 3
+CLIENTS = 4
 # How long a daemon that was replaced may show what it has, beyond --archive-check (the lease): for a pause, or a
 # check that takes long. And how long while the bucket does not answer: a storm, and the patience of a request.
 STALE_MARGIN_S, STALE_IN_STORM_S = 1.0, 8.0
@@ -55,7 +55,7 @@ def _play(
 ) -> None:  # fmt: skip
     machines = _machines(scenario, directory, stack, dice, server)
     fresh = machines.pop() if scenario.archive else None
-    threads = [f"t{number}" for number in range(dice.randint(1, THREADS))]
+    threads = [f"t{number}" for number in range(dice.randint(1, scenario.threads))]
     if len(threads) > 1 and scenario.machines > 1 and dice.random() < 0.5:
         threads[-1] = f"{threads[0]}@1"  # looks like the name of an orphan of the first one
     words = Words(seed)
@@ -89,13 +89,14 @@ def _machines(
         flags |= {
             "archive": url, "archive_lease": str(scenario.lease_s), "archive_interval": dice.choice(("0.1", "0.3", "1"))
         }  # fmt: skip
-    patience_s = dice.choice((1.5, 4.0))
+    patience_s = dice.choice(scenario.patience_s)
     key, made = secrets.token_hex(32), []
     for name in ("A", "B", "C")[: scenario.machines] + (("fresh",) if scenario.archive else ()):
         weather: Weather | None = None
         if scenario.archive == "s3":
             assert server is not None
             weather = stack.enter_context(running_weather(server, random.Random(dice.random())))
+            weather.put_bytes_s = scenario.put_bytes_s
         own = {"owner_id": name} if scenario.says_owner and scenario.archive else {}
         machine = Machine(name, directory, key, weather, patience_s, {**flags, **own})
         stack.callback(machine.close)

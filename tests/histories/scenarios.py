@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 from tests.histories.clients import Habits
+from tests.histories.pictures import HUGE_BYTES
 
 PROCESSES = {"kill": 4, "stop": 2, "pause": 1}
 HANDS = {"take_over": 5, "detach": 3, "away": 2, "kill": 3, "stop": 2, "pause": 3, "look_back": 2}
@@ -27,6 +28,11 @@ class Scenario:
     # Daemons as somebody starts them who says nothing about who they are.
     says_owner: bool = True
     lease_s: float = 1.0
+    threads: int = 3  # at most
+    # When a daemon gives up a request to the bucket, in seconds: one of these.
+    patience_s: tuple[float, ...] = (1.5, 4.0)
+    # How fast objects reach the bucket; 0 = at once.
+    put_bytes_s: float = 0.0
 
     def habits_of(self, dice: random.Random) -> Habits:
         """The habits of one history: some have many takeovers, some have almost none, and so on."""
@@ -40,6 +46,8 @@ class Scenario:
 
 ALONE, ALL = "committed", "archived"
 CALM = Habits(waiting=0.0, takes_over=0.0, moves=0.05, archived=0.5)
+# Nobody leaves its machine, so that an owner that was idle, and was replaced with reason, is not written to any more.
+SETTLED = Habits(waiting=0.0, takes_over=0.0, moves=0.0, archived=0.2, only_reads=0.0, huge=0.08)
 
 SCENARIOS = (
     Scenario("one daemon", 1, "", ALONE, PROCESSES, habits=Habits(archived=0.0)),
@@ -51,6 +59,10 @@ SCENARIOS = (
     Scenario("three daemons, directory", 3, "directory", ALL, {**HANDS, **DISKS}),
     Scenario("three daemons, S3", 3, "s3", ALL, {**HANDS, **WIRES, **DISKS}),
     Scenario("neighbours", 2, "directory", ALL, {}, is_calm=True, habits=CALM, says_owner=False, lease_s=30.0),
+    Scenario(  # a huge blob takes two leases and more, while both daemons want the thread
+        "slow uploads", 2, "s3", ALL, {}, is_calm=True, habits=SETTLED, lease_s=4.0, threads=1, patience_s=(30.0,),
+        put_bytes_s=HUGE_BYTES / 9,
+    ),
     Scenario(
         "bucket set back", 2, "directory", "set back", {"set_bucket_back": 1, "kill": 1, "detach": 1},
         habits=Habits(pictures=0.0),

@@ -27,13 +27,15 @@ FATES = {
 
 @dataclass
 class Weather:
-    """``badness`` is 0 to 1; ``is_cut`` lets nothing through; ``slow_head_s`` keeps writes of HEAD back that long."""
+    """``badness`` is 0 to 1; ``is_cut`` lets nothing through; ``slow_head_s`` keeps writes of HEAD back that long.
+    ``put_bytes_s``: how fast objects other than HEAD and keys arrive; 0 = at once."""
 
     dice: random.Random
     url: str = ""
     badness: float = 0.0
     is_cut: bool = False
     slow_head_s: float = 0.0
+    put_bytes_s: float = 0.0
     # When a request last met something bad, on the monotonic clock.
     last_evil: float = 0.0
     stopped: threading.Event = field(default_factory=threading.Event)
@@ -41,7 +43,7 @@ class Weather:
 
     def clear(self) -> None:
         """Fine weather."""
-        self.badness, self.is_cut, self.slow_head_s = 0.0, False, 0.0
+        self.badness, self.is_cut, self.slow_head_s, self.put_bytes_s = 0.0, False, 0.0, 0.0
 
     def fate(self) -> str:
         """What becomes of the next request."""
@@ -70,6 +72,8 @@ class _Handler(proxy._Handler):
         if weather.slow_head_s and kind == "replace HEAD":
             weather.stopped.wait(weather.slow_head_s)
             weather.last_evil = time.monotonic()
+        if weather.put_bytes_s and kind.startswith("put "):
+            weather.stopped.wait(len(body) / weather.put_bytes_s)
         if weather.is_cut:
             weather.last_evil = time.monotonic()
             self.spoil("reset", 0, {}, b"")
