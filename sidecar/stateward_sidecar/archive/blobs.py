@@ -103,6 +103,8 @@ class BlobCarrier:
             except ObjectNotFound:
                 self._check_named(name, record)
                 return
+            except FileNotFoundError:  # the copy was deleted on this disk meanwhile, and its files with it
+                return
             if not keeps:
                 files.mark_read(uid, record.blob_id, desk.now_us())
             _, now = self._find(name, sha256)
