@@ -18,6 +18,7 @@ ESCAPED, HASHED = "~%", "~#"
 # The beginning of the text in a name of the second kind, in characters; each has 12 bytes at most.
 BEGIN_MAX = 32
 _FORBIDDEN = "%\x00-\x1f\x7f-\x9f\ud800-\udfff"
+ORPHANS_NAME = re.compile(r".+@@[0-9]+(\.[0-9]+)?", re.DOTALL)
 _UNNAMED = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]|^~[%#]|^-?\Z|@@[0-9.]+\Z")
 
 
@@ -31,6 +32,11 @@ def name_for(text: str, bytes_max: int = NAME_BYTES_MAX) -> str:
     digest = sha256(text.encode(errors="surrogatepass")).hexdigest()
     begin = escape(text[:BEGIN_MAX], "@")
     return f"{HASHED}{digest} {begin}"
+
+
+def is_orphans(name: str) -> bool:
+    """Returns whether a name is that of an orphan. No adapter makes such a thread, and its lists leave it out."""
+    return ORPHANS_NAME.fullmatch(name) is not None
 
 
 def text_of(name: str) -> str | None:

@@ -24,7 +24,7 @@ from stateward._async.client import AsyncClient
 from stateward._async.thread import AsyncThread
 from stateward._connected import Connected
 from stateward._keeping import children_of, find_place, keep, kept
-from stateward._naming import name_for
+from stateward._naming import is_orphans, name_for
 from stateward._settling import settle
 from stateward.changes import EntriesAppended, SlotSet
 from stateward.errors import ThreadNotFound, VersionMismatch
@@ -82,7 +82,7 @@ class StatewardConversationStore(Connected, ConversationStore):
     async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
         """Returns the records, newest first. Reads those of `scope` only, which the daemon finds by an index."""
         labels = None if scope is None else {SCOPE_LABEL: name_for(scope)}
-        names = [info.name async for info in self._client.threads(labels=labels)]
+        names = [info.name async for info in self._client.threads(labels=labels) if not is_orphans(info.name)]
         found: list[ConversationRecord] = []
         for start in range(0, len(names), READS):
             read = await asyncio.gather(*map(self._read_named, names[start : start + READS]))
@@ -173,6 +173,8 @@ class StatewardConversationStore(Connected, ConversationStore):
         if place is not None and entry_id in (entries := await _entries_of(self._client.thread(place))):
             return entries
         async for checkpoint in self._client.checkpoints(labels={HEAD_LABEL: name_for(entry_id)}):
+            if is_orphans(checkpoint.thread):
+                continue
             if entry_id in (entries := await _entries_of(self._client.thread(checkpoint.thread))):
                 return entries
         raise LookupError(f"no conversation ends with the entry {entry_id!r}, or ever did")

@@ -14,7 +14,7 @@ from strands.types.exceptions import StorageError
 from stateward._async.client import AsyncClient
 from stateward._connected import Connected
 from stateward._keeping import keep, kept
-from stateward._naming import HASHED, NAME_BYTES_MAX, name_for, text_of
+from stateward._naming import HASHED, NAME_BYTES_MAX, is_orphans, name_for, text_of
 from stateward._settling import settle
 from stateward.changes import SlotSet
 from stateward.errors import StatewardError, ThreadNotFound, VersionMismatch
@@ -107,7 +107,8 @@ class StatewardStorage(Connected, Storage[str, str]):
         deepest = dict([folders.popitem()]) if folders else None
         with _explained(f"keys with {query!r} cannot be listed"):
             infos = self._client.threads(labels=deepest, page_size=1000)
-            names = {info.name async for info in infos if info.name.startswith(PREFIX)}
+            found = {info.name async for info in infos}
+            names = {name for name in found if name.startswith(PREFIX) and not is_orphans(name)}
             keys = [await self._key_of(name) for name in names]
         return sorted(key for key in keys if key is not None and key.startswith(query))
 

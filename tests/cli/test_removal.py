@@ -51,6 +51,18 @@ def test_anything_but_yes_means_no(typed, three, answer):
     assert names(three) == ["a/1", "a/2", "b"]
 
 
+def test_a_thread_that_came_while_the_question_was_open(stateward, three, monkeypatch):
+    """A yes is about the threads that were there when the command asked."""
+
+    def answer(*_, **__):
+        three.thread("b").delete()
+        three.thread("b").append("l", "next")
+
+    monkeypatch.setattr("stateward.cli.rm.confirm", answer)
+    assert stateward("rm", "b", "a/1", "--json").json == {"removed": ["a/1"]}
+    assert list(three.thread("b").hydrate().logs["l"]) == ["next"]
+
+
 def test_yes_on_the_terminal(typed, three):
     """A yes removes what the question named, and nothing else."""
     code, shown = typed("YES", "rm", "b", "a/2")

@@ -106,6 +106,18 @@ def test_the_next_read_finds_out(handle, admin):
     assert list(admin.thread("t").hydrate().logs["log"]) == ["first"]
 
 
+def test_a_read_of_a_thread_without_versions(handle, admin):
+    """An effect made the next thread of the name: the handle works on that one after it has looked."""
+    admin.thread("t").delete()
+    admin.thread("t").put_effects([Effect("next", "next")])
+    with pytest.raises(ThreadNotFound):
+        handle.append("log", "late")
+    assert handle.hydrate().version == 0
+    assert handle.effect("own", lambda: "paid") == "paid"
+    handle.append("log", "first")
+    assert list(admin.thread("t").hydrate().logs["log"]) == ["first"]
+
+
 def test_its_own_deletion_leaves_a_handle_free(handle, admin):
     """Who deletes a thread may make the next one."""
     assert handle.delete()
@@ -222,6 +234,19 @@ def test_a_thread_that_is_missing(handle, admin):
     assert handle.delete(missing_ok=True) is False
     with pytest.raises(ThreadNotFound):
         handle.delete()
+
+
+def test_a_deletion_of_the_thread_that_was_looked_at(handle, admin):
+    """With its uid the call leaves the next thread of the name, whatever else it is told."""
+    uid = handle.info().uid
+    remake(admin, remade=True)
+    with pytest.raises(ThreadNotFound):
+        handle.delete(expected_uid=uid)
+    assert handle.delete(missing_ok=True, expected_uid=uid) is False
+    assert handle.delete(missing_ok=True, expected_uid=uid, expected_version=1) is False
+    assert list(admin.thread("t").hydrate().logs["log"]) == ["next"]
+    assert handle.delete(expected_uid=handle.info().uid)
+    assert list(admin.threads()) == []
 
 
 # -- digests -----------------------------------------------------------------------------------------------------------

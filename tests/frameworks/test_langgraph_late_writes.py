@@ -159,6 +159,39 @@ def test_writes_for_a_checkpoint_that_is_not_written_yet(daemon: Daemon, saver: 
         assert found.pending_writes == [("task", "a", 4)]
 
 
+def test_a_run_that_finds_a_thread_without_checkpoints(daemon: Daemon, saver: StatewardSaver) -> None:
+    """Another worker deleted the thread, and died after its first write: the next run begins anew, and its writes may
+    come before its checkpoint."""
+    with StatewardSaver(daemon.target) as other:
+        put(saver, place("begun"), "c1", {"a": 1})
+        other.delete_thread("begun")
+        dead = {"configurable": {**place("begun")["configurable"], "checkpoint_id": "d1"}}
+        other.put_writes(dead, [("a", 2)], "task")  # type: ignore[arg-type]
+        assert saver.get_tuple(place("begun")) is None
+        first = {"configurable": {**place("begun")["configurable"], "checkpoint_id": "e1"}}
+        saver.put_writes(first, [("a", 3)], "task")  # type: ignore[arg-type]
+        put(saver, place("begun"), "e1", {"a": 3})
+        found = saver.get_tuple(place("begun"))
+        assert found is not None
+        assert (found.checkpoint["id"], found.pending_writes) == ("e1", [("task", "a", 3)])
+
+
+def test_a_late_checkpoint_beside_the_next_run(daemon: Daemon, saver: StatewardSaver) -> None:
+    """It is refused, and the next run's writes are not, though they come before its first checkpoint."""
+    with StatewardSaver(daemon.target) as other:
+        config = put(saver, place("beside"), "c1", {"a": 1})
+        other.delete_thread("beside")
+        assert saver.get_tuple(place("beside")) is None
+        with pytest.raises(ThreadNotFound):
+            put(saver, config, "c2", {"a": 2})
+        first = {"configurable": {**place("beside")["configurable"], "checkpoint_id": "e1"}}
+        saver.put_writes(first, [("a", 3)], "task")  # type: ignore[arg-type]
+        put(saver, place("beside"), "e1", {"a": 3})
+        found = saver.get_tuple(place("beside"))
+        assert found is not None
+        assert found.pending_writes == [("task", "a", 3)]
+
+
 def test_old_checkpoints_are_forgotten_first() -> None:
     """The limit holds, and what was used last stays."""
     ref: Any = type("Ref", (), {"thread": "t"})

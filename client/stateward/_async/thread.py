@@ -391,6 +391,7 @@ class AsyncThread:
         missing_ok: bool = False,
         *,
         expected_version: Checkpoint | int | None = None,
+        expected_uid: str = "",
         durability: Durability | str | None = None,
         local_only: bool = False,
     ) -> bool:
@@ -398,11 +399,13 @@ class AsyncThread:
 
         Raises ThreadNotFound if the thread does not exist, unless `missing_ok`. Deletes the creation of the thread that
         is there when the call begins, however often the call is repeated. `expected_version` is the version that must
-        be the head of main now. With an archive the thread is removed
-        there too, so the call needs the archive; `local_only` removes the copy on this disk only, and the thread can be
-        fetched from the archive again.
+        be the head of main now. With `expected_uid`, from `ThreadInfo.uid`, another thread of the same name counts as
+        one that does not exist. With an archive the thread is removed there too, so the call needs the archive;
+        `local_only` removes the copy on this disk only, and the thread can be fetched from the archive again.
         """
-        return await self._run(threads.delete(self._ref, missing_ok, expected_version, durability, local_only))
+        return await self._run(
+            threads.delete(self._ref, missing_ok, expected_version, durability, local_only, expected_uid)
+        )
 
     def watch(
         self,

@@ -66,7 +66,8 @@ class EffectOptions(TypedDict, total=False):
     """A name to select effects by, such as the tool's; at most 1,024 bytes."""
     term: Duration
     """How long the claim lives unless it is renewed. The client renews it until the effect has ended. If a process
-    dies, others wait for the rest of the term, unless the client has a `holder`. The default is 10 s."""
+    dies, others wait for the rest of the term, unless the client has a `holder`. A coroutine function that blocks its
+    event loop needs a longer term than it blocks. The default is 10 s."""
     wait: Duration | None
     """How long to wait while another caller holds the claim; then EffectInProgress. None = 30 s, or 5 s more than
     `term` if that is longer, so that the claim of a dead caller ends meanwhile."""

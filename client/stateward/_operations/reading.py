@@ -92,6 +92,8 @@ def hydrate_stored(
     try:
         state = yield from _read_pages(request, pinned, known)
     except VersionNotFound:
+        if not pinned and ref.branch == "main":
+            ref.held.read_uid = ""  # a thread without versions, which need not be the one that was read before
         if pinned or (must_exist and ref.at is None):
             raise
         if ref.at is None:

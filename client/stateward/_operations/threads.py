@@ -218,6 +218,7 @@ def delete(
     expected: Checkpoint | int | None,
     durability: Durability | str | None,
     local_only: bool,
+    expected_uid: str = "",
 ) -> Operation[bool]:
     """Deletes the thread, and returns whether there was one. Reads the uid first and deletes this creation: a call that
     is sent again after a lost answer must not delete the next thread of the name."""
@@ -228,7 +229,7 @@ def delete(
         durability=choice_number(Durability, durability),
         local_only=local_only,
     )
-    wanted = request.expected_uid
+    wanted = request.expected_uid = expected_uid or request.expected_uid
     try:
         # A deletion on this disk does not need the archive. The read could wait for it.
         found = yield Call("GetThread", ref.about(threads.GetThreadRequest), LOCAL_LOOK_S if local_only else None)

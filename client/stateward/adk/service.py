@@ -20,7 +20,7 @@ from stateward._async.client import AsyncClient
 from stateward._async.thread import AsyncThread
 from stateward._connected import Connected
 from stateward._keeping import keep, kept
-from stateward._naming import name_for
+from stateward._naming import is_orphans, name_for
 from stateward._operations.applying import PreparedEdits, apply_all
 from stateward._settling import settle
 from stateward.adk._events import encode_event
@@ -136,7 +136,8 @@ class StatewardSessionService(Connected, BaseSessionService):
         They have their states, and no events. An index leads to them: other sessions are not read.
         """
         labels = {APP_LABEL: name_for(app_name)} | ({} if user_id is None else {USER_LABEL: name_for(user_id)})
-        listed = [info async for info in self._client.threads(labels=labels, page_size=1000)]
+        infos = self._client.threads(labels=labels, page_size=1000)
+        listed = [info async for info in infos if not is_orphans(info.name)]
         found = zip(listed, await gather(self._place_of, listed), strict=True)
         heads, places = list[ThreadInfo](), list[tuple[str, str]]()
         for info, place in found:

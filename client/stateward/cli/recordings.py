@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from stateward._naming import is_orphans
 from stateward.cli.exporting import FORMAT, FORMAT_OLD, MARK
 from stateward.cli.importing import EXAMPLE, Run, RunInvalid, check_run, read_run
 from stateward.cli.output import CommandError
@@ -26,7 +26,6 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LINE_BYTES_MAX = 1 << 30
 CHUNK_BYTES = 1 << 20
 THREAD_NAME_BYTES_MAX = 1024
-ORPHANS_NAME = re.compile(r".+@@[0-9]+(\.[0-9]+)?", re.DOTALL)
 ENDINGS = (".gz", ".jsonl", ".ndjson", ".json")
 
 
@@ -156,8 +155,7 @@ def thread_name(prefix: str, run_id: Any, line: int) -> str:
     given = str(run_id) if isinstance(run_id, (str, int)) and str(run_id) else f"line-{line}"
     name = prefix + given
     allowed = "".join("_" if _is_refused(each) else each for each in name)
-    is_orphans = ORPHANS_NAME.fullmatch(name) is not None
-    if allowed == name and len(name.encode()) <= THREAD_NAME_BYTES_MAX and not is_orphans:
+    if allowed == name and len(name.encode()) <= THREAD_NAME_BYTES_MAX and not is_orphans(name):
         return name if name != "-" else f"line-{line}"
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:12]
     short = allowed.encode()[: THREAD_NAME_BYTES_MAX - 13].decode(errors="ignore")

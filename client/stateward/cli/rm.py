@@ -62,8 +62,8 @@ def rm(
         if found:
             confirm(_question(found, client.namespace, local_only), yes=yes)
         for info in found:
-            # Somebody else may have removed it while the question was open.
-            if client.thread(info.name).delete(missing_ok=True, local_only=local_only):
+            # Somebody else may have removed it while the question was open, or made the next thread of the name.
+            if client.thread(info.name).delete(missing_ok=True, expected_uid=info.uid, local_only=local_only):
                 removed.append(info.name)
                 if not as_json:
                     say(f"removed {clean(info.name)}" + (" from this disk" if local_only else ""))

@@ -109,15 +109,20 @@ class Creations:
         with self._lock:
             return self._threads.get(ref.thread, "")
 
-    def note(self, ref: ThreadRef, checkpoint_id: str, uid: str) -> None:
-        """Remembers the uid of a checkpoint."""
-        if checkpoint_id and uid:
-            with self._lock:
+    def note(self, ref: ThreadRef, checkpoint_id: str, uid: str, *, is_seen: bool = True) -> None:
+        """Remembers the uid of a checkpoint; empty id = that of the thread only. `is_seen`: the daemon has answered
+        with it. A checkpoint that is about to be written says nothing about the thread: it may be late."""
+        if not uid:
+            return
+        with self._lock:
+            if checkpoint_id:
                 self._put(self._checkpoints, (ref.thread, checkpoint_id), uid)
+            if is_seen:
                 self._put(self._threads, ref.thread, uid)
 
     def note_missing(self, ref: ThreadRef) -> None:
-        """Remembers that a run which begins now finds no thread. What earlier runs write stays as it was noted."""
+        """Remembers that a run which begins now finds no checkpoint, so any thread of the name is its own. What earlier
+        runs write stays as it was noted."""
         with self._lock:
             self._threads.pop(ref.thread, None)
 

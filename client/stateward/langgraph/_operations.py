@@ -90,8 +90,8 @@ def get(
         request.known_version, request.known_digest = known.version, known.digest
     try:
         pages = yield from read_pages(request)
-    except (ThreadNotFound, VersionNotFound, VersionPruned) as error:
-        if creations is not None and isinstance(error, ThreadNotFound) and ref.branch == MAIN and version is None:
+    except (ThreadNotFound, VersionNotFound, VersionPruned):
+        if creations is not None and ref.branch == MAIN and version is None:
             creations.note_missing(ref)
         return None
     message = pages.last.checkpoint
@@ -318,7 +318,7 @@ def put(
     uid = creations.of(ref, map(name_for, (wanted.parent_id, *wanted.ancestors)))
     if wanted.ancestors and not uid:
         uid = creations.of_thread(ref)
-    creations.note(ref, name, uid)  # now: the writes of its tasks may be sent before the answer comes
+    creations.note(ref, name, uid, is_seen=False)  # now: the writes of its tasks may be sent before the answer comes
     base = bases.get(ref, wanted.parent_id)
     known = base is not None
     while True:

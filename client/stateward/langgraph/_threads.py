@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from stateward._naming import name_for
+from stateward._naming import is_orphans, name_for
 from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id, thread_error
 from stateward._operations.threads import NO_UID
 from stateward.errors import ThreadNotFound, VersionMismatch
@@ -116,10 +116,13 @@ def _changing(ref: ThreadRef) -> VersionMismatch:
 
 
 def delete_run(everywhere: ThreadRef, run_id: str) -> Operation[list[ThreadRef]]:
-    """Removes all versions of a run, in all threads. Returns the branches that they were on."""
+    """Removes all versions of a run, in all threads but orphans, which nobody can change. Returns the branches that
+    they were on."""
     places, gone = set[ThreadRef](), dict[str, set[tuple[str, int]]]()
     label = name_for(run_id.replace("\0", ""))  # as LangGraph writes the metadata of a checkpoint
     for message in (yield from list_all(everywhere, {RUN_LABEL: label})):
+        if is_orphans(message.thread):
+            continue
         places.add(replace(everywhere, thread=message.thread, branch=message.branch))
         gone.setdefault(message.thread, set()).add((message.uid, message.version))
     for thread, versions in gone.items():

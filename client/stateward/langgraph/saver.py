@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -23,7 +23,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from stateward._async.client import AsyncClient
-from stateward._naming import text_of
+from stateward._naming import is_orphans, text_of
 from stateward._operations.steps import Operation, ThreadRef
 from stateward._settling import settle
 from stateward._sync.client import Client
@@ -33,6 +33,7 @@ from stateward.langgraph import _threads as whole
 from stateward.langgraph._bases import Bases, Creations
 from stateward.langgraph._names import MAIN, branch_of, by_id, channels_of, thread_of
 from stateward.langgraph._operations import Found, Put
+from stateward.models import ThreadInfo
 from stateward.v1 import checkpoint_pb2
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest
 
@@ -186,10 +187,11 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     ) -> Iterator[CheckpointTuple]:
         """Lists checkpoints, newest first: of a namespace, of a thread, or with `config` None of all threads.
 
-        `filter` takes those whose metadata has all of these values, `before` those older than a checkpoint.
+        `filter` takes those whose metadata has all of these values, `before` those older than a checkpoint. Orphans are
+        no threads of LangGraph, and are left out.
         """
         run = self._blocking._session.run
-        names = [self._name(config)] if config else [info.name for info in self._blocking.threads()]
+        names = [self._name(config)] if config else self._names_of(self._blocking.threads())
         for name in names:
             listing = _Listing(self.serde, self._named(name), config, filter, before, limit)
             while not listing.is_over:
@@ -207,7 +209,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     ) -> AsyncIterator[CheckpointTuple]:
         """As `list`."""
         run = self._aio._session.run
-        names = [self._name(config)] if config else [info.name async for info in self._aio.threads()]
+        names = [self._name(config)] if config else self._names_of([info async for info in self._aio.threads()])
         for name in names:
             listing = _Listing(self.serde, self._named(name), config, filter, before, limit)
             while not listing.is_over:
@@ -255,7 +257,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         raise ValueError(f"strategy is keep_latest or delete, not {strategy!r}")
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Removes all checkpoints and writes of these runs, in all threads."""
+        """Removes all checkpoints and writes of these runs, in all threads. Orphans stay."""
         for run_id in run_ids:
             for ref in self._blocking._session.run(whole.delete_run(self._named("-"), run_id)):
                 self._bases.forget(ref)
@@ -298,6 +300,9 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         """Returns the next version of a channel. Its end is random, so that two forks have different versions."""
         number = int(str(current).split(".")[0]) + 1 if current else 1
         return f"{number:032}.{secrets.randbits(53):016}"
+
+    def _names_of(self, threads: Iterable[ThreadInfo]) -> Sequence[str]:
+        return [info.name for info in threads if not is_orphans(info.name)]
 
     def _refer(self, thread_id: str, branch: str = MAIN) -> ThreadRef:
         return self._named(thread_of(thread_id), branch)

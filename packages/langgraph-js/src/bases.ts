@@ -78,13 +78,20 @@ export class Creations {
     return this.#threads.get(thread) ?? "";
   }
 
-  note(thread: string, checkpointId: string, uid: string): void {
+  /**
+   * `isSeen`: the daemon has answered with the uid. A checkpoint that is about to be written says nothing about the
+   * thread: it may be late.
+   */
+  note(thread: string, checkpointId: string, uid: string, isSeen = true): void {
     if (!checkpointId || !uid) return;
     this.#put(this.#checkpoints, keyOf(thread, checkpointId), uid);
-    this.#put(this.#threads, thread, uid);
+    if (isSeen) this.#put(this.#threads, thread, uid);
   }
 
-  /** A run that begins now finds no thread. What earlier runs write stays as it was noted. */
+  /**
+   * A run that begins now finds no checkpoint, so any thread of the name is its own. What earlier runs write stays as it
+   * was noted.
+   */
   noteMissing(thread: string): void {
     this.#threads.delete(thread);
   }

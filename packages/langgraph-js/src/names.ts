@@ -27,6 +27,11 @@ export function nameFor(text: string, bytesMax = BYTES_MAX): string {
   return `${HASHED}${digest} ${escape([...text].slice(0, BEGIN_MAX).join(""))}`;
 }
 
+/** Whether a name is that of an orphan. No adapter makes such a thread. */
+export function isOrphans(name: string): boolean {
+  return /^.+@@[0-9]+(\.[0-9]+)?$/s.test(name);
+}
+
 /** The text of a name; undefined = the name has its digest only. */
 export function textOf(name: string): string | undefined {
   if (name.startsWith(HASHED)) return undefined;

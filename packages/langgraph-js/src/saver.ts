@@ -32,7 +32,7 @@ import type { RecordedEffect__Output } from "./generated/stateward/v1/RecordedEf
 import type { VersionRef } from "./generated/stateward/v1/VersionRef.js";
 import type { SaveRequest } from "./generated/stateward/v1/SaveRequest.js";
 import type { SaveResponse__Output } from "./generated/stateward/v1/SaveResponse.js";
-import { MAIN, branchOf, decode, encode, escape, nameFor, namespaceOf, textOf, unescape } from "./names.js";
+import { MAIN, branchOf, decode, encode, escape, isOrphans, nameFor, namespaceOf, textOf, unescape } from "./names.js";
 import { type Pages, readPages } from "./pages.js";
 import { resolveTarget } from "./target.js";
 
@@ -176,7 +176,7 @@ export class StatewardSaver extends BaseCheckpointSaver {
     const around = ancestorsOf(config);
     let uid = this.#creations.of(place.thread, [about.parent_id, ...around].filter(Boolean).map((each) => nameFor(each)));
     if (!uid && around.length > 0) uid = this.#creations.ofThread(place.thread);
-    this.#creations.note(place.thread, name, uid); // now: the writes of its tasks may be sent before the answer
+    this.#creations.note(place.thread, name, uid, false); // now: the writes of its tasks may be sent before the answer
     const remembered = this.#bases.get(place.thread, place.branch, about.parent_id);
     for (let base = remembered; ; base = undefined) {
       const from = base ?? (await this.#readBase(place, about.parent_id, uid));
@@ -278,19 +278,19 @@ export class StatewardSaver extends BaseCheckpointSaver {
   }
 
   /** The answer of a call; undefined = there is no such thread or version. */
-  async #orMissing<A>(call: Promise<A>, onNoThread?: () => void): Promise<A | undefined> {
+  async #orMissing<A>(call: Promise<A>, onMissing?: () => void): Promise<A | undefined> {
     try {
       return await call;
     } catch (error) {
       if (!(error instanceof StatewardError) || !MISSING.includes(error.reason)) throw error;
-      if (error.reason === "THREAD_NOT_FOUND") onNoThread?.();
+      onMissing?.();
       return undefined;
     }
   }
 
-  async #read(place: Place, version?: VersionRef, onNoThread?: () => void): Promise<Found | undefined> {
+  async #read(place: Place, version?: VersionRef, onMissing?: () => void): Promise<Found | undefined> {
     const reading = readPages(this.#connection, { ...place, version, include_effects: true });
-    const pages: Pages | undefined = await this.#orMissing(reading, onNoThread);
+    const pages: Pages | undefined = await this.#orMissing(reading, onMissing);
     if (!pages) return undefined;
     const { checkpoint: message, slots, logs, effects } = pages;
     if (!message.checkpoint_id || !slots[REST]) {
@@ -345,12 +345,12 @@ export class StatewardSaver extends BaseCheckpointSaver {
     }
   }
 
-  /** The names of all threads. Fails after the last one if there are threads that cannot be opened. */
+  /** The names of all threads but orphans, which are no threads of LangGraph. Fails after the last one if there are threads that cannot be opened. */
   async *#threads(): AsyncGenerator<string> {
     const unreadable: string[] = [];
     for (let page_token = ""; ; ) {
       const page = await this.#connection.listThreads({ namespace: this.#namespace, page_size: PAGE, page_token });
-      for (const each of page.threads) yield each.thread;
+      for (const each of page.threads) if (!isOrphans(each.thread)) yield each.thread;
       for (const each of page.unreadable) unreadable.push(`${each.thread || `uid ${each.uid}`} (${each.message})`);
       page_token = page.next_page_token;
       if (!page_token) break;

@@ -111,6 +111,27 @@ it("a thread that was deleted and made again by somebody else: an old run is ref
   other.close();
 });
 
+it("a run that finds no checkpoint begins anew, whoever wrote first to the next thread of the name, or comes late", async () => {
+  const other = new StatewardSaver(daemon.target);
+  for (const isBegun of [true, false]) {
+    const config = { configurable: { thread_id: `begun-${isBegun}`, checkpoint_ns: "" } };
+    const of = (checkpoint_id: string) => ({ configurable: { ...config.configurable, checkpoint_id } });
+    const first = await saver.put(config, checkpoint(0, 1), about(0), { a: 1 });
+    await other.deleteThread(config.configurable.thread_id);
+    if (isBegun) await other.putWrites(of("of a worker that died"), [["a", 1]], "task");
+    expect(await saver.getTuple(config)).toBeUndefined();
+    if (!isBegun) {
+      const late = saver.put(first, checkpoint(1, 2), about(1), { a: 2 });
+      await expect(late).rejects.toMatchObject({ reason: "THREAD_NOT_FOUND" });
+    }
+    const next = checkpoint(2, 3);
+    await saver.putWrites(of(next.id), [["a", 4]], "task");
+    await saver.put(config, next, about(0), { a: 3 });
+    expect((await saver.getTuple(config))!.pendingWrites).toEqual([["task", "a", 4]]);
+  }
+  other.close();
+});
+
 it.each(["sync", "async"])("a thread that is deleted while a run is under way stays deleted, with durability %s", async (durability) => {
   const other = new StatewardSaver(daemon.target);
   const Said = Annotation.Root({ said: Annotation<string[]>({ reducer: (old, more) => old.concat(more), default: () => [] }) });

@@ -3,7 +3,7 @@ import { MemorySaver } from "@langchain/langgraph";
 import { afterAll, beforeAll, expect, it } from "vitest";
 
 import { StatewardSaver } from "../src/index.js";
-import { nameFor, textOf } from "../src/names.js";
+import { isOrphans, nameFor, textOf } from "../src/names.js";
 import { Daemon } from "./daemon.js";
 
 const LONG = "x".repeat(3000);
@@ -44,6 +44,11 @@ it("a name has at most 1,024 bytes, no control characters and no surrogates, and
     expect(Buffer.byteLength(name)).toBeLessThanOrEqual(1024);
     if (!name.startsWith("~#")) expect(textOf(name)).toBe([...NAMES, ""][at]);
   }
+});
+
+it("the names of orphans, which lists leave out, are none of its own", () => {
+  expect(["t@@1", "t@@1.2", "a\n@@10"].filter(isOrphans)).toHaveLength(3);
+  expect(["t@1", "t@@", "t@@1a", "@@1", "t@@1.", ...NAMES.map((each) => nameFor(each))].filter(isOrphans)).toEqual([]);
 });
 
 it("threads, namespaces, checkpoints, channels, tasks and paths of any name", async () => {

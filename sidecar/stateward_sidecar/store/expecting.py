@@ -61,7 +61,8 @@ def check_uid(identity: Identity | None, request: Expects) -> None:
         return
     if identity is None:
         raise ThreadNotFound(
-            f"there is no thread {name!r} with uid {expected} in namespace {request.namespace!r}",
+            f"there is no thread {name!r} with uid {expected} in namespace {request.namespace!r} any more; "
+            "read the thread before the next write",
             namespace=request.namespace, thread=name,
         )  # fmt: skip
     if identity.uid_text != expected:
@@ -71,7 +72,8 @@ def check_uid(identity: Identity | None, request: Expects) -> None:
 def other_creation(identity: Identity, expected: str) -> ThreadNotFound:
     """Returns the error for a thread that has another uid than expected."""
     return ThreadNotFound(
-        f"thread {identity.name!r} is another creation: it has uid {identity.uid_text}, and {expected} was expected",
+        f"thread {identity.name!r} was deleted and made again: it has uid {identity.uid_text}, and {expected} was "
+        "expected; read the thread before the next write",
         namespace=identity.namespace, thread=identity.name, uid=identity.uid_text,
     )  # fmt: skip
 
