@@ -14,11 +14,11 @@ from hashlib import sha256
 from urllib.parse import unquote_to_bytes
 
 NAME_BYTES_MAX = 1024
+ORPHANS_NAME = re.compile(r".+@@[0-9]+(\.[0-9]+)?", re.DOTALL)
 ESCAPED, HASHED = "~%", "~#"
 # The beginning of the text in a name of the second kind, in characters; each has 12 bytes at most.
 BEGIN_MAX = 32
 _FORBIDDEN = "%\x00-\x1f\x7f-\x9f\ud800-\udfff"
-ORPHANS_NAME = re.compile(r".+@@[0-9]+(\.[0-9]+)?", re.DOTALL)
 _UNNAMED = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]|^~[%#]|^-?\Z|@@[0-9.]+\Z")
 
 
