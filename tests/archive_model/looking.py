@@ -19,7 +19,7 @@ from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.heads import open_head
 from stateward_sidecar.archive.places import place_of
 from stateward_sidecar.codec.entry import Entry, unpack
-from stateward_sidecar.errors import Corrupt, Fenced, ThreadNotFound
+from stateward_sidecar.errors import Corrupt, Fenced, NewerFormat, ThreadNotFound
 from stateward_sidecar.store import records
 from stateward_sidecar.store.journal import expire_second
 from stateward_sidecar.store.ranges import Ranges
@@ -142,6 +142,8 @@ class Looking(Stage):
             TOTALS["archive answers ARCHIVED"] += 1
         elif isinstance(error, Fenced):
             assert digest not in self.truth.history(uid).values(), "FENCED was answered of an entry that is history"
+        elif isinstance(error, NewerFormat):
+            assert self.net.of_next_format, f"NEWER_FORMAT, and nobody wrote one: {error.message}"
         else:
             assert self.era or isinstance(error, ThreadNotFound), error
 
