@@ -26,7 +26,10 @@ def test_uploads_that_fail_in_a_row_are_no_sign_of_life(driven: Town, monkeypatc
     owner.ship_now()
     hold = owner.archive.desk.holds[owner.thread().number]
 
-    def fail(wire: DrivenWire, calls: Sequence[Callable[[], object]], beat: Callable[[], None], every_s: float) -> None:
+    def fail(
+        wire: DrivenWire, calls: Sequence[Callable[[], object]], beat: Callable[[], None], first_s: float,
+        every_s: float,
+    ) -> None:  # fmt: skip
         beat()
         raise ArchiveUnavailable("an object could not be written")
 
@@ -66,6 +69,30 @@ def test_an_owner_that_prepares_a_ship_for_longer_than_the_lease_stays_the_owner
     owner.ship_now()
     assert len(asked) >= 8
     assert owner.thread().archived_sequence == 9
+
+
+def test_an_owner_that_was_quiet_shows_at_the_start_of_an_upload_that_it_lives(driven: Town) -> None:
+    """Its last HEAD is almost a lease old, and the lease ends while it uploads. An owner that has just written HEAD
+    waits longer."""
+    owner, other = driven.machine("owner"), driven.machine("other")
+    owner.put(append())
+    owner.ship_now()
+    with pytest.raises(NotOwner):
+        other.archive.own(NAMESPACE, "job")
+    hold, pulse = owner.archive.desk.holds[owner.thread().number], Pulse(owner.archive.desk, owner.archive.settler)
+
+    def upload(after_s: float) -> bool:
+        """Returns whether HEAD changes in the first tenth of a lease of an upload that begins after this time."""
+        driven.time.sleep(after_s)
+        before, uploads = owner.wire.get(hold.place.head).etag, pulse.uploads(hold)
+        driven.time.sleep(LEASE_S / 10)
+        uploads.tick()
+        return owner.wire.get(hold.place.head).etag != before
+
+    assert upload(LEASE_S * 0.85)
+    with pytest.raises(NotOwner):
+        other.archive.own(NAMESPACE, "job")
+    assert not upload(0)
 
 
 def test_an_owner_that_repairs_a_thread_for_longer_than_the_lease_stays_the_owner(

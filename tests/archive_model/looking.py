@@ -28,6 +28,7 @@ from stateward_sidecar.store.thread import MAIN, Thread, load_archive_row
 
 # An owner whose upload does not end shows for at least a lease that it lives, and another one has to wait for a lease.
 BUSY_S = 1.7 * LEASE_S
+SIGN_S = LEASE_S / 16
 Journals = list[tuple[Thread, dict[int, bytes]]]
 
 
@@ -269,11 +270,11 @@ class Looking(Stage):
                 assert not self.is_busy(sidecar, key), "a thread was taken from an owner that uploads"
 
     def is_busy(self, sidecar: Sidecar, key: str) -> bool:
-        """Whether a sidecar has begun to upload objects of a thread, so short a time ago that it shows that it
-        lives."""
+        """Whether a sidecar has begun to upload objects of a thread: long enough ago for its first sign of life, and so
+        short a time ago that it still gives signs."""
         place, now_s = key.removesuffix("HEAD"), self.time.now_s
         return any(
-            now_s - each.begun_s < BUSY_S and any(name.startswith(place) for name in each.keys)
+            SIGN_S < now_s - each.begun_s < BUSY_S and any(name.startswith(place) for name in each.keys)
             for each in sidecar.wire.uploads
         )
 

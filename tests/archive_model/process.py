@@ -229,10 +229,12 @@ class DrivenWire(Wire):
             raise errors[0]
         return results
 
-    def run_long(self, calls: Sequence[Callable[[], object]], beat: Callable[[], None], every_s: float) -> None:
+    def run_long(
+        self, calls: Sequence[Callable[[], object]], beat: Callable[[], None], first_s: float, every_s: float
+    ) -> None:
         """One after the other. A request that is held takes its time: others overtake, and what is due strikes."""
         upload = Upload(beat, self._time.now_s)
-        clock = Beat(lambda: self._begin(upload.strike), every_s, self._time.now_s + every_s)
+        clock = Beat(lambda: self._begin(upload.strike), every_s, self._time.now_s + first_s)
         self._time.beats.append(clock)
         self.uploads.append(upload)
         try:

@@ -51,6 +51,7 @@ class Hold:
     given_up: ArchiveRow | None = None
     # When this process last wrote HEAD, or read it and found it ours. Seconds on the monotonic clock.
     checked_at: float = NEVER
+    written_at: float = NEVER  # when this process last wrote HEAD (monotonic clock); NEVER = unknown
     # The entries and the snapshot that HEAD carries, for the next HEAD. None = they must be read again.
     tail: list[PackedRow] | None = None
     pieces: tuple[int, list[bytes]] | None = None

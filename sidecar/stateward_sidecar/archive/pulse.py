@@ -58,15 +58,15 @@ class Pulse:
     def uploads(self, hold: Hold) -> Uploads:
         """Begins to prepare objects. ``tick`` then writes HEAD again when it is due. It raises Parted if the thread is
         lost meanwhile."""
-        wire, last = self._desk.wire, self._desk.wire.now()
+        wire, due = self._desk.wire, self._desk.wire.now() + self._first_s(hold)
 
         def tick() -> None:
-            nonlocal last
-            if wire.now() - last >= self._desk.options.renewal_s:
+            nonlocal due
+            if wire.now() >= due:
                 step_aside()
                 if hold.renews and hold.failed_uploads < FAILURES_MAX:
                     self.renew(hold)
-                last = wire.now()
+                due = wire.now() + self._desk.options.renewal_s
 
         return Uploads(tick=tick)
 
@@ -81,7 +81,7 @@ class Pulse:
                 self.renew(hold)
 
         try:
-            wire.run_long(uploads.calls, beat, options.renewal_s)
+            wire.run_long(uploads.calls, beat, self._first_s(hold), options.renewal_s)
         except ArchiveUnavailable:
             hold.failed_uploads += 1
             raise
@@ -101,12 +101,18 @@ class Pulse:
                 self.renew(hold)
 
         try:
-            desk.wire.run_long([lambda: found.append(call())], beat, desk.options.renewal_s)
+            desk.wire.run_long([lambda: found.append(call())], beat, self._first_s(hold), desk.options.renewal_s)
         except Parted:
             raise ArchiveUnavailable(
                 f"another sidecar took thread {thread.name!r} while its history was fetched; try again"
             ) from None
         return found[0]
+
+    def _first_s(self, hold: Hold) -> float:
+        """In how many seconds the first sign of life is due: soon if HEAD was written long ago, because its owner then
+        looks idle already. What takes a moment needs none."""
+        period_s, age_s = self._desk.options.renewal_s, self._desk.wire.now() - hold.written_at
+        return max(period_s - age_s, period_s / 4)
 
     def renew(self, hold: Hold) -> None:
         """Writes the last HEAD again, if the bucket answers. Raises Parted."""
@@ -143,13 +149,14 @@ class Pulse:
             seen = self._settler.look(hold.thread, hold.place)
             if seen is not None and seen.head.write_id == head.write_id:
                 hold.etag, hold.checked_at = seen.etag, seen.asked_at  # our write landed, and its answer was lost
+                hold.written_at = now
                 return True
             known = head if seen is not None and wrote(seen.head, head.write_id) else hold.head
             settled = self._settler.settle(hold.thread, known, hold.place, seen)
             if settled is not None and not settled.is_rolled_back:
                 raise ArchiveUnavailable("an earlier write of this sidecar changed HEAD; shipping again") from None
             return False
-        hold.checked_at = now
+        hold.checked_at = hold.written_at = now
         return True
 
     def _is_last(self, hold: Hold, seen: Seen) -> bool:

@@ -161,15 +161,17 @@ class Wire:
                 raise error
         return [value for value, _ in ended]  # type: ignore[misc]
 
-    def run_long(self, calls: Sequence[Callable[[], object]], beat: Callable[[], None], every_s: float) -> None:
-        """Runs calls that write or read objects, some at the same time, and ``beat`` every ``every_s`` until all have
-        ended.
+    def run_long(
+        self, calls: Sequence[Callable[[], object]], beat: Callable[[], None], first_s: float, every_s: float
+    ) -> None:
+        """Runs calls that write or read objects, some at the same time, and ``beat`` after ``first_s`` and then every
+        ``every_s``, until all have ended.
 
         Raises the first error of the calls, after all have ended. Raises an error of ``beat`` at once: calls that have
         begun then end by themselves, and the others never begin.
         """
         waiting, running, errors = deque(calls), set[Future[object]](), list[BaseException]()
-        due = time.monotonic() + every_s
+        due = time.monotonic() + first_s
         while waiting or running:
             while waiting and len(running) < UPLOADS_AT_ONCE:
                 running.add(self._uploads.submit(carried(waiting.popleft())))
