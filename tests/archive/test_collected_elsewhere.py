@@ -20,7 +20,7 @@ from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadRequest, PruneThreadRequest
 from stateward_sidecar.archive.inspect import Inspector
 from stateward_sidecar.archive.restore import Restorer
-from stateward_sidecar.errors import Corrupt, InvalidField, VersionNotFound, VersionPruned
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, InvalidField, VersionNotFound, VersionPruned
 from stateward_sidecar.service.check import DEFAULT_NAMESPACE as NAMESPACE
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.thread import Thread
@@ -384,3 +384,37 @@ def test_a_deleted_orphan_takes_its_own_files(place: Town) -> None:
     first.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=orphan))
     assert len(files(first)) == 1
     assert read(first) == CONTENT
+
+
+def test_an_object_goes_only_with_the_head_that_removes_it(place: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ship that removes a blob fails, and the next HEAD has only earlier entries: whoever takes the thread over then
+    needs the object."""
+    machine = place.machine("first")
+    begin(machine)
+    prune(machine, 1)
+    earlier = machine.archive.desk.outbox.moment(machine.thread().identity)
+    assert earlier is not None
+    place.time.sleep(BLOB_KEPT_S + 1)
+    machine.sweep()
+    replace = machine.wire.replace
+
+    def away(*_: object) -> str:
+        raise ArchiveUnavailable("away")
+
+    def once(key: str, data: bytes, etag: str) -> str:
+        monkeypatch.setattr(machine.wire, "replace", away)
+        return replace(key, data, etag)
+
+    for answer in (away, once):
+        monkeypatch.setattr(machine.wire, "replace", answer)
+        with pytest.raises(ArchiveUnavailable):
+            machine.ship_now()
+        hold = machine.hold_of("job")
+        assert hold is not None
+        hold.before_large.append(earlier)  # a large entry was committed while the ship looked
+    machine.wire.background()
+    assert machine.thread().archived_sequence == earlier.tip_sequence
+    second = place.machine("second")
+    take(second)
+    assert len(objects(place)) == 1
+    check_healthy(second)

@@ -130,6 +130,7 @@ def test_a_claim_that_is_answered_again_lives(place: Place, worker: Callable[[],
     done = e.CompleteEffectRequest(key="tool", claim_token=first.claim_token, state=EFFECT_STATE_DONE, value=text("1"))
     make(place, "CompleteEffect", done, token)
     assert begin(place, "one", token).state == EFFECT_STATE_DONE
+    assert place.wire.findings() == []
 
 
 def test_a_restarted_agent_gets_no_claim_of_its_former_process(place: Place, worker: Callable[[], int]) -> None:
@@ -148,3 +149,15 @@ def test_a_claim_that_somebody_took_is_not_given_again(place: Place, worker: Cal
     assert (first.state, other.state) == (EFFECT_STATE_NEW, EFFECT_STATE_UNCERTAIN)
     again = begin(place, "one", 0)
     assert (again.state, again.claim_token) == (EFFECT_STATE_IN_PROGRESS, 0)
+
+
+def test_a_claim_whose_lease_somebody_took_is_not_given_again(place: Place, worker: Callable[[], int]) -> None:
+    """The next lease ended the claim. A retry under the lost lease is refused, although nobody has claimed the effect
+    since: otherwise two agents would call the tool."""
+    token = worker()
+    begin(place, "one", token)
+    Agent(place.wire, place.namespace, "other").take(take_over=True)
+    request = e.BeginEffectRequest(namespace=place.namespace, thread=THREAD, key="tool", holder=TOOL, lease_token=token)
+    request.request_id = "one"
+    assert refused(place.wire.effects.BeginEffect, request).reason == "LEASE_HELD"
+    assert begin(place, "two", 0, Holder(name="other", incarnation="2")).state == EFFECT_STATE_UNCERTAIN

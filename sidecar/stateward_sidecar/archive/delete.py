@@ -25,7 +25,7 @@ from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.archive.takeover import ROUNDS, Attacher
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged
-from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, NotOwner, ThreadNotFound
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, NewerFormat, NotOwner, ThreadNotFound
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.orphannames import is_orphans
@@ -35,7 +35,7 @@ from stateward_sidecar.telemetry import log
 
 
 class Gone(Exception):
-    """The copy on this disk was deleted meanwhile; the thread is in the archive."""
+    """The copy on this disk was deleted or replaced meanwhile; the archive says what there is."""
 
 
 class Remover:
@@ -70,11 +70,35 @@ class Remover:
             self._attacher.own(name, must_exist=True)
         except ThreadNotFound:
             return self._finish(name, request)
+        except NotOwner:
+            if self._is_other(name, request):
+                return b""
+            raise
+        if not self._is_current(name):
+            raise Gone
         thread = self._local(name)
         if thread is None or request.expected_uid not in ("", thread.identity.uid_text):
             return b""
         self.end(thread, lambda live: check_main_version(Draft(live), request))
         return thread.identity.uid
+
+    def _is_current(self, name: Name) -> bool:
+        """Reads HEAD, and returns whether the thread here is the one that the archive has. While it was idle here, it may
+        have been deleted elsewhere and made again. Raises NotOwner, ArchiveUnavailable."""
+        try:
+            return self._attacher.confirm(name)
+        except NewerFormat:
+            raise
+        except Corrupt:
+            return True  # the tombstone takes the place of what cannot be read
+
+    def _is_other(self, name: Name, request: DeleteThreadRequest) -> bool:
+        """Returns whether the thread that another sidecar owns is not the one to delete. Raises ArchiveUnavailable."""
+        namespace = self._desk.keys.find_namespace(name[0]) if request.expected_uid else None
+        if namespace is None:
+            return False
+        seen = self._fetcher.look(namespace, self._desk.place(namespace, name[1]), with_key=False)
+        return seen is not None and seen.head.uid.hex() != request.expected_uid
 
     def _finish(self, name: Name, request: DeleteThreadRequest) -> bytes:
         """Finishes an earlier deletion that failed or was interrupted. Returns the uid of the thread that it deleted;

@@ -30,8 +30,8 @@ FAILURES_MAX = 3
 
 
 class Parted(Exception):
-    """HEAD says that the thread is no longer ours, or it was settled in another way. The hold is not the present one,
-    and waiting callers have their answer."""
+    """HEAD is not the last one that this process knows. If the thread is no longer ours, waiting callers have their
+    answer. If it is ours all the same, there is another hold, and the thread must be shipped again."""
 
 
 @dataclass(slots=True)

@@ -97,6 +97,9 @@ class Shipper:
             try:
                 self._ship_now(hold, detach=detach, keeps=keeps)
             except Parted:
+                settled = self._desk.holds.get(hold.number)
+                if settled is not None and not settled.is_rolled_back:  # an earlier write of ours landed late
+                    raise ArchiveUnavailable("an earlier write of this sidecar changed HEAD; shipping again") from None
                 return
             except Corrupt:  # no damage if another sidecar took the thread: it may delete what our HEAD named
                 if self._verify(hold):
@@ -141,6 +144,7 @@ class Shipper:
         desk = self._desk
         last, uploads = hold.head.write_id, self._pulse.uploads(hold)
         head = follow(hold.head, desk.boot_id, desk.options.owner_id, desk.now_us())
+        hold.dropped_blobs = set()  # of this HEAD only: that of a failed ship may have had later entries
         self._take_packed(hold, head)
         tail, shipped_bytes = self._entries(hold, head, moment, uploads)
         pieces = self._snapshots(hold, head, moment, uploads)

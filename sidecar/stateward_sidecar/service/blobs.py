@@ -23,12 +23,20 @@ from stateward.v1.blob_service_pb2 import (
 )
 from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED
 from stateward_sidecar.codec.blob import SEGMENT_BYTES
-from stateward_sidecar.errors import ArchiveUnavailable, DeadlineExceeded, InvalidField, OutcomeUnknown, QueueFull
+from stateward_sidecar.errors import (
+    ArchiveUnavailable,
+    DeadlineExceeded,
+    InvalidField,
+    OutcomeUnknown,
+    QueueFull,
+    ThreadNotFound,
+)
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.holding import CHECK_WAIT_S
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobwrite import BlobWrite
+from stateward_sidecar.store.expecting import is_other_creation
 from stateward_sidecar.store.thread import Thread
 
 T = TypeVar("T")
@@ -98,7 +106,13 @@ class BlobService:
         blobs = self._store.blobs
         must_exist = bool(begin.expected_uid) or not begin.HasField("create")
         await self._calls.holding.hold(begin.namespace, begin.thread, must_exist=must_exist)
-        thread = await self._calls.read(blobs.find_thread, begin)
+        try:
+            thread = await self._calls.read(blobs.find_thread, begin)
+        except ThreadNotFound as error:
+            if not is_other_creation(error):
+                raise
+            await self._calls.holding.hold_now(begin.namespace, begin.thread, must_exist=must_exist)
+            thread = await self._calls.read(blobs.find_thread, begin)
         if thread is None:
             await self._calls.write(blobs.make_thread(begin), context, size_bytes=ENTRY_BYTES)
             begin.ClearField("create")  # if it is missing now, it was deleted

@@ -199,6 +199,11 @@ class Holding:
         if self.archive is not None and self.archive.holds(namespace, thread) is None:
             await self._own(namespace, thread, must_exist=must_exist)
 
+    async def hold_now(self, namespace: str, thread: str, *, must_exist: bool) -> None:
+        """Asks HEAD, and takes the thread that the archive has unless it is this process's already."""
+        if self.archive is not None and not await self._is_ours_still(Place(namespace, thread)):
+            await self._own(namespace, thread, must_exist=must_exist)
+
     async def _own(self, namespace: str, thread: str, *, must_exist: bool) -> None:
         archive = self.need()
 

@@ -112,8 +112,10 @@ class Effects:
         row = find_effect(txn, draft, row_key)
         found = find_request(txn, draft, request.request_id, asked.fingerprint)
         is_newest = found is not None and row is not None and row.sequence == found.header.sequence
-        if row is not None and is_newest and row.record.holder == request.holder:  # a retry: the answer was lost
-            return _claimed(txn, draft, self._carried_on(txn, batch, draft, row_key, row, request, asked))
+        if row is not None and is_newest and row.record.holder == request.holder:
+            row = self._carried_on(txn, batch, draft, row_key, row, request, asked)
+            if not _was_overtaken(draft, row.record):  # a retry: the answer was lost, and the claim was not
+                return self._granted(txn, batch, draft, row_key, row, answered_in_s)
         if request.lease_token:
             check_lease(context, draft, request.lease_token)
         now = context.clock.now_us()
@@ -141,10 +143,16 @@ class Effects:
             stays=request.stays,
         )  # fmt: skip
         claimed = self._append(txn, batch, draft, row_key, row, record, None, asked)
-        place = identity.number, row_key
+        return self._granted(txn, batch, draft, row_key, claimed, answered_in_s)
+
+    def _granted(
+        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, row_key: bytes, row: EffectRow, answered_in_s: float
+    ) -> BeginEffectResponse:
+        """Begins the term of a claim, and returns the answer that gives the claim to its holder."""
+        place, record, terms = (draft.identity.number, row_key), row.record, self._context.terms
         longest_us = record.term_us + int(answered_in_s * 1e6)
-        batch.after_commit.append(lambda: context.terms.begin(place, record.claim_token, longest_us))
-        return _claimed(txn, draft, claimed)
+        batch.after_commit.append(lambda: terms.begin(place, record.claim_token, longest_us))
+        return _claimed(txn, draft, row)
 
     def answered(self, request: BeginEffectRequest, answer: BeginEffectResponse) -> None:
         """Begins the term of a claim whose answer is sent now, or whose caller has left. Reads memory only."""
@@ -168,10 +176,7 @@ class Effects:
         moved = EffectRecord()
         moved.CopyFrom(record)
         moved.lease_token = lease.token
-        carried = self._append(txn, batch, draft, row_key, row, moved, None, asked)
-        place = draft.identity.number, row_key
-        batch.after_commit.append(lambda: self._context.terms.begin(place, moved.claim_token, moved.term_us))
-        return carried
+        return self._append(txn, batch, draft, row_key, row, moved, None, asked)
 
     def _state(
         self, draft: Draft, row_key: bytes, row: EffectRow | None, request: BeginEffectRequest, now_us: int
@@ -188,9 +193,7 @@ class Effects:
             return record.state
         before, caller = record.holder, request.holder
         was_restarted = before.name == caller.name and before.incarnation != caller.incarnation
-        # Somebody acquired the thread's lease since: that ended the claims under the former lease.
-        was_overtaken = bool(record.lease_token) and draft.head.lease.token > record.lease_token
-        if was_restarted or was_overtaken or not self._remaining_s(draft, row_key, record):
+        if was_restarted or _was_overtaken(draft, record) or not self._remaining_s(draft, row_key, record):
             return EFFECT_STATE_UNCERTAIN
         return EFFECT_STATE_IN_PROGRESS
 
@@ -316,6 +319,11 @@ class Effects:
 def creates(request: SaveRequest, *, is_new: bool) -> _Asked | None:
     """Returns the settings for the first entry if the effects of a save begin a new thread; else None."""
     return _Asked(create=request.create) if is_new else None
+
+
+def _was_overtaken(draft: Draft, record: EffectRecord) -> bool:
+    """Whether somebody acquired the thread's lease since: that ended the claims under the former lease."""
+    return bool(record.lease_token) and draft.head.lease.token > record.lease_token
 
 
 def _claimed(txn: lmdb.Transaction, draft: Draft, row: EffectRow) -> BeginEffectResponse:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import lmdb
 
 from stateward.storage.v1.head_pb2 import ThreadHead
-from stateward.storage.v1.journal_pb2 import EntryHeader, EntryKind
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT, EntryHeader, EntryKind
 from stateward.v1.checkpoint_pb2 import STATUS_RUNNING
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward_sidecar.codec import parts
@@ -90,7 +90,7 @@ def append(
     head.stored_bytes += stored_bytes
     if request_hash:
         row = request_row or request_key(identity, request_hash)
-        if is_hidden:  # a backup may have several entries with one id
+        if is_hidden or kind == ENTRY_KIND_EFFECT:  # a backup, or a claim that is made again, may repeat an id
             put_request(txn, row, sequence, head.update_time_us)
         else:
             txn.put(row, layout.pack_request(sequence, head.update_time_us // SECOND_US))
