@@ -1,5 +1,5 @@
-"""The danger: the answer to a HEAD is lost, and the next ship finds out only while it uploads. It ends, and nobody ships
-what was saved since."""
+"""The danger: the answer to a HEAD is lost, and the next ship finds out only while it uploads. It ends, and nobody
+ships what was saved since."""
 
 from __future__ import annotations
 

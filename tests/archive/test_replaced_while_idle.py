@@ -16,9 +16,7 @@ from stateward_sidecar.errors import NotOwner, ThreadNotFound
 
 
 def delete(machine: Driven, *, uid: str = "") -> DeleteThreadResponse:
-    return machine.delete(
-        DeleteThreadRequest(namespace=NAMESPACE, thread="job", expected_uid=uid, allow_missing=True)
-    )
+    return machine.delete(DeleteThreadRequest(namespace=NAMESPACE, thread="job", expected_uid=uid, allow_missing=True))
 
 
 def write(machine: Driven, uid: str, data: bytes = b"a picture, " * 50) -> WriteBlobResponse:

@@ -83,8 +83,8 @@ class Remover:
         return thread.identity.uid
 
     def _is_current(self, name: Name) -> bool:
-        """Reads HEAD, and returns whether the thread here is the one that the archive has. While it was idle here, it may
-        have been deleted elsewhere and made again. Raises NotOwner, ArchiveUnavailable."""
+        """Reads HEAD, and returns whether the thread here is the one that the archive has. While it was idle here, it
+        may have been deleted elsewhere and made again. Raises NotOwner, ArchiveUnavailable."""
         try:
             return self._attacher.confirm(name)
         except NewerFormat:
