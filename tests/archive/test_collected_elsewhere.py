@@ -418,3 +418,20 @@ def test_an_object_goes_only_with_the_head_that_removes_it(place: Town, monkeypa
     take(second)
     assert len(objects(place)) == 1
     check_healthy(second)
+
+
+def test_an_idle_owner_that_was_replaced_collects_nothing(place: Town) -> None:
+    """Its sweep asks HEAD first: an entry of its own would only become an orphan."""
+    first, second = place.machine("first"), place.machine("second")
+    begin(first)
+    prune(first, 1)
+    first.ship_now()
+    take(second)
+    name(second, slot="again")
+    second.ship_now()
+    place.time.sleep(BLOB_KEPT_S + 1)
+    first.sweep()
+    if first.holds("job"):
+        first.ship_now()
+    assert [each.name for each in first.threads()] == ["job"]
+    assert read(first) == read(second) == CONTENT

@@ -199,3 +199,22 @@ def test_a_floor_that_rises_while_history_is_fetched(driven: Town, monkeypatch: 
         reader.archive.complete(NAMESPACE, "job")
         assert left(reader) == left(first)
         assert findings(reader) == []
+
+
+def test_an_idle_owner_that_was_replaced_deletes_no_expired_records(driven: Town) -> None:
+    """Its sweep asks HEAD before it writes: its entry would become an orphan that only a person can delete."""
+    first, second = driven.machine("first"), driven.machine("second")
+    put(first, value("short", "1", ttl={"seconds": 60}), value("long", "2"))
+    first.ship_now()
+    second.archive.own(NAMESPACE, "job", take_over=True)
+    put(second, value("new", "3"))
+    second.ship_now()
+    driven.time.sleep(61)
+    first.sweep()
+    for number in first.outbox():
+        first.ship(number)
+    assert [thread.name for thread in first.threads()] == ["job"]
+    second.sweep()
+    second.ship_now()
+    assert left(first) == left(second) == {"long": "2", "new": "3"}
+    assert findings(first) == findings(second) == []

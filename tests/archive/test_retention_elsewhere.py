@@ -61,3 +61,20 @@ def test_a_rule_makes_no_orphan(driven: Town) -> None:
     assert second.thread().head.retained_versions == 3
     assert first.state().state == second.state().state
     assert findings(first) == findings(second) == []
+
+
+def test_a_rule_of_an_idle_owner_makes_no_orphan(driven: Town) -> None:
+    """Another machine took the thread while its owner was idle: the owner's sweep asks HEAD before it prunes."""
+    first, second = driven.machine("first"), driven.machine("second")
+    work(first, 8)
+    request = UpdateThreadRequest(namespace=NAMESPACE, thread="job", update_mask={"paths": ["retention"]})
+    request.options.retention.keep_last = 3
+    first.update(request)
+    first.ship_now()
+    second.archive.own(NAMESPACE, "job", take_over=True)
+    work(second, 1)
+    first.sweep()
+    for number in first.outbox():
+        first.ship(number)
+    assert [thread.name for thread in first.threads()] == ["job"]
+    assert first.state().state == second.state().state

@@ -249,7 +249,7 @@ class Archive:
 
     def _own(self, name: Name) -> None:
         with suppress(ArchiveUnavailable):  # then the thread is used as it is here, as for a save
-            self.attacher.own(name)
+            self.attacher.own_now(name)
 
     def _complete(self, name: Name) -> None:
         self._check_running()

@@ -32,6 +32,7 @@ from stateward_sidecar.store.blobinstall import other_lines
 from stateward_sidecar.store.blobrows import blobs_in_edits, blobs_in_state, delete_blob, find_blob, list_blobs
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import SECOND_US, append, commit_entry
+from stateward_sidecar.store.owning import is_still_ours
 from stateward_sidecar.store.thread import Draft, Thread, rows
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.telemetry import log_damage
@@ -73,13 +74,15 @@ class BlobSweeper:
             if not old:
                 return
             tip, named = self._find_named(thread)
+            old = [row for row in old if row.record.sha256 not in named]
+            hooks = self._context.archive
+            if not old or (hooks is not None and hooks.is_away()) or not is_still_ours(self._context, thread):
+                return
         except StatewardError as error:
             log_damage("blobs left out of a sweep", error)
             return
         for row in old:
-            if row.record.sha256 not in named:
-                run = self._remove(thread, row, tip, oldest_us)
-                submit(Write(run=run, background=True, frees_space=True))
+            submit(Write(run=self._remove(thread, row, tip, oldest_us), background=True, frees_space=True))
 
     def _drop_fetched(self, txn: lmdb.Transaction, thread: Thread, oldest_us: int) -> None:
         """Removes files of a copy that were fetched for readers, and that nobody has read for a day. The archive has

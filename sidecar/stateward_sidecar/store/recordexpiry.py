@@ -17,6 +17,7 @@ from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.alone import Alone
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import SECOND_US
+from stateward_sidecar.store.owning import is_still_ours
 from stateward_sidecar.store.prune import is_whole
 from stateward_sidecar.store.recordentries import About, Changed, append_changes
 from stateward_sidecar.store.recordmoves import RecordMover
@@ -51,7 +52,7 @@ class RecordExpirer:
             try:
                 with self._context.engine.read() as txn:
                     thread = self._threads.by_number(txn, number)
-                if thread is not None and is_whole(thread):
+                if thread is not None and is_whole(thread) and is_still_ours(self._context, thread):
                     self._expire(thread)
             except ShuttingDown:
                 raise

@@ -14,7 +14,7 @@ from typing import Any
 import lmdb
 
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED
-from stateward_sidecar.errors import Corrupt, Fenced, NotOwner, ShuttingDown, StatewardError
+from stateward_sidecar.errors import Corrupt, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import records
@@ -23,6 +23,7 @@ from stateward_sidecar.store.context import ArchiveHooks, Context
 from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.halfmade import clear
 from stateward_sidecar.store.journal import SECOND_US, next_place
+from stateward_sidecar.store.owning import is_still_ours
 from stateward_sidecar.store.pauses import Pauses
 from stateward_sidecar.store.prune import Pruner, is_whole
 from stateward_sidecar.store.recordexpiry import RecordExpirer
@@ -185,14 +186,8 @@ class Sweeper:
         return is_whole(thread) or (is_reachable and thread.floor_sequence > 0)
 
     def _own(self, thread: Thread) -> Thread | None:
-        """Makes sure that a thread is still ours: another sidecar may have taken it since this process last looked. The
-        entry of a prune would only become an orphan. Returns the thread as it is then; None if it is not ours."""
-        hooks = self._context.archive
-        if hooks is None or hooks.is_away():
-            return thread
-        try:
-            hooks.own((thread.identity.namespace, thread.name))
-        except (NotOwner, Fenced):
+        """Returns the thread as it is after HEAD was asked; None if it is not ours."""
+        if not is_still_ours(self._context, thread):
             return None
         with self._context.engine.read() as txn:
             return self._threads.by_number(txn, thread.number)
