@@ -33,8 +33,8 @@ def test_entries_behind_a_late_head_are_shipped(driven: Town, monkeypatch: pytes
     machine.put(append(b"y" * 5000, after=2))
     waiting = machine.archive.wait(machine.thread(), 3)
     assert waiting is not None
-    upload = machine.wire.upload
-    monkeypatch.setattr(machine.wire, "upload", lambda calls, beat, every_s: (beat(), upload(calls, beat, every_s)))
+    run_long = machine.wire.run_long
+    monkeypatch.setattr(machine.wire, "run_long", lambda calls, beat, every_s: (beat(), run_long(calls, beat, every_s)))
     with pytest.raises(ArchiveUnavailable):
         machine.ship_now()
     machine.ship_now()
