@@ -3,6 +3,9 @@ ships what was saved since."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 from tests.archive.driven import Driven, Town, append
 
@@ -34,7 +37,12 @@ def test_entries_behind_a_late_head_are_shipped(driven: Town, monkeypatch: pytes
     waiting = machine.archive.wait(machine.thread(), 3)
     assert waiting is not None
     run_long = machine.wire.run_long
-    monkeypatch.setattr(machine.wire, "run_long", lambda calls, beat, every_s: (beat(), run_long(calls, beat, every_s)))
+
+    def run_slowly(calls: Sequence[Callable[[], object]], beat: Callable[[], None], *how: Any, **more: Any) -> None:
+        beat()
+        run_long(calls, beat, *how, **more)
+
+    monkeypatch.setattr(machine.wire, "run_long", run_slowly)
     with pytest.raises(ArchiveUnavailable):
         machine.ship_now()
     machine.ship_now()
