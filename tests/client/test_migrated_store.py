@@ -154,10 +154,10 @@ def test_threads_that_move_in_the_list_are_found(client, agent, monkeypatch):
         save_first(agent, f"t{number}")
     lists = []
 
-    def moving(request):
+    def moving(request, into):
         """The daemon leaves a thread out of later pages that changed in another second than the first was made in."""
         first = not request.page_token
-        page = yield from read_threads(request)
+        page = yield from read_threads(request, into)
         if first:
             lists.append(request.updated_after)
         if len(lists) == 1:
