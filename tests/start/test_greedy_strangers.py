@@ -1,0 +1,70 @@
+"""The danger: a client without a token makes the daemon take so much memory that the kernel kills it.
+
+What is marked as an expected failure does not hold yet. The mark goes with the change that makes it hold.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.processes import running
+from tests.start import stranger
+
+from stateward.testing import Daemon, run_daemon
+
+MIB = 1 << 20
+LIMIT_MIB = 128
+# The idle daemon has about 60 MiB. Today the resets take it to more than 500 MiB, and the watches to more than 300 MiB.
+PEAK_BYTES_MAX = (LIMIT_MIB + 32) * MIB
+RESETS, CONNECTIONS = 60_000, 24
+LONGEST_S = 12.0
+
+
+def not_yet(reason: str) -> Any:
+    """Marks a test whose promise does not hold yet."""
+    return pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
+
+
+@not_yet("calls that are cancelled at once are kept until the daemon has time for them, however many they are")
+def test_calls_that_are_cancelled_at_once_take_bounded_memory(tmp_path: Path) -> None:
+    """While a stranger begins and cancels 60,000 calls, the daemon's memory stays near its limit."""
+    assert peak_bytes_during(tmp_path, "resets", RESETS) <= PEAK_BYTES_MAX
+
+
+@not_yet("nothing bounds how many watches of the health are open")
+def test_watches_of_the_health_take_bounded_memory(tmp_path: Path) -> None:
+    """While a stranger opens 14,400 watches of the health, the daemon's memory stays near its limit."""
+    assert peak_bytes_during(tmp_path, "watches", CONNECTIONS) <= PEAK_BYTES_MAX
+
+
+def peak_bytes_during(directory: Path, attack: str, count: int) -> int:
+    """The most memory that a daemon with a token file has had during an attack; ends early if that is too much."""
+    tokens = directory / "tokens"
+    tokens.touch(mode=0o600)
+    tokens.write_text("g" * 40)
+    with run_daemon(directory / "data", token_file=tokens, memory_limit=f"{LIMIT_MIB}MiB") as daemon:
+        command = [sys.executable, str(stranger.__file__), attack, str(daemon.socket), str(count)]
+        end = time.monotonic() + LONGEST_S
+        with running(command) as attacker:
+            while (peak := peak_bytes(daemon)) <= PEAK_BYTES_MAX and time.monotonic() < end:
+                if (code := attacker.poll()) is not None:
+                    if code:
+                        raise RuntimeError(f"the stranger ended with {code}")
+                    return peak_bytes(daemon)
+                time.sleep(0.05)
+        return peak
+
+
+def peak_bytes(daemon: Daemon) -> int:
+    """The most memory that the daemon ever had."""
+    status = Path(f"/proc/{daemon.pid}/status")
+    if not status.exists():
+        pytest.skip("this system does not tell how much memory a process had")
+    for line in status.read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("the daemon has ended")
