@@ -185,8 +185,9 @@ def test_a_new_key_is_written_by_nobody_else() -> None:
     home = shared_directory(0o777)
     try:
         plant = (
-            f"import os\nfor pid in range({os.getpid()}, {os.getpid()} + 4000):\n"
-            f"  os.close(os.open('{home}/shared/.key.%d' % pid, os.O_CREAT | os.O_WRONLY, 0o644))"
+            "import os\nhighest = int(open('/proc/sys/kernel/pid_max').read())\n"
+            "for pid in range(os.getpid(), os.getpid() + 8000):\n"
+            f"  os.close(os.open('{home}/shared/.key.%d' % (pid % highest), os.O_CREAT | os.O_WRONLY, 0o644))"
         )
         subprocess.run([*OTHER, "/usr/bin/env", "python3", "-c", plant], check=True)
         key = home / "shared" / "key"
