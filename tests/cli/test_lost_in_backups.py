@@ -267,7 +267,7 @@ def test_thread_that_is_removed_during_an_export(stores, monkeypatch, tmp_path):
     *_, other = stores
     with Client(other.target, namespace="passing") as client:
         client.thread("stays").append("l", 1)
-        monkeypatch.setattr(export, "_choose", lambda *_: ["gone", "stays"])
+        monkeypatch.setattr(export, "_choose", lambda *_: (["gone", "stays"], None))
         answer = run("--target", other.target, "-n", "passing", "export", "--all", "--versions", "-o", tmp_path / "x")
         assert answer.code == 0
         assert "'gone' was removed meanwhile" in answer.err
