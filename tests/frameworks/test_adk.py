@@ -443,7 +443,7 @@ async def test_the_lowest_price_so_far_is_kept(daemon: Daemon) -> None:
 
 async def test_bytes_in_the_state_have_one_form(daemon: Daemon) -> None:
     """The text that ADK's own services make of them, whether a session began with them or an event brought them."""
-    place: Any = {"app_name": "bytes", "user_id": "ana", "session_id": "one"}
+    place: Any = {"app_name": "bytes-in-two-ways", "user_id": "ana", "session_id": "one"}
     async with StatewardSessionService(target=daemon.target) as service:
         session = await service.create_session(**place, state={"created": b"token", "app:created": b"token"})
         await service.append_event(session, event("hello", {"appended": b"token", "user:appended": b"token"}))
