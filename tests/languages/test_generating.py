@@ -143,12 +143,20 @@ NEEDED = {
     "libgrpc++-dev": "/usr/include/grpcpp/grpcpp.h",
 }
 """Debian's packages for C++, and a file of each."""
-CPP_FILES = [
-    *("google/rpc/status", "google/rpc/error_details"),
-    *(f"stateward/v1/{name}" for name in ("state", "diff", "lease", "signal", "effect", "checkpoint", "thread")),
-    "stateward/v1/checkpoint_service",
-]
 CPP_LIBRARIES = ["-Wl,--copy-dt-needed-entries", "-lgrpc++", "-lgrpc", "-lgpr", "-lprotobuf"]
+
+
+def needed_files(*names: str) -> list[str]:
+    """Files of the contract and all that they import, each once. protobuf's own are in its library."""
+    found: dict[str, None] = {}
+    for name in names:
+        text = (REPOSITORY / f"proto/{name}.proto").read_text()
+        imported = re.findall(r'^import "((?!google/protobuf/).*)\.proto";', text, re.MULTILINE)
+        found |= dict.fromkeys([*needed_files(*imported), name])
+    return list(found)
+
+
+CPP_FILES = needed_files("google/rpc/status", "google/rpc/error_details", "stateward/v1/checkpoint_service")
 
 
 @pytest.mark.slow
