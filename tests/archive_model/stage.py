@@ -319,6 +319,8 @@ class Stage(RuleBasedStateMachine):
         objects, heads = self.backups[-1]
         self.steps.append("the bucket is set back")
         self.net.under_way.clear()
+        for sidecar in self.sidecars:
+            sidecar.wire.waiting.clear()
         self.net.bucket.objects.clear()
         self.net.bucket.objects.update(objects)
         self.era, self.era_began_s = self.era + 1, self.time.now_s

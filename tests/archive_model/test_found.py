@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import pytest
@@ -223,6 +224,26 @@ def test_a_bucket_that_was_set_back_while_it_was_away_is_not_written_over(histor
     history.set_back_bucket(now=True)
     assert history.era
     history.ship(0, NONE)
+
+
+def test_a_head_that_is_refused_deletes_nothing(history: Rules) -> None:
+    """The bucket is set back to a HEAD whose image was to go with the next HEAD."""
+    grow(history)
+    history.back_up_bucket()
+    grow(history)
+    history.wait(700.0)
+    history.set_back_bucket(now=True)
+    assert history.era
+    save(history, 0, archived=False)
+    history.ship(0, NONE)
+    history.background(0, NONE)
+
+
+def grow(history: Rules) -> None:
+    """Tags and saves until HEAD names an image object."""
+    for _ in range(4):
+        history.tag(0, "a", hashlib.sha512(str(len(history.steps)).encode()).hexdigest(), NONE)
+        save(history, 0)
 
 
 def test_what_a_replaced_owner_needs_for_its_head_is_gone_with_the_thread(history: Rules) -> None:

@@ -149,7 +149,7 @@ class Shipper:
         tail, shipped_bytes = self._entries(hold, head, moment, uploads)
         pieces = self._snapshots(hold, head, moment, uploads)
         self._describe(hold, head, moment, uploads)
-        self._unlink(hold, head, moment)
+        due = self._unlink(hold, head, moment)
         fold(desk, hold, head, moment, tail, uploads)
         self._pulse.upload(hold, uploads)
         if hold.head.write_id != last:
@@ -175,6 +175,9 @@ class Shipper:
         self._keep_warm(hold)
         desk.wire.traffic.entry_bytes += shipped_bytes
         self._archived(hold, head, moment.tip_sequence)
+        if due:
+            # HEAD landed, so the one before was still ours. If the bucket is set back, an older one may name these.
+            desk.wire.later(partial(self._delete, hold, due))
         if dropped := hold.dropped_blobs:
             # HEAD landed with the entries of their removal, so no other sidecar names these blobs again.
             hold.dropped_blobs = set()
@@ -332,8 +335,9 @@ class Shipper:
 
     # -- garbage --------------------------------------------------------------------------------------------------
 
-    def _unlink(self, hold: Hold, head: ArchiveHead, moment: Moment) -> None:
-        """Drops objects whose entries were all pruned, and deletes the ones that were dropped long enough ago."""
+    def _unlink(self, hold: Hold, head: ArchiveHead, moment: Moment) -> list[ObjectRef]:
+        """Drops objects whose entries were all pruned. Returns those that were dropped long enough ago: they may be
+        deleted once HEAD has landed."""
         desk, thread = self._desk, moment.thread
         if not thread.pruned.is_empty and not thread.floor_sequence:
             unused = self._unused_snapshots(hold, head, thread)
@@ -348,10 +352,9 @@ class Shipper:
                     head.objects.remove(ref)
                     discard(head, ref)
         due = [item for item in head.garbage if item.time_us <= self._due_us(head, item)]
-        if due:
-            desk.wire.later(partial(self._delete, hold, [item.object for item in due]))
-            for item in due:
-                head.garbage.remove(item)
+        for item in due:
+            head.garbage.remove(item)
+        return [item.object for item in due]
 
     @staticmethod
     def _may_be_gone(thread: Thread, ref: ObjectRef) -> bool:
