@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.client.fake_server import FakeServer
 
-from stateward import AsyncClient
-from stateward.errors import DeadlineExceeded
+from stateward import AsyncClient, Checkpoint, Effect
+from stateward.errors import DeadlineExceeded, InvalidRequest
 from stateward.testing import Daemon, run_daemon
 
 
@@ -141,3 +141,24 @@ async def test_a_daemon_without_streams_gets_calls_by_themselves(fake: FakeServe
         assert sorted(await append(client, name, *range(30))) == list(range(31, 61))
         assert connection._calls is tried
         assert stream_of(client) is None
+
+
+async def test_a_wrong_call_fails_alone(real_daemon: Daemon, name: str) -> None:
+    """One call has more effects than a message may have. The sixty saves beside it are answered."""
+    async with AsyncClient(real_daemon.target, namespace=name) as client:
+        effects = [Effect(f"{n}", 1, anchor="a") for n in range(1001)]
+        saves = [client.thread(f"t{n}").append("log", "x" * 3000) for n in range(60)]
+        wrong, *made = await asyncio.gather(client.thread("t").put_effects(effects), *saves, return_exceptions=True)
+        assert isinstance(wrong, InvalidRequest)
+        assert {each.version if isinstance(each, Checkpoint) else each for each in made} == {1}
+
+
+async def test_calls_of_a_stream_that_ends_with_an_error_are_made_again(real_daemon: Daemon, name: str) -> None:
+    """The error is about the stream, so no call gets it: each is made again by itself, and applied once."""
+    async with AsyncClient(real_daemon.target, namespace=name) as client:
+        assert len(await append(client, "t", *range(10))) == 10
+        stream = stream_of(client)
+        stream._last_number = -100  # the daemon takes only rising numbers, and ends the stream
+        assert len(await append(client, "t", *range(10, 30))) == 20
+        assert not stream.is_open
+        assert sorted((await client.thread("t").hydrate()).logs["log"]) == list(range(30))

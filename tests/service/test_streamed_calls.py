@@ -19,14 +19,14 @@ from tests.service.inside import daemon_inside
 from tests.service.wire import DETAILS_KEY, THREAD, TIMEOUT_S, Wire, appends, refusal_of, sets
 
 from stateward.testing import run_daemon
-from stateward.v1.call_service_pb2 import CallAnswer, RunCallsRequest, StreamedCall
+from stateward.v1.call_service_pb2 import CallAnswer, RunCallsRequest, RunCallsResponse, StreamedCall
 from stateward.v1.call_service_pb2_grpc import CallServiceStub
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.state_pb2 import Value
 from stateward_sidecar.measures import events
-from stateward_sidecar.service import crowd, streamed
+from stateward_sidecar.service import budget, crowd, streamed
 
 
 class Calls:
@@ -129,6 +129,58 @@ def test_calls_that_cannot_be_told_apart_end_the_stream(place: Place, calls: Cal
     with pytest.raises(grpc.RpcError) as error:
         calls.answers(1)
     assert refusal_of(error.value).reason == "INVALID_FIELD"
+
+
+def varint(number: int) -> bytes:
+    """A number as it is on the wire."""
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
+
+
+def in_field(number: int, data: bytes) -> bytes:
+    """A field of bytes as it is on the wire."""
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+NOT_UTF8 = in_field(2, b"\xff")  # the thread of a SaveRequest
+UNREADABLE: dict[str, tuple[bytes, str]] = {
+    "not UTF-8": (in_field(3, NOT_UTF8), "request: the bytes are not a SaveRequest"),
+    "cut short": (in_field(3, b"\x12\x05t"), "request: the bytes are not a SaveRequest"),
+    "trace": (in_field(5, b"\xff"), "request: the bytes are not a StreamedCall"),
+    "too many": (
+        in_field(4, in_field(2, b"t") + in_field(3, in_field(1, b"k" * 70)) * 1001),
+        "effects: more than 1,000 of them in one message",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", UNREADABLE)
+def test_a_call_that_cannot_be_read_fails_alone(place: Place, wire: Wire, wrong: str) -> None:
+    """The calls before it and behind it in its message are answered, and so are those of the next message."""
+    body, message = UNREADABLE[wrong]
+    good = [place.request(expected_version=2 + n, diff=appends("x"), request_id=f"r{n}") for n in range(3)]
+    calls = [StreamedCall(call=n, save=save).SerializeToString() for n, save in zip((1, 3, 4), good, strict=True)]
+    calls.insert(1, b"\x08\x02" + body)
+    run = wire.channel.stream_stream("/stateward.v1.CallService/RunCalls", None, RunCallsResponse.FromString)
+    messages = [b"".join(in_field(1, call) for call in part) for part in (calls[:3], calls[3:])]
+    found = {answer.call: answer for each in run(iter(messages), timeout=TIMEOUT_S) for answer in each.answers}
+    assert [found[n].save.version for n in (1, 3, 4)] == [3, 4, 5]
+    assert found[2].refused.message == message
+    assert found[2].refused.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+
+
+def test_calls_without_memory_are_refused_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call of a message that gets no memory is refused with QUEUE_FULL, and the stream goes on."""
+    monkeypatch.setattr(budget.Budget.take, "__defaults__", (0.1,))
+    with daemon_inside(tmp_path) as daemon:
+        requests, stream = daemon.parts.room.requests, Calls(daemon.wire)
+        held = requests.grant(requests.total_bytes)
+        stream.send(*(SaveRequest(thread=f"t{n}", diff=sets("s", "x" * 5000), request_id="r") for n in range(3)))
+        found = stream.answers(3)
+        assert {answer.refused.code for answer in found.values()} == {grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]}
+        daemon.loop.call_soon_threadsafe(held.close)
+        stream.send(*(SaveRequest(thread=f"t{n}", diff=sets("s", "x" * 5000), request_id="r") for n in range(3)))
+        assert [answer.save.version for answer in stream.answers(3).values()] == [1, 1, 1]
+        stream.put(None)
 
 
 def test_a_client_that_reads_nothing_gets_every_answer(place: Place, calls: Calls) -> None:

@@ -56,13 +56,17 @@ class CallServiceServicer(object):
         The daemon takes no more messages while a stream has 256 calls without an answer, and no more calls of a stream that
         has any while all streams together have 4,096. A client that reads no answers is therefore soon not read, either.
 
-        When the client ends the stream, the daemon answers all calls and then ends it. If the stream breaks, the outcome of
-        the calls without an answer is unknown, as after UNAVAILABLE: make them again, with their request ids.
+        A call that cannot be taken fails alone, with the error that it has by itself: INVALID_FIELD if its bytes do not parse
+        or have too many items, QUEUE_FULL if there is no memory for the message that it came in.
 
-        A message that cannot be taken ends the stream. The calls before it are answered first, and nothing of it is done.
-        The stream ends with INVALID_FIELD if the message is no RunCallsRequest or has a call that cannot be told apart, with
-        STATE_TOO_LARGE if it is larger than 1 MiB, and with QUEUE_FULL if there is no memory for it. A larger Save or
-        PutEffects is made by itself.
+        When the client ends the stream, the daemon answers all calls and then ends it. Every other end of the stream says
+        nothing about the calls without an answer: make each of them again by itself, with its request id. Their outcome is
+        unknown, as after UNAVAILABLE.
+
+        A message whose calls cannot be told apart ends the stream. The calls before it are answered first, and nothing of it
+        is done. The stream ends with INVALID_FIELD if the message is no RunCallsRequest, or its calls are too many or their
+        numbers do not rise, and with STATE_TOO_LARGE if it is larger than 1 MiB. A larger Save or PutEffects is made by
+        itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -53,7 +53,8 @@ class WriterServiceServicer(object):
         back.
 
         If the daemon refuses a frame, it refuses all frames after it with WRITER_ABORTED until `reset`. So no frame is
-        saved on top of a missing one. If a stream breaks, the client sends the frames that were not answered again on its
+        saved on top of a missing one. A frame whose bytes do not parse is refused as any other, if its number can be read. If
+        a stream breaks, the client sends the frames that were not answered again on its
         next stream, with their request ids.
 
         Versions are counted by thread, not by branch. The n-th frame after `opened` or `reset` becomes version

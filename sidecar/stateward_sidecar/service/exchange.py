@@ -14,6 +14,7 @@ from stateward_sidecar.service.method import Method
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
+T = TypeVar("T")
 
 
 class Exchange(Generic[Q, A]):
@@ -25,10 +26,24 @@ class Exchange(Generic[Q, A]):
         self._share: Share | None = None
 
     async def read(self) -> Q | None:
-        """Returns the next message; None after the last one. A large one keeps its share until the next ``read``."""
+        """Returns the next message; None after the last one. A large one keeps its share until the next one comes."""
+        data = await self.receive()
+        return None if data is None else await self.open(data)
+
+    async def receive(self) -> bytes | None:
+        """Returns the bytes of the next message; None after the last one. Gives the memory of the last one back."""
         self.close()
-        found, self._share = await self._method.read(self._context)
-        return cast(Q | None, found)  # the method has a class of its own
+        return await self._method.receive(self._context)
+
+    async def open(self, data: bytes) -> Q:
+        """Returns the message that these bytes are. Raises InvalidField, QueueFull."""
+        self.close()
+        found, self._share = await self._method.open(data)
+        return cast(Q, found)  # the method has a class of its own
+
+    async def aside(self, data: bytes, verb: Callable[[bytes], T]) -> T:
+        """Runs a verb with the bytes of a message: of a large one on the parser thread."""
+        return await self._method.aside(data, verb)
 
     def close(self) -> None:
         """Gives the memory of the last message back."""

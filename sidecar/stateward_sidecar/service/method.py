@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
@@ -81,26 +81,37 @@ class Method:
         held = await self._make_room() if self.is_large else None
         share = None
         try:
-            data = await (self._receive(context, held) if held is not None else context.read())
-            if data is grpc.aio.EOF:
+            if (data := await self.receive(context, held)) is None:
                 return None, None
-            message_bytes.set(len(data))
-            if len(data) <= FREE_BYTES:
-                return self.parse(data), None
-            if len(data) > self.bytes_max:
-                what = f"the {self.request_class.DESCRIPTOR.name} has {len(data)} bytes, more than the limit of"
-                raise StateTooLarge(len(data), self.bytes_max, f"{what} {self.bytes_max}")
-            share = await self._weigh(data, held)
-            request = await self._aside(data, self.parse)
-            self.room.tidy(len(data))  # gRPC had copies of it
+            request, share = await self.open(data, held)
             return request, share
-        except BaseException:
-            if share is not None:
-                share.close()
-            raise
         finally:
             if held is not None and held is not share:
                 held.close()
+
+    async def receive(self, context: grpc.aio.ServicerContext, held: Share | None = None) -> bytes | None:
+        """Returns the bytes of the next message; None after the last one. Raises StateTooLarge, QueueFull."""
+        data = await (self._receive(context, held) if held is not None else context.read())
+        if data is grpc.aio.EOF:
+            return None
+        if len(data) > self.bytes_max:
+            what = f"the {self.request_class.DESCRIPTOR.name} has {len(data)} bytes, more than the limit of"
+            raise StateTooLarge(len(data), self.bytes_max, f"{what} {self.bytes_max}")
+        return cast(bytes, data)
+
+    async def open(self, data: bytes, held: Share | None = None) -> tuple[Message, Share | None]:
+        """Returns a message, and the share of memory of a large one. Raises InvalidField, QueueFull."""
+        message_bytes.set(len(data))
+        if len(data) <= FREE_BYTES:
+            return self.parse(data), None
+        share = await self._weigh(data, held)
+        try:
+            request = await self.aside(data, self.parse)
+        except BaseException:
+            share.close()
+            raise
+        self.room.tidy(len(data))  # gRPC had copies of it
+        return request, share
 
     async def _make_room(self) -> Share:
         """If memory is scarce, waits until a large message may be received. Raises QueueFull."""
@@ -163,7 +174,7 @@ class Method:
         """Returns the share of memory for a message. Raises QueueFull, and InvalidField if it has too many items."""
         size_bytes = WORST_SHARE * len(data)
         if len(data) > COUNTED_FROM_BYTES:
-            items = await self._aside(data, self._count)
+            items = await self.aside(data, self._count)
             size_bytes = BYTE_SHARE * len(data) + ITEM_SHARE * items
         if held is None or not self.is_tight:
             if held is not None:
@@ -172,7 +183,8 @@ class Method:
         held.settle(size_bytes)
         return held
 
-    async def _aside(self, data: bytes, verb: Callable[[bytes], T]) -> T:
+    async def aside(self, data: bytes, verb: Callable[[bytes], T]) -> T:
+        """Runs a verb with the bytes of a message: of a large one on the parser thread."""
         if len(data) <= ASIDE_BYTES:
             return verb(data)
         return await asyncio.get_running_loop().run_in_executor(self.room.parser, verb, data)

@@ -11,19 +11,20 @@ client that reads no answers is soon not read, either.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic, perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc.aio
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status
 
 from stateward.v1.call_service_pb2 import CallAnswer, RunCallsRequest, RunCallsResponse, StreamedCall
 from stateward_sidecar import spans
-from stateward_sidecar.errors import DeadlineExceeded, InvalidField, ShuttingDown
+from stateward_sidecar.errors import DeadlineExceeded, InvalidField, QueueFull, ShuttingDown, StatewardError
 from stateward_sidecar.service import check
+from stateward_sidecar.service.apart import numbers_of, without_wrong_calls
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.crowd import Crowd, Held
 from stateward_sidecar.service.exchange import Exchange as StreamExchange
@@ -32,6 +33,7 @@ from stateward_sidecar.service.status import foreseen, to_status
 from stateward_sidecar.service.turns import Turns, flow_of
 from stateward_sidecar.telemetry import log
 
+T = TypeVar("T")
 CALLS_MAX = 256
 """The most calls of a message, the most answers of one, and the most unanswered calls of a stream that still reads."""
 Exchange = StreamExchange[RunCallsRequest, RunCallsResponse]
@@ -123,19 +125,57 @@ class _Stream:
 
     async def take_all(self) -> None:
         """Takes messages until the client ends the stream, and begins their calls."""
-        while (request := await self._exchange.read()) is not None:
-            self._check(request)
+        while (data := await self._exchange.receive()) is not None:
+            taken, wrong = await self._open(data)
             held = Held(self._exchange.keep())
             try:
-                for call in request.calls:
+                for call in taken:
                     while self._unanswered and not self._crowd.has_place():
                         self._crowd.wait(self)
                         await self._wait_for_fewer()
-                    self._begin(call, held, is_only=len(request.calls) == 1)
+                    self._begin(call, held, wrong.get(call.call), is_only=len(taken) == 1)
             finally:
                 held.let_go()
             while self._unanswered >= CALLS_MAX:
                 await self._wait_for_fewer()
+
+    async def _open(self, data: bytes) -> tuple[Sequence[StreamedCall], Mapping[int, StatewardError]]:
+        """Returns the calls of a message, and the errors of those that cannot be taken.
+
+        Raises InvalidField if they cannot be told apart, and the client must learn which of them were not taken.
+        """
+        try:
+            request = await self._exchange.open(data)
+            self._check([call.call for call in request.calls])
+            return request.calls, {}
+        except _Unnumbered:
+            raise
+        except QueueFull as full:
+            numbers, wrong = await self._told_apart(data, numbers_of, full), full
+            self._check(numbers)
+            return [StreamedCall(call=number) for number in numbers], dict.fromkeys(numbers, wrong)
+        except InvalidField as invalid:
+            return await self._without_wrong(data, invalid)
+
+    async def _without_wrong(
+        self, data: bytes, invalid: InvalidField
+    ) -> tuple[Sequence[StreamedCall], Mapping[int, StatewardError]]:
+        kept, numbers, errors = await self._told_apart(data, without_wrong_calls, invalid)
+        if not errors:  # then the message is wrong as a whole
+            raise invalid
+        self._check(numbers)
+        try:
+            calls = list((await self._exchange.open(kept)).calls)
+        except QueueFull as full:
+            return [StreamedCall(call=number) for number in numbers], {**dict.fromkeys(numbers, full), **errors}
+        return [*calls, *(StreamedCall(call=number) for number in errors)], errors
+
+    async def _told_apart(self, data: bytes, verb: Callable[[bytes], T], error: StatewardError) -> T:
+        """Takes a message apart on the parser thread, one message at a time. Raises ``error`` if that is impossible."""
+        try:
+            return await self._exchange.aside(data, verb)
+        except DecodeError:
+            raise error from None
 
     async def _wait_for_fewer(self) -> None:
         """Waits until a call of this stream is answered, or the crowd wakes this stream."""
@@ -168,19 +208,19 @@ class _Stream:
         self._crowd.leave(calls)
         self.wake()
 
-    def _check(self, request: RunCallsRequest) -> None:
-        if not 0 < len(request.calls) <= CALLS_MAX:
-            raise InvalidField("calls", f"has {len(request.calls)} calls; a message has 1 to {CALLS_MAX}")
-        for call in request.calls:
-            if call.call <= self._last_number:
-                raise InvalidField("calls.call", f"{call.call} is not larger than {self._last_number} before it")
-            self._last_number = call.call
+    def _check(self, numbers: Sequence[int]) -> None:
+        if not 0 < len(numbers) <= CALLS_MAX:
+            raise _Unnumbered("calls", f"has {len(numbers)} calls; a message has 1 to {CALLS_MAX}")
+        for number in numbers:
+            if number <= self._last_number:
+                raise _Unnumbered("calls.call", f"{number} is not larger than {self._last_number} before it")
+            self._last_number = number
 
-    def _begin(self, call: StreamedCall, held: Held, *, is_only: bool) -> None:
+    def _begin(self, call: StreamedCall, held: Held, error: StatewardError | None, *, is_only: bool) -> None:
         held.hold()
         self._unanswered += 1
         self._crowd.enter()
-        running = asyncio.get_running_loop().create_task(self._run(call, held, is_only=is_only))
+        running = asyncio.get_running_loop().create_task(self._run(call, held, error, is_only=is_only))
         self._running.add(running)
 
         def end(done: asyncio.Task[None]) -> None:
@@ -191,13 +231,15 @@ class _Stream:
 
         running.add_done_callback(end)
 
-    async def _run(self, call: StreamedCall, held: Held, *, is_only: bool) -> None:
-        """Runs a call as if it had come by itself, and sends its answer."""
+    async def _run(self, call: StreamedCall, held: Held, error: StatewardError | None, *, is_only: bool) -> None:
+        """Runs a call as if it had come by itself, and sends its answer. ``error``: why it cannot be taken."""
         began_s = perf_counter()
         end_span: Callable[[str], None] = _ended
         field = call.WhichOneof("request") or ""
         answer, verb, code = CallAnswer(call=call.call), self._verbs.get(field, UNKNOWN), "OK"
         try:
+            if error is not None:
+                raise error
             if verb.run is None:
                 raise InvalidField("calls.request", "is required: one request, of a method that this daemon knows")
             request = getattr(call, field)
@@ -211,8 +253,8 @@ class _Stream:
             end_span("CANCELLED")
             self._note(verb, "CANCELLED", began_s)
             raise
-        except Exception as error:  # noqa: BLE001  (the boundary)
-            status, _, details = to_status(foreseen(error, verb.full_name))
+        except Exception as failure:  # noqa: BLE001  (the boundary)
+            status, _, details = to_status(foreseen(failure, verb.full_name))
             code = status.name
             answer.refused.CopyFrom(Status.FromString(details))
         end_span(code)
@@ -264,6 +306,10 @@ class _Stream:
                     self._note_answered(len(answers))
         finally:
             self._is_sending = False
+
+
+class _Unnumbered(InvalidField):
+    """Calls cannot be told apart. Ends the stream."""
 
 
 def _ended(_: str) -> None:

@@ -6,6 +6,7 @@ limit is passed, so a message with too many items costs no more than the largest
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -122,6 +123,33 @@ class _Count:
             return False
         size, at = _varint(data, at + 1)
         return at + size == end
+
+
+def fields_of(data: bytes) -> Iterator[tuple[int, int, bytes | int]]:
+    """Returns number, wire type and content of each field of a message: bytes, or the number of a varint. The bytes of
+    a fixed-size field are left out. Raises DecodeError if the message is malformed."""
+    at, end = 0, len(data)
+    try:
+        while at < end:
+            tag, at = _varint(data, at)
+            wire, found = tag & 7, b""
+            if wire == _VARINT:
+                number, at = _varint(data, at)
+                yield tag >> 3, wire, number
+                continue
+            if wire == _BYTES:
+                size, at = _varint(data, at)
+                found = data[at : at + size]
+            elif wire in (_FIXED64, _FIXED32):
+                size = 8 if wire == _FIXED64 else 4
+            else:
+                raise DecodeError("groups are not supported")
+            at += size
+            if at > end:
+                raise DecodeError("a field reaches beyond its message")
+            yield tag >> 3, wire, found
+    except IndexError:
+        raise DecodeError("a message ends too early") from None
 
 
 def _too_many(path: str, count: int, limit: int) -> InvalidField:

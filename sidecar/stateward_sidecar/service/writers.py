@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import grpc.aio
 import lmdb
+from google.protobuf.message import DecodeError
 from grpc import StatusCode
 
 from stateward.v1.checkpoint_service_pb2 import SaveResponse
@@ -38,6 +39,7 @@ from stateward_sidecar.errors import (
     HistoryElsewhere,
     InvalidField,
     NotOwner,
+    QueueFull,
     ShuttingDown,
     StatewardError,
     ThreadNotFound,
@@ -45,6 +47,7 @@ from stateward_sidecar.errors import (
 )
 from stateward_sidecar.measures import events
 from stateward_sidecar.service import check, checkwork
+from stateward_sidecar.service.apart import frame_of
 from stateward_sidecar.service.calls import INLINE_BYTES_MAX, Calls
 from stateward_sidecar.service.exchange import Exchange
 from stateward_sidecar.service.frames import Frame, Stream, check_turn
@@ -140,14 +143,13 @@ class WriterService:
 
     async def _take_all(self, stream: Stream) -> None:
         try:
-            while (request := await stream.exchange.read()) is not None:
-                kind = request.WhichOneof("frame")
-                if kind == "save":
-                    frame = await self._take(request.save, stream)
-                elif kind == "reset":
-                    frame = await self._begin_anew(stream)
+            while (data := await stream.exchange.receive()) is not None:
+                try:
+                    request = await stream.exchange.open(data)
+                except (InvalidField, QueueFull) as error:
+                    frame = self._wrong(data, error, stream)
                 else:
-                    raise InvalidField("frame", "must be save or reset after the first message")
+                    frame = await self._frame(request, stream)
                 if frame.is_done and not stream.in_line:
                     await self._reply(frame, stream)
                 else:
@@ -156,6 +158,28 @@ class WriterService:
                     stream.taken.put_nowait(frame)
         finally:
             stream.taken.put_nowait(None)
+
+    async def _frame(self, request: WriteRequest, stream: Stream) -> Frame:
+        kind = request.WhichOneof("frame")
+        if kind == "save":
+            return await self._take(request.save, stream)
+        if kind == "reset":
+            return await self._begin_anew(stream)
+        raise InvalidField("frame", "must be save or reset after the first message")
+
+    @staticmethod
+    def _wrong(data: bytes, error: StatewardError, stream: Stream) -> Frame:
+        """Returns the frame of a message that cannot be taken, to be refused as any other. Raises the error if the
+        message names no frame."""
+        try:
+            number = frame_of(data)
+        except DecodeError:
+            raise error from None
+        if not number:
+            raise error
+        _check_number(number, stream)
+        frame = stream.before = Frame(number, error=error)
+        return frame
 
     async def _begin_anew(self, stream: Stream) -> Frame:
         await self._settle(stream)
@@ -255,9 +279,7 @@ class WriterService:
 
     @staticmethod
     def _check_frame(item: WriterSave, stream: Stream) -> None:
-        if item.frame <= stream.last_number:
-            raise InvalidFrame("save.frame", f"{item.frame} is not larger than {stream.last_number} before it")
-        stream.last_number = item.frame
+        _check_number(item.frame, stream)
         request, place = item.save, stream.place
         if request.namespace or request.thread or request.branch:
             for name in ("namespace", "thread", "branch"):
@@ -357,6 +379,12 @@ class WriterService:
 
 class InvalidFrame(InvalidField):
     """A frame number does not rise. Ends the stream, because its frames can no longer be told apart."""
+
+
+def _check_number(number: int, stream: Stream) -> None:
+    if number <= stream.last_number:
+        raise InvalidFrame("save.frame", f"{number} is not larger than {stream.last_number} before it")
+    stream.last_number = number
 
 
 def _refused(number: int, error: StatewardError) -> WriterRefused:

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from stateward._io.channel import Settings, explain_status, explain_written, grpc
 from stateward._operations.tracing import trace_parent
-from stateward.errors import DeadlineExceeded, FeatureUnavailable, ServerUnavailable
+from stateward.errors import DeadlineExceeded, FeatureUnavailable, ServerUnavailable, StatewardError
 from stateward.v1.call_service_pb2 import RunCallsRequest, StreamedCall
 
 FIELDS = {"Save": "save", "PutEffects": "put_effects"}
@@ -32,8 +32,16 @@ _ANSWER_S = 0.5
 """How much later than its deadline the daemon's own answer to a late call may come."""
 
 
-class OlderDaemon(Exception):
-    """Raised if the daemon does not have the method. Nothing was called."""
+class NotAnswered(Exception):
+    """Raised for each call that waits when its stream ends. The end of the stream says nothing about the call, which is
+    made again by itself: it has a request id, so it is applied once."""
+
+    def __init__(self, error: StatewardError) -> None:
+        """`error`: why the stream ended."""
+        super().__init__(str(error))
+        self.error = error
+        self.is_older = isinstance(error, FeatureUnavailable)
+        """Whether the daemon has no such streams."""
 
 
 class CallStream:
@@ -54,7 +62,7 @@ class CallStream:
         self._reading = self._loop.create_task(_read(weakref.ref(self), self._stream, self._waiting, settings))
 
     async def call(self, field: str, request: Message, size_bytes: int, timeout_s: float) -> Any:
-        """Makes a call. `field`: of StreamedCall. Raises the error of the call, or of the stream."""
+        """Makes a call. `field`: of StreamedCall. Raises the error of the call, and NotAnswered."""
         self._last_number += 1
         number = self._last_number
         call = StreamedCall(call=number, traceparent=trace_parent(), **{field: request})  # type: ignore[arg-type]
@@ -140,12 +148,11 @@ async def _read(
                 future.set_exception(_why(broken, settings))
 
 
-def _why(broken: grpc.RpcError | None, settings: Settings) -> Exception:
+def _why(broken: grpc.RpcError | None, settings: Settings) -> NotAnswered:
     """Returns a new exception for each caller whose stream is over."""
     if broken is None:
-        return ServerUnavailable("the stream to the daemon ended", code="UNAVAILABLE")
-    error = explain_written(broken, settings)
-    return OlderDaemon() if isinstance(error, FeatureUnavailable) else error
+        return NotAnswered(ServerUnavailable("the stream to the daemon ended", code="UNAVAILABLE"))
+    return NotAnswered(explain_written(broken, settings))
 
 
 def _give_up(answer: asyncio.Future[Any]) -> None:

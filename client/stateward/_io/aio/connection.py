@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from stateward._io.aio.calls import CALL_BYTES_MAX, CLOSE_S, FIELDS, LINGER_S, CallStream, OlderDaemon
+from stateward._io.aio.calls import CALL_BYTES_MAX, CLOSE_S, FIELDS, LINGER_S, CallStream, NotAnswered
 from stateward._io.channel import (
     Settings,
     bind_methods,
@@ -64,9 +64,14 @@ class Connection:
         self._under_way += 1
         try:
             if self._under_way > self._settings.streams_beside and (size := request.ByteSize()) <= CALL_BYTES_MAX:
-                with suppress(OlderDaemon):
+                until_s = self._loop.time() + timeout_s
+                try:
                     return await self._streamed().call(field, request, size, timeout_s)
-                self._streams_calls = False
+                except NotAnswered as over:
+                    self._streams_calls = self._streams_calls and not over.is_older
+                    timeout_s = until_s - self._loop.time()
+                    if not self.is_open or timeout_s <= 0:
+                        raise over.error from None
             return await self._call_alone(method, request, timeout_s)
         finally:
             self._under_way -= 1
