@@ -24,7 +24,8 @@ def test_a_frame_that_cannot_be_read_is_refused_as_any_other(place: Place, wire:
         return w.WriteRequest(save=w.WriterSave(frame=number, save=save)).SerializeToString()
 
     def frames() -> Any:
-        opened = w.OpenWriter(namespace=place.namespace, thread=THREAD, holder=Holder(name="ada", incarnation="1"), request_id="o")
+        holder = Holder(name="ada", incarnation="1")
+        opened = w.OpenWriter(namespace=place.namespace, thread=THREAD, holder=holder, request_id="o")
         yield w.WriteRequest(open=opened).SerializeToString()
         assert is_open.wait(TIMEOUT_S)
         yield frame(1)
