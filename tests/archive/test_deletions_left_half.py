@@ -11,6 +11,7 @@ import pytest
 from tests.archive.twins import NAME, Pair, Twin, appending, twins
 from tests.archive_model.sidecar import NAMESPACE
 
+from stateward._operations.threads import NO_UID
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
 from stateward_sidecar.bucket.errors import BucketUnavailable
 from stateward_sidecar.errors import ArchiveUnavailable, ThreadNotFound
@@ -86,6 +87,36 @@ def test_the_retry_finishes_it(pair: Pair, who: str) -> None:
         with pytest.raises(ThreadNotFound):
             delete(twin, missing_ok=False)
         assert twin.find(NAME) is None
+
+
+@pytest.mark.parametrize("who", ["the same", "another"])
+def test_a_repeated_deletion_waits_for_the_objects(pair: Pair, who: str) -> None:
+    """The first deletion is answered, and its objects wait for the background: the answer that there is nothing any
+    more comes when they are gone, also a list of more than one page. What was put off then harms nobody."""
+    (place,) = {key.rpartition("/")[0] for key in objects(pair)}
+    for number in range(2500):
+        pair.bucket.objects[f"{place}/{number:032x}.blob"] = b"left by a broken collection"
+    uid = delete(pair.a).uid
+    assert (bool(uid), keys(pair), len(objects(pair)) > 2500) == (True, [], True)
+    again = pair.a if who == "the same" else pair.b
+    assert not delete(again, uid=NO_UID).uid
+    assert objects(pair) == []
+    pair.b.put("anew")
+    pair.b.archive_all()
+    pair.a.tidy()
+    pair.b.tidy()
+    assert pair.start("c").words() == ["anew"]
+
+
+def test_a_repeated_deletion_fails_while_objects_are_left(pair: Pair) -> None:
+    """Each attempt says that the archive is away, until one has deleted the objects."""
+    assert delete(pair.a).uid
+    for twin in (pair.a, pair.b, pair.a):
+        with throttled(pair), pytest.raises(ArchiveUnavailable):
+            delete(twin, uid=NO_UID)
+        assert objects(pair)
+    assert not delete(pair.b, uid=NO_UID).uid
+    assert objects(pair) == []
 
 
 def test_it_fails_as_often_as_the_bucket_does(pair: Pair) -> None:

@@ -236,6 +236,39 @@ def test_a_thread_that_is_missing(handle, admin):
         handle.delete()
 
 
+@pytest.mark.parametrize("missing_ok", [True, False])
+def test_a_thread_that_is_missing_is_deleted_all_the_same(handle, admin, monkeypatch, missing_ok):
+    """An earlier deletion may have failed half-way: the daemon is asked to finish it, and to delete no other thread."""
+    uid, asked = handle.info().uid, []
+    admin.thread("t").delete()
+    call, acall = blocking.Connection.call, aio.Connection.call
+
+    def note(method, request):
+        if method == "DeleteThread":
+            asked.append((request.expected_uid, request.allow_missing))
+
+    def noting_call(self, method, request, deadline_s):
+        note(method, request)
+        return call(self, method, request, deadline_s)
+
+    async def noting_acall(self, method, request, deadline_s):
+        note(method, request)
+        return await acall(self, method, request, deadline_s)
+
+    monkeypatch.setattr(blocking.Connection, "call", noting_call)
+    monkeypatch.setattr(aio.Connection, "call", noting_acall)
+    for known in ("", uid):
+        try:
+            assert handle.delete(missing_ok, expected_uid=known) is False
+            assert missing_ok
+        except ThreadNotFound:
+            assert not missing_ok
+    assert asked[-1] == (uid, True)
+    assert len(asked) == 2
+    assert handle.delete(missing_ok=True, local_only=True) is False
+    assert len(asked) == 2
+
+
 def test_a_deletion_of_the_thread_that_was_looked_at(handle, admin):
     """With its uid the call leaves the next thread of the name, whatever else it is told."""
     uid = handle.info().uid

@@ -395,7 +395,7 @@ class AsyncThread:
         durability: Durability | str | None = None,
         local_only: bool = False,
     ) -> bool:
-        """Removes the thread for good. Returns False if it did not exist.
+        """Removes the thread for good. Returns False if it did not exist. Then nothing of it is left in the archive.
 
         Raises ThreadNotFound if the thread does not exist, unless `missing_ok`. Deletes the creation of the thread that
         is there when the call begins, however often the call is repeated. `expected_version` is the version that must

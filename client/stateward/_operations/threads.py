@@ -221,7 +221,8 @@ def delete(
     expected_uid: str = "",
 ) -> Operation[bool]:
     """Deletes the thread, and returns whether there was one. Reads the uid first and deletes this creation: a call that
-    is sent again after a lost answer must not delete the next thread of the name."""
+    is sent again after a lost answer must not delete the next thread of the name. Who finds no thread asks all the
+    same: an earlier deletion may have failed half-way, and the answer comes when nothing is left of the thread."""
     request = ref.about(
         threads.DeleteThreadRequest,
         **expectation(expected),
@@ -236,9 +237,10 @@ def delete(
         request.expected_uid = wanted or found.thread.uid
         is_there = bool(request.expected_uid == found.thread.uid)
     except ThreadNotFound:
-        if not missing_ok:
+        request.expected_uid = wanted or NO_UID
+        is_there = not local_only and bool((yield Call("DeleteThread", request)).uid)
+        if not is_there and not missing_ok:
             raise
-        request.expected_uid, is_there = wanted or NO_UID, False  # finishes a deletion that failed half-way
     except StatewardError:
         if not local_only:
             raise

@@ -3,7 +3,7 @@
 The process that puts a tombstone does both, and then the tombstone says ``cleared``. If the process fails or ends
 before that, whoever finds the tombstone does the rest:
 
-    a retry of the deletion     before it is answered
+    a retry of the deletion     before it is answered, also while the first deletion still deletes objects
     an expiry                   before the copy on this disk is deleted
     a new thread of the name    the key before the new HEAD, which takes the tombstone's place; the objects afterwards
     a read                      in the background
