@@ -125,6 +125,9 @@ class FakeClock(Clock):
     def monotonic(self) -> float:
         return self.now_s
 
+    def boottime(self) -> float:
+        return self.monotonic()
+
     def sleep(self, seconds: float) -> None:
         """Waiting costs nothing. What is due meanwhile happens at its time."""
         end = self.now_s + seconds

@@ -110,7 +110,7 @@ class GivingUp(Steps):
     def sweep(self, who: int, plan: tuple[Fault, ...], calls: list[str], hours: int) -> None:
         """What a daemon does now and then, perhaps after a quiet time; calls come meanwhile."""
         self.time.sleep(hours * (TTL_S + 1))
-        self.act(who, "sweep", lambda it: it.sweep(), plan, sweeps=True)
+        self.act(who, "sweep", self.sweep_here, plan, sweeps=True)
         for call in calls:
             self.call(who, "a", call)
 

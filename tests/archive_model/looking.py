@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -40,10 +41,13 @@ class Looking(Stage):
     def journals(self, sidecar: Sidecar) -> Journals:
         """All threads on a disk with their journals, sequence → digest."""
         found: Journals = []
-        threads = sidecar.threads()
+        threads, memo = sidecar.threads(), sidecar.memo()
         with sidecar.store.context.engine.read() as txn:
             for thread in threads:
-                line = {}
+                if thread.number in memo.lines:
+                    found.append((thread, memo.lines[thread.number]))
+                    continue
+                line = memo.lines[thread.number] = {}
                 for sequence, record in records.entries(txn, thread.identity.keys, 1):
                     seen = thread.identity.uid, sequence, record
                     if seen not in self.digests:
@@ -62,8 +66,13 @@ class Looking(Stage):
         """An entry on a disk: what a version holds is told by the request that made it, answered or not."""
         header, identity = entry.header, thread.identity
         metadata = entry.open_metadata(identity.cipher, identity.uid)
-        if metadata.WhichOneof("body") == "tag":
+        body = metadata.WhichOneof("body")
+        if body == "tag":
             self.truth.tags[bytes(header.digest)] = metadata.tag.name, metadata.tag.version
+        elif body == "signal":
+            self.truth.signals[bytes(header.digest)] = metadata.signal.signal_id, metadata.signal.payload.data
+        elif body == "checkpoint":
+            self.truth.acknowledged[bytes(header.digest)] = tuple(metadata.checkpoint.acked_signals)
         if header.kind == ENTRY_KIND_HEADS:
             self.see_moves(entry, metadata)
         self.truth.pruned[identity.uid] |= set(Ranges.from_message(metadata.removed))
@@ -300,6 +309,24 @@ class Looking(Stage):
         """Keys of deleted threads are in the bucket no more, unless it was set back or a write came late."""
         left = {key for key in keys if key in self.net.bucket.objects} - self.net.late
         assert not left or self.era, f"a deletion was answered, and the key is in the bucket: {sorted(left)}"
+
+    def is_alive(self, sidecar: Sidecar, name: str, uid: str = "") -> Callable[[], bool]:
+        """Whether the archive has the thread, with this uid if one is given, now and when it is asked again; and
+        nothing else happened meanwhile."""
+        key, quiet = self.key_of(sidecar, name), self.quiet()
+
+        def is_there() -> bool:
+            head = self.truth.head(key)
+            return head is not None and uid in ("", head.uid.hex())
+
+        was_there = is_there()
+        return lambda: was_there and is_there() and quiet == self.quiet()
+
+    def is_disturbed(self, sidecar: Sidecar) -> bool:
+        """Whether anything goes wrong for the call that runs, or is not as it was once archived."""
+        call = self.turns.current
+        is_struck = call is None or call.op.was_away or bool(call.op.struck)
+        return is_struck or sidecar.wire.away_s > 0 or bool(self.era) or bool(self.net.of_next_format)
 
     def key_of(self, sidecar: Sidecar, name: str) -> str:
         """The key of a thread's HEAD."""

@@ -25,6 +25,7 @@ from stateward.v1.diff_pb2 import Append, Diff, Edit, SetSlot
 from stateward.v1.effect_service_pb2 import ListEffectsRequest
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.errors import Corrupt, ThreadNotFound, VersionMismatch, VersionPruned
 from stateward_sidecar.store.requests import hash_request
 
@@ -128,10 +129,39 @@ class Machine(RecordCalls):
         if answer.durability == DURABILITY_ARCHIVED:
             self.truth.promise_archived(bytes.fromhex(saved.uid), saved.sequence, bytes(saved.digest))
 
-    def pay(self, sidecar: Sidecar, name: str, key: str, *, restarted: bool, finishes: bool) -> None:
+    def delete_one(self, sidecar: Sidecar, name: str, *, is_again: bool) -> None:
+        """Deletes a thread everywhere. Once that is answered, nobody who has bucket and key file can read it."""
+        buried, is_alive = self.keys_of_the_dead(self.key_of(sidecar, name)), self.is_alive(sidecar, name)
+        answer = sidecar.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=name, allow_missing=is_again))
+        uid = bytes.fromhex(answer.uid)
+        assert not uid or uid in self.truth.deleted or self.era, "deleted here, and not in the archive"
+        if uid:
+            self.truth.deleted.add(uid)
+        assert not is_alive() or self.is_disturbed(sidecar), "a deletion was answered, and the archive has the thread"
+        self.check_destroyed({*buried, *self.keys_of_the_dead(self.key_of(sidecar, name), uid)})
+
+    def call_tool(self, sidecar: Sidecar, name: str, key: str, *, restarted: bool, finishes: bool) -> None:
         """A tool call with a claim that has to be archived."""
         era = self.era
         self.payments.pay(sidecar, name, key, restarted=restarted, finishes=finishes, is_still=lambda: era == self.era)
+
+    def sweep_here(self, sidecar: Sidecar) -> None:
+        """A sweep writes only to threads that are this machine's, from where HEAD has them."""
+        before = {thread.number: thread.head.tip_sequence for thread in sidecar.threads()}
+        quiet = self.quiet()
+        sidecar.sweep()
+        self.look()
+        if quiet != self.quiet() or self.is_disturbed(sidecar):
+            return
+        for thread in sidecar.threads():
+            tip, sent = thread.head, self.truth.heads.get(self.key_of(sidecar, thread.name))
+            if tip.tip_sequence <= before.get(thread.number, 0):
+                continue
+            assert thread.access != ACCESS_ORPHAN, "a sweep wrote to what is set aside"
+            if sent is None or not sent.head.tip_sequence or sent.head.deleted:
+                continue
+            is_of_it = self.truth.line(bytes(tip.tip_digest)).get(sent.head.tip_sequence) == sent.head.tip_digest
+            assert is_of_it, "a sweep wrote to a thread that another machine has"
 
     def see_fork(self, sidecar: Sidecar, source: str, name: str) -> None:
         """A copy of a head: a thread of its own with one version, with the state that it was made of."""
@@ -302,6 +332,8 @@ class Machine(RecordCalls):
         assert thread is not None
         assert thread.tags == self.truth.tags_of(line)
         assert thread.branches.keys() == heads.keys(), "a machine that was never there has other branches"
+        waiting = {each.signal_id: each.payload.data for each in fresh.list_signals(name)}
+        assert waiting == self.truth.waiting(line), "a machine that was never there has other signals"
         fresh.archive.complete(NAMESPACE, name)
         for branch in heads:
             listed = fresh.list(ListCheckpointsRequest(namespace=NAMESPACE, thread=name, branch=branch, page_size=1000))

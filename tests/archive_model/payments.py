@@ -23,11 +23,16 @@ class Payments:
 
     paid: set[Key] = field(default_factory=set)
     done: set[Key] = field(default_factory=set)  # somebody was answered that it is over
+    claims: dict[bytes, tuple[str, int]] = field(default_factory=dict)  # by uid the newest: key and token
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def keys_of(self, uid: bytes) -> set[str]:
         """What was paid in a thread."""
         return {key for owner, key in self.paid if owner == uid}
+
+    def newest_claim(self, uid: bytes) -> tuple[str, int]:
+        """Key and token of a claim in a thread; of one that nobody made if there is none."""
+        return self.claims.get(uid, ("fare", (1 << 32) + 3))
 
     def pay(
         self, sidecar: Sidecar, name: str, key: str, *, restarted: bool, finishes: bool, is_still: Callable[[], bool]
@@ -46,6 +51,8 @@ class Payments:
         uid = thread.identity.uid
         if answer.state == EFFECT_STATE_DONE:
             assert (uid, key) in self.done, "a result was handed out that nobody ever recorded"
+        if answer.claim_token:
+            self.claims[uid] = key, answer.claim_token
         if not answer.claim_token or answer.durability != DURABILITY_ARCHIVED:
             return
         if answer.state == EFFECT_STATE_NEW:

@@ -47,6 +47,8 @@ from stateward.v1.effect_service_pb2 import (
     CompleteEffectRequest,
     CompleteEffectResponse,
 )
+from stateward.v1.signal_pb2 import Signal
+from stateward.v1.signal_service_pb2 import ListSignalsRequest, SendSignalRequest, SendSignalResponse
 from stateward.v1.state_pb2 import BlobRef
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward.v1.thread_pb2 import ThreadOptions
@@ -74,6 +76,7 @@ from stateward_sidecar.service import check
 from stateward_sidecar.service.checkpoints import CheckpointService
 from stateward_sidecar.service.effects import EffectService
 from stateward_sidecar.service.records import RecordService
+from stateward_sidecar.service.signals import SignalService
 from stateward_sidecar.service.threads import ThreadService
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Write
@@ -107,6 +110,16 @@ class Disk:
         """A thread is deleted here: nothing of it is promised any more, whatever is under way."""
         self.deleted.append(uid)
         self.promised[:] = [each for each in self.promised if each[0] != uid]
+
+
+@dataclass
+class Memo:
+    """What one commit left on a disk."""
+
+    commit: int = -1
+    names: list[tuple[int, bytes]] | None = None
+    threads: dict[int, Thread] = field(default_factory=dict)  # that are not in memory
+    lines: dict[int, dict[int, bytes]] = field(default_factory=dict)  # journals by the numbers of their threads
 
 
 class Sidecar:
@@ -146,6 +159,7 @@ class Sidecar:
         options = StoreOptions(
             directory=path, key=KEY, root=root, map_bytes=MAP_BYTES, cache_bytes=4 << 20, limits=Limits()
         )
+        self._memo = Memo()
         self.store = Store(options, lambda _writes: None, self.fatal.append, self.clock)
         if self.turns is not None:
             self._drive_store(self.turns, op or Op())
@@ -174,6 +188,7 @@ class Sidecar:
         self.checkpoints, self.threads_ = CheckpointService(calls, feed), ThreadService(calls, feed)
         self.effects = EffectService(calls)
         self.records = RecordService(calls)
+        self.signals = SignalService(calls)
         self.blobs = DrivenBlobs(calls, self)
 
     def _strike(self, beat: Callable[[], None]) -> None:
@@ -275,11 +290,13 @@ class Sidecar:
     def list(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
         return run(self.checkpoints.list_checkpoints(request, CALLER))
 
-    def write_blob(self, thread: str, data: bytes, *, announced: bool = True) -> WriteBlobResponse:
-        """Writes a blob, and makes the thread if there is none."""
+    def write_blob(self, thread: str, data: bytes, *, announced: bool = True, uid: str = "") -> WriteBlobResponse:
+        """Writes a blob, and makes the thread if there is none; with ``uid`` only to the thread that has it."""
 
         async def messages() -> AsyncIterator[WriteBlobRequest]:
-            begin = BlobBegin(namespace=NAMESPACE, thread=thread, create=ThreadOptions(), size_bytes=len(data))
+            begin = BlobBegin(namespace=NAMESPACE, thread=thread, size_bytes=len(data), expected_uid=uid)
+            if not uid:
+                begin.create.CopyFrom(ThreadOptions())
             begin.sha256 = sha256(data).digest() if announced else b""
             yield WriteBlobRequest(begin=begin)
             yield WriteBlobRequest(data=data)
@@ -297,6 +314,14 @@ class Sidecar:
             return b"".join(step().data for step in steps)
 
         return run(read())
+
+    def signal(self, request: SendSignalRequest) -> SendSignalResponse:
+        return run(self.signals.send_signal(request, CALLER))
+
+    def list_signals(self, name: str) -> list[Signal]:
+        """The signals that wait for a thread."""
+        request = ListSignalsRequest(namespace=NAMESPACE, thread=name)
+        return list(run(self.signals.list_signals(request, CALLER)).signals)
 
     def tag(self, request: SetTagRequest) -> SetTagResponse:
         return run(self.threads_.set_tag(request, CALLER))
@@ -388,17 +413,28 @@ class Sidecar:
     def threads(self) -> list[Thread]:
         """All threads on this disk, by their names."""
         found, store = [], self.store
-        keystore = store.context.keystore
+        keystore, memo = store.context.keystore, self.memo()
         with store.context.engine.read() as txn:
-            for number, uid in [layout.unpack_name(value) for _, value in rows(txn, b"N")]:
+            if memo.names is None:
+                memo.names = [layout.unpack_name(value) for _, value in rows(txn, b"N")]
+            for number, uid in memo.names:
                 thread = store.threads.in_memory(number)
                 if thread is None and not keystore.is_erased(uid):
-                    keys = keystore.namespace(NAMESPACE)
-                    assert keys is not None
-                    thread = load_thread(txn, keystore, keys, number, uid)
+                    thread = memo.threads.get(number)
+                    if thread is None:
+                        keys = keystore.namespace(NAMESPACE)
+                        assert keys is not None
+                        thread = memo.threads[number] = load_thread(txn, keystore, keys, number, uid)
                 if thread is not None:
                     found.append(thread)
         return found
+
+    def memo(self) -> Memo:
+        """What was read of this disk since the last commit: a history looks at it a thousand times."""
+        commit = self.store.context.engine.env.info()["last_txnid"]
+        if self._memo.commit != commit:
+            self._memo = Memo(commit)
+        return self._memo
 
     def holds(self, name: str) -> bool:
         """Whether this process believes itself the owner of a thread, also of one that is not in memory."""

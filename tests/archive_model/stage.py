@@ -25,6 +25,7 @@ from tests.archive_model.turns import Death, Place, Turns
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
 from stateward.v1.record_service_pb2 import DeleteRecordsResponse, PutRecordsResponse
+from stateward.v1.signal_service_pb2 import SendSignalRequest, SendSignalResponse
 from stateward.v1.thread_service_pb2 import DeleteBranchRequest, MoveBranchRequest
 from stateward_sidecar.archive import heads
 from stateward_sidecar.archive.places import place_of
@@ -89,6 +90,7 @@ class Stage(RuleBasedStateMachine):
         self.payments, self.naming, self.blobs = Payments(), Naming(), BlobBook()
         self.records = RecordBook()
         self.puts: list[tuple[Request, dict[bytes, list[PutRecordsResponse | DeleteRecordsResponse]]]] = []
+        self.signals: list[tuple[SendSignalRequest, dict[bytes, list[SendSignalResponse]]]] = []
         self.revisions: dict[tuple[str, str], int] = {}  # what clients believe, by thread and key
         self.namespace: NamespaceKeys | None = None  # also when no disk has its keys any more
         self.steps: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import pytest
 from tests.archive_model import small
@@ -10,17 +11,22 @@ from tests.archive_model.choices import ASIDE
 from tests.archive_model.faults import AWAY, HELD, Fault
 from tests.archive_model.giving import RELEASE
 from tests.archive_model.sidecar import Sidecar
+from tests.archive_model.small import BLOB_KEPT_S
 from tests.archive_model.test_archive_model import Rules
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
 from stateward_sidecar.archive import judge
+from stateward_sidecar.archive.delete import Remover
 from stateward_sidecar.archive.pulse import Pulse
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.bucket.memory import MemoryBucket, etag_of
+from stateward_sidecar.service.holding import Holding
 from stateward_sidecar.storage import layout
+from stateward_sidecar.store import blobs as store_blobs
 from stateward_sidecar.store import (
+    blobsweep,
     effects,
     expecting,
     orphans,
@@ -29,7 +35,9 @@ from stateward_sidecar.store import (
     recordrows,
     recordviews,
     settings,
+    sweep,
 )
+from stateward_sidecar.store import save as store_save
 from stateward_sidecar.store.orphans import Orphans
 from stateward_sidecar.store.sweep import Sweeper
 from stateward_sidecar.store.thread import Draft, rows
@@ -225,15 +233,16 @@ def keep_branches(publish: Callable[[Draft], None]) -> Callable[[Draft], None]:
     return published
 
 
-@pytest.mark.parametrize("form", ["save", "put", "begin"])
+@pytest.mark.parametrize("form", ["save", "put", "begin", "signal", "blob"])
 def test_a_late_write_to_the_next_thread_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     """The thread was deleted and made again, and nobody compares uids."""
-    monkeypatch.setattr(expecting, "check_uid", lambda *_: None)
+    for module in (expecting, settings, store_blobs):
+        monkeypatch.setattr(module, "check_uid", lambda *_: None)
     with pytest.raises(AssertionError, match="reached another thread"):
         broken.go_on_after_deletion(0, 1, "a", form, remade=True, plan=NONE, now=True)
 
 
-@pytest.mark.parametrize("form", ["save", "put", "begin"])
+@pytest.mark.parametrize("form", ["save", "put", "begin", "signal", "blob", "renew"])
 def test_a_late_write_that_claims_a_name_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     """The thread was deleted, and the archive is asked as for a new one before the write is refused."""
     own = Attacher.own
@@ -257,3 +266,58 @@ def test_a_repeated_deletion_of_the_next_thread_is_found(broken: Rules, monkeypa
     monkeypatch.setattr(Sidecar, "delete", forget_the_uid)
     with pytest.raises(AssertionError, match="a deletion reached another thread"):
         broken.go_on_after_deletion(0, 0, "a", "save", remade=True, plan=NONE, now=True)
+
+
+def go_on_unknowing(history: Rules, has: str, elsewhere: str, what: str, seconds: float = 1.0) -> None:
+    """An owner that was replaced while it was idle."""
+    history.go_on_unknowing(0, "a", {has}, elsewhere, [what], seconds, NONE)
+
+
+@pytest.mark.parametrize(
+    ("module", "has"), [(sweep, "versions"), (recordexpiry, "records"), (blobsweep, "blob")],
+    ids=["a rule", "records", "a blob"],
+)  # fmt: skip
+def test_a_sweep_of_what_others_have_is_found(
+    broken: Rules, monkeypatch: pytest.MonkeyPatch, module: ModuleType, has: str
+) -> None:
+    """A sweep does not ask HEAD, and writes to a thread that another machine has."""
+    monkeypatch.setattr(module, "is_still_ours", lambda *_: True)
+    with pytest.raises(AssertionError, match="that another machine has"):
+        go_on_unknowing(broken, has, "works", "sweep", BLOB_KEPT_S + 1.0)
+
+
+def test_a_deletion_of_what_was_replaced_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deletion does not ask HEAD, and deletes the thread that was here instead of the one that there is."""
+    monkeypatch.setattr(Remover, "_is_current", lambda *_: True)
+    with pytest.raises(AssertionError, match="a deletion was answered, and the archive has the thread"):
+        go_on_unknowing(broken, "versions", "makes anew and leaves", "delete")
+
+
+def test_a_refusal_of_the_next_thread_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A blob for the thread that there is is refused, because its last owner does not know it."""
+
+    async def ask_nobody(*_: object, **__: object) -> None:
+        return
+
+    monkeypatch.setattr(Holding, "hold_now", ask_nobody)
+    with pytest.raises(AssertionError, match="the archive has its thread"):
+        go_on_unknowing(broken, "versions", "makes anew and leaves", "blob new")
+
+
+def test_a_signal_that_is_sent_twice_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a sidecar does not know the request ids of signals, a retry sends another one."""
+    broken.signal(0, "a", archived=True, plan=NONE)
+    broken.take(1, "a", NONE)
+    monkeypatch.setattr(settings, "find_request", lambda *_: None)
+    with pytest.raises(AssertionError, match="sent again"):
+        broken.signal_again(1, 1, archived=False, plan=NONE)
+
+
+def test_a_signal_that_comes_back_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a save does not remove what it acknowledges, its agent reads the message again."""
+    broken.signal(0, "a", archived=True, plan=NONE)
+    monkeypatch.setattr(store_save, "drop_signals", lambda *_: {})
+    broken.acknowledge(0, "a", 1, archived=True, plan=NONE)
+    broken.forget(0)
+    with pytest.raises(AssertionError, match="not those of the tip"):
+        broken.acknowledge(0, "a", 1, archived=False, plan=NONE)

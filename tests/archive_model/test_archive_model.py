@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from tests.archive_model import small
 from tests.archive_model.backing_up import BackingUp
-from tests.archive_model.blobrules import BlobRules
 from tests.archive_model.choices import BRANCHES, KEYS, NAMES, PLANS, SELDOM, SIZES, STARTS, WHO, WINDOWS
 from tests.archive_model.clearing import Clearing
 from tests.archive_model.faults import DIES_AFTER, GATHERS, HELD, HELD_AFTER, HOLDS, MEANWHILE, READ_HELD, Fault
-from tests.archive_model.giving import GivingUp
-from tests.archive_model.late import LateWriters
 from tests.archive_model.letting_go import LettingGo
 from tests.archive_model.recordrules import RecordRules
+from tests.archive_model.replaced import Replaced
 from tests.archive_model.sidecar import GRACE_S, LEASE_S, NAMESPACE, Sidecar
 from tests.archive_model.stage import SIDECARS
 
@@ -30,7 +28,7 @@ from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 PHASES = tuple(phase for phase in Phase if phase is not Phase.explain)
 
 
-class Rules(LettingGo, GivingUp, RecordRules, Clearing, BackingUp, BlobRules, LateWriters):
+class Rules(LettingGo, RecordRules, Clearing, BackingUp, Replaced):
     """What users, networks and machines do."""
 
     @initialize(size=SIZES, archived=st.booleans(), one_host=SELDOM, window=WINDOWS, keeps_records=st.booleans())
@@ -71,7 +69,7 @@ class Rules(LettingGo, GivingUp, RecordRules, Clearing, BackingUp, BlobRules, La
         """An agent calls a tool that must not be called twice."""
 
         def verb(it: Sidecar) -> None:
-            super(Rules, self).pay(it, name, key, restarted=restarted, finishes=finishes)
+            self.call_tool(it, name, key, restarted=restarted, finishes=finishes)
 
         self.act(who, f"pay {key} of {name}", verb, plan)
 
@@ -176,16 +174,6 @@ class Rules(LettingGo, GivingUp, RecordRules, Clearing, BackingUp, BlobRules, La
         if now:
             self.delete(who, name, plan, now=True)
             self.act(again, f"delete {name} again", lambda it: self.delete_one(it, name, is_again=True))
-
-    def delete_one(self, sidecar: Sidecar, name: str, *, is_again: bool) -> None:
-        """Deletes a thread everywhere. Once that is answered, nobody who has bucket and key file can read it."""
-        buried = self.keys_of_the_dead(self.key_of(sidecar, name))
-        answer = sidecar.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=name, allow_missing=is_again))
-        uid = bytes.fromhex(answer.uid)
-        assert not uid or uid in self.truth.deleted or self.era, "deleted here, and not in the archive"
-        if uid:
-            self.truth.deleted.add(uid)
-        self.check_destroyed({*buried, *self.keys_of_the_dead(self.key_of(sidecar, name), uid)})
 
     @rule(who=WHO, name=NAMES, plan=PLANS, now=SELDOM)
     def delete_here(self, who: int, name: str, plan: tuple[Fault, ...], now: bool) -> None:

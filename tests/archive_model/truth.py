@@ -56,6 +56,9 @@ class Truth:
     tags: dict[bytes, tuple[str, int]] = field(default_factory=dict)  # by digest of the entry
     # By digest of the entry: by branch the version that its head moved to; 0 = it was deleted.
     moves: dict[bytes, dict[str, int]] = field(default_factory=dict)
+    # By digest of the entry: id and content of the signal that it brings; the signals that it acknowledges.
+    signals: dict[bytes, tuple[str, bytes]] = field(default_factory=dict)
+    acknowledged: dict[bytes, tuple[str, ...]] = field(default_factory=dict)
     heads: dict[str, Sent] = field(default_factory=dict)  # by key
     log: dict[str, list[Sent]] = field(default_factory=lambda: defaultdict(list))  # all there ever were, by key
     deleted: set[bytes] = field(default_factory=set)
@@ -207,3 +210,13 @@ class Truth:
     def tags_of(self, line: dict[int, bytes]) -> dict[str, int]:
         """The tags after a line."""
         return dict(self.tags[line[sequence]] for sequence in sorted(line) if line[sequence] in self.tags)
+
+    def waiting(self, line: dict[int, bytes]) -> dict[str, bytes]:
+        """The signals after a line that nobody acknowledged, the oldest first: their contents by their ids."""
+        found = dict[str, bytes]()
+        for digest in (line[sequence] for sequence in sorted(line)):
+            if digest in self.signals:
+                found.update((self.signals[digest],))
+            for signal_id in self.acknowledged.get(digest, ()):
+                found.pop(signal_id, None)
+        return found

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from tests.mutants.__main__ import Mutant, copy_tree
 
-# What is begun may take so long to end: a history, and one in which a call hangs.
-MARGIN_S = 120
+# What is begun may take so long to end: some histories, and one in which a call hangs.
+MARGIN_S = 300
 FINDING_MAX = 100
 
 
