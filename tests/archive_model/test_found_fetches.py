@@ -58,6 +58,19 @@ def test_an_owner_that_fetches_history_for_longer_than_the_lease_stays_the_owner
     assert not thread.floor_sequence
 
 
+def test_an_owner_that_was_quiet_shows_soon_after_the_start_of_a_fetch_that_it_lives(taken: Rules) -> None:
+    """Another sidecar has watched its HEAD for most of a lease, and the lease ends while it reads packs."""
+    save(taken, 0)
+    taken.wait(LEASE_S * 0.85)
+    taken.act(1, "look back", look_back, (Fault(READ_HELD, 4),))
+    for _ in range(3):
+        taken.wait(LEASE_S * 0.1)
+        save(taken, 0)
+        assert taken.sidecars[1].holds("a")
+    taken.resume(0)
+    assert not taken.orphans
+
+
 def test_an_owner_whose_fetch_never_ends_loses_the_thread(taken: Rules) -> None:
     """A sidecar that cannot read objects gives a sign of life for some time only: others may go on."""
     taken.act(1, "look back", look_back, (Fault(READ_HELD, 4),))

@@ -34,6 +34,20 @@ def test_an_owner_that_uploads_for_longer_than_the_lease_stays_the_owner(history
     assert history.sidecars[0].holds("a")
 
 
+def test_an_owner_that_was_quiet_shows_soon_after_the_start_of_an_upload_that_it_lives(history: Rules) -> None:
+    """Another sidecar has watched its HEAD for most of a lease, and the lease ends while it uploads."""
+    save(history, 1)
+    history.wait(LEASE_S * 0.85)
+    upload_slowly(history)
+    for _ in range(3):
+        history.wait(LEASE_S * 0.1)
+        save(history, 1)
+        assert history.sidecars[0].holds("a")
+    history.resume(0)
+    history.ship(0, NONE)
+    assert not history.orphans
+
+
 def test_an_owner_whose_upload_never_ends_loses_the_thread(history: Rules) -> None:
     """A sidecar that cannot upload gives a sign of life for some time only: others may go on."""
     upload_slowly(history)
