@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests import warm
 from tests.processes import MARK, end_marked
+
+from stateward.testing import Daemon
 
 # Two shared cores: how long one example takes says nothing. Failures print the line that reproduces them.
 settings.register_profile("stateward", deadline=None, print_blob=True)
@@ -28,6 +31,9 @@ gc.disable()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# The daemons of tests begin imported; tests/warm.py says when they do not.
+Daemon._popen = staticmethod(warm.popen)
+
 RUN = os.environ.setdefault(MARK, uuid.uuid4().hex)  # workers have that of their run
 
 
@@ -36,6 +42,7 @@ def no_process_is_left() -> Iterator[None]:
     """Set up first and so torn down last: fails for each process that the tests of this worker left behind."""
     mark = os.environ[MARK] = f"{RUN}.{os.environ.get('PYTEST_XDIST_WORKER', 'main')}."
     yield
+    warm.close()
     os.environ[MARK] = RUN
     left = end_marked(mark)
     assert not left, f"tests left processes behind, which were killed now: {left}"

@@ -1,4 +1,4 @@
-"""A short directory: the path of a socket has a limit."""
+"""Daemons that start as an operator starts them, and a short directory: the path of a socket has a limit."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.warm import COLD
+
+
+@pytest.fixture(autouse=True)
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(COLD, "1")
 
 
 @pytest.fixture
