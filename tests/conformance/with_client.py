@@ -18,7 +18,7 @@ from stateward.conformance.canonical import digest_of
 from stateward.errors import DeadlineExceeded, RecordConflict, StatewardError, VersionMismatch
 from stateward.v1 import state_pb2
 
-DEADLINE_S = 0.5
+DEADLINE_S = 2.0
 FRAMES = 4
 BLOB = bytes(index % 251 for index in range(2_500_000))
 DELTA = 9007199254740993

@@ -23,6 +23,7 @@ from stateward import EffectState, Status
 
 PHASE_LIMIT_S = 150
 CONFORMANCE_LIMIT_S = 600
+LATE, LATE_TIMES = "s after the one before", 3
 COUNT = 400
 KILLED_AFTER = ("saved 100", "saved 200", "saved 300")
 LOST_ANSWER = "<storage.writer:Writer._finish"
@@ -180,6 +181,16 @@ def conform(program: Path, *patterns: str) -> int:
 
     All must pass.
     """
+    for _ in range(LATE_TIMES):
+        passed, failed = _conform(program, *patterns)
+        # A machine that is busy can make a client late. One that does not keep the time is late each time.
+        if not failed or not all(LATE in each for each in failed):
+            break
+    assert failed == [], "\n".join(failed)
+    return passed
+
+
+def _conform(program: Path, *patterns: str) -> tuple[int, list[str]]:
     chosen = [word for pattern in patterns for word in ("--scenario", pattern)]
     command = [sys.executable, "-m", "stateward.cli", "conformance", "--json", *chosen, "--", str(program)]
     done = subprocess.run(
@@ -192,9 +203,7 @@ def conform(program: Path, *patterns: str) -> int:
         for each in found["scenarios"]
         if each["outcome"] != "passed"
     ]
-    assert failed == [], "\n".join(failed)
-    passed: int = found["passed"]
-    return passed
+    return found["passed"], failed
 
 
 def lines_until(lines: Iterator[str], last: str) -> list[str]:
