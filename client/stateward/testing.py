@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from stateward import AsyncClient, Client
 
 READY_LINE = "stateward-sidecar ready"
-READY_TIMEOUT_S = 20.0
+READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 KEY_BYTES = 32
 # A socket's path may have 104 bytes, and the usual temporary directory can be deep.

@@ -80,7 +80,7 @@ def write_steps(client: Client, name: str, count: int, *, size: int = 100, archi
     return digest
 
 
-def eventually(check: Callable[[], object], timeout_s: float = 10.0) -> None:
+def eventually(check: Callable[[], object], timeout_s: float = 60.0) -> None:
     """Waits until a check holds."""
     end = time.monotonic() + timeout_s
     while not check():

@@ -112,7 +112,7 @@ def names(blob: BlobRef, version: int = 0, thread: str = "t", slot: str = "s") -
     )
 
 
-def wait_for(check: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+def wait_for(check: Callable[[], bool], timeout_s: float = 60.0) -> bool:
     """Looks until something has happened that the daemon does by itself; returns whether it has."""
     end = time.monotonic() + timeout_s
     while not check():

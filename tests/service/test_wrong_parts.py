@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,26 +20,27 @@ from stateward.v1.record_service_pb2 import PutRecordsRequest
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest, PruneThreadRequest, SetTagRequest
 
-AT = {"namespace": "parts", "thread": "t"}
 Parts = list[backup.ThreadPart]
 
 
 @pytest.fixture(scope="module")
 def parts(wire: Wire) -> Parts:
     """Those of a thread with two branches, a pruned version, a blob, a tag, an effect and a signal."""
-    begin = WriteBlobRequest(begin=BlobBegin(**AT, create={}))
+    # A namespace of its own: a worker that takes the rest of the file from another one makes the thread once more.
+    at = {"namespace": uuid.uuid4().hex, "thread": "t"}
+    begin = WriteBlobRequest(begin=BlobBegin(**at, create={}))
     blob = wire.blobs.WriteBlob(iter([begin, WriteBlobRequest(data=b"blob")])).blob
     effects = [Effect(key="k", value=text("v"))]
-    wire.save(SaveRequest(**AT, expected_version=0, diff=appends("1"), effects=effects))
+    wire.save(SaveRequest(**at, expected_version=0, diff=appends("1"), effects=effects))
     named = Diff(edits=[Edit(append=Append(log="messages", entries=[text("2")]))])
     named.edits[0].append.entries.add().blob.CopyFrom(blob)
-    wire.save(SaveRequest(**AT, expected_version=1, diff=named))
-    wire.save(SaveRequest(**AT, expected_version=2, diff=appends("3")))
-    wire.save(SaveRequest(**AT, expected_version=0, branch="side", parent=VersionRef(version=1), diff=appends("4")))
-    wire.threads.SetTag(SetTagRequest(**AT, tag="tag"))
-    wire.signals.SendSignal(SendSignalRequest(**AT, name="s", request_id="s"))
-    wire.threads.PruneThread(PruneThreadRequest(**AT, versions={"versions": [2]}))
-    answers = wire.backups.ExportThread(backup.ExportThreadRequest(**AT))
+    wire.save(SaveRequest(**at, expected_version=1, diff=named))
+    wire.save(SaveRequest(**at, expected_version=2, diff=appends("3")))
+    wire.save(SaveRequest(**at, expected_version=0, branch="side", parent=VersionRef(version=1), diff=appends("4")))
+    wire.threads.SetTag(SetTagRequest(**at, tag="tag"))
+    wire.signals.SendSignal(SendSignalRequest(**at, name="s", request_id="s"))
+    wire.threads.PruneThread(PruneThreadRequest(**at, versions={"versions": [2]}))
+    answers = wire.backups.ExportThread(backup.ExportThreadRequest(**at))
     return [part for answer in answers for part in answer.parts]
 
 
@@ -157,14 +159,14 @@ def test_wrong_parts_are_refused_by_name(wire: Wire, parts: Parts) -> None:
 
 def test_revisions_after_a_restore_are_higher(wire: Wire) -> None:
     """Also if a record of the backup has a higher revision than the thread had when the export began."""
-    at = {"namespace": "parts", "thread": "records"}
+    at = {"namespace": "revisions", "thread": "records"}
     write = RecordWrite(key="a", value=text("1"))
     wire.records.PutRecords(PutRecordsRequest(**at, writes=[write], request_id="a"))
     answers = wire.backups.ExportThread(backup.ExportThreadRequest(**at))
     parts = [part for answer in answers for part in answer.parts]
     revision = 5 << 40
     parts = changed("record", lambda each: each.record.MergeFrom(Record(revision=revision)))(parts)
-    wire.backups.ImportThread(send(wire, parts, thread="records", request_id="records"))
+    wire.backups.ImportThread(send(wire, parts, namespace="restored", thread="records", request_id="records"))
     write = RecordWrite(key="a", value=text("2"), expected_revision=revision)
-    request = PutRecordsRequest(namespace="other", thread="records", writes=[write], request_id="b")
+    request = PutRecordsRequest(namespace="restored", thread="records", writes=[write], request_id="b")
     assert wire.records.PutRecords(request).revision > revision

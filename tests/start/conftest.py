@@ -10,9 +10,11 @@ import pytest
 from tests.warm import COLD
 
 
-@pytest.fixture(autouse=True)
-def cold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(COLD, "1")
+@pytest.fixture(scope="package", autouse=True)
+def cold() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(COLD, "1")
+        yield
 
 
 @pytest.fixture
