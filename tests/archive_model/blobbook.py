@@ -39,9 +39,7 @@ class BlobBook:
         sealed = head.image or objects[place.object(head.image_object)]
         image = open_image(Cipher(key), head.uid, head, sealed)
         for row in image.blobs:
-            assert is_there(objects, place, row), (
-                "HEAD names a blob that the bucket lacks"
-            )
+            assert is_there(objects, place, row), "HEAD names a blob that the bucket lacks"
         known, pruned = {bytes(row.record.sha256) for row in image.blobs}, Pruned.from_message(image.pruned)
         for version, slot in slots.items():
             digest = named(slot)

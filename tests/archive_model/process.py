@@ -117,7 +117,12 @@ class DrivenWriter(Writer):
             except Death:
                 self._txn.abort()
                 raise
-        if not self._commit(applied):
+        others, self._turns.publishes = self._turns.publishes, True
+        try:
+            is_kept = self._commit(applied)
+        finally:
+            self._turns.publishes = others
+        if not is_kept:
             for write in writes:
                 write.error = DiskFull("the disk is full; nothing was written")
         if self.queued:

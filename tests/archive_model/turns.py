@@ -62,6 +62,7 @@ class Turns:
         self.under_way: list[Call] = []
         self.over: list[Call] = []  # and not looked at yet
         self.stops = 0  # how often any call was stopped
+        self.publishes = False  # a writer's thread makes known what it committed: nobody else comes in between
 
     def begin(self, what: str, process: Any, run: Callable[[], Any], op: Any) -> Call:
         """Runs a call until it is over or stops, and whoever can go on because of it."""
@@ -86,7 +87,9 @@ class Turns:
 
     def advance(self) -> None:
         """Calls go on that waited for what has happened."""
-        while call := next((it for it in self.under_way if it.place is Place.WAITS and it.is_ready()), None):
+        while not self.publishes and (
+            call := next((it for it in self.under_way if it.place is Place.WAITS and it.is_ready()), None)
+        ):
             self._give(call)
 
     def kill(self, process: Any) -> None:
