@@ -16,9 +16,11 @@ class Clock:
         return time.time_ns() // 1000
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Seconds that never go back. On Linux they stand still while the machine sleeps, so they measure only what
+        this process does by itself, such as one request."""
         return time.monotonic()
 
     def boottime(self) -> float:
-        """Seconds that never go back, and continue while the machine sleeps."""
+        """Seconds that never go back, and continue while the machine sleeps. For all that others do meanwhile: leases,
+        the age of what was read, expiry."""
         return time.clock_gettime(_AWAKE_AND_ASLEEP)

@@ -16,10 +16,8 @@ TERM_S, WAIT_S = 10, 30.0
 
 
 @pytest.fixture
-def machine(driven: Town, monkeypatch: pytest.MonkeyPatch) -> Driven:
-    made = driven.machine("first")
-    monkeypatch.setattr(made.clock, "boottime", made.clock.monotonic)
-    return made
+def machine(driven: Town) -> Driven:
+    return driven.machine("first")
 
 
 def begin(machine: Driven, who: str, *, waits_s: float = 0.0) -> BeginEffectResponse:

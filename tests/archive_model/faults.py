@@ -126,7 +126,7 @@ class FakeClock(Clock):
         return self.now_s
 
     def boottime(self) -> float:
-        return self.monotonic()
+        return self.now_s
 
     def sleep(self, seconds: float) -> None:
         """Waiting costs nothing. What is due meanwhile happens at its time."""
@@ -146,6 +146,7 @@ class SkewedClock(FakeClock):
     def __init__(self, common: FakeClock) -> None:
         super().__init__()
         self._common = common
+        self.slept_s = 0.0  # how long this machine was asleep; everybody else was awake
         self.newest_us = 0  # that anybody was ever told
 
     def now_us(self) -> int:
@@ -155,6 +156,9 @@ class SkewedClock(FakeClock):
         return now_us
 
     def monotonic(self) -> float:
+        return self._common.now_s - self.slept_s
+
+    def boottime(self) -> float:
         return self._common.now_s
 
 

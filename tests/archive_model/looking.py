@@ -22,10 +22,10 @@ from stateward_sidecar.archive.places import place_of
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt, Fenced, NewerFormat, ThreadNotFound
 from stateward_sidecar.store import records
-from stateward_sidecar.store.journal import expire_second
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.recordrows import open_batch
 from stateward_sidecar.store.thread import MAIN, Thread, load_archive_row
+from stateward_sidecar.store.times import expire_second
 
 # An owner whose upload does not end shows for at least a lease that it lives, and another one has to wait for a lease.
 BUSY_S = 1.7 * LEASE_S

@@ -40,8 +40,8 @@ class MovedClock(Clock):
     def now_us(self) -> int:
         return super().now_us() + self.ahead_s * 1_000_000
 
-    def monotonic(self) -> float:
-        return super().monotonic() + self.ahead_s
+    def boottime(self) -> float:
+        return super().boottime() + self.ahead_s
 
 
 class Shelf:
@@ -350,8 +350,8 @@ def test_a_clock_that_jumps_collects_nothing(shelf: Shelf) -> None:
     blob = shelf.write(b"x")
 
     class Jumped(MovedClock):
-        def monotonic(self) -> float:
-            return Clock.monotonic(self)
+        def boottime(self) -> float:
+            return Clock.boottime(self)
 
     shelf.clock.__class__ = Jumped
     shelf.sweep_later(365 * 24 * 3600)

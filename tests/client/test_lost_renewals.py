@@ -54,6 +54,24 @@ def test_paused_before_the_tool(thread, other, monkeypatch):
     assert (paid, caught.value.has_result) == (["other"], False)
 
 
+def test_asleep_before_the_tool(thread, monkeypatch):
+    """A machine that slept with the claim in its hands asks whether it still lives, although no process time passed."""
+    happened, renew, clock = [], Claim.renew, time.clock_gettime
+
+    def sleep(claim, begun):
+        yield from ()
+        monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + 3600)
+
+    def renewed(claim):
+        happened.append("renewed")
+        yield from renew(claim)
+
+    monkeypatch.setattr(effects, "await_archived", sleep)
+    monkeypatch.setattr(Claim, "renew", renewed)
+    thread.effect("pay", lambda: happened.append("paid"))
+    assert happened[:2] == ["renewed", "paid"]
+
+
 def test_a_daemon_that_is_away_before_the_tool(thread, monkeypatch):
     """Where the claim cannot be renewed the tool is not called, and the next one begins afresh."""
 

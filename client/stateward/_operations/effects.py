@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, NoReturn, TypedDict
 
 from stateward import values
+from stateward._clock import boottime
 from stateward._operations import threads
 from stateward._operations.retry import Backoff
 from stateward._operations.steps import Call, Operation, Pause, ThreadRef, check_options, new_request_id
@@ -187,7 +188,7 @@ class Claim:
 
     def _ask(self, request: service.BeginEffectRequest) -> Operation[EffectState]:
         # Each time under a new id: a repeated id would get the earlier answer again.
-        request.request_id, self._asked_at = new_request_id(), time.monotonic()
+        request.request_id, self._asked_at = new_request_id(), boottime()
         self.begun: service.BeginEffectResponse = yield Call("BeginEffect", request)
         self.token, self.idempotency_key = self.begun.claim_token, self.begun.idempotency_key
         self.uid = self.begun.uid
@@ -242,7 +243,7 @@ class Claim:
 
     def renew(self) -> Operation[None]:
         """Restarts the term of the claim. Raises ClaimLost if another caller has taken it."""
-        asked_at = time.monotonic()
+        asked_at = boottime()
         # A daemon that does not answer must not keep the next renewal from being sent.
         deadline_s = max(self.interval_s, RENEWAL_S)
         yield Call("CompleteEffect", self.request(renew=True), deadline_s, waits_for_owner=False)
@@ -250,7 +251,7 @@ class Claim:
 
     def hold_on(self) -> Operation[None]:
         """Renews a claim that may have expired, so that ClaimLost is raised before the tool is called, not after."""
-        if time.monotonic() - self._asked_at <= self._plan.term_s * FRESH_SHARE:
+        if boottime() - self._asked_at <= self._plan.term_s * FRESH_SHARE:
             return
         try:
             yield from self.renew()

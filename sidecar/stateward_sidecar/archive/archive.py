@@ -279,7 +279,7 @@ class Archive:
             place = desk.place(identity.namespace_keys, thread.name)
             hold = desk.hold(thread, place, thread.archive.head, *claimed)
         if not hold.dirty_since:
-            hold.dirty_since = desk.context.clock.monotonic()
+            hold.dirty_since = desk.context.clock.boottime()
         hold.dirty_bytes += stored_bytes
         self.schedule.add(thread.number, at_once=hold.dirty_bytes >= desk.options.flush_bytes)
 
@@ -332,7 +332,7 @@ class Archive:
             hold = desk.holds.get(number)
             if hold is None:
                 return
-        shipped_bytes, begun = hold.dirty_bytes, desk.context.clock.monotonic()
+        shipped_bytes, begun = hold.dirty_bytes, desk.context.clock.boottime()
         with span("ship", hold.thread.identity.uid_text, **{"stateward.bytes": shipped_bytes}):
             self._shipper.ship(hold)
         hold.dirty_bytes = max(hold.dirty_bytes - shipped_bytes, 0)
@@ -386,7 +386,7 @@ class Archive:
     def stats(self) -> ArchiveStats:
         """Returns lag and traffic. Reads memory, and the index of names to count the orphans."""
         desk, traffic = self.desk, self.desk.wire.traffic
-        now = desk.context.clock.monotonic()
+        now = desk.context.clock.boottime()
         stats = ArchiveStats(
             heads=traffic.heads, objects=traffic.objects, head_bytes=traffic.head_bytes,
             object_bytes=traffic.object_bytes, entry_bytes=traffic.entry_bytes, requests=traffic.requests,

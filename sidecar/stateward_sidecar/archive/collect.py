@@ -36,12 +36,12 @@ from stateward_sidecar.archive.wire import PARALLEL
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, FeatureUnavailable, StatewardError
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store.journal import expire_second
+from stateward_sidecar.store.times import has_expired
 from stateward_sidecar.telemetry import log
 
 GRACE_S = 3600.0
 EXPIRED_S = 3600
-# If the wall clock moved by more than this against the monotonic clock, no thread expires, as in the store's sweep.
+# If the wall clock moved by more than this against the boot-time clock, no thread expires, as in the store's sweep.
 CLOCK_JUMP_S = 3600.0
 KEYS_A_STEP = 500
 
@@ -61,6 +61,7 @@ class _Rule:
     dry_run: bool
     unlinked_before_us: int
     expired_before_second: int  # 0 = no thread expires
+    now_us: int
 
 
 class Collector:
@@ -82,9 +83,9 @@ class Collector:
         is_sane = abs(_offset(clock) - self._clock_offset_s) <= CLOCK_JUMP_S
         if not is_sane:
             log.error("the clock jumped by more than an hour; no thread in the archive expires until the next start")
-        rule = _Rule(
-            request.dry_run, clock.now_us() - grace_us, clock.now_us() // 1_000_000 - EXPIRED_S if is_sane else 0
-        )
+        now_us = clock.now_us()
+        expired_before = now_us // 1_000_000 - EXPIRED_S if is_sane else 0
+        rule = _Rule(request.dry_run, now_us - grace_us, expired_before, now_us)
         yield from _Run(self._desk, self._verbs, rule).collect(request.namespace)
 
     def _check_format(self) -> None:
@@ -182,7 +183,7 @@ class _Run:
             return [key for key in listing if _is_old(key, head.epoch + 1) or key.endswith(".blob")]
         unlinked = {place.object(item.object): item.time_us for item in head.garbage}
         needed = {place.object(ref) for ref in self._refs(place, head)}
-        due = {key for key, time_us in unlinked.items() if time_us <= self._rule.unlinked_before_us}
+        due = {key for key, time_us in unlinked.items() if self._is_unlinked(time_us)}
         due |= self._unnamed_blobs(found, listing)
         return [
             key for key in listing
@@ -194,12 +195,16 @@ class _Run:
         assert found.seen is not None
         place, head = found.place, found.seen.head
         blobs = {key for key in listing if key.endswith(".blob")}
-        if not blobs or not head.detached or head.update_time_us > self._rule.unlinked_before_us:
+        if not blobs or not head.detached or not self._is_unlinked(head.update_time_us):
             return set()
         read = self._fleet.read([place])[0]
         if read.image is None or read.seen is None or read.seen.head.write_id != head.write_id:
             return set()
         return blobs - {place.blob(row.record.blob_id) for row in read.image.blobs}
+
+    def _is_unlinked(self, time_us: int) -> bool:
+        """Returns whether something was dropped long enough ago. A time of the future was told by a wrong clock."""
+        return min(time_us, self._rule.now_us) <= self._rule.unlinked_before_us
 
     def _refs(self, place: Place, head: ArchiveHead) -> Iterator[ObjectRef]:
         yield from object_refs(head)
@@ -271,7 +276,7 @@ class _Run:
         with desk.locks.of(name):
             self._verbs.own(name)  # from now on nobody else can change its TTL
             here = self._fleet.thread_here(name)
-            if here is None or not 0 < expire_second(here.head) <= self._rule.expired_before_second:
+            if here is None or not has_expired(here.head, self._rule.expired_before_second * 1_000_000):
                 return self._fleet.heads([place])[0]
             self._verbs.delete(request)
             write = Write(run=desk.store.deleter.delete(request), frees_space=True)
@@ -294,4 +299,4 @@ def _from_hex(text: str) -> bytes:
 
 
 def _offset(clock: Clock) -> float:
-    return clock.now_us() / 1e6 - clock.monotonic()
+    return clock.now_us() / 1e6 - clock.boottime()

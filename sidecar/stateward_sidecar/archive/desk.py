@@ -49,9 +49,9 @@ class Hold:
     rolled_back_to: int | None = None
     # Set while a HEAD that gives the thread up is on its way: no write passes, whatever is on disk and in memory.
     given_up: ArchiveRow | None = None
-    # When this process last wrote HEAD, or read it and found it ours. Seconds on the monotonic clock.
+    # When this process last wrote HEAD, or read it and found it ours. Seconds on the boot-time clock.
     checked_at: float = NEVER
-    written_at: float = NEVER  # when this process last wrote HEAD (monotonic clock); NEVER = unknown
+    written_at: float = NEVER  # when this process last wrote HEAD (boot-time clock); NEVER = unknown
     # The entries and the snapshot that HEAD carries, for the next HEAD. None = they must be read again.
     tail: list[PackedRow] | None = None
     pieces: tuple[int, list[bytes]] | None = None
@@ -65,7 +65,7 @@ class Hold:
     blobs: set[bytes] = field(default_factory=set)  # uploaded by this process
     # Blobs of which the next HEAD has the entry of their removal. Their objects are deleted after it has landed.
     dropped_blobs: set[bytes] = field(default_factory=set)
-    # Sealed bytes since the last ship, and when the oldest of these entries was committed (monotonic clock).
+    # Sealed bytes since the last ship, and when the oldest of these entries was committed (boot-time clock).
     dirty_bytes: int = 0
     # The thread as it was before each large entry that is not archived yet, the oldest first.
     before_large: deque[Moment] = field(default_factory=deque)
@@ -175,7 +175,7 @@ class Desk:
 
     def is_fresh(self, hold: Hold) -> bool:
         """Returns True if a thread may be read without reading HEAD: nobody can have taken it meanwhile."""
-        return self.context.clock.monotonic() - hold.checked_at < self.options.check_s or hold.is_rolled_back
+        return self.context.clock.boottime() - hold.checked_at < self.options.check_s or hold.is_rolled_back
 
     def is_own(self, head: ArchiveHead) -> bool:
         """Returns True if a process of this disk wrote a HEAD, and no copy of this disk can have written it."""
@@ -193,7 +193,7 @@ class Desk:
     def observe(self, place: Place, head: ArchiveHead) -> float:
         """Returns for how many seconds a HEAD of another owner has not changed. The first call returns 0."""
         with self._observing:
-            now = self.context.clock.monotonic()
+            now = self.context.clock.boottime()
             write_id, since = self.observed.pop(place, (b"", now))
             if write_id != head.write_id:
                 since = now

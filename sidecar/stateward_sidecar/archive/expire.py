@@ -25,8 +25,8 @@ from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, NotOwner
 from stateward_sidecar.store.blobrows import list_blobs
-from stateward_sidecar.store.journal import expire_second
 from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.store.times import expire_second, has_expired
 from stateward_sidecar.telemetry import log
 
 
@@ -74,7 +74,7 @@ class Expirer:
             raise set_back(thread.name)
 
         def check(live: Thread) -> None:
-            if expire_second(live.head) != second:
+            if expire_second(live.head) != second or not has_expired(live.head, desk.now_us()):
                 raise _Moved
 
         try:

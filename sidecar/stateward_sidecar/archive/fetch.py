@@ -53,7 +53,7 @@ class Seen:
     etag: str
     # The key of the thread in HEAD; None if it was not read, or is destroyed.
     key: ThreadKey | None
-    # When HEAD was requested, in seconds on the monotonic clock.
+    # When HEAD was requested, in seconds on the boot-time clock.
     asked_at: float = NEVER
 
     @property

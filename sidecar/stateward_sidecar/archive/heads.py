@@ -20,6 +20,7 @@ from stateward_sidecar.codec.seal import FORMAT as SEAL_FORMAT
 from stateward_sidecar.codec.seal import PREFIX_BYTES, Cipher, open_record, seal_record
 from stateward_sidecar.errors import Corrupt, newer_format
 from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.store.times import WRONG_US
 
 # Format 2 has moved heads, deleted branches and deleted effects. A sidecar of format 1 does not know them, and would
 # bring a deleted branch back. So it must not read a HEAD of format 2. Format 3 has records: older sidecars would show
@@ -108,10 +109,17 @@ def follow(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int) -> Arc
     if head.write_id:
         del following.previous_write_ids[:]
         following.previous_write_ids.extend([head.write_id, *head.previous_write_ids][:WRITE_IDS_KEPT])
-    following.update_time_us = max(now_us, head.update_time_us)
+    following.update_time_us = update_us(head, now_us)
+    for item in following.garbage:  # dropped by an earlier HEAD; if its clock was ahead, it waits from now on
+        item.time_us = min(item.time_us, following.update_time_us)
     following.detached = False
     following.min_reader = following.min_writer = max(head.min_reader, BASE_FORMAT)
     return following
+
+
+def update_us(last: ArchiveHead, now_us: int) -> int:
+    """Returns the time of the HEAD after ``last``. It goes back only if the clock of the last writer was wrong."""
+    return max(now_us, last.update_time_us) if last.update_time_us <= now_us + WRONG_US else now_us
 
 
 def catch_up(head: ArchiveHead, last: ArchiveHead) -> None:

@@ -35,6 +35,7 @@ from stateward_sidecar.archive.heads import (
     epoch_start,
     open_head,
     seal_head,
+    update_us,
 )
 from stateward_sidecar.archive.inspect import flaws_of
 from stateward_sidecar.archive.judge import Local, Verdict, judge
@@ -262,7 +263,7 @@ class Repairer:
             min_reader=BASE_FORMAT, min_writer=BASE_FORMAT, uid=thread.identity.uid, created_epoch=known.created_epoch,
             epoch=epoch, boot_id=desk.boot_id, owner_id=desk.options.owner_id,
             write_id=last.write_id or os.urandom(WRITE_ID_BYTES), previous_write_ids=last.previous_write_ids,
-            lineage=known.lineage, update_time_us=max(desk.now_us(), last.update_time_us),
+            lineage=known.lineage, update_time_us=update_us(last, desk.now_us()),
         )  # fmt: skip
         tip = thread.head
         base.lineage.append(epoch_start(epoch, desk.boot_id, tip.tip_sequence, tip.tip_digest))

@@ -43,7 +43,7 @@ class Schedule:
         self._shipped: dict[int, float] = {}  # when last
         self._rows: set[int] = set()
         self._rows_at = 0.0
-        self._tokens, self._tokens_at = desk.options.puts_per_s, desk.context.clock.monotonic()
+        self._tokens, self._tokens_at = desk.options.puts_per_s, desk.context.clock.boottime()
         self._wakes_at = 0.0
         self._is_closed = False
         self._thread = threading.Thread(target=self._loop, name="archive", daemon=True)
@@ -95,7 +95,7 @@ class Schedule:
         self.write_rows(wait=True)
 
     def _now(self) -> float:
-        return self._desk.context.clock.monotonic()
+        return self._desk.context.clock.boottime()
 
     def _loop(self) -> None:
         while not self._is_closed:

@@ -42,11 +42,11 @@ from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, StatewardError
-from stateward_sidecar.store.journal import expire_second
 from stateward_sidecar.store.outbox import Cleared, Moment, Shipment
 from stateward_sidecar.store.recordrows import has_records
 from stateward_sidecar.store.requests import may_be_removed
 from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.store.times import expire_second
 
 KIB = 1 << 10
 # A tail above the first size is packed in the background, a tail above the second one before HEAD is written.

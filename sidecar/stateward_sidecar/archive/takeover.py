@@ -1,7 +1,7 @@
 """Attaches threads, keeps copies of other sidecars' threads up to date, and releases threads.
 
 Conditional writes of HEAD decide who may write, never a clock. A thread is free if its HEAD says detached, if a process
-of this data directory wrote HEAD, or if HEAD's write id has not changed for the lease time on our own monotonic clock.
+of this data directory wrote HEAD, or if HEAD's write id has not changed for the lease time on our own boot-time clock.
 An idle owner can therefore lose its thread. It notices at its next ship, or at a read that is not ``Desk.is_fresh``.
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -73,18 +72,18 @@ class Wire:
         self._refusal = ""
         self._is_denied = False
         self._away_since: float | None = None
-        self.failed_at = float("-inf")  # when a request last failed, in seconds on the monotonic clock
+        self.failed_at = float("-inf")  # when a request last failed, in seconds on the boot-time clock
         self._is_asking = False
 
     def now(self) -> float:
-        """Returns the monotonic clock in seconds."""
-        return self._clock.monotonic()
+        """Returns the boot-time clock in seconds: it continues while the machine sleeps."""
+        return self._clock.boottime()
 
     @property
     def away_s(self) -> float:
         """Seconds since the bucket's first failure after its last answer; 0 if the last request was answered."""
         since = self._away_since
-        return max(self._clock.monotonic() - since, 1e-9) if since is not None else 0.0
+        return max(self._clock.boottime() - since, 1e-9) if since is not None else 0.0
 
     @property
     def refuses(self) -> bool:
@@ -171,18 +170,18 @@ class Wire:
         begun then end by themselves, and the others never begin.
         """
         waiting, running, errors = deque(calls), set[Future[object]](), list[BaseException]()
-        due = time.monotonic() + first_s
+        due = self._clock.boottime() + first_s
         while waiting or running:
             while waiting and len(running) < UPLOADS_AT_ONCE:
                 running.add(self._uploads.submit(carried(waiting.popleft())))
-            ended, running = wait(running, max(due - time.monotonic(), 0.0), FIRST_COMPLETED)
+            ended, running = wait(running, max(due - self._clock.boottime(), 0.0), FIRST_COMPLETED)
             found = [error for each in ended if (error := each.exception()) is not None]
             errors += found
             if found:
                 waiting.clear()
-            if running and time.monotonic() >= due:
+            if running and self._clock.boottime() >= due:
                 beat()
-                due = time.monotonic() + every_s
+                due = self._clock.boottime() + every_s
         if errors:
             raise errors[0]
 
@@ -191,7 +190,7 @@ class Wire:
         not mounted."""
         if self.find(FORMAT_KEY) is None:
             self._error = "the archive is empty: is this the right bucket, and is its directory mounted?"
-            self._away_since = self.failed_at = self._clock.monotonic()
+            self._away_since = self.failed_at = self._clock.boottime()
             raise ArchiveUnavailable(self._error)
 
     def ask_again(self) -> None:
@@ -262,7 +261,7 @@ class Wire:
             else:
                 self._error = error.message
             self._is_denied = isinstance(error, BucketDenied | BucketRefused)
-            self.failed_at = self._clock.monotonic()
+            self.failed_at = self._clock.boottime()
             if self._away_since is None:
                 self._away_since = self.failed_at
             kind = Unclear if error.is_unclear else ArchiveUnavailable

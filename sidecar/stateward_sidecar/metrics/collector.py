@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from stateward.v1.admin_service_pb2 import ArchiveStats
+from stateward_sidecar.clock import Clock
 from stateward_sidecar.measures import CallMeasures, Histogram, StoreMeasures, WriterMeasures, events
 from stateward_sidecar.metrics.reader import OldestReader
 from stateward_sidecar.metrics.sources import LatestCensus, Sources
@@ -137,7 +138,7 @@ class DaemonCollector(Collector):
         yield gauge("stateward_oldest_question_seconds", "Age of the oldest open question.", max(oldest_s, 0.0))
         yield gauge("stateward_effects_in_progress", "Claims on effects that may be under way.", counted.in_progress)
         yield gauge("stateward_effects_uncertain", "Effects whose outcome nobody has told.", counted.uncertain)
-        age_s = time.monotonic() - self._census.taken_at
+        age_s = Clock().boottime() - self._census.taken_at
         yield gauge("stateward_census_age_seconds", "Age of the six counts above.", age_s)
 
     def _bucket(self) -> Iterator[Metric]:

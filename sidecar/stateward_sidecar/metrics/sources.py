@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stateward_sidecar.clock import Clock
 from stateward_sidecar.measures import Measures
 from stateward_sidecar.store.census import Census, Counted
 from stateward_sidecar.store.store import Store
@@ -67,4 +67,4 @@ class LatestCensus:
     def _take(self) -> None:
         counted = self._census.take(self._over.is_set)
         if counted is not None:
-            self.counted, self.taken_at = counted, time.monotonic()
+            self.counted, self.taken_at = counted, Clock().boottime()

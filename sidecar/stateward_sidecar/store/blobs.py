@@ -36,6 +36,7 @@ from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.opening import describe_creation, opened, settle_options
 from stateward_sidecar.store.thread import Draft, Thread
 from stateward_sidecar.store.threads import Threads, not_found
+from stateward_sidecar.store.times import blob_written_us
 from stateward_sidecar.store.views import reached
 
 # A blob that is written again counts as written now. An entry says so if the last one is older than this, or than an
@@ -128,9 +129,10 @@ class Blobs:
         An entry says it, so that every machine knows: another one would collect the blob a day after the first write.
         """
         context, sequence = self._context, row.sequence
-        if ships or context.clock.now_us() - row.write_time_us > renewal_us():
+        now_us = context.clock.now_us()
+        if ships or now_us - blob_written_us(draft.head, row, now_us) > renewal_us():
             entry = append(context, txn, draft, ENTRY_KIND_BLOB, content)
-            row.write_time_us = max(row.write_time_us, entry.header.create_time_us)
+            row.write_time_us, row.write_sequence = entry.header.create_time_us, entry.header.sequence
             put_blob(txn, draft.identity, row)
             commit_entry(context, txn, batch, draft, entry, {})
             self._threads.keep_draft(batch, draft)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import BlobRow
+from stateward.storage.v1.head_pb2 import BlobRow, ThreadHead
 from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_BLOB_REMOVED,
     ENTRY_KIND_CHECKPOINT,
@@ -31,10 +31,11 @@ from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.blobinstall import other_lines
 from stateward_sidecar.store.blobrows import blobs_in_edits, blobs_in_state, delete_blob, find_blob, list_blobs
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.journal import SECOND_US, append, commit_entry
+from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.owning import is_still_ours
 from stateward_sidecar.store.thread import Draft, Thread, rows
 from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.times import SECOND_US, WRONG_US, blob_written_us
 from stateward_sidecar.telemetry import log_damage
 
 KEPT_S = 24 * 3600
@@ -60,17 +61,17 @@ class BlobSweeper:
         for number in numbers:
             if number not in self._next_us:
                 self._next_us[number] = now + INTERVAL_S * SECOND_US
-                self._sweep_thread(number, now - KEPT_S * SECOND_US, submit)
+                self._sweep_thread(number, now, submit)
 
-    def _sweep_thread(self, number: int, oldest_us: int, submit: Callable[[Write], object]) -> None:
+    def _sweep_thread(self, number: int, now_us: int, submit: Callable[[Write], object]) -> None:
         try:
             with self._context.engine.read() as txn:
                 thread = self._threads.by_number(txn, number)
                 if thread is not None and thread.access == ACCESS_REMOTE:
-                    self._drop_fetched(txn, thread, oldest_us)
+                    self._drop_fetched(txn, thread, now_us)
                 if thread is None or not _may_collect(txn, thread):
                     return
-                old = [row for row in list_blobs(txn, thread.identity) if row.write_time_us < oldest_us]
+                old = [row for row in list_blobs(txn, thread.identity) if _is_old(thread.head, row, now_us)]
             if not old:
                 return
             tip, named = self._find_named(thread)
@@ -82,9 +83,9 @@ class BlobSweeper:
             log_damage("blobs left out of a sweep", error)
             return
         for row in old:
-            submit(Write(run=self._remove(thread, row, tip, oldest_us), background=True, frees_space=True))
+            submit(Write(run=self._remove(thread, row, tip, now_us), background=True, frees_space=True))
 
-    def _drop_fetched(self, txn: lmdb.Transaction, thread: Thread, oldest_us: int) -> None:
+    def _drop_fetched(self, txn: lmdb.Transaction, thread: Thread, now_us: int) -> None:
         """Removes files of a copy that were fetched for readers, and that nobody has read for a day. The archive has
         them. Orphans, which share the files, keep them."""
         identity, files = thread.identity, self._context.blob_files
@@ -92,7 +93,8 @@ class BlobSweeper:
             return
         for row in list_blobs(txn, identity):
             read_us = files.read_us(identity.uid, row.record.blob_id)
-            if read_us is not None and read_us < oldest_us:
+            # A file of the future was read while the clock was wrong.
+            if read_us is not None and not now_us - KEPT_S * SECOND_US <= read_us <= now_us + WRONG_US:
                 files.remove(identity.uid, row.record.blob_id)
 
     def _find_named(self, thread: Thread) -> tuple[int, set[bytes]]:
@@ -131,7 +133,7 @@ class BlobSweeper:
         return blobs_in_edits(replay.parse_edits(edits, identity.name, header.version))
 
     def _remove(
-        self, thread: Thread, doomed: BlobRow, tip: int, oldest_us: int
+        self, thread: Thread, doomed: BlobRow, tip: int, now_us: int
     ) -> Callable[[lmdb.Transaction, Batch], bool]:
         """Removes row and file, unless a version since ``tip`` names the blob or it was written again."""
         identity, context = thread.identity, self._context
@@ -141,7 +143,7 @@ class BlobSweeper:
             if draft is None or draft.thread is not thread:
                 return False
             row = find_blob(txn, identity, doomed.record.sha256)
-            if row is None or row.record.blob_id != doomed.record.blob_id or row.write_time_us >= oldest_us:
+            if row is None or row.record.blob_id != doomed.record.blob_id or not _is_old(draft.head, row, now_us):
                 return False
             held = replay.Held()
             for sequence in range(tip + 1, draft.head.tip_sequence + 1):
@@ -157,6 +159,10 @@ class BlobSweeper:
             return True
 
         return run
+
+
+def _is_old(head: ThreadHead, row: BlobRow, now_us: int) -> bool:
+    return blob_written_us(head, row, now_us) < now_us - KEPT_S * SECOND_US
 
 
 def remove_blob(context: Context, txn: lmdb.Transaction, batch: Batch, draft: Draft, row: BlobRow) -> None:

@@ -178,7 +178,11 @@ class BlobWrite:
             remove_blob(context, txn, batch, draft, row)
         entry = append(context, txn, draft, ENTRY_KIND_BLOB, self._content)
         entry.head.stored_bytes += record.stored_bytes
-        row = BlobRow(record=record, sequence=entry.header.sequence, write_time_us=entry.header.create_time_us)
+        header = entry.header
+        row = BlobRow(
+            record=record, sequence=header.sequence, write_time_us=header.create_time_us,
+            write_sequence=header.sequence,
+        )  # fmt: skip
         put_blob(txn, identity, row)
         commit_entry(context, txn, batch, draft, entry, {})
         threads.keep_draft(batch, draft)

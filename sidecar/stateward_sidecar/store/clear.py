@@ -28,13 +28,14 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S, Context
-from stateward_sidecar.store.journal import SECOND_US, label_keys
+from stateward_sidecar.store.journal import label_keys
 from stateward_sidecar.store.lineage import Lineage
 from stateward_sidecar.store.ranges import Pruned
 from stateward_sidecar.store.requestrows import delete_request
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.thread import MAIN, Draft, Thread, rows, write_head
 from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.times import SECOND_US, made_us
 from stateward_sidecar.store.uncleared import read_uncleared, write_uncleared
 from stateward_sidecar.telemetry import log_damage
 
@@ -70,7 +71,8 @@ class _Work:
             header.sequence == 1
             or (row is not None and row.access == ACCESS_ORPHAN and header.sequence > row.common_sequence)
             or header.sequence > self.head.tip_sequence - REQUEST_WINDOW_ENTRIES
-            or header.create_time_us > self.now_us - REQUEST_WINDOW_S * SECOND_US
+            or made_us(self.head, header.sequence, header.create_time_us, self.now_us)
+            > self.now_us - REQUEST_WINDOW_S * SECOND_US
         )
 
     def free(self, stored_bytes: int) -> None:

@@ -25,10 +25,11 @@ from stateward_sidecar.store.blobinstall import remove_files
 from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.expecting import get_draft
-from stateward_sidecar.store.journal import expire_second, list_keys, next_place
+from stateward_sidecar.store.journal import list_keys, next_place
 from stateward_sidecar.store.settings import check_main_version
 from stateward_sidecar.store.thread import Draft, Thread, head_uid, rows
 from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.times import expire_second, has_expired
 from stateward_sidecar.telemetry import guarded
 
 PURGE_ROWS_MAX = 512
@@ -94,6 +95,8 @@ class Deleter:
                 return True
             draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
             if draft is None or expire_second(draft.head) != second:
+                return False
+            if not has_expired(draft.head, self._context.clock.now_us()):  # a clock was behind at the last save
                 return False
             self._remove(txn, batch, draft, "ttl")
             return True

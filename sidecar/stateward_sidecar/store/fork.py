@@ -54,6 +54,7 @@ from stateward_sidecar.store.refs import resolve_or_head
 from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.thread import MAIN, Thread, write_head
 from stateward_sidecar.store.threads import Threads, not_found
+from stateward_sidecar.store.times import made_us
 from stateward_sidecar.store.views import view_branch, view_head
 
 # Most entries name a recent snapshot as dictionary. Entries that name an older one are compressed without it.
@@ -191,16 +192,17 @@ class Forker:
                 continue
             header, body, edits, tree = context.settled(partial(self._read, source, version, wanted, pruned))
             body.source_digest = header.digest
+            time_us = made_us(source.head, header.sequence, header.create_time_us, context.clock.now_us())
             anchors.add(body.checkpoint_id)
             dictionary = dictionaries.get(header.dictionary_version)
             named = blobs_in_edits(replay.parse_edits(edits, source.name, version))
             named |= blobs_in_state(tree) if tree is not None else set()
-            self._copy_blobs(request, source, copy, named - copied, header.create_time_us)
+            self._copy_blobs(request, source, copy, named - copied, time_us)
             copied |= named
             content = self._content(request, source, copy, EntryMetadata(checkpoint=body), edits, dictionary)
             snapshot = to_snapshot(tree) if tree is not None else None
             made = HiddenVersion(
-                version, header.parent_version, body, content, header.create_time_us,
+                version, header.parent_version, body, content, time_us,
                 parts.pack_snapshot(snapshot) if snapshot is not None else None,
             )  # fmt: skip
             copy.put(copy.version(made), made.size_bytes)

@@ -151,7 +151,10 @@ class Hidden:
             header = self.append(txn, ENTRY_KIND_BLOB, content, time_us)
             self.draft.head.stored_bytes += record.stored_bytes
             now = self._context.clock.now_us()
-            put_blob(txn, self.draft.identity, BlobRow(record=record, sequence=header.sequence, write_time_us=now))
+            row = BlobRow(
+                record=record, sequence=header.sequence, write_time_us=now, write_sequence=header.sequence
+            )  # fmt: skip
+            put_blob(txn, self.draft.identity, row)
 
         return put
 

@@ -37,7 +37,6 @@ from stateward_sidecar.store.fetched import (
 from stateward_sidecar.store.halfmade import mark, under_way
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import (
-    expire_second,
     index_expiry,
     index_options,
     index_time,
@@ -56,6 +55,7 @@ from stateward_sidecar.store.thread import (
     write_row,
 )
 from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.times import expire_second
 from stateward_sidecar.telemetry import log_damage
 
 HISTORY_BYTES = 1 << 20

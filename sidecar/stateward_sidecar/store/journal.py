@@ -29,8 +29,8 @@ from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.requestrows import put_request
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.thread import Draft, write_head
+from stateward_sidecar.store.times import SECOND_US, expire_second, next_time_us
 
-SECOND_US = 1_000_000
 # Bytes of an entry, with its blob, that take so long to upload that entries before it must not wait for it.
 LARGE_BYTES = 1 << 20
 _NO_DIGEST = b"\0" * DIGEST_BYTES
@@ -69,9 +69,11 @@ def append(
     identity, head = draft.identity, draft.next_head()
     keys = identity.keys
     head.epoch = max(head.epoch, draft.thread.epoch)
+    # A time that is given belongs to other entries, which are in their order.
+    given_us = max(time_us, head.update_time_us) if time_us else 0
+    head.update_time_us = given_us or next_time_us(head, context.clock.now_us())
     head.tip_sequence += 1
     sequence = head.tip_sequence
-    head.update_time_us = max(time_us or context.clock.now_us(), head.update_time_us)
     header = EntryHeader(
         kind=kind, epoch=head.epoch, sequence=sequence, version=version, parent_version=parent_version,
         create_time_us=head.update_time_us, previous_digest=head.tip_digest,
@@ -110,6 +112,8 @@ def commit_entry(
         context.archive.before_large(draft.identity)
     write_head(txn, draft.identity, entry.head)
     index_time(txn, draft.identity, draft.head if entry.header.sequence > 1 else None, entry.head)
+    if entry.head.clock_steps != draft.head.clock_steps:  # the newest version may be older than its time says
+        index_expiry(txn, draft.identity.number, draft.head, entry.head)
     counters, is_save = context.counters, bool(entry.header.version)
     hooks, thread = context.archive, draft.thread
     # The outbox is kept while the archive is switched off, because it may be switched on again.
@@ -151,14 +155,6 @@ def index_expiry(txn: lmdb.Transaction, number: int, old: ThreadHead, new: Threa
             txn.delete(layout.expiry_key(before, number))
         if after:
             txn.put(layout.expiry_key(after, number), layout.PRESENT)
-
-
-def expire_second(head: ThreadHead) -> int:
-    """Returns when the thread expires, in seconds since 1970, rounded up; 0 = never."""
-    if not head.options.HasField("ttl"):
-        return 0
-    ttl_us = head.options.ttl.ToMicroseconds()
-    return -(-((head.save_time_us or head.create_time_us) + ttl_us) // SECOND_US)
 
 
 def put_feed(txn: lmdb.Transaction, number: int, sequence: int) -> None:

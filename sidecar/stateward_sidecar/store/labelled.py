@@ -19,9 +19,10 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.journal import SECOND_US, labelled_keys
+from stateward_sidecar.store.journal import labelled_keys
 from stateward_sidecar.store.thread import Thread, rows
 from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.times import SECOND_US
 from stateward_sidecar.telemetry import log, log_damage
 
 # Reading this many heads takes 30 ms at most.

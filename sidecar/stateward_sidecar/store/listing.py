@@ -32,11 +32,11 @@ from stateward_sidecar.store import replay
 from stateward_sidecar.store.branches import Walk, belongs
 from stateward_sidecar.store.contents import STATES_MAX, Contents
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.journal import SECOND_US
 from stateward_sidecar.store.labelled import Labelled, by_time
 from stateward_sidecar.store.refs import resolve
 from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.times import SECOND_US
 from stateward_sidecar.store.tokens import bare
 from stateward_sidecar.store.unreadable import Unreadable
 from stateward_sidecar.store.views import add_archive, view_entry, view_head

@@ -19,10 +19,10 @@ from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import orphans_of
 from stateward_sidecar.store.identity import Identity
-from stateward_sidecar.store.journal import expire_second
 from stateward_sidecar.store.orphannames import orphan_name
 from stateward_sidecar.store.thread import Draft, Thread, rows, write_archive_row, write_head
 from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.times import expire_second
 
 
 class Orphans:

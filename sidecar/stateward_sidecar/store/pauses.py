@@ -21,13 +21,13 @@ class Pauses(Generic[K]):
 
     def is_over(self, key: K) -> bool:
         """Returns whether the pause of a key is over, or there is none."""
-        return self._clock.monotonic() >= self._until.get(key, (0.0, 0.0))[0]
+        return self._clock.boottime() >= self._until.get(key, (0.0, 0.0))[0]
 
     def begin(self, key: K) -> None:
         """Begins a pause: the shortest one, or one that is twice as long as the last."""
         last_s = self._until.get(key, (0.0, 0.0))[1]
         length_s = min(max(2 * last_s, self._min_s), self._max_s)
-        self._until[key] = self._clock.monotonic() + length_s, length_s
+        self._until[key] = self._clock.boottime() + length_s, length_s
 
     def keep(self, is_wanted: Callable[[K], bool]) -> None:
         """Forgets the pauses of all keys for which ``is_wanted`` returns False."""

@@ -16,7 +16,6 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.alone import Alone
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.journal import SECOND_US
 from stateward_sidecar.store.owning import is_still_ours
 from stateward_sidecar.store.prune import is_whole
 from stateward_sidecar.store.recordentries import About, Changed, append_changes
@@ -24,6 +23,7 @@ from stateward_sidecar.store.recordmoves import RecordMover
 from stateward_sidecar.store.recordrows import index_expiry, is_expired, live_row
 from stateward_sidecar.store.thread import Thread, rows, write_head
 from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.times import SECOND_US
 from stateward_sidecar.telemetry import log_damage
 
 RECORDS_A_STEP, STEPS_A_ROUND, THREADS_A_ROUND = 100, 100, 20_000

@@ -31,6 +31,7 @@ from stateward_sidecar.store.recordrows import facts_bytes, find_record, is_expi
 from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.thread import Draft
 from stateward_sidecar.store.threads import Threads, not_found
+from stateward_sidecar.store.times import WRONG_US
 from stateward_sidecar.store.views import reached
 from stateward_sidecar.store.whole import whole
 
@@ -178,7 +179,9 @@ def is_refresh_due(facts: RecordFacts, now_us: int) -> bool:
     """Returns whether enough of a record's TTL has passed for a refresh to be worth a write."""
     if not facts.ttl_us or is_expired(facts, now_us):
         return False
-    return (now_us + facts.ttl_us - facts.expire_time_us) * REFRESH_SHARE >= facts.ttl_us
+    passed_us = now_us + facts.ttl_us - facts.expire_time_us
+    # If the record was put in the future, a clock was wrong.
+    return passed_us * REFRESH_SHARE >= facts.ttl_us or passed_us < -WRONG_US
 
 
 def makes_records(request: PutRecordsRequest) -> bool:

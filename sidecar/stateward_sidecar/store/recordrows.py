@@ -22,8 +22,8 @@ from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.identity import Identity
-from stateward_sidecar.store.journal import SECOND_US
 from stateward_sidecar.store.thread import Draft, Thread, rows
+from stateward_sidecar.store.times import SECOND_US
 
 SUM_BYTES = 16
 

@@ -1,8 +1,8 @@
 """Chooses the versions that a prune removes.
 
-Sequences and times grow with versions, so "not archived yet" and "not old enough" are found by bisection, and the cost
-does not grow with the history. Only a rule that counts by branch, in a thread with several branches, reads the newest
-versions one by one.
+Sequences grow with versions, and so do times once a wrong clock is left out (``times.py``). So "not archived yet" and
+"not old enough" are found by bisection, and the cost does not grow with the history. Only a rule that counts by branch,
+in a thread with several branches, reads the newest versions one by one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from stateward_sidecar.store.branches import first_version
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.thread import MAIN, Draft, Thread
+from stateward_sidecar.store.times import made_us
 
 ENTRIES_A_STEP = 100
 # Pause between two steps, so that other threads get the interpreter.
@@ -52,8 +53,9 @@ class Chooser:
         with self._context.engine.read() as txn:
             until = self._last_archived(txn, thread, retained)
             if rule.HasField("keep_for"):
-                oldest_us = self._context.clock.now_us() - rule.keep_for.ToMicroseconds()
-                until = min(until, _first_since(txn, thread, retained, oldest_us))
+                now_us = self._context.clock.now_us()
+                oldest_us = now_us - rule.keep_for.ToMicroseconds()
+                until = min(until, _first_since(txn, thread, retained, now_us, oldest_us))
         newest = retained[until - 1] if until else 0
         kept = protected(Draft(thread))
         first = retained.until(retained[count - 1]) if count else ()
@@ -65,7 +67,7 @@ class Chooser:
         for version in thread.pruned.missing(thread.head.last_version):
             if version not in kept:
                 with self._context.engine.read() as txn:
-                    time_us = replay.read_version(txn, thread, version).header.create_time_us
+                    time_us = _made_us(txn, thread, version, self._context.clock.now_us())
                 return int(time_us + rule.keep_for.ToMicroseconds())
         return 0
 
@@ -113,12 +115,16 @@ class Chooser:
         return at, over[::-1]
 
 
-def _first_since(txn: lmdb.Transaction, thread: Thread, retained: Ranges, time_us: int) -> int:
+def _first_since(txn: lmdb.Transaction, thread: Thread, retained: Ranges, now_us: int, time_us: int) -> int:
     """Returns how many of the oldest retained versions were made before a time."""
     return bisect_left(
-        range(len(retained)), time_us,
-        key=lambda at: replay.read_version(txn, thread, retained[at]).header.create_time_us,
+        range(len(retained)), time_us, key=lambda at: _made_us(txn, thread, retained[at], now_us)
     )  # fmt: skip
+
+
+def _made_us(txn: lmdb.Transaction, thread: Thread, version: int, now_us: int) -> int:
+    header = replay.read_version(txn, thread, version).header
+    return made_us(thread.head, header.sequence, header.create_time_us, now_us)
 
 
 def choose_named(draft: Draft, versions: Iterable[int], *, move_heads: bool) -> list[int]:

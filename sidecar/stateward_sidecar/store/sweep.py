@@ -1,7 +1,7 @@
 """The periodic sweep: deletes expired threads and records, applies retention rules, clears unused blobs and index rows.
 
 One sweep looks at a bounded number of rows. Each change is a background write of its own, and the writer checks it
-again. If the wall clock moves by more than an hour against the monotonic clock, nothing expires, is pruned or is
+again. If the wall clock moves by more than an hour against the boot-time clock, nothing expires, is pruned or is
 collected until the next start: a wrong clock must not delete threads.
 """
 
@@ -22,13 +22,14 @@ from stateward_sidecar.store.blobsweep import BlobSweeper
 from stateward_sidecar.store.context import ArchiveHooks, Context
 from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.halfmade import clear
-from stateward_sidecar.store.journal import SECOND_US, next_place
+from stateward_sidecar.store.journal import next_place
 from stateward_sidecar.store.owning import is_still_ours
 from stateward_sidecar.store.pauses import Pauses
 from stateward_sidecar.store.prune import Pruner, is_whole
 from stateward_sidecar.store.recordexpiry import RecordExpirer
 from stateward_sidecar.store.thread import Thread, rows
 from stateward_sidecar.store.threads import Threads
+from stateward_sidecar.store.times import SECOND_US, has_expired
 from stateward_sidecar.telemetry import failures, log, log_damage
 
 ROWS_MAX = 20_000
@@ -99,7 +100,7 @@ class Sweeper:
             failures.note("sweep")
 
     def _offset(self) -> float:
-        return self._context.clock.now_us() / SECOND_US - self._context.clock.monotonic()
+        return self._context.clock.now_us() / SECOND_US - self._context.clock.boottime()
 
     def _watch_clock(self) -> None:
         if abs(self._offset() - self._clock_offset_s) > JUMP_S and not self._is_suspended:
@@ -111,6 +112,9 @@ class Sweeper:
         if hooks is not None and hooks.is_away() and not self._bucket_pause.is_over(None):
             return
         for number, second in self._due():
+            if self._lives(number):
+                self._thread_pauses.begin((second, number))
+                continue
             if hooks is not None and not self._expire_archived(hooks, number, second):
                 if hooks.is_away():  # the other threads would each wait for the bucket in vain
                     self._bucket_pause.begin(None)
@@ -132,6 +136,12 @@ class Sweeper:
                 if self._thread_pauses.is_over((second, number)):
                     due.append((number, second))
         return due
+
+    def _lives(self, number: int) -> bool:
+        """Returns whether the row is too early, because the clock was behind when the thread was last saved."""
+        with self._context.engine.read() as txn:
+            thread = self._find(txn, number)
+        return thread is not None and not has_expired(thread.head, self._context.clock.now_us())
 
     def _expire_archived(self, hooks: ArchiveHooks, number: int, second: int) -> bool:
         """Deletes a thread in the archive. Returns False if it must not be deleted, or the archive does not answer."""

@@ -37,13 +37,14 @@ from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, Context
 from stateward_sidecar.store.effectrows import verify_effects
 from stateward_sidecar.store.idverify import verify_ids
-from stateward_sidecar.store.journal import expire_second, label_keys, labelled_keys, list_keys
+from stateward_sidecar.store.journal import label_keys, labelled_keys, list_keys
 from stateward_sidecar.store.labelled import is_indexed
 from stateward_sidecar.store.pieceverify import verify_pieces
 from stateward_sidecar.store.recordrows import verify_records
 from stateward_sidecar.store.storeverify import StoreVerifier
 from stateward_sidecar.store.thread import MAIN, Thread, load_numbered, rows
 from stateward_sidecar.store.threads import not_found
+from stateward_sidecar.store.times import expire_second
 
 RECORDS_A_STEP = 500
 # How many states of recent versions are kept. The state of an older parent is replayed from a snapshot.

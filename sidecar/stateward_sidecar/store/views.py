@@ -18,8 +18,8 @@ from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store.cache import Facts
 from stateward_sidecar.store.identity import Identity
-from stateward_sidecar.store.journal import SECOND_US, expire_second
 from stateward_sidecar.store.thread import MAIN, Thread
+from stateward_sidecar.store.times import SECOND_US, expire_second
 
 
 def read_facts(thread: Thread, entry: Entry) -> Facts:
