@@ -3,7 +3,7 @@ say that a blob is there whose bytes are nowhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 from tests.archive.driven import Driven, Town, append, town
 from tests.archive_model.small import BLOB_KEPT_S
 
+from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward.v1.archive_service_pb2 import RestoreArchiveRequest, VerifyArchiveRequest
 from stateward.v1.backup_service_pb2 import ExportThreadRequest
@@ -23,6 +24,7 @@ from stateward_sidecar.archive.restore import Restorer
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, InvalidField, VersionNotFound, VersionPruned
 from stateward_sidecar.service.check import DEFAULT_NAMESPACE as NAMESPACE
 from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.outbox import Moment, WrittenBlob
 from stateward_sidecar.store.thread import Thread
 
 CONTENT = b"a picture, " * 50
@@ -348,6 +350,30 @@ def test_a_ship_sees_rows_and_tip_at_one_moment(place: Town, monkeypatch: pytest
     assert moment is not None
     assert moment.image.blobs or 1 in moment.thread.pruned
     assert files(first) == []
+
+
+def test_a_blob_that_is_collected_during_its_ship_is_in_no_head(place: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No version named it in time, and its file goes after the ship's moment, before its upload: the ship begins anew
+    with what is there now."""
+    first = place.machine("first")
+    first.put(append(b"names nothing"))
+    write(first)
+    outbox = first.archive.desk.outbox
+    blobs = outbox.blobs
+
+    def blobs_then_collect(moment: Moment, headers: Iterable[EntryHeader]) -> tuple[list[WrittenBlob], set[bytes]]:
+        found = blobs(moment, headers)
+        monkeypatch.undo()
+        place.time.sleep(BLOB_KEPT_S + 1)
+        first.sweep()
+        assert (len(found[0]), files(first), objects(place)) == (1, [], [])
+        return found
+
+    monkeypatch.setattr(outbox, "blobs", blobs_then_collect)
+    first.ship_now()
+    second = place.machine("second")
+    take(second)
+    check_healthy(second)
 
 
 def test_a_fetched_file_goes_when_nobody_reads_it(place: Town) -> None:
