@@ -15,7 +15,7 @@ from tests.archive_model.small import BLOB_KEPT_S
 from tests.archive_model.test_archive_model import Rules
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
-from stateward_sidecar.archive import judge
+from stateward_sidecar.archive import expire, judge
 from stateward_sidecar.archive.delete import Remover
 from stateward_sidecar.archive.pulse import Pulse
 from stateward_sidecar.archive.settle import Settler
@@ -27,6 +27,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store import blobs as store_blobs
 from stateward_sidecar.store import (
     blobsweep,
+    delete,
     effects,
     expecting,
     orphans,
@@ -111,6 +112,8 @@ def test_a_thread_that_goes_before_its_time_is_found(broken: Rules, monkeypatch:
             return [layout.unpack_expiry(key)[::-1] for key, _ in rows(txn, b"E")]
 
     monkeypatch.setattr(Sweeper, "_due", due)
+    for module in (sweep, delete, expire):
+        monkeypatch.setattr(module, "has_expired", lambda _head, _now_us: True)
     broken.set_ttl(0, "a")
     with pytest.raises(AssertionError, match="before its time"):
         broken.sweep(0, (), [], hours=0)
