@@ -16,6 +16,7 @@ import contextlib
 import gc
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -27,7 +28,9 @@ from pathlib import Path
 from typing import IO, Any
 
 COLD = "TESTS_START_COLD"
-MODULE = "stateward_sidecar"
+EXECUTABLE = sys.executable  # a test may put another program in its place
+# What is run: the daemon, and the one that dies at a place.
+MODULES = ("stateward_sidecar", "tests.crash.faulty_daemon")
 IMPORTED = ("stateward_sidecar.app", "stateward_sidecar.archive.archive", "stateward_sidecar.archive.opening")
 # Beginnings of names of variables that are read before the daemon's first line, or by libraries when they are loaded.
 READ_EARLY = ("PYTHON", "GRPC_", "LD_", "MALLOC_", "LC_", "LANG", "TZ")
@@ -38,7 +41,7 @@ ANSWER_S = 20.0
 
 def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[str] | Warm:
     """Starts a daemon, warm if that is the same. Takes the options that `stateward.testing` gives."""
-    if sys.platform != "linux" or os.environ.get(COLD) or list(command[:3]) != [sys.executable, "-m", MODULE]:
+    if sys.platform != "linux" or os.environ.get(COLD) or not _is_daemon(command):
         return subprocess.Popen(command, **options)
     early = frozenset((name, value) for name, value in options["env"].items() if name.startswith(READ_EARLY))
     with _lock:
@@ -47,6 +50,10 @@ def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[str] | War
                 return subprocess.Popen(command, **options)
             _waiting[early] = _begin(options["env"])
         return Warm(_waiting[early][0], command, **options)
+
+
+def _is_daemon(command: Sequence[str]) -> bool:
+    return list(command[:2]) == [EXECUTABLE, "-m"] and command[2] in MODULES
 
 
 class Warm:
@@ -69,7 +76,7 @@ class Warm:
         self._end, theirs = socket.socketpair()
         reading, writing = os.pipe()
         try:
-            request = json.dumps({"arguments": self.args[3:], "environment": dict(env), "directory": str(cwd)}).encode()
+            request = json.dumps({"arguments": self.args[2:], "environment": dict(env), "directory": str(cwd)}).encode()
             waiting.sendall(len(request).to_bytes(4, "big"))
             descriptors = array.array("i", [theirs.fileno(), writing, stderr.fileno()])
             waiting.sendmsg([request[:1]], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
@@ -128,7 +135,7 @@ def close() -> None:
 def _begin(environment: Mapping[str, str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     control, theirs = socket.socketpair()
     with theirs:
-        command = [sys.executable, __file__, str(theirs.fileno())]
+        command = [EXECUTABLE, __file__, str(theirs.fileno())]
         return control, subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()], cwd="/")
 
 
@@ -144,14 +151,12 @@ def main() -> None:
     gc.freeze()
     arguments = _wait(socket.socket(fileno=int(sys.argv[1])))
     if arguments is not None:
-        sys.argv = ["stateward-sidecar", *arguments]
-        import stateward_sidecar.__main__ as daemon
-
-        daemon.main()
+        sys.argv = arguments
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 
 
 def _wait(control: socket.socket) -> list[str] | None:
-    """Returns None at the end, and in each child the daemon's arguments."""
+    """Returns None at the end, and in each child the module and its arguments."""
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a process with threads cannot be forked"
     hearing, telling = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(telling)
