@@ -8,6 +8,7 @@ An idle owner can therefore lose its thread. It notices at its next ship, or at 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import partial
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
@@ -23,7 +24,15 @@ from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.window import Window
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists
-from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, Fenced, KeyUnavailable, NewerFormat, NotOwner
+from stateward_sidecar.errors import (
+    ArchiveUnavailable,
+    Corrupt,
+    Fenced,
+    KeyUnavailable,
+    NewerFormat,
+    NotOwner,
+    StatewardError,
+)
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.context import Claim
 from stateward_sidecar.store.install import CopyGone, continues, entries_here
@@ -273,6 +282,7 @@ class Attacher:
         if thread is not None and not continues(thread, fetched.rows):
             self._settler.part(thread, place, seen)
             return False
+        desk.installer.check_room(fetched.rows)
         head = follow(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
         try:
             etag = desk.wire.replace(place.head, seal_head(namespace, place, head), seen.etag)
@@ -285,8 +295,20 @@ class Attacher:
             thread = desk.installer.install(fetched.incoming(namespace, row_of(head, ACCESS_OWNED), thread is None))
         except CopyGone:
             return False
+        except StatewardError:
+            self._give_back(namespace, place, head, etag)
+            raise
         desk.hold(thread, place, head, etag, seen.asked_at)
         return True
+
+    def _give_back(self, namespace: NamespaceKeys, place: Place, head: ArchiveHead, etag: str) -> None:
+        """Says in HEAD that a thread is free which was taken and cannot be installed here, so that others may take
+        it."""
+        desk = self._desk
+        free = follow(head, desk.boot_id, desk.options.owner_id, desk.now_us())
+        free.detached = True
+        with suppress(ArchiveUnavailable, ObjectChanged):  # else it is free after a lease
+            desk.wire.replace(place.head, seal_head(namespace, place, free), etag)
 
     def _fetch(
         self, namespace: NamespaceKeys, place: Place, seen: Seen, have: int, *, for_writer: bool

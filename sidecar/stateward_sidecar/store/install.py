@@ -15,7 +15,7 @@ from stateward.storage.v1.archive_pb2 import ArchiveRow, PackedRow, ThreadImage
 from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.codec.parts import SNAPSHOT_MAGIC, piece_digest
-from stateward_sidecar.errors import ArchiveUnavailable, Corrupt
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, no_room
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.engine import RECORDS_FORMAT
 from stateward_sidecar.storage.keystore import NamespaceKeys
@@ -91,16 +91,20 @@ class Installer:
 
         ``incoming`` must continue a copy that is on this disk: entries up to its tip stay, later ones are added.
         """
-        size = sum(len(row.record) + 256 for row in incoming.rows)
-
         def run(txn: lmdb.Transaction, batch: Batch) -> Draft:
             return self._put(txn, batch, incoming)
 
-        write = Write(run=run, size_bytes=size + 16384, is_alone=True)
+        write = Write(run=run, size_bytes=_size_bytes(incoming.rows), is_alone=True)
         draft: Draft = self._context.writer.submit(write, wait=True).wait()
         thread = draft.thread
         with self._context.engine.read() as txn:
             return self._threads.by_number(txn, thread.number) or thread
+
+    def check_room(self, rows: Sequence[PackedRow]) -> None:
+        """Raises DiskFull if these rows will not fit. Whoever takes a thread asks before it says so in HEAD."""
+        size, room = _size_bytes(rows), self._context.engine.room_bytes()
+        if size > room:
+            raise no_room(size, room)
 
     def _put(self, txn: lmdb.Transaction, batch: Batch, incoming: Incoming) -> Draft:
         image, row = incoming.image, incoming.row
@@ -326,3 +330,7 @@ def _is_of_line(txn: lmdb.Transaction, draft: Draft, version: int) -> bool:
 
 def _tag_key(identity: Identity, name: str) -> bytes:
     return identity.keys.tag(identity.hash_id(b"tag", name))
+
+
+def _size_bytes(rows: Sequence[PackedRow]) -> int:
+    return sum(len(row.record) + 256 for row in rows) + 16384
