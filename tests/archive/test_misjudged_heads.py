@@ -54,6 +54,13 @@ def begun_earlier(made: ArchiveHead, sequence: int) -> ArchiveHead:
     return made
 
 
+def begun(*sequences: int, tip: int = 20) -> ArchiveHead:
+    """A HEAD of another line, whose epochs after 3 began at these entries of ours."""
+    made = head(tip, epoch=3 + len(sequences), boot=OTHER, digest_of=FOREIGN)
+    made.lineage.extend(epoch_start(epoch, OTHER, each, digest(each)) for epoch, each in enumerate(sequences, 4))
+    return made
+
+
 def local(tip: int = 12, known: int = 10, floor: int = 0) -> Local:
     """What is here: entries up to ``tip``, of which ``known`` were archived when we last looked."""
     here = range(floor + 1, tip + 1)
@@ -120,6 +127,10 @@ CASES = {
         replace(local(tip=10), digest_at=lambda sequence: digest(sequence) if sequence > 6 else b""),
         begun_earlier(head(13, epoch=4, boot=OTHER, lineage=10), 5), Verdict.TAKEN, 10,
     ),
+    "taken twice, and only the first owner left a trace here": (
+        local(tip=14, known=2), begun(4, 9), Verdict.FENCED, 9,
+    ),
+    "taken three times, by one who had fewer": (local(tip=14, known=2), begun(4, 9, 6), Verdict.FENCED, 6),
     "gone": (local(), None, Verdict.MISSING, 0),
     "deleted": (local(), ArchiveHead(uid=UID, epoch=4, deleted=True), Verdict.DELETED, 0),
     "deleted and made again": (local(), ArchiveHead(uid=OTHER, epoch=5), Verdict.DELETED, 0),

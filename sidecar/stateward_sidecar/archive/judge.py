@@ -93,6 +93,7 @@ def _judge_own(local: Local, head: ArchiveHead) -> Judgement:
 def _judge_foreign(local: Local, head: ArchiveHead) -> Judgement:
     common = _common(local, head)
     is_same = head.tip_sequence <= local.tip_sequence and local.digest_at(head.tip_sequence) == head.tip_digest
+    is_same = is_same or 0 < common == _proven(local, head)
     is_certain = is_same or not head.lineage or head.lineage[0].epoch <= local.known.epoch + 1
     verdict = Verdict.TAKEN if common >= local.tip_sequence else Verdict.FENCED
     return Judgement(verdict, common, is_certain)
@@ -111,7 +112,7 @@ def _common(local: Local, head: ArchiveHead) -> int:
     """Returns the newest entry that both lines share, as far as HEAD tells; 0 if none is known.
 
     Looks at HEAD's tip, the tip of the known HEAD, and the entries at which HEAD's epochs began, up to the place where
-    HEAD's line may have left ours.
+    HEAD's line may have left ours. What a digest of HEAD's own line proves needs no such limit.
     """
     if head.tip_sequence <= local.tip_sequence and local.digest_at(head.tip_sequence) == head.tip_digest:
         return head.tip_sequence
@@ -125,7 +126,22 @@ def _common(local: Local, head: ArchiveHead) -> int:
     until = min([local.tip_sequence, *_parted(known, head), *differing])
     places = [(known.tip_sequence, known.tip_digest), *theirs]
     agreed = [sequence for sequence, digest in places if sequence <= until and _agrees(local, sequence, digest)]
-    return max(agreed, default=0)
+    return max(*agreed, _proven(local, head), 0)
+
+
+def _proven(local: Local, head: ArchiveHead) -> int:
+    """Returns the newest beginning of an epoch at which this disk has the entry of HEAD's line; 0 if none is known.
+
+    Each digest covers all entries before it. A place is on HEAD's line if no later epoch began before it: then a process
+    that had fewer entries wrote HEAD again, and what followed is of another line. The place counts even if all entries
+    before it were removed from the archive, so that they cannot be compared.
+    """
+    until = head.tip_sequence
+    for start in reversed(head.lineage):
+        until = min(until, start.sequence)
+        if start.sequence == until and start.digest and local.digest_at(until) == start.digest:
+            return until
+    return 0
 
 
 def _parted(known: ArchiveHead, head: ArchiveHead) -> list[int]:
