@@ -132,9 +132,9 @@ def _common(local: Local, head: ArchiveHead) -> int:
 def _proven(local: Local, head: ArchiveHead) -> int:
     """Returns the newest beginning of an epoch at which this disk has the entry of HEAD's line; 0 if none is known.
 
-    Each digest covers all entries before it. A place is on HEAD's line if no later epoch began before it: then a process
-    that had fewer entries wrote HEAD again, and what followed is of another line. The place counts even if all entries
-    before it were removed from the archive, so that they cannot be compared.
+    Each digest covers all entries before it. A place is on HEAD's line if no later epoch began before it: then a
+    process that had fewer entries wrote HEAD again, and what followed is of another line. The place counts even if all
+    entries before it were removed from the archive, so that they cannot be compared.
     """
     until = head.tip_sequence
     for start in reversed(head.lineage):
