@@ -86,7 +86,7 @@ class Replaced(BlobRules, LateWriters, GivingUp):
             self.read(who, name, "main", plan)
         elif what == "delete":
             self.act(who, f"delete {name}", lambda it: self.delete_one(it, name, is_again=True), plan)
-        elif form == "delete":
+        elif form == "delete" and uid:
             self.act(who, f"{what} {name}", lambda it: self.delete_creation(it, name, uid), plan)
         elif uid:
             self.act(who, f"{what} {name}", lambda it: self.write(it, form, name, uid, archived=False), plan)
