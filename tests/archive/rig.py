@@ -80,6 +80,19 @@ def write_steps(client: Client, name: str, count: int, *, size: int = 100, archi
     return digest
 
 
+LONG = 60
+
+
+def write_long(client: Client, name: str, count: int = LONG) -> None:
+    """A thread as after long work: its history lies in several packs and snapshots, and all of it is archived.
+
+    Few versions and large ones. Objects are made by size, and a version costs more than its bytes.
+    """
+    for _ in range(0, count, 10):
+        write_steps(client, name, 10, size=8000)
+        client.thread(name).wait_archived(client.thread(name).info().sequence)
+
+
 def eventually(check: Callable[[], object], timeout_s: float = 60.0) -> None:
     """Waits until a check holds."""
     end = time.monotonic() + timeout_s

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.archive.inside import MovedClock, sidecar_inside
-from tests.archive.rig import Fleet, eventually, write_steps
+from tests.archive.rig import LONG, Fleet, eventually, write_long, write_steps
 from tests.archive.test_verify import findings, flip
 
 from stateward import Client, errors
@@ -44,7 +44,7 @@ def test_what_a_dead_process_left_goes(machines: Fleet) -> None:
     """Objects of an older epoch that no HEAD names are removed; of HEAD's own epoch and later ones they stay."""
     first = machines.machine("first")
     client = machines.client(first)
-    write_steps(client, "job", 300, size=1600)
+    write_long(client, "job")
     first.stop()
     second = machines.client(machines.machine("second"))
     write_steps(second, "job", 20, size=1600, archived=True)  # epoch 2
@@ -69,8 +69,7 @@ def test_garbage_that_an_owner_left_behind_goes_after_the_grace(machines: Fleet)
     """Unlinked objects of a thread that nobody writes any more, not before the grace time is over."""
     first = machines.machine("first")
     client = machines.client(first)
-    write_steps(client, "job", 300, size=1600)
-    client.thread("job").wait_archived(300)
+    write_long(client, "job")
     client.thread("job").prune(keep_latest_per_branch=2)
     write_steps(client, "job", 3, archived=True)
     first.stop()
@@ -81,13 +80,13 @@ def test_garbage_that_an_owner_left_behind_goes_after_the_grace(machines: Fleet)
     assert gone
     assert before - set(machines.objects()) == set(gone)
     assert findings(second, percent=100) == []
-    assert second.thread("job").hydrate().slots["count"] == 303
+    assert second.thread("job").hydrate().slots["count"] == LONG + 3
 
 
 def test_a_deletion_that_was_cut_short_is_finished(machines: Fleet) -> None:
     """Objects, blobs and the key of a tombstone go; the tombstone stays, and the name can be used again."""
     first = machines.client(machines.machine("first"))
-    write_steps(first, "job", 300, size=1600, archived=True)
+    write_long(first, "job")
     where = folder(machines)
     saved = {path: path.read_bytes() for path in where.iterdir() if path.is_file() and path.name != "HEAD"}
     keys = [machines.bucket / key for key in machines.objects() if "_keys/t/" in key]
@@ -123,7 +122,7 @@ def test_threads_without_a_readable_head_are_not_touched(machines: Fleet) -> Non
     """HEAD is damaged or gone: its objects may be all there is, and a repair needs them."""
     first = machines.machine("first")
     client = machines.client(first)
-    write_steps(client, "job", 300, size=1600, archived=True)
+    write_long(client, "job")
     first.stop()
     client = machines.client(machines.machine("second"))
     write_steps(client, "job", 1, archived=True)

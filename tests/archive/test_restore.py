@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.archive.rig import Fleet, write_steps
+from tests.archive.rig import LONG, Fleet, write_long, write_steps
 from tests.archive.test_verify import flip, named
 
 from stateward import Client, errors
@@ -21,10 +21,10 @@ def restore(client: Client, thread: str | None = None, *, dry_run: bool = False)
 
 def fill(client: Client) -> dict[str, dict[int, bytes]]:
     """Some threads, one with a history in packs and indexes. Returns the digests of all versions."""
-    write_steps(client, "long", 300, size=1600)
+    write_long(client, "long")
     for number in range(20):
         write_steps(client, f"job-{number}", 2)
-    client.thread("long").tag("middle", 150)
+    client.thread("long").tag("middle", LONG // 2)
     for found in client.threads():
         client.thread(found.name).wait_archived(found.sequence)
     return digests(client)
@@ -47,11 +47,11 @@ def test_everything_comes_without_being_taken(machines: Fleet) -> None:
     last = steps[-1]
     assert (last.total_threads, last.threads) == (21, 21)
     assert [step.problem for step in steps if step.problem] == []
-    assert last.entries == 300 + 1 + 40
+    assert last.entries == LONG + 1 + 40
     assert last.read_bytes > 0
     assert {found.access for found in second.threads()} == {Access.REMOTE}
     assert digests(second) == expected
-    assert second.thread("long").hydrate(tag="middle").slots["count"] == 150
+    assert second.thread("long").hydrate(tag="middle").slots["count"] == LONG // 2
     assert [item.finding for item in second.verify() if item.finding] == []
     write_steps(first, "long", 1, archived=True)
 
@@ -86,7 +86,7 @@ def test_a_dry_run_brings_nothing(machines: Fleet) -> None:
     """It counts what would come, and this disk stays as it is."""
     fill(machines.client(machines.machine("first")))
     second = machines.client(machines.machine("second"))
-    assert restore(second, dry_run=True)[-1].entries == 341
+    assert restore(second, dry_run=True)[-1].entries == LONG + 41
     assert list(second.threads()) == []
     restore(second)
     assert restore(second, dry_run=True)[-1].entries == 0

@@ -119,7 +119,9 @@ def test_a_deleted_thread_stays_deleted(machines: Fleet) -> None:
 
 def test_a_watch_ends_where_history_parts(machines: Fleet) -> None:
     """Whoever watched the old owner is told that what came last is no history, and from where to go on."""
-    old, new = machines.client(machines.machine("first")), machines.client(machines.machine("second"))
+    # The old owner ships nothing before it is asked to, and so learns nothing before it has written.
+    first = machines.machine("first", archive_interval="600", archive_lease="600")
+    old, new = machines.client(first), machines.client(machines.machine("second"))
     write_steps(old, "job", 2, archived=True)
     state = old.thread("job").hydrate()
     seen: list[int] = []
@@ -128,6 +130,8 @@ def test_a_watch_ends_where_history_parts(machines: Fleet) -> None:
         write_steps(new, "job", 1, archived=True)
         state.slots["mine"] = True
         old.thread("job").save(state)
+        with pytest.raises(errors.Fenced):
+            old.thread("job").wait_archived(3)
         with pytest.raises(errors.Fenced) as caught:
             seen.extend(event.sequence for event in events)
     assert seen == [3]

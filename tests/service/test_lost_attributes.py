@@ -77,6 +77,7 @@ def test_only_equal_values_match(place: Place, asked: dict[str, Any]) -> None:
         assert place.wire.checkpoints.ListCheckpoints(request).checkpoints == []
 
 
+@pytest.mark.timeout(290)  # some two thousand saves, on a busy machine
 def test_pages_go_on_while_nothing_matches(place: Place) -> None:
     """A list finds a match behind thousands of other versions, alone and together with other conditions."""
     place.wire.save(place.request(attributes=FACTS, labels={"k": "v"}, status=2))
