@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from tests.archive_model.blobbook import is_there
 from tests.archive_model.choices import NAMES, PLANS, WHO
-from tests.archive_model.faults import Fault
+from tests.archive_model.faults import HELD, Fault
 from tests.archive_model.meetings import Meetings
 from tests.archive_model.sidecar import NAMESPACE, Sidecar
 from tests.archive_model.small import BLOB_KEPT_S
@@ -119,6 +119,24 @@ class BlobRules(Meetings):
             self.name_content(it, name, content, archived=True)
 
         self.act(other, f"save the blob of {name}", name_it)
+
+    @rule(who=WHO, name=NAMES, at=st.sampled_from((0, 0, 0, 1)))
+    def collect_while_shipping(self, who: int, name: str, at: int) -> None:
+        """A blob that nothing names is a day old before it is archived. A sweep has found it, and collects it right
+        after a ship has looked at its thread."""
+        content = self.mark(400).encode()
+        self.take_over(who, name)
+        self.work(who, name, 1, 10, archived=True)
+        self.act(who, f"write a blob of {name}", lambda it: self.write_content(it, name, content, announced=True))
+        self.wait(BLOB_KEPT_S + 1.0)
+        before, sidecar = list(self.turns.held), self.sidecars[who]
+        self.act(who, "sweep", self.sweep_here, (Fault(HELD, at, at_commit=True),), sweeps=True)
+        slow = [call for call in self.turns.held if call not in before]
+        sidecar.after_moment = lambda: [self.turns.let_go(call) for call in slow]
+        self.ship(who, ())
+        sidecar.after_moment = lambda: None
+        while slow and slow[0] in self.turns.held:
+            self.go_on(self.turns.held.index(slow[0]))
 
     @rule(who=WHO, name=NAMES, which=CONTENTS, here=st.booleans(), announced=st.booleans())
     def destroy_object(self, who: int, name: str, which: int, here: bool, announced: bool) -> None:

@@ -6,7 +6,7 @@ import uuid
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from tests.archive_model.choices import KEPT, KEYS, NAMES, PLANS, SELDOM, WHO
+from tests.archive_model.choices import KEPT, KEYS, NAMES, PLANS, WHO
 from tests.archive_model.faults import Fault
 from tests.archive_model.messages import Messages
 from tests.archive_model.sidecar import NAMESPACE, Sidecar
@@ -18,7 +18,10 @@ from stateward.v1.lease_pb2 import Holder
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.errors import ClaimLost, ThreadNotFound
 
-FORMS = st.sampled_from(("save", "put", "begin", "signal", "blob", "renew", "finish"))
+FORMS = st.sampled_from(("save", "save", "save", "put", "begin", "signal", "blob", "renew", "finish"))
+
+LATE_PLANS = st.one_of(st.just(()), PLANS)  # of a deletion, which most often succeeds
+OFTEN = st.sampled_from((True, True, False))
 
 
 class LateWriters(Messages):
@@ -97,7 +100,7 @@ class LateWriters(Messages):
             return  # others have it, or it was never made
         assert answer.uid == uid, "the end of a late effect reached another thread"
 
-    @rule(who=WHO, other=WHO, name=NAMES, form=FORMS, key=KEYS, remade=st.booleans(), plan=PLANS, now=SELDOM)
+    @rule(who=WHO, other=WHO, name=NAMES, form=FORMS, key=KEYS, remade=st.booleans(), plan=LATE_PLANS, now=OFTEN)
     def go_on_after_deletion(
         self, who: int, other: int, name: str, form: str, remade: bool, plan: tuple[Fault, ...], now: bool,
         key: str = "fare",

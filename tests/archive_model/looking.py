@@ -276,11 +276,11 @@ class Looking(Stage):
         assert self.time.now_s - before.at_s >= LEASE_S, "a thread was taken before its owner's lease was over"
         for sidecar in self.sidecars:
             if sidecar.disk is owner and not sidecar.is_dead and sidecar.archive.desk.boot_id == before.head.boot_id:
-                assert not self.is_busy(sidecar, key), "a thread was taken from an owner that uploads"
+                assert not self.is_busy(sidecar, key), "a thread was taken from an owner that uploads or fetches"
 
     def is_busy(self, sidecar: Sidecar, key: str) -> bool:
-        """Whether a sidecar has begun to upload objects of a thread: long enough ago for its first sign of life, and so
-        short a time ago that it still gives signs."""
+        """Whether a sidecar has begun to upload or fetch objects of a thread: long enough ago for its first sign of
+        life, and so short a time ago that it still gives signs."""
         place, now_s = key.removesuffix("HEAD"), self.time.now_s
         return any(
             SIGN_S < now_s - each.begun_s < BUSY_S and any(name.startswith(place) for name in each.keys)

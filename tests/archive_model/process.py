@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Hashable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tests.archive_model.faults import (
@@ -26,6 +27,7 @@ from tests.archive_model.turns import Death, Turns
 
 from stateward_sidecar.archive.pulse import Parted
 from stateward_sidecar.archive.wire import Wire
+from stateward_sidecar.bucket.base import Object
 from stateward_sidecar.bucket.retrying import RetryingBucket
 from stateward_sidecar.errors import DiskFull, ShuttingDown
 from stateward_sidecar.service.blobs import BlobService
@@ -194,12 +196,12 @@ class Inline(Executor):
 
 
 class Upload:
-    """Objects that are being written before a HEAD, and how their ship is ended by what strikes meanwhile."""
+    """Objects that are being written before a HEAD, or read, and how their ship is ended by what strikes meanwhile."""
 
     def __init__(self, beat: Callable[[], None], begun_s: float) -> None:
         self._beat = beat
         self.begun_s = begun_s
-        self.keys: set[str] = set()  # of the objects that were begun
+        self.keys: set[str] = set()  # of objects that were begun
         self.error: Exception | None = None
 
     def strike(self) -> None:
@@ -253,10 +255,22 @@ class DrivenWire(Wire):
             self.uploads.remove(upload)
 
     def put(self, key: str, data: bytes) -> None:
+        self._note(key)
+        super().put(key, data)
+
+    def put_file(self, key: str, path: Path) -> None:
+        self._note(key)
+        super().put_file(key, path)
+
+    def get(self, key: str) -> Object:
+        self._note(key)
+        return super().get(key)
+
+    def _note(self, key: str) -> None:
+        """What a long call reads or writes first is an object of its thread."""
         upload, self._beginning = self._beginning, None
         if upload is not None:
             upload.keys.add(key)
-        super().put(key, data)
 
     def later(self, call: Callable[[], object]) -> None:
         self.waiting.append(call)

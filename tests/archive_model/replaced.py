@@ -22,8 +22,8 @@ BELONGINGS = st.sets(st.sampled_from(("versions", "records", "blob", "claim")), 
 ELSEWHERE = st.sampled_from(("works", "works", "deletes", "makes anew", "makes anew and leaves"))
 THEN = st.lists(
     st.sampled_from(
-        ("sweep", "sweep", "delete", "delete old", "delete new", "blob old", "blob new", "renew old", "renew new",
-         "finish old", "finish new", "signal new", "put new", "save new", "read")
+        ("sweep", "sweep", "sweep", "sweep", "delete", "delete", "delete old", "delete new", "blob old", "blob new",
+         "blob new", "renew old", "renew new", "finish old", "finish new", "signal new", "put new", "save new", "read")
     ),
     min_size=1, max_size=3,
 )  # fmt: skip

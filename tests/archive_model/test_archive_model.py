@@ -13,6 +13,7 @@ from tests.archive_model.backing_up import BackingUp
 from tests.archive_model.choices import BRANCHES, KEYS, NAMES, PLANS, SELDOM, SIZES, STARTS, WHO, WINDOWS
 from tests.archive_model.clearing import Clearing
 from tests.archive_model.faults import DIES_AFTER, GATHERS, HELD, HELD_AFTER, HOLDS, MEANWHILE, READ_HELD, Fault
+from tests.archive_model.halves import Halves
 from tests.archive_model.letting_go import LettingGo
 from tests.archive_model.recordrules import RecordRules
 from tests.archive_model.replaced import Replaced
@@ -28,7 +29,7 @@ from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 PHASES = tuple(phase for phase in Phase if phase is not Phase.explain)
 
 
-class Rules(LettingGo, RecordRules, Clearing, BackingUp, Replaced):
+class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Replaced):
     """What users, networks and machines do."""
 
     @initialize(size=SIZES, archived=st.booleans(), one_host=SELDOM, window=WINDOWS, keeps_records=st.booleans())
@@ -140,17 +141,26 @@ class Rules(LettingGo, RecordRules, Clearing, BackingUp, Replaced):
                 self.act(each, f"save {name}", lambda it, more=more: self.save(it, more))
         self.resume(len(self.turns.held) - 1)
 
-    @rule(who=WHO, at=st.integers(1, 5), tries=st.integers(1, 4), is_new=SELDOM)
+    @rule(who=WHO, at=st.integers(1, 5), tries=st.integers(3, 7), is_new=st.sampled_from((True, True, False)))
     def fetch_slowly(self, who: int, at: int, tries: int, is_new: bool) -> None:
         """An owner that took a thread fetches older history, which takes long, and works on; others would like to have
         the thread."""
+        other = (who + 1) % SIDECARS
         if is_new:
+            self.take_over(other, "a")
+            for _ in range(4):
+                self.work(other, "a", 3, 1500, archived=True)
+                self.background(other, ())
             self.lose(who, now=True)
         self.take_over(who, "a")
+        if is_new:
+            self.wait(LEASE_S + 1)
+            self.read(other, "a", "main", ())  # it knows now that it was replaced
+            self.work(who, "a", 2, 10, archived=True)
         slow = (Fault(READ_HELD, at),)
         self.act(who, "look back at a", lambda it: it.archive.complete(NAMESPACE, "a"), slow)
         for _ in range(tries):
-            self.wait(LEASE_S / 2)
+            self.wait(LEASE_S / 4)
             for each in ((who + 1) % SIDECARS, who):
                 more = self.request("a", "main", conditional=False, size=10, status=STATUS_RUNNING)
                 self.act(each, "save a", lambda it, more=more: self.save(it, more))
