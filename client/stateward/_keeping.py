@@ -42,6 +42,20 @@ def find_place(value: Any, path: str, is_faulty: Callable[[Any], bool]) -> str:
     return path
 
 
+def find_unwritable(value: Any, path: str) -> str:
+    """Returns the innermost place of a value that pydantic cannot write as JSON. The caller has pydantic."""
+    from pydantic_core import PydanticSerializationError, to_jsonable_python  # noqa: PLC0415  not every adapter has it
+
+    def is_faulty(part: Any) -> bool:
+        try:
+            to_jsonable_python(part, bytes_mode="base64")
+        except (PydanticSerializationError, ValueError, RecursionError):
+            return True
+        return False
+
+    return find_place(value, path, is_faulty)
+
+
 def children_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yields the parts of a value with their places."""
     if isinstance(value, dict):

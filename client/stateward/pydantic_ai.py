@@ -18,12 +18,12 @@ from pydantic_ai.conversation_store import (
     ConversationStore,
 )
 from pydantic_ai.messages import ModelMessage
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError
 
 from stateward._async.client import AsyncClient
 from stateward._async.thread import AsyncThread
 from stateward._connected import Connected
-from stateward._keeping import children_of, find_place, keep, kept
+from stateward._keeping import children_of, find_unwritable, keep, kept
 from stateward._naming import is_orphans, name_for
 from stateward._settling import settle
 from stateward.changes import EntriesAppended, SlotSet
@@ -226,7 +226,7 @@ def _encode(adapter: TypeAdapter[Any], value: Any, path: str) -> dict[str, Any]:
     try:
         (made,) = adapter.dump_python([plain], mode="json", warnings=False)
     except (PydanticSerializationError, ValueError, RecursionError) as error:
-        raise TypeError(f"{find_place(value, path, _is_faulty)}: {error}") from error
+        raise TypeError(f"{find_unwritable(value, path)}: {error}") from error
     return made if plain is value else {**made, ESCAPED: True}
 
 
@@ -235,14 +235,6 @@ def _decode(adapter: TypeAdapter[Any], made: dict[str, Any]) -> Any:
     plain = {name: value for name, value in made.items() if name != ESCAPED}
     (value,) = adapter.validate_json(json.dumps([plain]))
     return _map_texts(value, _unescape, "") if ESCAPED in made else value
-
-
-def _is_faulty(value: Any) -> bool:
-    try:
-        to_jsonable_python(value, bytes_mode="base64")
-    except (PydanticSerializationError, ValueError, RecursionError):
-        return True
-    return False
 
 
 def _escape(text: str) -> str:

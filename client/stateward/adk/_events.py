@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 from google.adk.events.event import Event
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError
 
-from stateward._keeping import children_of, find_place, keep
+from stateward._keeping import children_of, find_place, find_unwritable, keep
 from stateward.values import RawValue
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -21,7 +21,7 @@ def encode_event(event: Event) -> RawValue:
     try:
         plain = event.model_dump(mode="json", exclude_none=True)
     except (PydanticSerializationError, ValueError, RecursionError) as error:
-        raise TypeError(f"{find_place(event, 'event', _is_faulty)}: {error}") from error
+        raise TypeError(f"{find_unwritable(event, 'event')}: {error}") from error
     return keep(_with_numbers(plain, event), "event")
 
 
@@ -44,11 +44,3 @@ def _has_surrogates(value: Any) -> bool:
     if isinstance(value, dict) and any(isinstance(key, str) and _SURROGATE.search(key) for key in value):
         return True
     return any(_has_surrogates(child) for _, child in children_of(value, ""))
-
-
-def _is_faulty(value: Any) -> bool:
-    try:
-        to_jsonable_python(value, bytes_mode="base64")
-    except (PydanticSerializationError, ValueError, RecursionError):
-        return True
-    return False
