@@ -2,7 +2,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 
@@ -35,6 +35,17 @@ export class Daemon {
     const ended = once(this.#process!, "exit");
     this.#process!.kill("SIGKILL");
     await ended;
+  }
+
+  /** Copies the disk of a daemon that was killed. */
+  backUp(): void {
+    cpSync(`${this.#directory}/data`, `${this.#directory}/copy`, { recursive: true });
+  }
+
+  /** Puts the copy in the place of the disk: what came after it is lost. */
+  setBack(): void {
+    rmSync(`${this.#directory}/data`, { recursive: true });
+    cpSync(`${this.#directory}/copy`, `${this.#directory}/data`, { recursive: true });
   }
 
   async remove(): Promise<void> {

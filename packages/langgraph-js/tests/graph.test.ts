@@ -111,6 +111,30 @@ it("a thread that was deleted and made again by somebody else: an old run is ref
   other.close();
 });
 
+it("a checkpoint that the daemon has lost: the next one is not mixed with another of its number", async () => {
+  const machine = new Daemon();
+  await machine.start();
+  const [first, other] = [new StatewardSaver(machine.target), new StatewardSaver(machine.target)];
+  try {
+    const config = { configurable: { thread_id: "lost", checkpoint_ns: "" } };
+    const one = await first.put(config, checkpoint(0, ["one"]), about(0), { a: 1 });
+    await machine.kill();
+    machine.backUp();
+    await machine.start();
+    const two = await first.put(one, checkpoint(1, ["one", "two"]), about(1), { a: 2 });
+    await machine.kill();
+    machine.setBack();
+    await machine.start();
+    await other.put(one, checkpoint(2, ["one", "other"]), about(1), { a: 2 });
+    const three = await first.put(two, checkpoint(3, ["one", "two", "three"]), about(2), { a: 3 });
+    expect((await other.getTuple(three))!.checkpoint.channel_values).toEqual({ a: ["one", "two", "three"] });
+  } finally {
+    first.close();
+    other.close();
+    await machine.remove();
+  }
+}, 60_000);
+
 it("a run that finds no checkpoint begins anew, whoever wrote first to the next thread of the name, or comes late", async () => {
   const other = new StatewardSaver(daemon.target);
   for (const isBegun of [true, false]) {
