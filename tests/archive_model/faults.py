@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from tests.archive_model.turns import Death, Turns
 
-from stateward_sidecar.bucket.base import Bucket, Object
+from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, Object
 from stateward_sidecar.bucket.errors import BucketUnavailable
 from stateward_sidecar.bucket.memory import MemoryBucket
 from stateward_sidecar.clock import Clock
@@ -211,8 +211,8 @@ class FaultyBucket(Bucket):
 
     # -- requests -------------------------------------------------------------------------------------------------
 
-    def get(self, key: str) -> Object:
-        fault, found = self._do(key, lambda: self._inner.get(key), is_write=False)
+    def get(self, key: str, most_bytes: int = REPLACED_BYTES_MAX) -> Object:
+        fault, found = self._do(key, lambda: self._inner.get(key, most_bytes), is_write=False)
         data = found.data
         if self.raise_format is not None:
             data = self._net.of_next_format.get(data, data)

@@ -130,7 +130,7 @@ def test_what_a_replace_compares(url: str, field: str, monkeypatch: pytest.Monke
             return {"e_tag": '"etag"', "version": "1700"}
 
     bucket = ObjectStoreBucket(url, {})
-    monkeypatch.setattr(bucket, "_open", Store)
+    monkeypatch.setattr(bucket, "_open", lambda _timeout_s, _retries: Store())
     etag = bucket.create("k", b"x")
     assert bucket.replace("k", b"y", etag) == etag == ("1700" if field == "version" else '"etag"')
     assert modes == ["create", {field: etag}]

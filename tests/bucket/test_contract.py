@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stateward_sidecar.bucket.base import Bucket
-from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists, ObjectNotFound
+from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists, ObjectNotFound, ObjectTooLarge
 
 
 def test_create_once(bucket: Bucket) -> None:
@@ -79,8 +79,16 @@ def test_sizes(bucket: Bucket, size: int) -> None:
     """Nothing, one byte, and more than the size from which clients like to upload in parts."""
     data = bytes(i % 251 for i in range(1000)) * (size // 1000) + b"e" * (size % 1000)
     etag = bucket.create("a/object", data)
-    assert bucket.get("a/object").data == data
-    assert bucket.get("a/object").etag == etag
+    assert bucket.get("a/object", size).data == data
+    assert bucket.get("a/object", size).etag == etag
+
+
+def test_larger_than_asked_for(bucket: Bucket) -> None:
+    """Nothing is read of an object that is larger than the reader said."""
+    bucket.create("a/HEAD", b"x" * 100)
+    assert len(bucket.get("a/HEAD", 100).data) == 100
+    with pytest.raises(ObjectTooLarge, match="100 bytes, more than 99"):
+        bucket.get("a/HEAD", 99)
 
 
 def test_list(bucket: Bucket) -> None:

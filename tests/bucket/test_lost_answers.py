@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.bucket.conftest import FakeClock, raise_once, retrying
 
-from stateward_sidecar.bucket.base import Bucket, Object
+from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, Object
 from stateward_sidecar.bucket.errors import (
     BucketDenied,
     BucketError,
@@ -102,8 +102,8 @@ class FlipsOnce(MemoryBucket):
 
     flips = 1
 
-    def get(self, key: str) -> Object:
-        found = super().get(key)
+    def get(self, key: str, most_bytes: int = REPLACED_BYTES_MAX) -> Object:
+        found = super().get(key, most_bytes)
         if self.flips:
             self.flips -= 1
             return Object(b"nfw", found.etag)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stateward_sidecar.bucket.base import Bucket, Object
+from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, Object
 from stateward_sidecar.bucket.errors import BucketRefused, BucketUnavailable, BucketUnfit, ObjectChanged, ObjectNotFound
 from stateward_sidecar.bucket.memory import MemoryBucket, etag_of
 from stateward_sidecar.bucket.probe import PREFIX, probe_bucket
@@ -41,12 +41,12 @@ class KnowsNoConditions(MemoryBucket):
 
 
 class OtherEtag(MemoryBucket):
-    def get(self, key: str) -> Object:
-        return Object(super().get(key).data, "other")
+    def get(self, key: str, most_bytes: int = REPLACED_BYTES_MAX) -> Object:
+        return Object(super().get(key, most_bytes).data, "other")
 
 
 class ShowsLate(MemoryBucket):
-    def get(self, key: str) -> Object:
+    def get(self, key: str, most_bytes: int = REPLACED_BYTES_MAX) -> Object:
         raise ObjectNotFound(key)
 
 

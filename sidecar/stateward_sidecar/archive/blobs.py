@@ -154,11 +154,11 @@ class BlobCarrier:
         identity, key = thread.identity, self._place(thread).blob(record.blob_id)
         new = self._desk.context.blob_files.create(identity.uid, record.blob_id)
         try:
-            for part in self._parts(key):
+            for part in self._parts(key, record.stored_bytes):
                 new.write(part)
             if new.size_bytes != record.stored_bytes:
                 raise Corrupt(
-                    f"the blob {key} has {new.size_bytes} bytes in the archive, not {record.stored_bytes}",
+                    f"the blob {key} has {new.size_bytes} bytes or more in the archive, not {record.stored_bytes}",
                     thread.name,
                 )
             try:
@@ -171,15 +171,15 @@ class BlobCarrier:
             new.discard()
             raise
 
-    def _parts(self, key: str) -> Iterator[bytes]:
-        at = 0
-        while True:
-            part = self._desk.wire.get_range(key, at, PART_BYTES)
+    def _parts(self, key: str, size_bytes: int) -> Iterator[bytes]:
+        """Yields the bytes of an object, and one byte more if it is larger."""
+        at, is_over = 0, False
+        while at <= size_bytes and not is_over:
+            length = min(PART_BYTES, size_bytes + 1 - at)
+            part = self._desk.wire.get_range(key, at, length)
             if part:
                 yield part
-            at += len(part)
-            if len(part) < PART_BYTES:
-                return
+            at, is_over = at + len(part), len(part) < length
 
     def _place(self, thread: Thread) -> Place:
         return self._desk.place(thread.identity.namespace_keys, self._origin(thread))

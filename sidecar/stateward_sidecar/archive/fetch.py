@@ -221,7 +221,7 @@ class Fetcher:
         error: Corrupt | None = None
         for _ in range(2):  # a bit may flip on the way
             try:
-                data = self._wire.get(key).data
+                data = self._wire.read(key, ref.size_bytes)
                 check_object(ref, data)
             except ObjectNotFound:
                 raise Missing(f"object {key}, which HEAD names, is missing in the archive") from None

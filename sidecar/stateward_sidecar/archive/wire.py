@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from stateward_sidecar.archive.places import FORMAT_KEY
-from stateward_sidecar.bucket.base import Bucket, Object
+from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, Object
 from stateward_sidecar.bucket.errors import (
     BucketDenied,
     BucketError,
@@ -21,9 +21,10 @@ from stateward_sidecar.bucket.errors import (
     ObjectChanged,
     ObjectExists,
     ObjectNotFound,
+    ObjectTooLarge,
 )
 from stateward_sidecar.clock import Clock
-from stateward_sidecar.errors import ArchiveUnavailable, StatewardError
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, StatewardError
 from stateward_sidecar.measures import BucketMeasures
 from stateward_sidecar.spans import carried, span
 from stateward_sidecar.telemetry import guarded, log
@@ -33,6 +34,8 @@ T = TypeVar("T")
 PARALLEL = 16
 # Objects that one ship uploads at the same time, and the ships that may do so.
 UPLOADS_AT_ONCE, SHIPS_AT_ONCE = 4, 80
+# Bytes that one request reads at most of an object whose size is known.
+PART_BYTES = 8 << 20
 # Keys that one list request returns at most.
 PAGE_KEYS = 1000
 
@@ -95,9 +98,22 @@ class Wire:
         """Why requests fail at present; empty if they do not."""
         return self._refusal or self._error
 
-    def get(self, key: str) -> Object:
-        """Returns an object. Raises ObjectNotFound."""
-        return self._call("get", lambda: self._bucket.get(key))
+    def get(self, key: str, most_bytes: int = REPLACED_BYTES_MAX) -> Object:
+        """Returns an object. Raises ObjectNotFound, and Corrupt if it has more bytes: then nothing of it was read."""
+        return self._call("get", lambda: self._bucket.get(key, most_bytes))
+
+    def read(self, key: str, size_bytes: int) -> bytes:
+        """Returns an object of a known size, or one byte more if it is larger. A large one is read in parts, so that a
+        connection that breaks costs one part. Raises ObjectNotFound, Corrupt."""
+        if size_bytes <= PART_BYTES:
+            return self.get(key, size_bytes).data
+        whole, is_over = bytearray(), False
+        while len(whole) <= size_bytes and not is_over:
+            length = min(PART_BYTES, size_bytes + 1 - len(whole))
+            part = self.get_range(key, len(whole), length)
+            whole += part
+            is_over = len(part) < length
+        return bytes(whole)
 
     def find(self, key: str) -> Object | None:
         """Returns an object, or None if there is none."""
@@ -254,6 +270,10 @@ class Wire:
             self._answered()
             self._measure(operation, began, counts=counts)
             raise
+        except ObjectTooLarge as error:
+            self._answered()
+            self._measure(operation, began, type(error).__name__)
+            raise Corrupt(error.message) from error
         except BucketError as error:
             self._measure(operation, began, type(error).__name__)
             if is_write and isinstance(error, BucketFull | BucketDenied | BucketRefused):

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Protocol
 
 KEY_CHARACTERS_MAX = 512  # S3 takes 1,024 bytes, the prefix of the bucket's URL included
+# No object that is created or replaced is larger, so no such object is read further.
+REPLACED_BYTES_MAX = 4 << 20
 SEGMENT_CHARACTERS_MAX = 200  # file systems take 255 bytes
 # No leading dot: `.` and `..` are other directories, and the directory bucket's own files begin with a dot.
 _SEGMENT = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{SEGMENT_CHARACTERS_MAX - 1}}}", re.ASCII)
@@ -39,8 +41,8 @@ class Bucket(Protocol):
     valid.
     """
 
-    def get(self, key: str) -> Object:
-        """Reads an object. Raises ObjectNotFound."""
+    def get(self, key: str, most_bytes: int = REPLACED_BYTES_MAX) -> Object:
+        """Reads an object of at most so many bytes. Raises ObjectNotFound, or ObjectTooLarge before it reads more."""
         ...
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
@@ -48,12 +50,14 @@ class Bucket(Protocol):
         ...
 
     def put(self, key: str, data: bytes) -> None:
-        """Writes under a name that is only ever used for these bytes, so that repeating it changes nothing."""
+        """Writes under a name that is only ever used for these bytes, so that repeating it changes nothing.
+
+        A large object may be sent in parts. Each part has its own deadline and is tried again by itself.
+        """
         ...
 
     def put_file(self, key: str, path: Path) -> None:
-        """Like ``put``, with the bytes of a file. The file may be large; it is sent in parts if the bucket takes
-        parts."""
+        """Like ``put``, with the bytes of a file."""
         ...
 
     def create(self, key: str, data: bytes) -> str:

@@ -30,7 +30,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from stateward_sidecar.bucket.base import Bucket, Object, check_key, check_prefix, check_range
+from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, Object, check_key, check_prefix, check_range
 from stateward_sidecar.bucket.errors import (
     BucketDenied,
     BucketError,
@@ -40,6 +40,7 @@ from stateward_sidecar.bucket.errors import (
     ObjectChanged,
     ObjectExists,
     ObjectNotFound,
+    check_size,
 )
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.syncing import sync_file
@@ -73,9 +74,11 @@ class DirectoryBucket(Bucket):
         except OSError as error:
             raise StartError(f"cannot use the directory {root} as a bucket: {error.strerror}") from None
 
-    def get(self, key: str) -> Object:
+    def get(self, key: str, most_bytes: int = REPLACED_BYTES_MAX) -> Object:
         with self._call(key) as path, self._reading(key, path) as fd:
-            data = _read(fd, 0, os.fstat(fd).st_size)
+            size = os.fstat(fd).st_size
+            check_size(key, size, most_bytes)
+            data = _read(fd, 0, size)
             return Object(data, _etag_of(data))
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
@@ -110,6 +113,8 @@ class DirectoryBucket(Bucket):
     def replace(self, key: str, data: bytes, etag: str) -> str:
         with self._call(key) as path, self._temporary(path, data) as temporary, _locked(path.parent):
             try:
+                if path.stat().st_size > REPLACED_BYTES_MAX:  # not ours, whatever its etag
+                    raise ObjectChanged(key)
                 current = path.read_bytes()
             except FileNotFoundError:
                 raise ObjectChanged(key) from None

@@ -7,6 +7,7 @@ Exception
     ├── ObjectNotFound      no object has this name
     ├── ObjectExists        create: an object has this name already
     ├── ObjectChanged       replace: the object was changed or deleted since it was read
+    ├── ObjectTooLarge      get: the object has more bytes than any that Stateward writes there
     ├── BucketUnavailable   no answer, or the bucket asks to try again later
     ├── BucketDenied        credentials or permissions are missing
     ├── BucketFull          no room is left, or a quota is reached
@@ -44,6 +45,13 @@ class ObjectExists(BucketError):
         super().__init__(f"the bucket already has an object {key}", key=key, is_unclear=is_unclear)
 
 
+class ObjectTooLarge(BucketError):
+    """The object has more bytes than the caller asked for, so nobody of Stateward wrote it. Nothing of it was read."""
+
+    def __init__(self, key: str, size_bytes: int, most_bytes: int) -> None:
+        super().__init__(f"the object {key} has {size_bytes} bytes, more than {most_bytes}", key=key)
+
+
 class ObjectChanged(BucketError):
     """The object has another etag than the one given, or was deleted. Read it again.
 
@@ -72,3 +80,9 @@ class BucketRefused(BucketError):
 
 class BucketUnfit(BucketError):
     """The bucket breaks a promise that the archive relies on; the message says which. Use another bucket."""
+
+
+def check_size(key: str, size_bytes: int, most_bytes: int) -> None:
+    """Raises ObjectTooLarge."""
+    if size_bytes > most_bytes:
+        raise ObjectTooLarge(key, size_bytes, most_bytes)

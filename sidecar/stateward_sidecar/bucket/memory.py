@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stateward_sidecar.bucket.base import Bucket, Object, check_key, check_prefix, check_range
-from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists, ObjectNotFound
+from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, Object, check_key, check_prefix, check_range
+from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists, ObjectNotFound, check_size
 
 # Gets the method's name and the key, and raises what the caller shall see.
 Hook = Callable[[str, str], None]
@@ -33,9 +33,10 @@ class MemoryBucket(Bucket):
         self.after: Hook = _do_nothing
         self._lock = threading.Lock()
 
-    def get(self, key: str) -> Object:
+    def get(self, key: str, most_bytes: int = REPLACED_BYTES_MAX) -> Object:
         with self._call("get", key):
             data = self._find(key)
+            check_size(key, len(data), most_bytes)
             return Object(data, etag_of(data))
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:

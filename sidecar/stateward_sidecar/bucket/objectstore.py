@@ -2,8 +2,9 @@
 
 Only obstore's blocking calls are used, because its asynchronous calls can abort the interpreter at exit. Blocking calls
 release the interpreter's lock. The store is made at the first call, because obstore hangs in a process that was forked
-after it was used; calls in such a process are refused. obstore itself never tries again: a second attempt after a lost
-answer would meet the caller's own write as a conflict. So the wrapper that reads back tries again.
+after it was used; calls in such a process are refused. obstore itself tries nothing again but parts of large objects: a
+second attempt after a lost answer would meet the caller's own write as a conflict. So the wrapper that reads back tries
+again.
 
 Credentials come from where each provider's tools look for them: environment, web identity, instance metadata. Stores
 with the API of S3 are set by AWS_ENDPOINT_URL (plain http is accepted), AWS_REGION, AWS_ACCESS_KEY_ID and so on.
@@ -32,7 +33,7 @@ from obstore.exceptions import (
 )
 from obstore.store import from_url
 
-from stateward_sidecar.bucket.base import Bucket, Object, check_key, check_prefix, check_range
+from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, Object, check_key, check_prefix, check_range
 from stateward_sidecar.bucket.errors import (
     BucketDenied,
     BucketError,
@@ -42,14 +43,23 @@ from stateward_sidecar.bucket.errors import (
     ObjectChanged,
     ObjectExists,
     ObjectNotFound,
+    check_size,
 )
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutMode, PutResult
-    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+    from obstore.store import BackoffConfig, ClientConfig, ObjectStore, RetryConfig
 
 CONNECT_TIMEOUT_S = 5.0
-REQUEST_TIMEOUT_S = 30.0  # from the first byte sent to the last byte received
+# For a request that sends at most one part: from the first byte sent to the first byte received. Between two pieces of
+# an answer: so a download may take as long as bytes arrive.
+REQUEST_TIMEOUT_S = 30.0
+# Objects above this size are sent in parts of this size. A part has its own time, and is tried again by itself, so an
+# upload makes progress at any rate above a part in that time. S3 takes no smaller parts.
+PART_BYTES = 5 << 20
+PART_TIMEOUT_S, PART_RETRIES, PARTS_AT_ONCE = 300.0, 8, 2
+PART_PAUSE_MIN_S, PART_PAUSE_MAX_S = 0.25, 5.0
+WHOLE_TIMEOUT_S = 3600.0  # of a request whose answer trickles
 # These are read from the given environment; obstore reads the others from the environment of the process.
 _S3_SETTINGS = (
     "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID",
@@ -78,12 +88,14 @@ class ObjectStoreBucket(Bucket):
         self._environment = dict(environment)
         self._request_timeout_s = request_timeout_s
         self._store: ObjectStore | None = None
+        self._parts_store: ObjectStore | None = None
         self._process = 0
         self._opening = threading.Lock()
 
-    def get(self, key: str) -> Object:
+    def get(self, key: str, most_bytes: int = REPLACED_BYTES_MAX) -> Object:
         with self._call(key, "get") as store:
             answer = store.get(key)
+            check_size(key, answer.meta["size"], most_bytes)
             data = bytes(answer.bytes())
             return Object(data, self._etag_of(answer.meta))
 
@@ -98,12 +110,30 @@ class ObjectStoreBucket(Bucket):
             raise
 
     def put(self, key: str, data: bytes) -> None:
+        if len(data) > PART_BYTES:
+            self._put_parts(key, data, len(data))
+            return
         with self._call(key, "put") as store:
             store.put(key, data, use_multipart=False)
 
     def put_file(self, key: str, path: Path) -> None:
-        with self._call(key, "put") as store:
-            store.put(key, path)
+        self._put_parts(key, path, path.stat().st_size)
+
+    def _put_parts(self, key: str, source: bytes | Path, size_bytes: int) -> None:
+        check_key(key)
+        try:
+            with self._translated(key, "put"):
+                self._opened(in_parts=True).put(
+                    key, source, use_multipart=size_bytes > PART_BYTES, chunk_size=PART_BYTES,
+                    max_concurrency=PARTS_AT_ONCE,
+                )  # fmt: skip
+        except BucketError:
+            # The last request may have landed without an answer; another one of it is then refused. The name is only
+            # ever used for these bytes, and an object in parts appears as a whole.
+            with suppress(BaseError, OSError):
+                if self._opened().head(key)["size"] == size_bytes:
+                    return
+            raise
 
     def create(self, key: str, data: bytes) -> str:
         return self._put_if(key, data, "create", "create")
@@ -136,7 +166,7 @@ class ObjectStoreBucket(Bucket):
     def close(self) -> None:
         """Closes the connections."""
         with self._opening:
-            self._store = None
+            self._store = self._parts_store = None
 
     def _put_if(self, key: str, data: bytes, mode: PutMode, method: str) -> str:
         with self._call(key, method) as store:
@@ -161,15 +191,31 @@ class ObjectStoreBucket(Bucket):
         except (BaseError, OSError) as error:
             raise _translate(error, key, self._url, method) from error
 
-    def _opened(self) -> ObjectStore:
+    def _opened(self, *, in_parts: bool = False) -> ObjectStore:
         with self._opening:
-            if self._store is None:
-                self._store, self._process = self._open(), os.getpid()
+            if self._store is None or self._parts_store is None:
+                self._process = os.getpid()
+                self._store = self._open(
+                    self._request_timeout_s,
+                    {"max_retries": 0, "retry_timeout": timedelta(seconds=self._request_timeout_s)},
+                )
+                # Parts are the only requests that obstore may try again: a second attempt meets no conflict.
+                pauses: BackoffConfig = {
+                    "init_backoff": timedelta(seconds=PART_PAUSE_MIN_S),
+                    "max_backoff": timedelta(seconds=PART_PAUSE_MAX_S),
+                }
+                self._parts_store = self._open(
+                    PART_TIMEOUT_S,
+                    {
+                        "backoff": pauses, "max_retries": PART_RETRIES,
+                        "retry_timeout": timedelta(seconds=PART_TIMEOUT_S * PART_RETRIES),
+                    },
+                )  # fmt: skip
             if self._process != os.getpid():
                 raise BucketRefused("the bucket was used before this process was forked; open it after the fork")
-            return self._store
+            return self._parts_store if in_parts else self._store
 
-    def _open(self) -> ObjectStore:
+    def _open(self, timeout_s: float, retries: RetryConfig) -> ObjectStore:
         given = {name: value for name in _S3_SETTINGS if (value := self._environment.get(name))} if self._is_s3 else {}
         endpoint = given.get("AWS_ENDPOINT_URL_S3") or given.get("AWS_ENDPOINT_URL") or ""
         config: Any = {name.lower(): value for name, value in given.items()}
@@ -177,11 +223,11 @@ class ObjectStoreBucket(Bucket):
             config["disable_bulk_delete"] = True  # one object at a time, which every store knows
         client: ClientConfig = {
             "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
-            "timeout": timedelta(seconds=self._request_timeout_s),
+            "read_timeout": timedelta(seconds=timeout_s),
+            "timeout": timedelta(seconds=WHOLE_TIMEOUT_S),
         }
         if endpoint.startswith("http://"):
             client["allow_http"] = True
-        retries: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=self._request_timeout_s)}
         try:
             return from_url(self._url, config=config, client_options=client, retry_config=retries)
         except BaseError as error:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from stateward_sidecar.bucket.base import Bucket, Object
+from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, Object
 from stateward_sidecar.bucket.errors import (
     BucketError,
     BucketUnavailable,
@@ -65,8 +65,8 @@ class RetryingBucket(Bucket):
         self._sleep = sleep
         self._dice = dice or random.Random()  # noqa: S311  (spreads retries; no secret)
 
-    def get(self, key: str) -> Object:
-        return self._run(lambda: self._inner.get(key))
+    def get(self, key: str, most_bytes: int = REPLACED_BYTES_MAX) -> Object:
+        return self._run(lambda: self._inner.get(key, most_bytes))
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         return self._run(lambda: self._inner.get_range(key, offset, length))
