@@ -1,11 +1,19 @@
-"""The HTTP listener of the metrics. It answers one scrape after another, on a thread of its own."""
+"""The HTTP listener of the metrics. It answers one scrape after another.
+
+Each connection has a thread, which reads the request and writes the answer, so that a slow client holds up nobody. A
+connection ends after ``CONNECTION_S``, whatever its client sends, and at once when the daemon stops.
+"""
 
 from __future__ import annotations
 
 import socket
 import socketserver
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from math import inf
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -14,8 +22,10 @@ from prometheus_client.registry import Collector
 
 from stateward_sidecar.errors import StartError
 
-# A client that connects and sends nothing holds the listener for so long.
-TIMEOUT_S = 2.0
+# A client that sends nothing keeps its connection for IDLE_S, and any client for CONNECTION_S.
+IDLE_S, CONNECTION_S = 2.0, 10.0
+# The most connections at once. One more ends the oldest.
+CONNECTIONS_MAX = 16
 # How soon it notices that it is to end.
 POLL_S = 0.1
 PATHS = ("/", "/metrics")
@@ -23,7 +33,42 @@ _NOT_FOUND = b"metrics are at /metrics\n"
 Answer = Iterable[bytes]
 
 
-class _Server(WSGIServer):
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads, block_on_close = True, False
+
+    def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
+        # Each connection and when it ends; the oldest first.
+        self._open: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._open) >= CONNECTIONS_MAX:
+                _end(next(iter(self._open)))
+            self._open[request] = time.monotonic() + CONNECTION_S
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Ends connections whose time is over. Called every ``POLL_S``."""
+        self.end_connections(time.monotonic())
+
+    def end_connections(self, until_s: float) -> None:
+        """Ends connections whose time is over then. Their threads notice, and close them."""
+        with self._lock:
+            for request, end_s in self._open.items():
+                if end_s <= until_s:
+                    _end(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # the client has left
+            super().handle_error(request, client_address)
+
     def server_bind(self) -> None:
         # Without WSGIServer's look-up of the host's name, which may wait for a name server.
         socketserver.TCPServer.server_bind(self)
@@ -36,7 +81,7 @@ class _Server6(_Server):
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = TIMEOUT_S
+    timeout = IDLE_S
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the name in the base class)
         """Nothing: scrapes are no events."""
@@ -58,7 +103,8 @@ class Listener:
             self._server = kind((host, port), _Handler)
         except OSError as error:
             raise StartError(f"--metrics {host}:{port}: cannot listen there: {error.strerror}") from None
-        self._server.set_app(_only_metrics(make_wsgi_app(registry)))
+        self._answering, self._is_closed = threading.Lock(), False
+        self._server.set_app(self._one_by_one(_only_metrics(make_wsgi_app(registry))))
         self.port = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL_S,), name="metrics", daemon=True)
 
@@ -67,11 +113,29 @@ class Listener:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread. Waits for a scrape under way, so call it before the store is closed."""
+        """Ends the threads. Waits until nothing is collected, so call it before the store is closed."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
+        self._server.end_connections(inf)
+        with self._answering:
+            self._is_closed = True
+
+    def _one_by_one(self, app: Callable[..., Answer]) -> Callable[..., Answer]:
+        def answer(environment: dict[str, Any], start: Callable[..., object]) -> Answer:
+            with self._answering:
+                if self._is_closed:
+                    start("503 Service Unavailable", [("Content-Type", "text/plain")])
+                    return []
+                return list(app(environment, start))
+
+        return answer
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _only_metrics(app: Callable[..., Answer]) -> Callable[..., Answer]:

@@ -102,8 +102,11 @@ class AdminService:
         elif request.namespace:
             check_name(request.namespace, "namespace")
         steps = self._store.verifier.verify(request)
-        while (answer := await self._calls.step(steps)) is not None:
-            yield answer
+        while True:
+            async with self._calls.sending_next(steps) as answer:
+                if answer is None:
+                    return
+                yield answer
 
     async def diagnose(self, request: DiagnoseRequest, context: grpc.aio.ServicerContext) -> DiagnoseResponse:
         async with self._examining:

@@ -6,6 +6,8 @@ many items, hides neither the parts beside it nor its own number.
 
 from __future__ import annotations
 
+from typing import Any
+
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
@@ -17,7 +19,9 @@ from stateward_sidecar.service.weigh import count_items, fields_of
 _BYTES = 2
 _CALLS = RunCallsRequest.DESCRIPTOR.fields_by_name["calls"].number
 _NUMBER = StreamedCall.DESCRIPTOR.fields_by_name["call"].number
-_REQUESTS = {field.number: field.message_type for field in StreamedCall.DESCRIPTOR.oneofs_by_name["request"].fields}
+_REQUESTS: dict[int, Any] = {
+    field.number: field.message_type for field in StreamedCall.DESCRIPTOR.oneofs_by_name["request"].fields
+}
 _SAVE = WriteRequest.DESCRIPTOR.fields_by_name["save"].number
 _FRAME = WriterSave.DESCRIPTOR.fields_by_name["frame"].number
 
@@ -65,7 +69,7 @@ def _number(data: bytes, field: int) -> int:
 
 def _error_of(call: bytes) -> InvalidField | None:
     """Returns what the request of a call by itself would be refused with."""
-    kind = StreamedCall.DESCRIPTOR
+    kind: Any = StreamedCall.DESCRIPTOR
     try:
         for number, _, value in fields_of(call):
             if (asked := _REQUESTS.get(number)) is not None and isinstance(value, bytes):

@@ -54,8 +54,11 @@ class BackupService:
         steps = await self._calls.holding.read(
             request.namespace, request.thread, lambda: self._calls.read(self._store.exporter.open, request)
         )
-        while (answer := await self._calls.step(steps)) is not None:
-            yield answer
+        while True:
+            async with self._calls.sending_next(steps) as answer:
+                if answer is None:
+                    return
+                yield answer
 
     async def import_thread(
         self, requests: AsyncIterator[ImportThreadRequest], context: grpc.aio.ServicerContext

@@ -28,12 +28,12 @@ from stateward_sidecar.errors import (
     DeadlineExceeded,
     InvalidField,
     OutcomeUnknown,
-    QueueFull,
     ThreadNotFound,
 )
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.holding import CHECK_WAIT_S
+from stateward_sidecar.service.uploads import Places
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobwrite import BlobWrite
 from stateward_sidecar.store.expecting import is_other_creation
@@ -54,22 +54,18 @@ class BlobService:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._store = calls.store
-        self._writes = 0
+        self._places = Places(WRITES_MAX)
         self._commits: set[asyncio.Task[WriteBlobResponse]] = set()
 
     async def write_blob(
         self, requests: AsyncIterator[WriteBlobRequest], context: grpc.aio.ServicerContext
     ) -> WriteBlobResponse:
-        if self._writes >= WRITES_MAX:
-            raise QueueFull(f"{self._writes} blobs are being written already; try again", queued=self._writes)
-        self._writes += 1
-        try:
+        with self._places.enter() as place:
+            requests = place.watch(requests)
             begin = await self._begin(requests)
             thread = await self._thread(begin, context)
             answer, lost = await self._known(begin, begin.sha256, thread, context)
             return answer or await self._write(begin, thread, requests, lost, context)
-        finally:
-            self._writes -= 1
 
     async def read_blob(
         self, request: ReadBlobRequest, context: grpc.aio.ServicerContext

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from stateward_sidecar.service.gather import Gather
 from stateward_sidecar.service.holding import Holding
 from stateward_sidecar.service.turns import Turns
 from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.store.pagebytes import with_pages
 from stateward_sidecar.store.store import WORKERS, Store
 
 T = TypeVar("T")
@@ -65,10 +66,13 @@ class Calls:
         self._loading = asyncio.Semaphore(LOADED_AT_ONCE)
         # Bounds the answers of streams that are being made.
         self._making = asyncio.Semaphore(WORKERS)
+        # Bounds those that are made and wait for room.
+        self._waiting_made = asyncio.Semaphore(WORKERS)
 
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
         """Runs a reading verb on a worker."""
-        return await asyncio.get_running_loop().run_in_executor(self.store.workers, self.store.read, verb, *args)
+        run = with_pages(self.store.read)
+        return await asyncio.get_running_loop().run_in_executor(self.store.workers, run, verb, *args)
 
     async def load(self, verb: Callable[..., T], *args: Any) -> T:
         """Runs a read that may load a large state."""
@@ -77,7 +81,7 @@ class Calls:
 
     async def look(self, verb: Callable[..., T], *args: Any) -> T:
         """Runs a verb on a worker. The verb itself repeats reads that meet a commit."""
-        return await asyncio.get_running_loop().run_in_executor(self.store.workers, verb, *args)
+        return await asyncio.get_running_loop().run_in_executor(self.store.workers, with_pages(verb), *args)
 
     async def work(self, verb: Callable[..., T], *args: Any) -> T:
         """Runs a long verb on a background worker, where it delays no read."""
@@ -125,6 +129,22 @@ class Calls:
         del answer
         with await self._answers.take(need_bytes):
             yield await self._make(make)
+
+    @asynccontextmanager
+    async def sending_next(self, steps: Iterator[M]) -> AsyncIterator[M | None]:
+        """Makes the next answer of a stream whose steps cannot be repeated; None = it was the last one.
+
+        Counts the memory of a large answer until it is sent. Few of them are made or wait for room at a time, because a
+        waiting one is in memory already. Raises QueueFull if no room becomes free in time.
+        """
+        share = None
+        async with self._waiting_made:
+            answer = await self.step(steps)
+            size_bytes = answer.ByteSize() if answer is not None else 0
+            if size_bytes > FREE_ANSWER_BYTES:
+                share = await self._answers.take(STREAMED_SHARE * size_bytes)
+        with share or nullcontext():
+            yield answer
 
     async def _make(self, make: Callable[[], Awaitable[T]]) -> T:
         async with self._making:

@@ -40,7 +40,7 @@ from stateward_sidecar.service.levels import written
 from stateward_sidecar.service.saving import Saving
 from stateward_sidecar.service.tailing import await_page, read_page
 from stateward_sidecar.storage.queue import Batch
-from stateward_sidecar.store.read import PAGE_BYTES
+from stateward_sidecar.store.pagebytes import PAGE_BYTES
 from stateward_sidecar.store.save import SaveWrite
 
 

@@ -51,9 +51,14 @@ class Exchange(Generic[Q, A]):
             self._share.close()
             self._share = None
 
+    def take_share(self) -> Share | None:
+        """Hands over the memory of the last message, for the caller to close; None = the message is small."""
+        share, self._share = self._share, None
+        return share
+
     def keep(self) -> Callable[[], None] | None:
         """Hands over the memory of the last message. Returns what gives it back; None = the message is small."""
-        share, self._share = self._share, None
+        share = self.take_share()
         return partial(self._method.room.give_back, share) if share is not None else None
 
     async def write(self, answer: A) -> None:

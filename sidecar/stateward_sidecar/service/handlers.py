@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -36,6 +37,9 @@ from stateward_sidecar.telemetry import log
 T = TypeVar("T")
 # Methods whose messages make up versions. A large version keeps a share until it is whole.
 HOLDING = frozenset(("ImportThread",))
+# Calls that may be made again if there is no room for their answer: reads, and a claim of a call that is over, whose
+# answer is large because it has the result. The answers of other writes are small.
+REPEATABLE = GOES_ON | {"BeginEffect"}
 
 
 def make_handler(
@@ -56,7 +60,8 @@ def make_handler(
     method = Method(
         descriptor.full_name, GetMessageClass(descriptor.input_type), bytes_max, door, room, turns,
         is_write=descriptor.name not in GOES_ON,
-        is_large=bytes_max > ASIDE_BYTES and not descriptor.client_streaming, is_tight=is_tight,
+        is_single=not descriptor.client_streaming, is_tight=is_tight and bytes_max > ASIDE_BYTES,
+        is_repeatable=descriptor.name in REPEATABLE,
         is_holding=descriptor.name in HOLDING, has_request_id="request_id" in descriptor.input_type.fields_by_name,
         tokens=tokens,
     )  # fmt: skip
@@ -82,8 +87,9 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
             with method.door:  # also while a refusal is sent, so that a stop waits for it
                 try:
                     request, share = await method.read_only(context)
-                    work = verb(request, context)
-                    return method.hand_out(await (_to_its_end(work, share, method.room) if share else work), context)
+                    again = partial(verb, request, context)
+                    answer = await (_to_its_end(again(), share, method.room) if share else again())
+                    return await method.hand_out(answer, again, context)
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, error, method.name)
         except Exception as error:  # noqa: BLE001  (refused at the door, or unknown)
@@ -124,7 +130,7 @@ def _taking(verb: Callable[..., Awaitable[Message]], method: Method) -> Callable
             method.identify(context)
             with method.door:
                 try:
-                    return method.hand_out(await verb(read_all(context), context), context)
+                    return _serialize(await verb(read_all(context), context))
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, error, method.name)
         except Exception as error:  # noqa: BLE001  (refused at the door, or unknown)

@@ -7,7 +7,7 @@ A small message is parsed at once. A larger one is counted first (``weigh.py``) 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,8 +23,10 @@ from stateward_sidecar.service.tokens import Tokens
 from stateward_sidecar.service.turns import Turns, flow_of
 from stateward_sidecar.service.weigh import count_items
 from stateward_sidecar.spans import call_id
+from stateward_sidecar.store.pagebytes import small_pages
 
 T = TypeVar("T")
+Answer = Message | bytes | Reserved
 # Messages up to this size are parsed at once, and their memory is not counted.
 FREE_BYTES = 4 << 10
 # Larger messages are counted before they are parsed. For smaller ones the worst case is assumed.
@@ -57,10 +59,12 @@ class Method:
     turns: Turns
     # Whether a call makes work. The other calls are reads.
     is_write: bool
-    # Whether a call has one message, which may be large.
-    is_large: bool
+    # Whether a call has one message.
+    is_single: bool
     # Whether such messages are received one after another, because a few of them would take all memory.
     is_tight: bool
+    # Whether the call may be made again without another effect. Then its answer may be, too.
+    is_repeatable: bool = False
     # Whether a call keeps memory from one message to the next.
     is_holding: bool = False
     # Whether the message has a request id, which log lines about the call then have.
@@ -78,7 +82,7 @@ class Method:
 
         Raises InvalidField, StateTooLarge, QueueFull.
         """
-        held = await self._make_room() if self.is_large else None
+        held = await self._make_room() if self.is_single else None
         share = None
         try:
             if (data := await self.receive(context, held)) is None:
@@ -91,7 +95,7 @@ class Method:
 
     async def receive(self, context: grpc.aio.ServicerContext, held: Share | None = None) -> bytes | None:
         """Returns the bytes of the next message; None after the last one. Raises StateTooLarge, QueueFull."""
-        data = await (self._receive(context, held) if held is not None else context.read())
+        data = await self._receive(context, held)
         if data is grpc.aio.EOF:
             return None
         if len(data) > self.bytes_max:
@@ -118,34 +122,29 @@ class Method:
         requests = self.room.requests
         return await requests.take(RECEIVING_SHARE * self.bytes_max) if self.is_tight else requests.grant(0)
 
-    async def _receive(self, context: grpc.aio.ServicerContext, held: Share) -> Any:
+    async def _receive(self, context: grpc.aio.ServicerContext, held: Share | None) -> Any:
         """Returns the bytes of a message. Raises QueueFull.
 
-        A client that sends its message slowly loses its place. If others need the memory of the unfinished message, the
-        call is refused.
+        A client that sends its only message slowly loses its place. If others need the memory of the unfinished
+        message, the call is refused.
         """
-        task, is_refused = asyncio.current_task(), False
-        assert task is not None
-
-        def refuse() -> None:
-            nonlocal is_refused
-            is_refused = True
-            task.cancel()
-
-        slow = asyncio.get_running_loop().call_later(RECEIVING_S, held.slow_down, SLOW_SHARE * self.bytes_max, refuse)
+        waiting, slow = self.room.unfinished.begin(is_stream=held is None), None
+        if held is not None:
+            size_bytes = SLOW_SHARE * self.bytes_max
+            slow = asyncio.get_running_loop().call_later(RECEIVING_S, held.slow_down, size_bytes, waiting.refuse)
         try:
             return await context.read()
         except asyncio.CancelledError:
             # Written out, because ``asyncio.timeout`` would cost every call as much as its check.
-            if not is_refused or task.uncancel():
+            if not waiting.is_refused or waiting.task is None or waiting.task.uncancel():
                 raise
-            raise QueueFull(
-                f"the message took longer than {RECEIVING_S:g} s to arrive, and others need the memory; try again",
-                queued=0,
-            ) from None
+            what = "the message did not come in time, and others need the memory; try again"
+            raise QueueFull(what, queued=0) from None
         finally:
-            slow.cancel()
-            held.arrive()
+            self.room.unfinished.end(waiting)
+            if held is not None and slow is not None:
+                slow.cancel()
+                held.arrive()
 
     async def read_only(self, context: grpc.aio.ServicerContext) -> tuple[Message, Share | None]:
         """Returns the only message of a call, when the call may begin. Raises the errors of ``read``."""
@@ -195,17 +194,49 @@ class Method:
         except DecodeError:
             raise InvalidField("request", f"the bytes are not a {self.request_class.DESCRIPTOR.name}") from None
 
-    def hand_out(self, answer: Message | bytes | Reserved, context: grpc.aio.ServicerContext) -> bytes:
-        """Returns an answer as bytes for gRPC. The memory of a large one is counted until its client has taken it."""
-        share = None
-        if isinstance(answer, Reserved):
-            answer, share = answer
-        data = answer if isinstance(answer, bytes) else answer.SerializeToString()
+    async def hand_out(
+        self, answer: Answer, again: Callable[[], Awaitable[Answer]], context: grpc.aio.ServicerContext
+    ) -> bytes:
+        """Returns an answer as bytes for gRPC. The memory of a large one is counted until its client has taken it.
+
+        If untaken answers leave no room for it, it is dropped and made again by ``again``: first with a small page, and
+        then, if it has no pages, when there is room. Raises QueueFull, and the errors of ``again``.
+        """
+        data, share = _as_bytes(answer)
         if len(data) <= FREE_ANSWER_BYTES:
             if share is not None:
                 share.close()
             return data
-        share = share or self.room.answers.grant(0)
+        if share is None:
+            del answer
+            data, share = await self._in_room(data, again)
         share.settle(ANSWER_SHARE * len(data))
         context.add_done_callback(share.close)
         return data
+
+    async def _in_room(self, data: bytes, again: Callable[[], Awaitable[Answer]]) -> tuple[bytes, Share]:
+        answers = self.room.answers
+        need_bytes = ANSWER_SHARE * len(data)
+        if answers.has_room(need_bytes):
+            return data, answers.grant(need_bytes)
+        if not self.is_repeatable:
+            return data, await answers.take(need_bytes)
+        with small_pages():
+            data = _as_bytes(await again())[0]
+            if len(data) <= FREE_ANSWER_BYTES or answers.has_room(ANSWER_SHARE * len(data)):
+                return data, answers.grant(ANSWER_SHARE * len(data))
+            need_bytes = ANSWER_SHARE * len(data)
+            del data
+            share = await answers.take(need_bytes)
+            try:
+                return _as_bytes(await again())[0], share
+            except BaseException:
+                share.close()
+                raise
+
+
+def _as_bytes(answer: Answer) -> tuple[bytes, Share | None]:
+    share = None
+    if isinstance(answer, Reserved):
+        answer, share = answer
+    return answer if isinstance(answer, bytes) else answer.SerializeToString(), share

@@ -7,9 +7,10 @@ import ctypes
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stateward_sidecar.service.budget import Budget, Share
+from stateward_sidecar.service.unfinished import Unfinished
 
 MIB = 1 << 20
 # Memory of the interpreter with all modules, gRPC, LMDB, and the many small objects that are not counted.
@@ -18,6 +19,8 @@ LEAST_BYTES, MOST_BYTES = 64 * MIB, 4 << 30
 # Answers get one part of this many; requests get the rest.
 ANSWERS_PART = 4
 TIDY_BYTES = 32 * MIB
+# The process may have one part of this many more than its limits add up to, before unfinished messages are refused.
+SLACK_PART = 8
 # These functions exist in glibc only.
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 _set_option = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -49,6 +52,7 @@ class Room:
     requests: Budget
     answers: Budget
     parser: Executor
+    unfinished: Unfinished = field(default_factory=lambda: Unfinished(MOST_BYTES))
 
     def reserve(self, loop: asyncio.AbstractEventLoop, size_bytes: int) -> Callable[[], None]:
         """Counts the memory of a background task. Returns a function that gives it back, callable from any thread."""
@@ -80,4 +84,11 @@ def make_room(limit_bytes: int, cache_bytes: int) -> Room:
     """Divides the memory that a process with this limit has left beside its cache."""
     free = min(max(limit_bytes - cache_bytes - BASE_BYTES, LEAST_BYTES), MOST_BYTES)
     answers = free // ANSWERS_PART
-    return Room(Budget(free - answers), Budget(answers), ThreadPoolExecutor(1, thread_name_prefix="parser"))
+    parser = ThreadPoolExecutor(1, thread_name_prefix="parser")
+    most = max(limit_bytes, cache_bytes + BASE_BYTES + free)
+
+    def trim() -> None:
+        if _trim is not None:
+            parser.submit(_trim, 0)
+
+    return Room(Budget(free - answers), Budget(answers), parser, Unfinished(most + most // SLACK_PART, trim=trim))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
@@ -67,6 +68,8 @@ FRAME = "stateward.v1.WriterService/Frame"
 GONE_S = 0.05
 # A lease is renewed after this part of its term.
 RENEWAL_SHARE = 0.3
+# What may be otherwise once HEAD was asked.
+WRITTEN_AGAIN = (VersionMismatch, NotOwner, HistoryElsewhere)
 
 
 class WriterService:
@@ -113,6 +116,7 @@ class WriterService:
             while (frame := await stream.taken.get()) is not None:
                 await self._reply(frame, stream)
                 stream.in_line -= 1
+                stream.fewer.set()
                 stream.room.release()
             if not taking.cancelled():
                 taking.result()  # raises the error that ended the stream
@@ -126,8 +130,10 @@ class WriterService:
             taking.cancel()
             self._open.discard(taking)
             while not stream.taken.empty():
-                if (left := stream.taken.get_nowait()) is not None and left.end_span is not None:
-                    left.end_span(StatusCode.CANCELLED.name)
+                if (left := stream.taken.get_nowait()) is not None:
+                    left.leave()
+                    if left.end_span is not None:
+                        left.end_span(StatusCode.CANCELLED.name)
 
     def _find_head(self, place: OpenWriter) -> tuple[int, bytes, int]:
         """Returns version and digest of the branch's head, and the thread's last version, after which frames count."""
@@ -152,10 +158,14 @@ class WriterService:
                     frame = await self._frame(request, stream)
                 if frame.is_done and not stream.in_line:
                     await self._reply(frame, stream)
-                else:
+                    continue
+                try:
                     await stream.room.acquire()
-                    stream.in_line += 1
-                    stream.taken.put_nowait(frame)
+                except asyncio.CancelledError:
+                    frame.leave()
+                    raise
+                stream.in_line += 1
+                stream.taken.put_nowait(frame)
         finally:
             stream.taken.put_nowait(None)
 
@@ -182,7 +192,9 @@ class WriterService:
         return frame
 
     async def _begin_anew(self, stream: Stream) -> Frame:
-        await self._settle(stream)
+        while stream.in_line:  # a refused frame may still be written again
+            stream.fewer.clear()
+            await stream.fewer.wait()
         stream.before = None
         version, digest, last_version = await self._calls.read(self._find_head, stream.place)
         return Frame(0, reset=WriterReset(version=version, digest=digest, last_version=last_version))
@@ -202,15 +214,24 @@ class WriterService:
 
     async def _take(self, item: WriterSave, stream: Stream) -> Frame:
         """Checks, prepares and queues a frame."""
-        frame = Frame(item.frame, began_s=perf_counter() if self._calls.measures is not None else 0.0)
-        if spans.tracer is None or not item.traceparent:
-            return await self._queued(frame, item, stream)
-        with spans.kept():
-            frame.end_span = spans.tracer.begin_call(FRAME, (("traceparent", item.traceparent),))
-            frame.span = spans.active.get()
-            return await self._queued(frame, item, stream)
+        began_s = perf_counter() if self._calls.measures is not None else 0.0
+        frame = Frame(item.frame, began_s=began_s, share=stream.exchange.take_share())
+        try:
+            if spans.tracer is None or not item.traceparent:
+                await self._queued(frame, item, stream)
+            else:
+                with spans.kept():
+                    frame.end_span = spans.tracer.begin_call(FRAME, (("traceparent", item.traceparent),))
+                    frame.span = spans.active.get()
+                    await self._queued(frame, item, stream)
+        except BaseException:
+            frame.leave()
+            raise
+        if frame.error is not None:
+            frame.lighten()
+        return frame
 
-    async def _queued(self, frame: Frame, item: WriterSave, stream: Stream) -> Frame:
+    async def _queued(self, frame: Frame, item: WriterSave, stream: Stream) -> None:
         before, stream.before = stream.before, frame
         try:
             self._check_frame(item, stream)
@@ -226,14 +247,13 @@ class WriterService:
             may_write = self._calls.holding.may_write(place.namespace, place.thread)
             if save is None or save.is_alone or save.size_bytes > INLINE_BYTES_MAX or not may_write:
                 await self._take_slowly(frame, item, stream, before)
-                return frame
+                return
             frame.save, frame.request, frame.before = save, request, before
             self._queue(frame, save, stream, before, at_once=item.awaited)
         except (asyncio.CancelledError, InvalidFrame):
             raise
         except Exception as error:  # noqa: BLE001  (the answer to this frame)
             frame.error = error
-        return frame
 
     async def _take_slowly(self, frame: Frame, item: WriterSave, stream: Stream, before: Frame | None) -> None:
         """Runs a frame that is large, not in memory, or may have to be fetched, after all earlier frames have ended."""
@@ -276,6 +296,17 @@ class WriterService:
             run, None, size_bytes=save.size_bytes, is_retry=is_retry, is_alone=save.is_alone, at_once=at_once
         )
         stream.queued = frame.future
+        frame.future.add_done_callback(partial(self._end, frame))
+
+    def _end(self, frame: Frame, written: asyncio.Future[SaveResponse]) -> None:
+        """Drops what a frame whose write is over no longer needs."""
+        error = None if written.cancelled() else written.exception()
+        if isinstance(error, WRITTEN_AGAIN) and frame.request is not None:
+            frame.give_way()
+        elif written is frame.future and (error is None or isinstance(error, StatewardError)):
+            if error is None and frame.save is not None:
+                self._saving.after(frame.save)
+            frame.lighten()
 
     @staticmethod
     def _check_frame(item: WriterSave, stream: Stream) -> None:
@@ -301,13 +332,18 @@ class WriterService:
     # -- answering --------------------------------------------------------------------------------------------------
 
     async def _reply(self, frame: Frame, stream: Stream) -> None:
-        if frame.end_span is None:
-            answer = await self._answer(frame, stream)
-        else:
-            answer = await self._traced(frame, frame.end_span, stream)
-        if self._calls.measures is not None and frame.reset is None:
-            self._calls.measures.frames[answer.HasField("saved")].add(perf_counter() - frame.began_s)
-        await stream.exchange.write(answer)
+        try:
+            if frame.end_span is None:
+                answer = await self._answer(frame, stream)
+            else:
+                answer = await self._traced(frame, frame.end_span, stream)
+            frame.lighten()  # nobody knows when the client reads the answer
+            if self._calls.measures is not None and frame.reset is None:
+                self._calls.measures.frames[answer.HasField("saved")].add(perf_counter() - frame.began_s)
+            await stream.exchange.write(answer)
+        except BaseException:
+            frame.leave()
+            raise
         frame.let_go()
 
     async def _traced(self, frame: Frame, end: Callable[[str], None], stream: Stream) -> WriteResponse:
@@ -329,8 +365,6 @@ class WriterService:
             if frame.error is not None:
                 raise frame.error
             saved = await self._saved(frame, stream)
-            if frame.save is not None:
-                self._saving.after(frame.save)
             if frame.is_archived:
                 saved.durability, saved.archived_sequence = await self._calls.holding.archived(
                     written(place, saved, saved.sequence), stream.context
@@ -357,8 +391,12 @@ class WriterService:
         assert frame.future is not None
         try:
             return await frame.future
-        except (VersionMismatch, NotOwner, HistoryElsewhere) as error:
+        except WRITTEN_AGAIN as error:
             first: list[StatewardError] = [error]
+        if frame.error is not None:  # it gave way meanwhile
+            raise frame.error
+        if frame.share is not None:
+            frame.share.arrive()
         request, place = frame.request, stream.place
         if request is None:
             raise first[0]

@@ -20,6 +20,7 @@ from stateward_sidecar.codec.steps import find_step
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.effectlist import EffectList
+from stateward_sidecar.store.pagebytes import PAGE_BYTES, page_bytes
 from stateward_sidecar.store.thread import Thread
 
 # Making and showing a small state takes about 150 µs.
@@ -28,7 +29,6 @@ STATES_MAX = 200
 OWN_BYTES_MAX = 32 << 20
 # The edits of the versions of a page. Those that lead from state to state are about as large, and the page has 3 MiB.
 EDITS_BYTES_MAX = 8 << 20
-PAGE_BYTES = 3 << 20
 
 
 class Contents:
@@ -54,7 +54,7 @@ class Contents:
             if request.include_effects:
                 self._effects.add_to(txn, thread, view.checkpoint_id, content, PAGE_BYTES)
             size_bytes += view.ByteSize() + content.ByteSize()
-            if contents and size_bytes > PAGE_BYTES:
+            if contents and size_bytes > page_bytes():
                 break
             contents.append(content)
         return contents

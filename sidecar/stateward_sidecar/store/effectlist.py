@@ -33,11 +33,12 @@ from stateward_sidecar.store.effectrows import (
     read_value,
     view_effect,
 )
+from stateward_sidecar.store.pagebytes import page_bytes
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.tokens import bare
 
-PAGE_SIZE, PAGE_BYTES = 100, 3 << 20
+PAGE_SIZE = 100
 # The order of fewer effects is not kept, because it is made at once.
 KEPT_FROM = 64
 # More or larger effects of a version are read on a worker: opening one takes about 30 µs.
@@ -75,7 +76,7 @@ class EffectList:
             for place in places[at:]:
                 if (request.names and place.name not in request.names) or request.key not in ("", place.key):
                     continue
-                if len(answer.effects) >= (request.page_size or PAGE_SIZE) or size_bytes >= PAGE_BYTES:
+                if len(answer.effects) >= (request.page_size or PAGE_SIZE) or size_bytes >= page_bytes():
                     position = pack_place(place_of(answer.effects[-1]))
                     answer.next_page_token = context.tokens.pack(binding or bare(request), position)
                     break

@@ -33,6 +33,7 @@ from stateward_sidecar.store.branches import Walk, belongs
 from stateward_sidecar.store.contents import STATES_MAX, Contents
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.labelled import Labelled, by_time
+from stateward_sidecar.store.pagebytes import page_bytes
 from stateward_sidecar.store.refs import resolve
 from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.threads import Threads
@@ -45,7 +46,6 @@ from stateward_sidecar.telemetry import log_damage
 ALL_THREADS = "-"
 PAGE_SIZE = 100
 # Metadata, labels and questions of a thousand versions or threads would be hundreds of megabytes.
-PAGE_BYTES = 3 << 20
 ROWS_MAX = 5000
 # Reading a version that a filter leaves out takes 25 µs.
 VERSIONS_MAX = 1000
@@ -265,7 +265,7 @@ class _Page:
 
     def is_full(self, looked_at: int, rows_max: int = ROWS_MAX) -> bool:
         """Returns whether the page must end."""
-        return self._left <= 0 or self._size_bytes >= PAGE_BYTES or looked_at >= rows_max
+        return self._left <= 0 or self._size_bytes >= page_bytes() or looked_at >= rows_max
 
 
 class _Wanted:

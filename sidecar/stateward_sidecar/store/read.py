@@ -31,10 +31,11 @@ from stateward_sidecar.codec.pages import END, Page, Position, Selection, page, 
 from stateward_sidecar.codec.seal import DIGEST_BYTES
 from stateward_sidecar.codec.state import EMPTY, StateTree, varint
 from stateward_sidecar.errors import InvalidField
-from stateward_sidecar.store import replay
+from stateward_sidecar.store import pagebytes, replay
 from stateward_sidecar.store.cache import Facts
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.effectlist import EffectList, Place, pack_place, place_of, take_fitting, unpack_place
+from stateward_sidecar.store.pagebytes import PAGE_BYTES
 from stateward_sidecar.store.refs import resolve_or_head
 from stateward_sidecar.store.signals import list_signals
 from stateward_sidecar.store.since import NOTHING, Since, changes_since
@@ -43,7 +44,6 @@ from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.tokens import bare
 from stateward_sidecar.store.views import hydrate_start, read_facts, view_entry
 
-PAGE_BYTES = 3 << 20
 # A checkpoint of up to this size does not count in a page.
 START_BYTES_FREE = 64 << 10
 HISTORY_STATE_BYTES = 3 << 20
@@ -331,7 +331,7 @@ class Reader:
             if pinned and pinned != digests:
                 raise _gone()
             edits = diff_trees(before, replay.state_at(txn, thread, new, context.cache)).edits
-        size, limit = 0, request.max_bytes or PAGE_BYTES
+        size, limit = 0, pagebytes.page_bytes(request.max_bytes)
         for index in range(start, len(edits)):
             size += edits[index].ByteSize() + 8
             if size > limit and index > start:

@@ -19,12 +19,12 @@ from stateward_sidecar.codec.state import EMPTY_ENTRIES, LogState, StateTree
 from stateward_sidecar.errors import StateTooLarge
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.pagebytes import PAGE_BYTES
 from stateward_sidecar.store.refs import resolve_or_head
 from stateward_sidecar.store.thread import MAIN
 from stateward_sidecar.store.threads import Threads
 
 ENTRIES = 1000
-PAGE_BYTES = 3 << 20
 # A message has 64 MiB at most, and an entry comes with the fields around it.
 ENTRY_BYTES_MAX = 60 << 20
 

@@ -27,6 +27,7 @@ from stateward.v1.state_pb2 import Value
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.pagebytes import page_bytes
 from stateward_sidecar.store.recordfilters import matches
 from stateward_sidecar.store.recordorder import Item, RecordOrder
 from stateward_sidecar.store.recordputs import is_refresh_due
@@ -45,7 +46,7 @@ from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.tokens import bare
 
-PAGE_SIZE, PAGE_BYTES = 100, 3 << 20
+PAGE_SIZE = 100
 # A page ends after this many records that did not match.
 MISSED_MAX = 5000
 # The event loop reads no more records than these, and no more bytes: opening one takes about 50 µs.
@@ -148,7 +149,7 @@ class RecordList:
             return page
         values = _Values(txn, thread)
         for at, key in enumerate(request.keys):
-            if page.size_bytes >= PAGE_BYTES:
+            if page.size_bytes >= page_bytes():
                 answer.rest.extend(request.keys[at:])
                 break
             row = find_record(txn, thread, record_key(thread.identity, key))
@@ -182,7 +183,7 @@ class RecordList:
             values, last = _Values(view.txn, view.thread), after
             needed = skip + most + 1 if not request.filters else None
             for item in _in_order(view.order, request, after, needed):
-                if len(answer.records) >= most or page.size_bytes >= PAGE_BYTES or missed >= MISSED_MAX:
+                if len(answer.records) >= most or page.size_bytes >= page_bytes() or missed >= MISSED_MAX:
                     assert last is not None
                     position = _POSITION.pack(skip, last[0]) + last[1].encode()
                     answer.next_page_token = self._context.tokens.pack(binding, position)

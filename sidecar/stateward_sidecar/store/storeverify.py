@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 
 import lmdb
 
@@ -16,6 +17,9 @@ from stateward_sidecar.store.delete import open_deletion
 from stateward_sidecar.store.journal import list_keys
 from stateward_sidecar.store.thread import Thread, head_uid, load_numbered, rows
 
+# Rows of the feed that one transaction reads, and entries of which one number holds the bits.
+FEED_ROWS, BLOCK_BITS = 20_000, 512
+
 
 class StoreVerifier:
     """The checks that Verify does once for the store, beside those of each thread."""
@@ -26,9 +30,10 @@ class StoreVerifier:
     def verify(self) -> Iterator[Finding]:
         """Yields rows that lead nowhere, and threads without a name or without rows."""
         heads, keystore = set[bytes](), self._context.keystore
+        yield from self._verify_feed()
         keys = keystore.settled_threads()  # read before the transaction begins, so that it sees all their threads
         with self._context.engine.read() as txn:  # nothing is yielded inside: a slow reader must not keep it open
-            wrong = [*self._verify_feed(txn), *self._verify_deletions(txn), *self._verify_names(txn, heads)]
+            wrong = [*self._verify_lists(txn), *self._verify_deletions(txn), *self._verify_names(txn, heads)]
         yield from wrong
         for uid in sorted((keys - heads) & keystore.settled_threads()):  # else it was deleted meanwhile
             yield Finding(reason="CORRUPT", uid=uid.hex(), message="a thread has a key, but no rows")
@@ -50,18 +55,45 @@ class StoreVerifier:
                 yield self._unnamed(txn, number, head_uid(head))
             found = cursor.set_range(layout.after(layout.thread_prefix(number)))
 
-    def _verify_feed(self, txn: lmdb.Transaction) -> Iterator[Finding]:
-        """Checks that every entry has its place in the feed, and every thread one place in each list."""
-        places: dict[int, set[int]] = {}
-        for key, row in rows(txn, b"W"):
-            try:
-                number, sequence = layout.unpack_feed(row)
-                if number:
-                    places.setdefault(number, set()).add(sequence)
-                elif sequence != layout.tail_number(key):
-                    raise Corrupt("a row of the feed names another deletion")
-            except Corrupt as error:
-                yield Finding(reason=error.reason, message=error.message)
+    def _verify_feed(self) -> Iterator[Finding]:
+        """Checks that every entry has its place in the feed, and that no thread was set back.
+
+        The feed is read in short transactions, and each thread in one of its own. Entries that were written meanwhile
+        are looked up in the rest of the feed.
+        """
+        places, start = _Places(), b"W"
+        while start:
+            with self._context.engine.read() as txn:
+                start, wrong = places.read(txn, start, FEED_ROWS)
+            yield from wrong
+        with self._context.engine.read() as txn:
+            named = [bytes(row) for _, row in rows(txn, b"N")]
+        for row in named:
+            with suppress(StatewardError):  # reported already
+                number, uid = layout.unpack_name(row)
+                with self._context.engine.read() as txn:
+                    thread = load_numbered(txn, self._context.keystore, number, uid)
+                    wrong = list(self._of_thread(txn, thread, number, places))
+                yield from wrong
+
+    def _of_thread(self, txn: lmdb.Transaction, thread: Thread, number: int, places: _Places) -> Iterator[Finding]:
+        sequences = (sequence for sequence, _ in records.entries(txn, thread.identity.keys, 1))
+        missing = [sequence for sequence in sequences if not places.has(number, sequence)]
+        if missing:
+            places.read(txn, places.end, None)
+            missing = [sequence for sequence in missing if not places.has(number, sequence)]
+        if missing:
+            yield _in_feed(thread, missing[0], "an entry has no place in the feed")
+        newest = places.newest.get(number, 0)
+        if newest > thread.head.tip_sequence:
+            message = (
+                f"the feed of all entries names entry {newest}, but the thread ends at entry "
+                f"{thread.head.tip_sequence}: the thread was set back"
+            )
+            yield _in_feed(thread, newest, message)
+
+    def _verify_lists(self, txn: lmdb.Transaction) -> Iterator[Finding]:
+        """Checks that every thread has one place in each list."""
         listed: dict[int, set[bytes]] = {}
         for table in (b"U", b"S"):
             for key, _ in rows(txn, table):
@@ -76,18 +108,9 @@ class StoreVerifier:
                 thread = load_numbered(txn, self._context.keystore, number, uid)
                 unread -= 1
                 listed.setdefault(number, set()).difference_update(list_keys(thread.identity, thread.head))
-                entries = {sequence for sequence, _ in records.entries(txn, thread.identity.keys, 1)}
-                fed = places.get(number, set())
-                if missing := entries - fed:
-                    yield _in_feed(thread, min(missing), "an entry has no place in the feed")
-                if max(fed, default=0) > thread.head.tip_sequence:
-                    message = (
-                        f"the feed of all entries names entry {max(fed)}, but the thread ends at entry "
-                        f"{thread.head.tip_sequence}: the thread was set back"
-                    )
-                    yield _in_feed(thread, max(fed), message)
-        wrong = [number for number, keys in listed.items() if keys]
-        for number in wrong if not unread else ():  # the rows may belong to a thread that cannot be read
+                if not listed[number]:
+                    del listed[number]
+        for number in listed if not unread else ():  # the rows may belong to a thread that cannot be read
             message = f"thread number {number} is at a wrong place in a list of its namespace"
             yield Finding(reason="CORRUPT", message=message)
 
@@ -113,6 +136,42 @@ class StoreVerifier:
         except StatewardError as error:
             finding.message += f"; {error.message}"
         return finding
+
+
+class _Places:
+    """Which entries the feed names: a bit for each, and not an object, because a store has millions of them."""
+
+    def __init__(self) -> None:
+        self.newest: dict[int, int] = {}
+        """The newest entry of each thread, by thread number."""
+        self.end = b"W"
+        """Behind the last row that was read."""
+        self._bits: dict[tuple[int, int], int] = {}
+
+    def has(self, number: int, sequence: int) -> bool:
+        """Whether a row that was read names the entry of a thread."""
+        bits = self._bits.get((number, sequence // BLOCK_BITS), 0)
+        return bool(bits >> sequence % BLOCK_BITS & 1)
+
+    def read(self, txn: lmdb.Transaction, start: bytes, rows_max: int | None) -> tuple[bytes, list[Finding]]:
+        """Reads so many rows of the feed; None = all. Returns where to go on (empty = nowhere), and what is wrong."""
+        wrong = list[Finding]()
+        for key, row in islice(records.rows_from(txn, start, b"W"), rows_max):
+            self.end, rows_max = bytes(key) + b"\0", rows_max - 1 if rows_max is not None else None
+            try:
+                number, sequence = layout.unpack_feed(row)
+                if number:
+                    self._add(number, sequence)
+                elif sequence != layout.tail_number(key):
+                    raise Corrupt("a row of the feed names another deletion")
+            except Corrupt as error:
+                wrong.append(Finding(reason=error.reason, message=error.message))
+        return self.end if rows_max == 0 else b"", wrong
+
+    def _add(self, number: int, sequence: int) -> None:
+        block = number, sequence // BLOCK_BITS
+        self._bits[block] = self._bits.get(block, 0) | 1 << sequence % BLOCK_BITS
+        self.newest[number] = max(self.newest.get(number, 0), sequence)
 
 
 def _in_feed(thread: Thread, sequence: int, message: str) -> Finding:

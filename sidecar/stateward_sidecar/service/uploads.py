@@ -1,0 +1,87 @@
+"""The places for uploads. One that brings its bytes too slowly gives its place to another, if all are taken.
+
+Used on the event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+
+from stateward.v1.blob_service_pb2 import WriteBlobRequest
+from stateward_sidecar.errors import QueueFull
+
+# An upload of fewer bytes a second, since it began to wait for them, is slow once this time is over.
+LEAST_BYTES_PER_S, SLOW_FROM_S = 64 << 10, 2.0
+
+
+class Place:
+    """The place of an upload. It counts what comes, and for how long the daemon has waited for that."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._task = asyncio.current_task()
+        self._bytes = 0
+        self._waited_s = 0.0
+        self._since_s: float | None = None
+        self._is_refused = False
+
+    @property
+    def bytes_per_s(self) -> float:
+        """How fast the bytes come. Time in which the daemon works does not count; infinite at the begin."""
+        waited_s = self._waited_s + (self._now() - self._since_s if self._since_s is not None else 0.0)
+        return self._bytes / waited_s if waited_s >= SLOW_FROM_S and self._since_s is not None else float("inf")
+
+    def refuse(self) -> None:
+        """Ends the wait for the next message."""
+        self._is_refused = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def watch(self, requests: AsyncIterator[WriteBlobRequest]) -> AsyncIterator[WriteBlobRequest]:
+        """Passes messages on. Raises QueueFull if the place was given to another upload."""
+        while True:
+            self._since_s = self._now()
+            try:
+                message = await anext(requests, None)
+            except asyncio.CancelledError:
+                if not self._is_refused or self._task is None or self._task.uncancel():
+                    raise
+                what = f"bytes come at less than {LEAST_BYTES_PER_S >> 10} KiB/s, and others need the place; try again"
+                raise QueueFull(f"{what}; nothing was kept", queued=0) from None
+            finally:
+                self._waited_s += self._now() - self._since_s
+                self._since_s = None
+            if message is None:
+                return
+            self._bytes += len(message.data)
+            yield message
+
+
+class Places:
+    """All places."""
+
+    def __init__(self, count: int, now: Callable[[], float] | None = None) -> None:
+        self._count = count
+        self._now = now or asyncio.get_running_loop().time
+        self._taken: list[Place] = []
+
+    @contextmanager
+    def enter(self) -> Iterator[Place]:
+        """Gives a place to an upload. If all are taken, the slowest one loses its own. Raises QueueFull if none is
+        slow."""
+        if len(self._taken) >= self._count:
+            slowest = min(self._taken, key=lambda place: place.bytes_per_s)
+            if slowest.bytes_per_s >= LEAST_BYTES_PER_S:
+                what = f"{len(self._taken)} blobs are being written already; try again"
+                raise QueueFull(what, queued=len(self._taken))
+            self._taken.remove(slowest)
+            slowest.refuse()
+        place = Place(self._now)
+        self._taken.append(place)
+        try:
+            yield place
+        finally:
+            if place in self._taken:
+                self._taken.remove(place)
