@@ -117,9 +117,11 @@ export class Thread {
     const logs = { ...begun?.logs };
     for (const name of first.removedSlots) delete slots[name];
     for (const name of first.removedLogs) delete logs[name];
+    const signals: Signal__Output[] = [];
     let pieces: Uint8Array[] = [];
     let pages = 1;
     for (let page = first; ; pages++) {
+      signals.push(...page.signals);
       Object.assign(slots, page.state?.slots);
       for (const [name, part] of Object.entries(page.state?.logs ?? {})) {
         const { firstIndex } = logs[name] ?? part; // a log that is there goes on
@@ -138,7 +140,7 @@ export class Thread {
       if (!page.nextPageToken) {
         const { version, digest, uid } = page.checkpoint!;
         Object.assign(this, { version, digest, uid });
-        return { version, digest, slots, logs, signals: first.signals, pages };
+        return { version, digest, slots, logs, signals, pages };
       }
       page = await this.call(checkpoints.Hydrate, { ...request, pageToken: page.nextPageToken });
     }

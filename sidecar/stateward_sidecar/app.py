@@ -98,6 +98,9 @@ EXIT_OK, EXIT_DISK_FAILED = 0, 70
 TRACES_END_S = 1.0
 # New objects between two runs of the cycle collector. Python's 700 is a few saves.
 GC_THRESHOLD = 5_000
+# How long a worker that computes may keep the interpreter from the event loop. With the default of 5 ms, each step of a
+# save beside a crowd of lists waits for that long.
+SWITCH_S = 0.001
 # For one request with its retries. The schedule repeats ships, and callers repeat calls.
 BUCKET_PATIENCE = Patience(deadline_s=8.0)
 # File systems whose data are lost with the machine or the container.
@@ -108,6 +111,7 @@ async def run(settings: Settings) -> NoReturn:
     """Runs the daemon until it is asked to stop, then ends the process. Raises StartError."""
     _keep_keys_out_of_dumps()
     keep_memory_together()
+    sys.setswitchinterval(SWITCH_S)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_note_unheard)
     stop = asyncio.Event()

@@ -50,8 +50,13 @@ def ask(ref: ThreadRef, state: State, prompt: str, schema: Any, reason: str, opt
 
 def list_signals(ref: ThreadRef) -> Operation[list[Signal]]:
     """Returns the signals that no save has acknowledged yet, oldest first."""
-    response: service.ListSignalsResponse = yield Call("ListSignals", ref.about(service.ListSignalsRequest))
-    return list(map(Signal.from_proto, response.signals))
+    found, request = list[Signal](), ref.about(service.ListSignalsRequest)
+    while True:
+        page: service.ListSignalsResponse = yield Call("ListSignals", request)
+        found += map(Signal.from_proto, page.signals)
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token
 
 
 class SignalOptions(TypedDict, total=False):

@@ -31,7 +31,7 @@ from stateward_sidecar.store.store import WORKERS, Store
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message | None)
-LOADED_AT_ONCE = 2
+LOADED_AT_ONCE, SCANNED_AT_ONCE = 2, 1
 # How long a page waits for memory before a small one is made, and its size. The checkpoint in it may add as much again.
 SMALLER_AFTER_S, SMALLER_BYTES = 0.5, FREE_ANSWER_BYTES // 2
 # Larger writes do not run on the event loop.
@@ -64,6 +64,8 @@ class Calls:
         self.measures: CallMeasures | None = None
         # Bounds the loads of states, whose size is unknown before. Leaves most workers to others.
         self._loading = asyncio.Semaphore(LOADED_AT_ONCE)
+        # Bounds reads that compute for long.
+        self._scanning = asyncio.Semaphore(SCANNED_AT_ONCE)
         # Bounds the answers of streams that are being made.
         self._making = asyncio.Semaphore(WORKERS)
         # Bounds those that are made and wait for room.
@@ -71,17 +73,28 @@ class Calls:
 
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
         """Runs a reading verb on a worker."""
-        run = with_pages(self.store.read)
-        return await asyncio.get_running_loop().run_in_executor(self.store.workers, run, verb, *args)
+        with self._turns.reading():
+            return await self._on_worker(with_pages(self.store.read), verb, *args)
 
     async def load(self, verb: Callable[..., T], *args: Any) -> T:
         """Runs a read that may load a large state."""
-        async with self._loading:
-            return await self.read(verb, *args)
+        with self._turns.reading():
+            async with self._loading:
+                return await self._on_worker(with_pages(self.store.read), verb, *args)
+
+    async def scan(self, verb: Callable[..., T], *args: Any) -> T:
+        """Runs a read that walks over many rows. Leaves the processor and the workers to others."""
+        with self._turns.reading():
+            async with self._scanning:
+                return await self._on_worker(with_pages(self.store.read), verb, *args)
 
     async def look(self, verb: Callable[..., T], *args: Any) -> T:
         """Runs a verb on a worker. The verb itself repeats reads that meet a commit."""
-        return await asyncio.get_running_loop().run_in_executor(self.store.workers, with_pages(verb), *args)
+        with self._turns.reading():
+            return await self._on_worker(with_pages(verb), *args)
+
+    async def _on_worker(self, verb: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.store.workers, verb, *args)
 
     async def work(self, verb: Callable[..., T], *args: Any) -> T:
         """Runs a long verb on a background worker, where it delays no read."""

@@ -200,8 +200,8 @@ class CheckpointService:
                 raise InvalidField("before", "names a version of one thread and is not allowed with all threads")
         check.check_contents(request)
         if request.thread == check.ALL_THREADS:
-            return await self._calls.read(self._store.lister.checkpoints, request)
-        read = self._calls.load if request.include_states else self._calls.read
+            return await self._calls.scan(self._store.lister.checkpoints, request)
+        read = self._calls.load if request.include_states else self._calls.scan
         return await self._calls.holding.read(
             request.namespace, request.thread, lambda: read(self._store.lister.checkpoints, request)
         )

@@ -107,7 +107,7 @@ class EffectService:
         checkwork.check_list(request)
         request.page_size = check.check_page(request.page_size)
         return await self._calls.holding.read(
-            request.namespace, request.thread, lambda: self._calls.read(self._calls.store.effect_list.read, request)
+            request.namespace, request.thread, lambda: self._calls.scan(self._calls.store.effect_list.read, request)
         )
 
     async def delete_effects(

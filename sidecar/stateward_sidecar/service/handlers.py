@@ -88,8 +88,9 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
                 try:
                     request, share = await method.read_only(context)
                     again = partial(verb, request, context)
-                    answer = await (_to_its_end(again(), share, method.room) if share else again())
-                    return await method.hand_out(answer, again, context)
+                    # Nothing here refers to the answer, so that it can be dropped while it waits for room.
+                    work = _to_its_end(again(), share, method.room) if share else again()
+                    return await method.hand_out(await work, again, context)
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, error, method.name)
         except Exception as error:  # noqa: BLE001  (refused at the door, or unknown)

@@ -203,36 +203,38 @@ class Method:
         then, if it has no pages, when there is room. Raises QueueFull, and the errors of ``again``.
         """
         data, share = _as_bytes(answer)
+        del answer
+        need_bytes, answers = ANSWER_SHARE * len(data), self.room.answers
         if len(data) <= FREE_ANSWER_BYTES:
             if share is not None:
                 share.close()
             return data
         if share is None:
-            del answer
-            data, share = await self._in_room(data, again)
+            if answers.has_room(need_bytes):
+                share = answers.grant(need_bytes)
+            elif self.is_repeatable:
+                del data
+                with small_pages():
+                    data, share = await self._made_again(again)
+            else:
+                share = await answers.take(need_bytes)
         share.settle(ANSWER_SHARE * len(data))
         context.add_done_callback(share.close)
         return data
 
-    async def _in_room(self, data: bytes, again: Callable[[], Awaitable[Answer]]) -> tuple[bytes, Share]:
+    async def _made_again(self, again: Callable[[], Awaitable[Answer]]) -> tuple[bytes, Share]:
         answers = self.room.answers
+        data = _as_bytes(await again())[0]
         need_bytes = ANSWER_SHARE * len(data)
-        if answers.has_room(need_bytes):
+        if len(data) <= FREE_ANSWER_BYTES or answers.has_room(need_bytes):
             return data, answers.grant(need_bytes)
-        if not self.is_repeatable:
-            return data, await answers.take(need_bytes)
-        with small_pages():
-            data = _as_bytes(await again())[0]
-            if len(data) <= FREE_ANSWER_BYTES or answers.has_room(ANSWER_SHARE * len(data)):
-                return data, answers.grant(ANSWER_SHARE * len(data))
-            need_bytes = ANSWER_SHARE * len(data)
-            del data
-            share = await answers.take(need_bytes)
-            try:
-                return _as_bytes(await again())[0], share
-            except BaseException:
-                share.close()
-                raise
+        del data
+        share = await answers.take(need_bytes)
+        try:
+            return _as_bytes(await again())[0], share
+        except BaseException:
+            share.close()
+            raise
 
 
 def _as_bytes(answer: Answer) -> tuple[bytes, Share | None]:

@@ -92,7 +92,7 @@ class RecordService:
         request.page_size = check.check_page(request.page_size)
 
         async def read() -> Page:
-            return await self._calls.read(self._list.read, request)
+            return await self._calls.scan(self._list.read, request)
 
         page = await self._read(request, read, context)
         answer = page.answer
@@ -107,7 +107,7 @@ class RecordService:
         request.page_size = check.check_page(request.page_size)
 
         async def read() -> ListRecordPrefixesResponse:
-            return await self._calls.read(self._list.prefixes, request)
+            return await self._calls.scan(self._list.prefixes, request)
 
         try:
             return await self._calls.holding.read(request.namespace, request.thread, read)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import grpc.aio
 
 from stateward.v1.signal_service_pb2 import (
@@ -13,10 +15,14 @@ from stateward.v1.signal_service_pb2 import (
 from stateward_sidecar.service import check, checkwork
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.levels import written
+from stateward_sidecar.store.pagebytes import page_bytes
 from stateward_sidecar.store.signals import list_signals
+from stateward_sidecar.store.tokens import bare
 
 # Approximate space of an entry and its row, with the pages that they touch.
 ENTRY_BYTES = 16384
+
+_SEQUENCE = struct.Struct(">Q")
 
 
 class SignalService:
@@ -46,10 +52,16 @@ class SignalService:
 
     async def list_signals(self, request: ListSignalsRequest, context: grpc.aio.ServicerContext) -> ListSignalsResponse:
         check.check_place(request)
+        request.page_size = check.check_page(request.page_size)
+        tokens = self._store.context.tokens
 
         def read() -> ListSignalsResponse:
+            binding = bare(request, "page_size")
+            after = _SEQUENCE.unpack(tokens.unpack(binding, request.page_token))[0] if request.page_token else 0
             with self._store.context.engine.read() as txn:
                 thread = self._store.threads.get(txn, request.namespace, request.thread)
-            return ListSignalsResponse(signals=list_signals(thread))
+            shown, has_more = list_signals(thread, after, page_bytes(), request.page_size or check.PAGE_SIZE_MAX)
+            token = tokens.pack(binding, _SEQUENCE.pack(shown[-1].sequence)) if has_more else ""
+            return ListSignalsResponse(signals=shown, next_page_token=token)
 
         return await self._calls.holding.read(request.namespace, request.thread, lambda: self._calls.read(read))

@@ -117,7 +117,7 @@ class ThreadService:
             if request.HasField(field):
                 check.check_time(getattr(request, field), field)
         request.page_size = check.check_page(request.page_size)
-        return await self._calls.read(self._store.lister.threads, request)
+        return await self._calls.scan(self._store.lister.threads, request)
 
     async def count_threads(
         self, request: CountThreadsRequest, context: grpc.aio.ServicerContext
@@ -126,7 +126,7 @@ class ThreadService:
         for field in ("updated_after", "updated_before"):
             if request.HasField(field):
                 check.check_time(getattr(request, field), field)
-        return await self._calls.read(self._store.lister.count_threads, request)
+        return await self._calls.scan(self._store.lister.count_threads, request)
 
     async def fork_thread(self, request: ForkThreadRequest, context: grpc.aio.ServicerContext) -> ForkThreadResponse:
         check.check_place(request)

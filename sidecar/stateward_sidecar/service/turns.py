@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from google.protobuf.message import Message
 
@@ -31,6 +33,9 @@ GROUP_WRITES = 8
 # During a long commit the next group grows by one write in this time. With 1 ms, a burst makes others wait for 0.7 s
 # (p99); with 2 ms, for 0.03 s.
 PACE_S = 0.002
+# While calls stand in line, the next read begins when fewer than this many are at work. Those of a burst would
+# otherwise wait for a worker, where no other call can pass them.
+READS_AT_WORK = 4
 # gRPC hands over one call after another, each after some turns of the event loop, and the daemon can choose only among
 # these. So no call begins until none has come for QUIET_TURNS turns. While calls keep coming, one begins every
 # ARRIVING_TURNS turns. Turns are counted instead of time, because on a busy processor gRPC may hand over nothing for
@@ -104,7 +109,7 @@ class Turns:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._reads, self._writes = Line(), Line()
-        self._committing = 0
+        self._committing = self._reading = 0
         # Turns of the loop since the last call came, and since the last call began.
         self._quiet_turns = self._kept_turns = 0
         self._is_write_next = True
@@ -141,6 +146,17 @@ class Turns:
         if self._writes:
             self._wake()
 
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Counts a read that waits for a worker, or is at work on one."""
+        self._reading += 1
+        try:
+            yield
+        finally:
+            self._reading -= 1
+            if self._reads:
+                self._wake()
+
     def _is_free(self, is_write: bool) -> bool:
         passes = (self._writes if is_write else self._reads).passes(self._loop.time())
         return passes and not (is_write and self._committing >= FREE_CALLS)
@@ -166,7 +182,8 @@ class Turns:
         for place in places:
             self._last_s, self._kept_turns = now, 0
             place.set_result(None)
-        self._is_turning = bool(self._reads or (self._writes and self._may_write(now)))
+        may_read = self._reads and self._reading < READS_AT_WORK
+        self._is_turning = bool(may_read or (self._writes and self._may_write(now)))
         if self._is_turning:
             self._loop.call_soon(self._turn)
         elif self._writes:  # then every turn of the loop looks again, or arriving calls would delay it for ever
@@ -181,7 +198,7 @@ class Turns:
 
     def _choose_few(self) -> list[asyncio.Future[None]]:
         """Takes all waiting calls, unless they are a burst."""
-        few = self._reads.take_all() if len(self._reads) <= FREE_CALLS else []
+        few = self._reads.take_all() if len(self._reads) + self._reading <= FREE_CALLS else []
         if len(self._writes) + self._committing <= FREE_CALLS:
             few += self._writes.take_all()
         return few
@@ -189,8 +206,10 @@ class Turns:
     def _choose(self, now: float) -> list[asyncio.Future[None]]:
         """Takes one call of a burst."""
         place = None
-        if (self._is_write_next or not self._reads) and self._may_write(now):
+        may_read = self._reading < READS_AT_WORK
+        if (self._is_write_next or not (self._reads and may_read)) and self._may_write(now):
             place = self._writes.take()
         self._is_write_next = not self._is_write_next
-        place = place or self._reads.take()
+        if place is None and may_read:
+            place = self._reads.take()
         return [place] if place else []

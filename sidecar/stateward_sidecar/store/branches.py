@@ -9,11 +9,14 @@ import lmdb
 from stateward.storage.v1.head_pb2 import BranchHead
 from stateward.storage.v1.journal_pb2 import CheckpointBody, EntryHeader
 from stateward.v1.checkpoint_service_pb2 import ON_MISMATCH_FORK, SaveRequest
-from stateward_sidecar.errors import SchemaMismatch, VersionMismatch
+from stateward_sidecar.errors import QuotaExceeded, SchemaMismatch, VersionMismatch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.describe import is_merge
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.thread import MAIN, Draft, Thread
+
+# The most branches of a thread. GetThread shows them in one answer, which every client can receive.
+BRANCHES_MAX = 1000
 
 
 def fork_branch(request: SaveRequest, version: int) -> str:
@@ -208,3 +211,13 @@ def belongs(branch: BranchHead | None, version: int) -> bool:
 def first_version(branch: BranchHead) -> int:
     """Returns a version before which the branch has none."""
     return max(branch.first_version, branch.base_version + 1)
+
+
+def check_room(draft: Draft, name: str) -> None:
+    """Raises QuotaExceeded if the thread has as many branches as it may have: GetThread shows all in one answer."""
+    if len(draft.thread.branches) + len(draft.branches) >= BRANCHES_MAX and len(draft.all_branches()) >= BRANCHES_MAX:
+        thread = draft.identity.name
+        raise QuotaExceeded(
+            f"branch: thread {thread!r} has {BRANCHES_MAX:,} branches already, and {name!r} would be a new one; delete "
+            "some first", field="branch", thread=thread, limit=BRANCHES_MAX,
+        )  # fmt: skip

@@ -57,12 +57,15 @@ _EDITS = struct.Struct(">QQQ16s16s")
 _NO_DIGEST = bytes(DIGEST_BYTES)
 _BEHIND = Position(END, "", 0, 0)
 _BEHIND_BYTES = len(_BEHIND.pack())
+# Behind the effects, too. The sequence of the last signal follows.
+_SIGNALS, _SEQUENCE = Position(END, "", 1, 0).pack(), struct.Struct(">Q")
 
 
 @dataclass(slots=True)
 class Found:
     """What a hydrate shows. ``since``: None = the whole state. ``position``: where the page begins. ``effects``: those
-    of the version, read as they are taken. ``after``: those up to this place are on earlier pages."""
+    of the version, read as they are taken. ``after``: those up to this place are on earlier pages. ``signals_after``:
+    the sequence of the last signal on earlier pages, if the page begins behind the effects."""
 
     thread: Thread
     facts: Facts
@@ -71,6 +74,7 @@ class Found:
     position: Position | None
     after: Place | None = None
     effects: Iterable[RecordedEffect] = ()
+    signals_after: int | None = None
 
 
 class Reader:
@@ -141,7 +145,7 @@ class Reader:
             selection = selection_of(request.projection if request.HasField("projection") else None)
         else:
             selection = since.selection
-        start, page_bytes = hydrate_start(thread, facts), max_bytes or request.max_bytes or PAGE_BYTES
+        start, page_bytes = hydrate_start(thread, facts), max_bytes or pagebytes.page_bytes(request.max_bytes)
         if len(start) > START_BYTES_FREE:  # metadata may have 1 MiB, and is on every page
             page_bytes = max(page_bytes - len(start), page_bytes // 4)
         cut = page(found.tree, selection, found.position, page_bytes)
@@ -153,13 +157,13 @@ class Reader:
         following = b""
         if cut.next is not None:
             following = cut.next.pack()
-        elif request.include_effects:
+        elif request.include_effects and found.signals_after is None:
             following = self._add_effects(rest, cut, found, page_bytes)
+        if request.include_signals and cut.next is None and not following:
+            following = _add_signals(rest, cut, found, page_bytes)
         if following:
             pinned = _VERSION.pack(facts.header.version, facts.header.digest, since is not None) + following
             rest.next_page_token = self._context.tokens.pack(bare(request), pinned)
-        if request.include_signals and not request.page_token:
-            rest.signals.extend(list_signals(thread))
         if since is not None:
             rest.base_version = request.known_version
             if not request.page_token:
@@ -200,12 +204,14 @@ class Reader:
     def _find(self, txn: lmdb.Transaction, request: HydrateRequest) -> Found:
         """Returns what a hydrate shows, from the disk. The head's facts are kept for the next hydrate."""
         thread = self._threads.get(txn, request.namespace, request.thread)
-        branch, position, after = request.branch or MAIN, None, None
+        branch, position, after, signals_after = request.branch or MAIN, None, None, None
         if request.page_token:
             pinned = self._context.tokens.unpack(bare(request), request.page_token)
             version, digest, is_since = _VERSION.unpack_from(pinned)
             place = pinned[_VERSION.size :]
-            if place.startswith(_BEHIND.pack()):
+            if place.startswith(_SIGNALS):
+                position, signals_after = _BEHIND, _SEQUENCE.unpack(place[len(_SIGNALS) :])[0]
+            elif place.startswith(_BEHIND.pack()):
                 position, after = _BEHIND, unpack_place(place[_BEHIND_BYTES:]) if place[_BEHIND_BYTES:] else None
             else:
                 position = Position.unpack(place)
@@ -220,7 +226,7 @@ class Reader:
         if head is not None and head.digest == entry.header.digest:
             self._context.cache.put_facts(thread.number, facts)
         tree, since = self._state_or_changes(txn, thread, version, entry.header.digest, request, is_since)
-        return Found(thread, facts, tree, since, position, after)
+        return Found(thread, facts, tree, since, position, after, signals_after=signals_after)
 
     def _state_or_changes(
         self,
@@ -351,9 +357,19 @@ class Reader:
         return resolve_or_head(txn, thread, ref, branch, "from")  # type: ignore[arg-type]
 
 
+def _add_signals(answer: HydrateResponse, cut: Page, found: Found, page_bytes: int) -> bytes:
+    """Adds the signals that fit behind the state and its effects. Returns the place of the next page; empty = none."""
+    after, is_alone = found.signals_after or 0, found.signals_after is not None
+    room_bytes = page_bytes - len(cut.state) - answer.ByteSize()
+    shown, has_more = list_signals(found.thread, after, room_bytes, is_alone=is_alone)
+    answer.signals.extend(shown)
+    return _SIGNALS + _SEQUENCE.pack(shown[-1].sequence if shown else after) if has_more else b""
+
+
 def _shows_effects(request: HydrateRequest, found: Found) -> bool:
     """Whether effects must be looked for."""
-    return request.include_effects and found.thread.head.effects > 0 and bool(found.facts.body.checkpoint_id)
+    is_asked = request.include_effects and found.signals_after is None
+    return is_asked and found.thread.head.effects > 0 and bool(found.facts.body.checkpoint_id)
 
 
 def _gone() -> InvalidField:

@@ -19,7 +19,7 @@ from stateward_sidecar.codec.state import EMPTY_ENTRIES, LogState, StateTree
 from stateward_sidecar.errors import StateTooLarge
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.pagebytes import PAGE_BYTES
+from stateward_sidecar.store.pagebytes import PAGE_BYTES, page_bytes
 from stateward_sidecar.store.refs import resolve_or_head
 from stateward_sidecar.store.thread import MAIN
 from stateward_sidecar.store.threads import Threads
@@ -92,7 +92,7 @@ class LogReader:
             moved = 0 if ref is not None else version
         index = max(request.from_index, log.first_index)
         at = index - log.first_index
-        room_bytes = min(request.max_bytes or PAGE_BYTES, ENTRY_BYTES_MAX)
+        room_bytes = min(page_bytes(request.max_bytes), ENTRY_BYTES_MAX)
         frames = _fitting(log.entries[at : at + (request.max_entries or ENTRIES)], room_bytes)
         if frames and len(frames[0]) > ENTRY_BYTES_MAX:
             text = (

@@ -34,6 +34,7 @@ from stateward_sidecar.store.blobrows import check_named
 from stateward_sidecar.store.branches import (
     check_expectation,
     check_fork,
+    check_room,
     check_schema,
     does_fork,
     fork_branch,
@@ -351,6 +352,8 @@ class SaveWrite:
         if request.labels:
             for key in label_keys(identity, header, request.labels):
                 txn.put(key, layout.PRESENT)
+        if branch is None:
+            check_room(draft, self.branch)
         moved = move_branch(txn, draft, branch, self.branch, entry.header, made.body)
         sums = dict([write_branch(txn, draft, head, moved)])
         acked = acknowledged(draft, request.ack_signals) if request.ack_signals else []

@@ -30,7 +30,7 @@ from stateward.v1.thread_service_pb2 import (
     UpdateThreadResponse,
 )
 from stateward_sidecar.codec.entry import draft as draft_content
-from stateward_sidecar.errors import VersionNotFound
+from stateward_sidecar.errors import QuotaExceeded, VersionNotFound
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
@@ -42,6 +42,8 @@ from stateward_sidecar.store.thread import MAIN, Draft, delete_row, write_row
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.views import add_archive, view_head
 
+# The most tags of a thread. GetThread shows them in one answer, which every client can receive.
+TAGS_MAX = 5000
 MoveRequest = MoveBranchRequest | DeleteBranchRequest
 ChangeRequest = (
     SetTagRequest | DeleteTagRequest | UpdateThreadRequest | PruneThreadRequest | SendSignalRequest | MoveRequest
@@ -118,6 +120,7 @@ class Settings:
             self._check_tagged(txn, draft, request)
             ref = request.version if request.HasField("version") else None
             version = resolve_or_head(txn, draft, ref, request.branch or MAIN, "version")
+            _check_room(draft, request)
             tag = Tag(name=request.tag, version=version)
             sequence = self._append_tag(txn, batch, change, tag, ENTRY_KIND_TAG_SET)
             return SetTagResponse(tag=tag, sequence=sequence, archived_sequence=draft.thread.archived_sequence)
@@ -208,3 +211,12 @@ class Settings:
     def _metadata(self, txn: lmdb.Transaction, draft: Draft, sequence: int) -> EntryMetadata:
         entry = replay.read_entry(txn, draft.identity, sequence)
         return entry.open_metadata(draft.identity.cipher, draft.identity.uid)
+
+
+def _check_room(draft: Draft, request: SetTagRequest) -> None:
+    """Raises QuotaExceeded if the thread has as many tags as it may have: GetThread shows all of them in one answer."""
+    if draft.tag(request.tag) is None and len(draft.all_tags()) >= TAGS_MAX:
+        raise QuotaExceeded(
+            f"tag: thread {request.thread!r} has {TAGS_MAX:,} tags already; delete some first", field="tag",
+            thread=request.thread, limit=TAGS_MAX,
+        )  # fmt: skip

@@ -30,6 +30,8 @@ from stateward_sidecar.store.views import reached
 
 # They are in memory with the thread, and in HEAD.
 PENDING_MAX, PENDING_BYTES_MAX = 1024, 16 << 20
+# Tag and length of a signal in an answer, at most.
+FRAME_BYTES = 6
 
 
 class Signals:
@@ -123,9 +125,21 @@ def _check_room(draft: Draft, request: SendSignalRequest) -> None:
     raise QuotaExceeded(f"{what}; try again after a save acknowledged some", thread=request.thread)
 
 
-def list_signals(thread: Thread) -> list[Signal]:
-    """Returns the pending signals of a thread, oldest first."""
-    return [view_signal(row) for _, row in sorted(thread.signals.items())]
+def list_signals(
+    thread: Thread, after: int, size_bytes: int, count: int = PENDING_MAX, *, is_alone: bool = True
+) -> tuple[list[Signal], bool]:
+    """Returns the pending signals behind a sequence that fit, oldest first, and whether there are more.
+
+    ``is_alone``: a page without anything else has at least one.
+    """
+    found = list[Signal]()
+    for sequence in sorted(sequence for sequence in thread.signals if sequence > after):
+        signal = view_signal(thread.signals[sequence])
+        size_bytes -= signal.ByteSize() + FRAME_BYTES
+        if len(found) >= count or (size_bytes < 0 and (found or not is_alone)):
+            return found, True
+        found.append(signal)
+    return found, False
 
 
 def view_signal(row: SignalRow) -> Signal:

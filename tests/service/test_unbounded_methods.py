@@ -1,0 +1,358 @@
+"""The danger: one method of the contract takes memory that no limit counts, and its callers take all of it.
+
+One walk over all methods, which are those of the descriptors: a new method is in it by itself. At one memory limit,
+callers leave answers unread, send half of a message, or send on a stream whose answers they do not read; the saves of a
+neighbour go on beside them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import pkgutil
+import queue
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from tests.service.rawhttp2 import RawConnection
+from tests.service.wire import appends
+
+import stateward.v1
+from stateward import Effect, Put
+from stateward.testing import Daemon, run_daemon
+from stateward.v1.backup_service_pb2 import ImportThreadRequest
+from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
+from stateward.v1.call_service_pb2 import RunCallsRequest, StreamedCall
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.diff_pb2 import Diff, Edit, SetSlot
+from stateward.v1.lease_pb2 import Holder
+from stateward.v1.signal_service_pb2 import SendSignalRequest
+from stateward.v1.signal_service_pb2_grpc import SignalServiceStub
+from stateward.v1.state_pb2 import Value
+from stateward.v1.thread_pb2 import ThreadOptions
+from stateward.v1.writer_service_pb2 import OpenWriter, WriteRequest, WriterSave
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system does not tell a process's memory"),
+]
+MIB = 1 << 20
+LIMIT_MIB, CACHE_MIB = 160, 8
+# An idle daemon has about 70 MiB. What is beyond the limit is what the C library keeps, and what is on its way.
+PEAK_BYTES_MAX = 2 * LIMIT_MIB * MIB
+CALLERS = 90
+PATIENCE_S = 60.0
+THREAD = "walked"
+LARGE = 950_000
+BLOB = hashlib.sha256(b"b").digest()
+
+
+def methods() -> list[MethodDescriptor]:
+    """All methods of the contract."""
+    found = []
+    for module in pkgutil.iter_modules(stateward.v1.__path__, "stateward.v1."):
+        if module.name.endswith("_service_pb2"):
+            services = importlib.import_module(module.name).DESCRIPTOR.services_by_name
+            found += [method for name in sorted(services) for method in services[name].methods]
+    return found
+
+
+METHODS = {method.name: method for method in methods()}
+
+
+def path_of(method: MethodDescriptor) -> str:
+    return f"/{method.containing_service.full_name}/{method.name}"
+
+
+# What a field of any request has, by its name. A request that is refused all the same has a small answer.
+FIELDS: dict[str, Any] = {
+    "thread": THREAD, "page_size": 1000, "keys": ["k0", "k1", "k2", "k3"], "max_bytes": 64 * MIB, "key": "k0",
+    "name": "k0", "anchor": "a", "log": "log", "delimiter": "/", "sha256": BLOB,
+}  # fmt: skip
+FLAGS = ("include_", "all_")
+MORE: dict[str, dict[str, Any]] = {
+    "DiffCheckpoints": {"from": {"version": 0}},
+    "BeginEffect": {"holder": {"name": "h", "incarnation": "i"}, "request_id": "r"},
+    "ReadBlob": {"blob": {"sha256": hashlib.sha256(bytes(3 * MIB)).digest()}},
+    "ReadLog": {"max_bytes": 3 * MIB},
+    "ReadHistory": {"max_bytes": 0},
+    "ListEffects": {"anchor": None},
+    "Drain": {"thread": ""},
+}
+# Calls that end the walk, or wait by themselves.
+LEFT_OUT = {"Drain", "DeleteThread"}
+# Methods whose answers were seen to be large: so the walk looks where it matters.
+HEAVY = {
+    "Hydrate", "ListCheckpoints", "DiffCheckpoints", "ReadLog", "ReadHistory", "ListRecords", "GetRecords",
+    "ListEffects", "ExportThread", "ReadBlob", "ListSignals",
+}  # fmt: skip
+
+
+def request_for(method: MethodDescriptor) -> Message:
+    """A request whose answer is as large as that of this method can be, as far as names of fields tell."""
+    made = GetMessageClass(method.input_type)()
+    given = {**FIELDS, **MORE.get(method.name, {})}
+    for field in method.input_type.fields:
+        is_flag = field.type == FieldDescriptor.TYPE_BOOL and field.name.startswith(FLAGS)
+        value = True if is_flag else given.get(field.name)
+        if value is None or field.is_repeated != isinstance(value, list):
+            continue
+        with suppress(TypeError, ValueError):  # a field of this name and another type
+            made.MergeFrom(type(made)(**{field.name: value}))
+    return made
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    limits = {"memory_limit": f"{LIMIT_MIB}MiB", "cache_size": f"{CACHE_MIB}MiB", "max_state_size": "16MiB"}
+    with run_daemon(sweep_interval="0", **limits) as running:
+        with running.client(blob_threshold=1 << 30) as client:
+            thread = client.thread(THREAD)
+            state = thread.hydrate()
+            state.slots["a"] = os.urandom(2_500_000)
+            for _ in range(3):
+                state.logs["log"].append("x" * LARGE)
+                thread.save(state)
+            client.records(THREAD).write([Put(f"k{n}", os.urandom(LARGE)) for n in range(4)])
+            for n in range(4):
+                thread.put_effects([Effect(f"k{n}", os.urandom(900_000), anchor="a")])
+            thread.write_blob(bytes(3 * MIB))
+        with grpc.insecure_channel(running.target) as channel:
+            send = SignalServiceStub(channel).SendSignal
+            for n in range(6):
+                value = Value(media_type="text/plain", data=b"x" * 500_000)
+                send(SendSignalRequest(thread=THREAD, name="k0", payload=value, request_id=f"{n}"))
+        yield running
+
+
+def status_bytes(daemon: Daemon, name: str) -> int:
+    for line in Path(f"/proc/{daemon.pid}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("the daemon has ended")
+
+
+@contextmanager
+def bounded(daemon: Daemon, method: MethodDescriptor) -> Iterator[Callable[[], None]]:
+    """Gives the save of a neighbour. At the end, the memory must have stayed near the limit."""
+    Path(f"/proc/{daemon.pid}/clear_refs").write_text("5")  # the peak begins anew
+    with daemon.client(retry_timeout=PATIENCE_S) as neighbour:
+        thread = neighbour.thread("neighbour")
+        yield lambda: thread.append("log", 1) and None
+        thread.append("log", 1)
+    peak = status_bytes(daemon, "VmHWM")
+    assert peak <= PEAK_BYTES_MAX, f"{method.name}: {peak // MIB} MiB"
+
+
+def eventually(is_so: Callable[[], bool], meanwhile: Callable[[], None]) -> bool:
+    end = time.monotonic() + PATIENCE_S
+    while not (found := is_so()) and time.monotonic() < end:
+        meanwhile()
+        time.sleep(0.05)
+    return found
+
+
+# -- unread answers ---------------------------------------------------------------------------------------------------
+
+
+def test_the_walk_sees_large_answers(daemon: Daemon) -> None:
+    """The requests of the walk have the answers that it is about."""
+    with grpc.insecure_channel(daemon.target, [("grpc.max_receive_message_length", -1)]) as channel:
+        sizes = dict.fromkeys(HEAVY, 0)
+        for name in HEAVY:
+            request = request_for(METHODS[name]).SerializeToString()
+            if METHODS[name].server_streaming:
+                sizes[name] = max(map(len, channel.unary_stream(path_of(METHODS[name]))(request, timeout=PATIENCE_S)))
+            else:
+                sizes[name] = len(channel.unary_unary(path_of(METHODS[name]))(request, timeout=PATIENCE_S))
+        assert {name: size for name, size in sizes.items() if size < 700_000} == {}
+
+
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - LEFT_OUT))
+def test_unread_answers_of_every_method(daemon: Daemon, name: str) -> None:
+    """Many callers ask, and none reads its answer."""
+    method = METHODS[name]
+    request = request_for(method)
+    with ExitStack() as stack, bounded(daemon, method) as save:
+        for number in range(CALLERS if name in HEAVY else CALLERS // 4):
+            caller = RawConnection(daemon.socket)
+            stack.callback(caller.close)
+            caller.call(path_of(method), request)
+            if not number % 10:
+                save()
+        for _ in range(10):
+            save()
+
+
+# -- half messages ----------------------------------------------------------------------------------------------------
+
+SENT_BYTES, MESSAGE_BYTES = 30 * MIB, 31 * MIB
+SENDERS = 5
+
+
+class HalfSender:
+    """A caller that sends most of a message as the daemon takes it, and then nothing more."""
+
+    def __init__(self, path: Path, method: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(os.fspath(path))
+        names = {
+            ":method": "POST", ":scheme": "http", ":path": method, ":authority": "localhost", "te": "trailers",
+            "content-type": "application/grpc",
+        }  # fmt: skip
+        fields = b"".join(b"\0" + _text(name) + _text(value) for name, value in names.items())
+        self._socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4) + _frame(1, 4, fields, 1))
+        self._head, self._pending, self._sent = struct.pack(">BI", 0, MESSAGE_BYTES), b"", 0
+        self._windows = {0: 65535, 1: 65535}
+        self.is_over = False
+        self.is_sent = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        with suppress(OSError):
+            while not self.is_over:
+                while (room := min(16384, *self._windows.values(), SENT_BYTES - self._sent)) > 0:
+                    data, self._head = (self._head + bytes(room))[:room], b""
+                    self._socket.sendall(_frame(0, 0, data, 1))
+                    self._sent += room
+                    self._windows = {stream: window - room for stream, window in self._windows.items()}
+                if self._sent >= SENT_BYTES:
+                    self.is_sent.set()
+                if not (got := self._socket.recv(1 << 16)):
+                    break
+                self._pending += got
+                self._take()
+        self.is_over = True
+        self.is_sent.set()
+
+    def _take(self) -> None:
+        while len(self._pending) >= 9 and len(self._pending) >= 9 + (size := int.from_bytes(self._pending[:3])):
+            kind, flags, stream = self._pending[3], self._pending[4], int.from_bytes(self._pending[5:9])
+            body, self._pending = self._pending[9 : 9 + size], self._pending[9 + size :]
+            if kind == 4 and not flags & 1:
+                for at in range(0, size, 6):
+                    setting, value = struct.unpack(">HI", body[at : at + 6])
+                    if setting == 4:
+                        self._windows[1] += value - 65535
+                self._socket.sendall(_frame(4, 1))
+            elif kind == 6 and not flags & 1:
+                self._socket.sendall(_frame(6, 1, body))
+            elif kind == 8:
+                self._windows[stream] = self._windows.get(stream, 0) + int.from_bytes(body)
+            elif kind in (3, 7) or (kind == 1 and flags & 1):
+                self.is_over = True
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+def _frame(kind: int, flags: int = 0, payload: bytes = b"", stream: int = 0) -> bytes:
+    return len(payload).to_bytes(3) + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _text(text: str) -> bytes:
+    return bytes([len(text)]) + text.encode()
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_half_a_message_of_every_method(daemon: Daemon, name: str) -> None:
+    """The memory that half messages take beyond the limit comes back, though nobody hangs up."""
+    with ExitStack() as stack, bounded(daemon, METHODS[name]) as save:
+        senders = []
+        for _ in range(SENDERS):
+            sender = HalfSender(daemon.socket, path_of(METHODS[name]))
+            stack.callback(sender.close)
+            assert sender.is_sent.wait(PATIENCE_S)
+            senders.append(sender)
+            save()
+        near = (LIMIT_MIB + LIMIT_MIB // 8) * MIB
+        assert eventually(lambda: status_bytes(daemon, "RssAnon") <= near, save)
+        assert any(sender.is_over for sender in senders)
+
+
+# -- unread streams ---------------------------------------------------------------------------------------------------
+
+
+def write(number: int, call: Any) -> Iterator[Message]:
+    holder = Holder(name=f"h{number}", incarnation="x")
+    yield WriteRequest(open=OpenWriter(thread=f"silent-{number}", holder=holder, request_id=f"o{number}"))
+    token = next(call()).opened.lease.token
+    for frame in range(1, 2000):  # first many answers, which fill what may be unread, then large frames
+        content = b"a" if frame < 450 else os.urandom(60_000)
+        diff = Diff(edits=[Edit(set_slot=SetSlot(slot="s", value=Value(data=content)))])
+        save = SaveRequest(request_id=f"{frame}", expected_version=frame - 1, lease_token=token, diff=diff)
+        yield WriteRequest(save=WriterSave(frame=frame, save=save))
+
+
+def run_calls(number: int, call: Any) -> Iterator[Message]:
+    for each in range(1, 2000):
+        diff = appends("a" if each < 450 else "x" * 60_000)
+        save = SaveRequest(thread=f"called-{number}-{each % 7}", request_id=f"{each}", diff=diff)
+        yield RunCallsRequest(calls=[StreamedCall(call=each, save=save)])
+
+
+def write_blob(number: int, call: Any) -> Iterator[Message]:
+    begin = BlobBegin(thread=f"blob-{number}", sha256=BLOB, size_bytes=1 << 40, create=ThreadOptions())
+    yield WriteBlobRequest(begin=begin)
+    for _ in range(40):
+        yield WriteBlobRequest(data=bytes(MIB))
+
+
+def import_thread(number: int, call: Any) -> Iterator[Message]:
+    yield ImportThreadRequest()
+
+
+STREAMS: dict[str, Callable[[int, Any], Iterator[Message]]] = {
+    "Write": write, "RunCalls": run_calls, "WriteBlob": write_blob, "ImportThread": import_thread,
+}  # fmt: skip
+
+
+def test_every_stream_of_a_client_is_walked() -> None:
+    """A new method whose client sends many messages needs a sender here."""
+    assert {name for name, method in METHODS.items() if method.client_streaming} == set(STREAMS)
+
+
+@pytest.mark.parametrize("name", sorted(STREAMS))
+def test_unread_streams_of_every_method(daemon: Daemon, name: str) -> None:
+    """Clients send as much as the daemon takes, and read no answer."""
+    method = METHODS[name]
+    with ExitStack() as stack, bounded(daemon, method) as save:
+        sent = [0] * 8
+        for number in range(len(sent)):
+            options = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
+            channel = stack.enter_context(grpc.insecure_channel(daemon.target, options))
+            begun = queue.SimpleQueue[Any]()
+
+            def counted(number: int = number, begun: queue.SimpleQueue[Any] = begun) -> Iterator[bytes]:
+                for message in STREAMS[name](number, begun.get):
+                    sent[number] += 1
+                    yield message.SerializeToString()
+                threading.Event().wait(PATIENCE_S)
+
+            deserialize = GetMessageClass(method.output_type).FromString
+            kind = channel.stream_stream if method.server_streaming else channel.stream_unary
+            stub = kind(path_of(method), None, deserialize)
+            call = stub(counted()) if method.server_streaming else stub.future(counted())
+            begun.put(call)
+            stack.callback(call.cancel)
+        before = [-1]
+
+        def is_still() -> bool:
+            was, before[:] = before[:], sent
+            return was == sent and not time.sleep(1)  # type: ignore[func-returns-value]
+
+        assert eventually(is_still, save)
