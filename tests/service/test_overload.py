@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,16 @@ from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, HydrateRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest
 from stateward_sidecar import app
 from stateward_sidecar.service import turns
-from stateward_sidecar.service.turns import FREE_CALLS, GROUP_WRITES, QUIET_TURNS, Flow, Line, Turns, flow_of
+from stateward_sidecar.service.turns import (
+    FREE_CALLS,
+    GROUP_WRITES,
+    QUIET_TURNS,
+    READS_AT_WORK,
+    Flow,
+    Line,
+    Turns,
+    flow_of,
+)
 
 
 class Waiting:
@@ -249,3 +259,25 @@ def await_waiting(turns: Turns, count: int) -> None:
     while sum(map(len, line._flows.values())) < count:
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+async def test_reads_of_a_burst_wait_in_line_and_not_for_a_worker() -> None:
+    """While so many reads are at work, no other of a burst begins; a write does, and a read when one of them ends."""
+    daemon = Daemon()
+    with ExitStack() as stack:
+        busy = [stack.enter_context(ExitStack()) for _ in range(READS_AT_WORK)]
+        for each in busy:
+            each.enter_context(daemon.turns.reading())
+        for _ in range(3 * FREE_CALLS):
+            daemon.call("lists", is_write=False)
+        for _ in range(20 * QUIET_TURNS):
+            await asyncio.sleep(0)
+        begun = len(daemon.begun)
+        assert begun == FREE_CALLS  # those that came before it was a burst
+        await daemon.call("writer")
+        assert len(daemon.begun) == begun + 1
+        busy[0].close()
+        while len(daemon.begun) == begun + 1:  # noqa: ASYNC110  (turns of the loop are what it counts)
+            await asyncio.sleep(0)
+        assert daemon.begun[-1] == "lists"
+    await daemon.settle()
