@@ -51,8 +51,13 @@ class Mail:
         return refused(self.stub.SendSignal, self.request(name, **fields))
 
     def names(self) -> list[str]:
-        found = self.stub.ListSignals(ListSignalsRequest(**self.at), timeout=TIMEOUT_S, wait_for_ready=True).signals
-        return [each.name for each in found]
+        found, request = list[str](), ListSignalsRequest(**self.at)
+        while True:
+            page = self.stub.ListSignals(request, timeout=TIMEOUT_S, wait_for_ready=True)
+            found += [each.name for each in page.signals]
+            if not page.next_page_token:
+                return found
+            request.page_token = page.next_page_token
 
     def save(self, **fields: Any) -> int:
         return self.wire.save(SaveRequest(**{**self.at, "diff": appends("more"), **fields})).version

@@ -121,8 +121,8 @@ def daemon() -> Iterator[Daemon]:
         with running.client(blob_threshold=1 << 30) as client:
             thread = client.thread(THREAD)
             state = thread.hydrate()
-            state.slots["a"] = os.urandom(2_500_000)
-            for _ in range(3):
+            state.slots["a"] = os.urandom(1_000_000)
+            for _ in range(2):
                 state.logs["log"].append("x" * LARGE)
                 thread.save(state)
             client.records(THREAD).write([Put(f"k{n}", os.urandom(LARGE)) for n in range(4)])

@@ -182,8 +182,7 @@ class Turns:
         for place in places:
             self._last_s, self._kept_turns = now, 0
             place.set_result(None)
-        may_read = self._reads and self._reading < READS_AT_WORK
-        self._is_turning = bool(may_read or (self._writes and self._may_write(now)))
+        self._is_turning = bool((self._reads and self._may_read) or (self._writes and self._may_write(now)))
         if self._is_turning:
             self._loop.call_soon(self._turn)
         elif self._writes:  # then every turn of the loop looks again, or arriving calls would delay it for ever
@@ -193,12 +192,20 @@ class Turns:
     def _has_room(self) -> bool:
         return self._committing < GROUP_WRITES
 
+    @property
+    def _may_read(self) -> bool:
+        return self._reading < READS_AT_WORK or self._are_few_reads
+
+    @property
+    def _are_few_reads(self) -> bool:
+        return len(self._reads) + self._reading <= FREE_CALLS
+
     def _may_write(self, now: float) -> bool:
         return self._has_room or now - self._last_s >= PACE_S
 
     def _choose_few(self) -> list[asyncio.Future[None]]:
         """Takes all waiting calls, unless they are a burst."""
-        few = self._reads.take_all() if len(self._reads) + self._reading <= FREE_CALLS else []
+        few = self._reads.take_all() if self._are_few_reads else []
         if len(self._writes) + self._committing <= FREE_CALLS:
             few += self._writes.take_all()
         return few
@@ -206,10 +213,9 @@ class Turns:
     def _choose(self, now: float) -> list[asyncio.Future[None]]:
         """Takes one call of a burst."""
         place = None
-        may_read = self._reading < READS_AT_WORK
-        if (self._is_write_next or not (self._reads and may_read)) and self._may_write(now):
+        if (self._is_write_next or not (self._reads and self._may_read)) and self._may_write(now):
             place = self._writes.take()
         self._is_write_next = not self._is_write_next
-        if place is None and may_read:
+        if place is None and self._may_read:
             place = self._reads.take()
         return [place] if place else []
