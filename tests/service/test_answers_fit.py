@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
 from tests.service.conftest import Place
+from tests.service.inside import daemon_inside
 from tests.service.wire import THREAD, TIMEOUT_S, appends, refused
 
 from stateward.testing import Daemon
@@ -17,11 +19,21 @@ from stateward.v1.signal_pb2 import Signal
 from stateward.v1.signal_service_pb2 import ListSignalsRequest, SendSignalRequest
 from stateward.v1.signal_service_pb2_grpc import SignalServiceStub
 from stateward.v1.state_pb2 import State, Value
-from stateward.v1.thread_service_pb2 import DeleteBranchRequest, DeleteTagRequest, GetThreadRequest, SetTagRequest
+from stateward.v1.thread_pb2 import Branch, Tag, Thread
+from stateward.v1.thread_service_pb2 import (
+    DeleteBranchRequest,
+    DeleteTagRequest,
+    GetThreadRequest,
+    GetThreadResponse,
+    SetTagRequest,
+)
+from stateward_sidecar.service.check import TAG_BYTES_MAX
+from stateward_sidecar.store import branches, settings
 from stateward_sidecar.store.branches import BRANCHES_MAX
 from stateward_sidecar.store.settings import TAGS_MAX
 
 RECEIVED_BYTES = 4 << 20
+NAME_BYTES_MAX = 1024
 SIGNALS, LARGE = 20, b"x" * 500_000
 
 
@@ -91,46 +103,59 @@ def test_small_signals_come_with_the_first_page(place: Place, channel: grpc.Chan
     assert not page.next_page_token
 
 
-@pytest.mark.slow
-def test_a_thread_has_so_many_tags(place: Place) -> None:
+def test_the_most_tags_and_branches_fit_into_one_answer() -> None:
+    """GetThread, whose answer has no pages, with the longest names there may be."""
+    tags = [Tag(name="x" * TAG_BYTES_MAX, version=1 << 40)] * TAGS_MAX
+    digest, number = bytes(16), 1 << 40
+    branch = Branch(
+        name="x" * NAME_BYTES_MAX, version=number, digest=digest, base_version=number, moved_version=number,
+        newest_version=number, first_version=number,
+    )  # fmt: skip
+    rest = {"metadata, labels and the question": "x" * (1 << 20)}
+    thread = Thread(tags=tags, branches=[branch] * BRANCHES_MAX, labels=rest)
+    assert GetThreadResponse(thread=thread).ByteSize() < RECEIVED_BYTES - (256 << 10)
+
+
+def test_a_thread_has_so_many_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One more is refused with the field. A tag that exists may be moved, and after a deletion there is room."""
-    at = {"namespace": place.namespace, "thread": THREAD}
-    version = VersionRef(version=1)
-    requests = [SetTagRequest(**at, tag=f"{n:06}" + "x" * 250, version=version) for n in range(TAGS_MAX + 1)]
-    for first in range(0, TAGS_MAX, 500):
-        calls = [place.wire.threads.SetTag.future(each, timeout=60) for each in requests[first : first + 500]]
-        for call in calls:
-            call.result()
-    found = refused(place.wire.threads.SetTag, requests[-1])
-    assert (found.reason, found.field) == ("QUOTA_EXCEEDED", "tag")
-    answer = place.wire.threads.GetThread(GetThreadRequest(**at), timeout=TIMEOUT_S)
-    assert len(answer.thread.tags) == TAGS_MAX
-    assert answer.ByteSize() < RECEIVED_BYTES // 2
-    moved = SetTagRequest(**at, tag=requests[0].tag, version=VersionRef(version=2))
-    place.wire.threads.SetTag(moved, timeout=TIMEOUT_S)
-    place.wire.threads.DeleteTag(DeleteTagRequest(**at, tag=requests[0].tag), timeout=TIMEOUT_S)
-    place.wire.threads.SetTag(requests[-1], timeout=TIMEOUT_S)
+    monkeypatch.setattr(settings, "TAGS_MAX", 5)
+    with daemon_inside(tmp_path) as daemon:
+        threads, at = daemon.wire.threads, {"thread": THREAD}
+        for number in range(2):
+            daemon.wire.save(SaveRequest(**at, diff=appends("x"), request_id=f"{number}"))
+
+        def tag(name: str, version: int = 1) -> SetTagRequest:
+            return SetTagRequest(**at, tag=name, version=VersionRef(version=version))
+
+        for name in "abcde":
+            threads.SetTag(tag(name), timeout=TIMEOUT_S)
+        found = refused(threads.SetTag, tag("f"))
+        assert (found.reason, found.field) == ("QUOTA_EXCEEDED", "tag")
+        threads.SetTag(tag("a", 2), timeout=TIMEOUT_S)
+        threads.DeleteTag(DeleteTagRequest(**at, tag="a"), timeout=TIMEOUT_S)
+        threads.SetTag(tag("f"), timeout=TIMEOUT_S)
+        shown = threads.GetThread(GetThreadRequest(**at), timeout=TIMEOUT_S).thread.tags
+        assert [each.name for each in shown] == [*"bcdef"]
 
 
-@pytest.mark.slow
-def test_a_thread_has_so_many_branches(place: Place) -> None:
-    """A save that would make one more is refused with the field, and saves on all others go on."""
-    at = {"namespace": place.namespace, "thread": THREAD}
+def test_a_thread_has_so_many_branches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A save that would make one more is refused with the field and leaves nothing; saves on all others go on."""
+    monkeypatch.setattr(branches, "BRANCHES_MAX", 4)
+    with daemon_inside(tmp_path) as daemon:
+        wire, at = daemon.wire, {"thread": THREAD}
 
-    def save(number: int) -> SaveRequest:
-        name = f"{number:06}" + "x" * 200
-        return SaveRequest(**at, branch=name, parent=VersionRef(version=1), diff=appends("x"), request_id=name)
+        def save(name: str) -> SaveRequest:
+            parent = VersionRef(version=1)
+            return SaveRequest(**at, branch=name, parent=parent, diff=appends("x"), request_id=name)
 
-    for first in range(1, BRANCHES_MAX, 250):
-        numbers = range(first, min(first + 250, BRANCHES_MAX))
-        calls = [place.wire.checkpoints.Save.future(save(n), timeout=60) for n in numbers]
-        for call in calls:
-            call.result()
-    found = refused(place.wire.checkpoints.Save, save(BRANCHES_MAX))
-    assert (found.reason, found.field) == ("QUOTA_EXCEEDED", "branch")
-    answer = place.wire.threads.GetThread(GetThreadRequest(**at), timeout=TIMEOUT_S)
-    assert len(answer.thread.branches) == BRANCHES_MAX
-    assert answer.ByteSize() < RECEIVED_BYTES // 2
-    place.wire.save(place.request(request_id="main goes on"))
-    place.wire.threads.DeleteBranch(DeleteBranchRequest(**at, branch=save(1).branch), timeout=TIMEOUT_S)
-    place.wire.save(save(BRANCHES_MAX))
+        wire.save(SaveRequest(**at, diff=appends("x"), request_id="main"))
+        for name in "abc":
+            wire.save(save(name))
+        found = refused(wire.checkpoints.Save, save("d"))
+        assert (found.reason, found.field) == ("QUOTA_EXCEEDED", "branch")
+        assert wire.save(SaveRequest(**at, diff=appends("x"), request_id="on")).version == 5
+        wire.threads.DeleteBranch(DeleteBranchRequest(**at, branch="a"), timeout=TIMEOUT_S)
+        wire.save(save("d"))
+        shown = wire.threads.GetThread(GetThreadRequest(**at), timeout=TIMEOUT_S).thread.branches
+        assert [each.name for each in shown] == ["b", "c", "d", "main"]
+        assert wire.findings() == []

@@ -215,7 +215,9 @@ class Settings:
 
 def _check_room(draft: Draft, request: SetTagRequest) -> None:
     """Raises QuotaExceeded if the thread has as many tags as it may have: GetThread shows all of them in one answer."""
-    if draft.tag(request.tag) is None and len(draft.all_tags()) >= TAGS_MAX:
+    if draft.tag(request.tag) is not None or len(draft.thread.tags) + len(draft.tags) < TAGS_MAX:
+        return
+    if len(draft.all_tags()) >= TAGS_MAX:
         raise QuotaExceeded(
             f"tag: thread {request.thread!r} has {TAGS_MAX:,} tags already; delete some first", field="tag",
             thread=request.thread, limit=TAGS_MAX,
