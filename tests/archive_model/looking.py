@@ -93,7 +93,7 @@ class Looking(Stage):
         digest, is_of_records = bytes(entry.header.digest), entry.header.kind == ENTRY_KIND_RECORDS
         self.records.see(
             digest, self.truth.entries[digest], metadata, open_batch(thread.identity, entry) if is_of_records else None,
-            self.time.newest_us, is_copied=bool(self.copies),
+            self.time.newest_us, epochs_repeat=bool(self.copies or self.era),
         )  # fmt: skip
 
     def see_moves(self, entry: Entry, metadata: EntryMetadata) -> None:

@@ -67,10 +67,10 @@ class RecordBook:
 
     def see(
         self, digest: bytes, entry: Entry, metadata: EntryMetadata, batch: RecordBatch | None, newest_us: int, *,
-        is_copied: bool,
+        epochs_repeat: bool,
     ) -> None:  # fmt: skip
         """An entry that is new. ``batch``: what it says of records. ``newest_us``: the latest time that any clock ever
-        showed. ``is_copied``: a disk may have been copied, and two machines then go on under one epoch."""
+        showed. ``epochs_repeat``: a disk was copied, or the bucket set back, so two lines may have one epoch."""
         before = self.pages[entry.previous if entry.sequence > 1 else b""]
         if batch is None:
             assert not before.is_part, "a call that writes records has another entry in the middle of it"
@@ -79,7 +79,7 @@ class RecordBook:
         self.entries.add(digest)
         page = self._after(entry, metadata, batch, before, newest_us)
         self.pages[digest] = page
-        if not is_copied:
+        if not epochs_repeat:
             self._see_revisions(entry.uid, batch)
         if metadata.request_hash:
             self._see_call(digest, metadata, before.before or before, page, newest_us)
