@@ -7,8 +7,6 @@ import copy
 import math
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ from google.adk.sessions.base_session_service import BaseSessionService, GetSess
 from google.genai import types
 from tests.frameworks.adk_agent import PLACE, ask, runner_of, shown
 from tests.frameworks.adk_writer import event_of
+from tests.frameworks.forks import Forks, forks
 
 from stateward.adk import StatewardSessionService
 
@@ -42,6 +41,12 @@ VALUES = (None, 1, "two ä", [3, {"four": 5.5}], {"six": None}, True)
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with run_daemon(tmp_path_factory.mktemp("adk") / "data") as daemon:
         yield daemon
+
+
+@pytest.fixture(scope="module")
+def agents() -> Iterator[Forks]:
+    with forks("adk_agent", "adk_writer") as waiting:
+        yield waiting
 
 
 def event(text: str, delta: dict[str, Any] | None = None, **fields: Any) -> Event:
@@ -292,7 +297,8 @@ async def test_bytes_and_large_parts_come_back(daemon: Daemon) -> None:
         assert found.state["model"]["text"] == "x"
 
 
-def test_two_processes_on_one_session_lose_nothing(daemon: Daemon) -> None:
+@pytest.mark.timeout(290)
+def test_two_processes_on_one_session_lose_nothing(daemon: Daemon, agents: Forks) -> None:
     """Each event is there once, in the order of its writer, and the state of app, user and session is the last one."""
 
     async def begin() -> None:
@@ -304,9 +310,9 @@ def test_two_processes_on_one_session_lose_nothing(daemon: Daemon) -> None:
             return await service.get_session(app_name="trips", user_id="ana", session_id="shared")
 
     asyncio.run(begin())
-    command = [sys.executable, "-m", "tests.frameworks.adk_writer", daemon.target]
-    writers = [subprocess.Popen([*command, name, "30"], stdout=subprocess.PIPE, text=True) for name in ("one", "two")]
-    assert sum(int(writer.communicate(timeout=90)[0]) for writer in writers) > 0  # they met
+    writers = agents.run_together(*(["adk_writer", daemon.target, name, "30"] for name in ("one", "two")))
+    assert [writer.returncode for writer in writers] == [0, 0], writers
+    assert sum(int(writer.stdout) for writer in writers) > 0  # they met
     session = asyncio.run(read())
     assert session is not None
     texts = [each.content.parts[0].text for each in session.events]  # type: ignore[union-attr,index]
@@ -349,11 +355,12 @@ async def test_a_kill_of_the_daemon_parts_no_event_from_its_state(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("nth", "when"), [(2, "after"), (4, "before"), (4, "after")])
-async def test_the_runner_continues_after_a_kill_of_the_agent(daemon: Daemon, nth: int, when: str) -> None:
+async def test_the_runner_continues_after_a_kill_of_the_agent(
+    daemon: Daemon, agents: Forks, nth: int, when: str
+) -> None:
     """Kill -9 before or after a save: what was said is there once, whole events only, and the next turn goes on."""
     name = f"killed-{nth}-{when}"
-    command = [sys.executable, "-m", "tests.frameworks.adk_agent", daemon.target, name, str(nth), when]
-    killed = await asyncio.to_thread(subprocess.run, command, check=False, capture_output=True)
+    killed = await asyncio.to_thread(agents.run, "adk_agent", daemon.target, name, str(nth), when)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     theirs = InMemorySessionService()
     await theirs.create_session(**PLACE, session_id=name)

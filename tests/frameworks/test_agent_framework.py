@@ -34,6 +34,7 @@ from agent_framework import (
 )
 from agent_framework.exceptions import WorkflowCheckpointException
 from tests.frameworks.agent_framework_workflow import ROUNDS, TYPES, Trip, play
+from tests.frameworks.forks import Forks, forks
 
 from stateward.agent_framework import StatewardCheckpointStorage, StatewardHistoryProvider
 
@@ -42,6 +43,12 @@ from stateward.agent_framework import StatewardCheckpointStorage, StatewardHisto
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with run_daemon(tmp_path_factory.mktemp("agent-framework") / "data") as daemon:
         yield daemon
+
+
+@pytest.fixture(scope="module")
+def agents() -> Iterator[Forks]:
+    with forks("agent_framework_workflow") as waiting:
+        yield waiting
 
 
 def checkpoint(checkpoint_id: str, **fields: Any) -> WorkflowCheckpoint:
@@ -170,16 +177,15 @@ async def test_two_writers_keep_all_checkpoints(daemon: Daemon) -> None:
 
 
 @pytest.mark.slow
-async def test_two_processes_run_in_one_thread(daemon: Daemon) -> None:
+async def test_two_processes_run_in_one_thread(daemon: Daemon, agents: Forks) -> None:
     """Both runs end as one alone does, and all of their checkpoints are there, each chain with its own end."""
-    command = [sys.executable, "-m", "tests.frameworks.agent_framework_workflow", daemon.target, "both", "99", "before"]
     memory = InMemoryCheckpointStorage()
     whole = await play(memory)
     async with StatewardCheckpointStorage("both", target=daemon.target, allowed_checkpoint_types=TYPES) as storage:
-        run = asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, text=True)
+        run = asyncio.to_thread(agents.run, "agent_framework_workflow", daemon.target, "both", "99", "before")
         done, *ours = await asyncio.gather(run, *(play(storage) for _ in range(3)))
         assert ours == [whole] * 3
-        assert done.stdout.strip() == str(whole)
+        assert done.stdout.strip() == str(whole), done
         found = await storage.list_checkpoints(workflow_name="trip")
     assert len(found) == 4 * len(memory._checkpoints)
     previous = [each.previous_checkpoint_id for each in found]
@@ -189,11 +195,10 @@ async def test_two_processes_run_in_one_thread(daemon: Daemon) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("nth", "when"), [(1, "after"), (4, "before"), (7, "after")])
-async def test_a_workflow_continues_after_a_kill(daemon: Daemon, nth: int, when: str) -> None:
+async def test_a_workflow_continues_after_a_kill(daemon: Daemon, agents: Forks, nth: int, when: str) -> None:
     """Kill -9 of its process around a save, then of the daemon: it goes on from the newest checkpoint to its end."""
     name = f"killed-{nth}-{when}"
-    command = [sys.executable, "-m", "tests.frameworks.agent_framework_workflow", daemon.target, name, str(nth), when]
-    killed = await asyncio.to_thread(subprocess.run, command, check=False, capture_output=True)
+    killed = await asyncio.to_thread(agents.run, "agent_framework_workflow", daemon.target, name, str(nth), when)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     await asyncio.to_thread(daemon.kill)
     await asyncio.to_thread(daemon.start)

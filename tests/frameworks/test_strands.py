@@ -6,8 +6,6 @@ import asyncio
 import json
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ pytest.importorskip("strands", reason="the extra strands is not installed")
 from strands.session import SnapshotSessionManager
 from strands.storage import InMemoryStorage, Storage
 from strands.types.exceptions import StorageError
+from tests.frameworks.forks import Forks, forks
 from tests.frameworks.strands_agent import agent_of, shown
 
 from stateward.strands import StatewardStorage
@@ -31,6 +30,12 @@ from stateward.strands import StatewardStorage
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with run_daemon(tmp_path_factory.mktemp("strands") / "data") as daemon:
         yield daemon
+
+
+@pytest.fixture(scope="module")
+def agents() -> Iterator[Forks]:
+    with forks("strands_agent") as waiting:
+        yield waiting
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -142,11 +147,10 @@ async def test_earlier_values_go_unless_they_are_to_stay(tmp_path: Path, retenti
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("nth", "when"), [(2, "after"), (3, "before"), (3, "after")])
-def test_an_agent_continues_after_a_kill(daemon: Daemon, nth: int, when: str) -> None:
+def test_an_agent_continues_after_a_kill(daemon: Daemon, agents: Forks, nth: int, when: str) -> None:
     """Kill -9 of its process around a save, then of the daemon: another agent has the messages that were saved."""
     name = f"killed-{nth}-{when}"
-    command = [sys.executable, "-m", "tests.frameworks.strands_agent", daemon.target, name, str(nth), when]
-    killed = subprocess.run(command, check=False, capture_output=True)
+    killed = agents.run("strands_agent", daemon.target, name, str(nth), when)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     daemon.kill()
     daemon.start()
@@ -162,12 +166,12 @@ def test_an_agent_continues_after_a_kill(daemon: Daemon, nth: int, when: str) ->
 
 
 @pytest.mark.slow
-def test_two_processes_on_one_session_do_not_overwrite_each_other(daemon: Daemon) -> None:
+def test_two_processes_on_one_session_do_not_overwrite_each_other(daemon: Daemon, agents: Forks) -> None:
     """The one that did not see the other's turn is told, and the turn of the other one stays."""
     storage = StatewardStorage(target=daemon.target, write_ownership=True)
     late = agent_of(storage, "both")
-    command = [sys.executable, "-m", "tests.frameworks.strands_agent", daemon.target, "both", "99", "before"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = agents.run("strands_agent", daemon.target, "both", "99", "before")
+    assert done.returncode == 0, done.stderr
     with pytest.raises(StorageError, match="somebody else"):
         late("What does Rome cost?")
     again = agent_of(storage, "both")
