@@ -177,6 +177,8 @@ class Net:
 
     bucket: MemoryBucket = field(default_factory=MemoryBucket)
     under_way: list[Callable[[], object]] = field(default_factory=list)
+    refuses_every: int = 0  # 503 for each request whose number is a multiple; 0 = for none
+    requests: int = 0
     # HEADs that sidecars of the next format wrote, and how such sidecars read them.
     of_next_format: dict[bytes, bytes] = field(default_factory=dict)
     late: set[str] = field(default_factory=set)  # keys of writes that came, or may come, after their time
@@ -260,6 +262,9 @@ class FaultyBucket(Bucket):
     def _do(self, key: str, effect: Callable[[], T], *, is_write: bool, body: bytes = b"") -> tuple[Fault | None, T]:
         if self.is_dead:
             raise Death
+        self._net.requests += 1
+        if self._net.refuses_every and not self._net.requests % self._net.refuses_every:
+            raise BucketUnavailable(f"{key}: 503")
         is_head, op, witness = is_write and key.endswith("/HEAD"), self.op, self.witness
         fault = op.at_request(is_write=is_write, is_head=is_head)
         if is_head:

@@ -27,7 +27,7 @@ from tests.archive_model.turns import Death, Turns
 
 from stateward_sidecar.archive.pulse import Parted
 from stateward_sidecar.archive.wire import Wire
-from stateward_sidecar.bucket.base import Object
+from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Object
 from stateward_sidecar.bucket.retrying import RetryingBucket
 from stateward_sidecar.errors import DiskFull, ShuttingDown
 from stateward_sidecar.service.blobs import BlobService
@@ -262,9 +262,9 @@ class DrivenWire(Wire):
         self._note(key)
         super().put_file(key, path)
 
-    def get(self, key: str) -> Object:
+    def get(self, key: str, most_bytes: int = REPLACED_BYTES_MAX) -> Object:
         self._note(key)
-        return super().get(key)
+        return super().get(key, most_bytes)
 
     def _note(self, key: str) -> None:
         """What a long call reads or writes first is an object of its thread."""

@@ -12,6 +12,7 @@ from tests.archive_model import small
 from tests.archive_model.backing_up import BackingUp
 from tests.archive_model.choices import BRANCHES, KEYS, NAMES, PLANS, SELDOM, SIZES, STARTS, WHO, WINDOWS
 from tests.archive_model.clearing import Clearing
+from tests.archive_model.elements import Elements
 from tests.archive_model.faults import DIES_AFTER, GATHERS, HELD, HELD_AFTER, HOLDS, MEANWHILE, READ_HELD, Fault
 from tests.archive_model.halves import Halves
 from tests.archive_model.letting_go import LettingGo
@@ -29,7 +30,7 @@ from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 PHASES = tuple(phase for phase in Phase if phase is not Phase.explain)
 
 
-class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Replaced):
+class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Replaced, Elements):
     """What users, networks and machines do."""
 
     @initialize(size=SIZES, archived=st.booleans(), one_host=SELDOM, window=WINDOWS, keeps_records=st.booleans())
@@ -252,11 +253,6 @@ class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Replaced):
                 return
             plan = tuple(fault for fault in plan if fault.kind not in (MEANWHILE, *HOLDS))
         self.act(who, f"collect after {grace} s", lambda it: it.collect(grace), plan)
-
-    @rule(who=WHO, hours=st.sampled_from((-30, -1, 1, 30)))
-    def turn_clock(self, who: int, hours: int) -> None:
-        """A wall clock jumps."""
-        self.sidecars[who].clock.skew_s += hours * 3600
 
     @rule(who=WHO, name=NAMES, takes=st.booleans(), archived=st.booleans(), now=SELDOM)
     def upgrade_one(self, who: int, name: str, takes: bool, archived: bool, now: bool) -> None:

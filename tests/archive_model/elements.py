@@ -1,0 +1,92 @@
+"""Rules in which a machine sleeps or tells a wrong time, has no room, or its bucket refuses every n-th request."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+from tests.archive_model.choices import NAMES, SELDOM, WHO
+from tests.archive_model.meetings import Meetings
+from tests.archive_model.sidecar import NAMESPACE, Sidecar
+
+from stateward.v1.checkpoint_pb2 import STATUS_RUNNING
+from stateward_sidecar.archive.heads import open_head
+from stateward_sidecar.errors import DiskFull, StatewardError
+from stateward_sidecar.store.times import WRONG_US
+
+ASLEEP_S = 7200
+ROOM_BYTES = 16_400  # for the smallest write
+YEAR_HOURS = 365 * 24
+
+
+class Elements(Meetings):
+    """What befalls a machine, and no other one."""
+
+    @rule(who=WHO, hours=st.sampled_from((-YEAR_HOURS, -30, -1, 1, 30, YEAR_HOURS)))
+    def turn_clock(self, who: int, hours: int) -> None:
+        """A wall clock jumps."""
+        self.sidecars[who].clock.skew_s += hours * 3600
+
+    @rule(who=WHO, name=NAMES)
+    def set_clock_right(self, who: int, name: str) -> None:
+        """A wall clock is set right, and the thread is saved: from now on it ages."""
+        self.sidecars[who].clock.skew_s = 0.0
+        request = self.request(name, "main", conditional=False, size=10, status=STATUS_RUNNING)
+
+        def save(it: Sidecar) -> None:
+            answer = self.save(it, request, archived=True)
+            thread = it.find(name)
+            if thread is None or answer.replayed or thread.identity.uid.hex() != answer.uid:
+                return
+            latest_us = it.clock.now_us() + WRONG_US
+            if thread.head.last_version == answer.version:
+                assert thread.head.save_time_us <= latest_us, "a save by a right clock is of the future: no TTL ends"
+            hold = it.hold_of(name)
+            if hold is not None and hold.archived_sequence >= answer.sequence:
+                dropped = max((item.time_us for item in hold.head.garbage), default=0)
+                assert max(dropped, hold.head.update_time_us) <= latest_us, "garbage of the future is never due"
+
+        self.act(who, f"save {name} by a right clock", save)
+
+    @rule(who=WHO, now=SELDOM)
+    def sleep_one(self, who: int, now: bool) -> None:
+        """A machine sleeps for two hours, and the others do not. Nothing of it is under way."""
+        if not now or self.turns.under_way:
+            return
+        self.sidecars[who].clock.slept_s += ASLEEP_S
+        self.guarded(lambda: self.time.sleep(ASLEEP_S))
+
+    @rule(who=WHO, name=NAMES, takes=st.booleans())
+    def take_without_room(self, who: int, name: str, takes: bool) -> None:
+        """A sidecar whose disk is full wants a thread. If it does not fit, the archive does not say that it has it."""
+        sidecar = self.sidecars[who]
+        engine = sidecar.store.context.engine
+        room = engine.room_bytes
+        is_full: list[bool] = []
+
+        def own(it: Sidecar) -> None:
+            try:
+                it.archive.own(NAMESPACE, name, take_over=takes, must_exist=True)
+            except DiskFull:
+                is_full.append(True)
+
+        engine.room_bytes = lambda: ROOM_BYTES  # type: ignore[method-assign]
+        try:
+            self.act(who, f"take {name} without room", own, takes_over=takes)
+        finally:
+            engine.room_bytes = room  # type: ignore[method-assign]
+        namespace = sidecar.store.context.keystore.namespace(NAMESPACE)
+        if not is_full or sidecar.is_dead or namespace is None or sidecar.holds(name):
+            return
+        place = sidecar.archive.desk.place(namespace, name)
+        data = self.net.bucket.objects.get(place.head)
+        try:
+            head = open_head(namespace, place, data or b"")
+        except StatewardError:
+            return  # of the next format, or lost
+        is_mine = head.boot_id == sidecar.archive.desk.boot_id
+        assert not is_mine or head.detached or head.deleted, "a thread was taken by a sidecar without room for it"
+
+    @rule(every=st.sampled_from((0, 0, 3, 4, 7)))
+    def throttle(self, every: int) -> None:
+        """The bucket answers 503 to every n-th request of any kind, until this rule says 0."""
+        self.net.refuses_every = every

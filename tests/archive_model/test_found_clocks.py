@@ -1,0 +1,54 @@
+"""Histories in which a clock is wrong, a machine sleeps or has no room, or its bucket refuses requests."""
+
+from __future__ import annotations
+
+from tests.archive_model.elements import YEAR_HOURS
+from tests.archive_model.faults import Fault
+from tests.archive_model.sidecar import LEASE_S
+from tests.archive_model.test_archive_model import Rules
+
+NONE: tuple[Fault, ...] = ()
+
+
+def save(history: Rules, who: int, *, size: int = 10, archived: bool = True) -> None:
+    history.save_one(who, "a", "main", size, conditional=False, archived=archived, rests=False, plan=NONE)
+
+
+def test_a_thread_ages_after_a_clock_that_was_ahead(history: Rules) -> None:
+    """One machine saves next year, and the other one takes the thread from it."""
+    history.turn_clock(0, YEAR_HOURS)
+    for _ in range(6):
+        save(history, 0, size=600)
+    history.take(1, "a", NONE)
+    history.set_clock_right(1, "a")
+    history.set_clock_right(1, "a")
+
+
+def test_a_machine_that_slept_knows_that_it_was_replaced(history: Rules) -> None:
+    """The first read of a sleeper is that of the archive."""
+    history.take(1, "a", NONE)
+    save(history, 1)
+    history.sleep_one(0, now=True)
+    history.read(0, "a", "main", NONE)
+
+
+def test_a_machine_without_room_takes_nothing(history: Rules) -> None:
+    """What does not fit is not taken, and the other one goes on."""
+    for _ in range(4):
+        save(history, 0, size=1500)
+    history.take_without_room(1, "a", takes=True)
+    save(history, 0)
+    history.wait(LEASE_S + 1)
+    history.take_without_room(1, "a", takes=False)
+    save(history, 0)
+
+
+def test_a_bucket_that_refuses_every_third_request_is_good_enough(history: Rules) -> None:
+    """All that is asked gets through, because each request is tried again by itself."""
+    history.throttle(3)
+    for who in (0, 1, 0, 1):
+        history.take(who, "a", NONE)
+        for _ in range(3):
+            save(history, who, size=1500)
+    assert not history.orphans
+    history.throttle(0)
