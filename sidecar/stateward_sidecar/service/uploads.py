@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 from stateward.v1.blob_service_pb2 import WriteBlobRequest
 from stateward_sidecar.errors import QueueFull
@@ -62,9 +63,9 @@ class Place:
 class Places:
     """All places."""
 
-    def __init__(self, count: int, now: Callable[[], float] | None = None) -> None:
+    def __init__(self, count: int, now: Callable[[], float] = monotonic) -> None:
         self._count = count
-        self._now = now or asyncio.get_running_loop().time
+        self._now = now
         self._taken: list[Place] = []
 
     @contextmanager
