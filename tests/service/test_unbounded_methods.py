@@ -150,8 +150,12 @@ def bounded(daemon: Daemon, method: MethodDescriptor) -> Iterator[Callable[[], N
     Path(f"/proc/{daemon.pid}/clear_refs").write_text("5")  # the peak begins anew
     with daemon.client(retry_timeout=PATIENCE_S) as neighbour:
         thread = neighbour.thread("neighbour")
-        yield lambda: thread.append("log", 1) and None
-        thread.append("log", 1)
+
+        def save() -> None:
+            thread.append("log", 1)
+
+        yield save
+        save()
     peak = status_bytes(daemon, "VmHWM")
     assert peak <= PEAK_BYTES_MAX, f"{method.name}: {peak // MIB} MiB"
 
