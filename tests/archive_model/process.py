@@ -298,6 +298,8 @@ class DrivenCalls(Calls):
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
         return self.store.read(verb, *args)
 
+    load = scan = read
+
     async def look(self, verb: Callable[..., T], *args: Any) -> T:
         return verb(*args)
 
@@ -330,9 +332,13 @@ class DrivenBlobs(BlobService):
 
 
 class Steps:
-    """What ``asyncio`` is to ``service.blobs``: nothing takes time, and a task is over when it was begun."""
+    """What ``asyncio`` is to ``service.blobs`` and ``service.uploads``: nothing takes time, a task is over when it was
+    begun."""
 
-    Task = asyncio.Task
+    Task, CancelledError = asyncio.Task, asyncio.CancelledError
+
+    def current_task(self) -> None:
+        """No task is cancelled."""
 
     @asynccontextmanager
     async def timeout(self, _seconds: float | None) -> AsyncIterator[None]:

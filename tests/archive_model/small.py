@@ -8,7 +8,7 @@ from tests.archive_model.process import Inline, Steps, Waits
 
 from stateward_sidecar.archive import desk, fold, leave, ship
 from stateward_sidecar.service import blobs as blobservice
-from stateward_sidecar.service import levels
+from stateward_sidecar.service import levels, uploads
 from stateward_sidecar.store import (
     blobs,
     blobsweep,
@@ -52,6 +52,7 @@ SIZES: dict[tuple[object, str], Any] = {
     (blobsweep, "INTERVAL_S"): 0,
     (blobs, "RENEWAL_S"): 1,
     (blobservice, "asyncio"): Steps(),
+    (uploads, "asyncio"): Steps(),
 }
 _usual: dict[tuple[object, str], Any] = {}
 
