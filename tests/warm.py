@@ -36,7 +36,8 @@ IMPORTED = ("stateward_sidecar.app", "stateward_sidecar.archive.archive", "state
 READ_EARLY = ("PYTHON", "GRPC_", "LD_", "MALLOC_", "LC_", "LANG", "TZ")
 WAITING_MAX = 4
 REQUEST_MAX_BYTES = 1 << 20
-ANSWER_S = 20.0
+# It imports first, which takes a minute where twenty other processes do the same.
+ANSWER_S = 100.0
 
 
 def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[str] | Warm:
@@ -87,8 +88,13 @@ class Warm:
         self.stdin = self.stderr = None
         self.stdout: IO[str] = os.fdopen(reading)
         self._end.settimeout(ANSWER_S)
-        self.pid = int.from_bytes(self._end.recv(4), "big")
-        assert self.pid, "the process that waits has ended"
+        try:
+            self.pid = int.from_bytes(self._end.recv(4), "big")
+            assert self.pid, "the process that waits has ended"
+        except BaseException:
+            self._end.close()
+            self.stdout.close()
+            raise
 
     def poll(self) -> int | None:
         """The exit code, if it has ended."""
