@@ -230,7 +230,8 @@ async def arguments(store: Any, value: Any) -> Any:
 
 async def saver(daemon: Daemon, folder: Path, stack: AsyncExitStack) -> tuple[Any, Any]:
     name = f"l{next(numbers)}"
-    ours = stack.enter_context(StatewardSaver(daemon.target, namespace=name))
+    allowed = [Point, Colour, Level]
+    ours = stack.enter_context(StatewardSaver(daemon.target, namespace=name, allowed_types=allowed))
     return ours, stack.enter_context(SqliteSaver.from_conn_string(str(folder / name)))
 
 

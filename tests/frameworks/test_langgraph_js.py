@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-NAMES = ("graph", "validation names pages readme retries")
+NAMES = ("graph", "validation names pages readme retries types")
 STEP_S = 200
 
 

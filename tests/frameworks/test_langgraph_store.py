@@ -14,7 +14,8 @@ from typing import Any, TypedDict
 import pytest
 
 from stateward import Client
-from stateward.errors import InvalidField
+from stateward._operations import records
+from stateward.errors import InvalidField, ServerUnavailable
 from stateward.testing import Daemon, run_daemon
 
 pytest.importorskip("langgraph.store.base", reason="the extra langgraph is not installed")
@@ -338,3 +339,21 @@ def test_keys_and_namespaces_of_any_text(daemon: Daemon) -> None:
             store.put(("n",), "z" * 6000, {})
         with pytest.raises(ValueError, match="a namespace with this key may have"):
             store.put(("n" * 1000,), "z" * 100, {})
+
+
+def test_a_refresh_that_fails_leaves_what_was_read(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon goes away between the read and the refresh: `get` and `search` return what they read."""
+    with StatewardStore(daemon.target, scope="refresh", ttl={"default_ttl": 60}) as store:
+        store.put(("users",), "ana", {"a": 1})
+        call = records.get
+
+        def get(ref: Any, keys: Any, refresh: bool, values: bool) -> Any:
+            if refresh:
+                raise ServerUnavailable("no daemon answers")
+            return (yield from call(ref, keys, refresh, values))
+
+        monkeypatch.setattr(records, "get", get)
+        found = store.get(("users",), "ana")
+        assert found is not None
+        assert found.value == {"a": 1}
+        assert [each.value for each in store.search(("users",))] == [{"a": 1}]

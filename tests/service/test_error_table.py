@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
+import itertools
 import re
 from collections import Counter
 from pathlib import Path
+from urllib.parse import quote
 
 import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
+from tests.service.wire import Wire, refused
 
 from stateward import errors as client_errors
 from stateward._io import failures
 from stateward._operations.reasons import BY_REASON
 from stateward.v1.error_reason_pb2 import ErrorReason
+from stateward.v1.thread_service_pb2 import GetThreadRequest
+from stateward.v1.thread_service_pb2_grpc import ThreadServiceStub
 from stateward_sidecar import errors as daemon_errors
 from stateward_sidecar.service.status import CODES, DETAILS_KEY, DOMAIN, NO_RETRY, PUSHBACK_KEY, to_status, trailers
 
@@ -114,7 +120,37 @@ def test_errors_without_details_are_never_taken_for_a_missing_thread() -> None:
 
 
 def test_facts_too_long_for_a_header_are_cut() -> None:
-    """A name of 1,024 bytes in an error does not make the answer undeliverable."""
-    error = daemon_errors.ThreadNotFound("there is no thread " + "é" * 5000, thread="é" * 1024)
-    _, _, details = to_status(error)
-    assert len(details) < 8 << 10
+    """Names of the greatest length, of any characters, leave an error that a client of gRPC receives."""
+    for character, facts in itertools.product("a%é語\U0001f600", (1, 3, 8, 40)):
+        name = character * (1024 // len(character.encode()))
+        for reason in REASONS:
+            error = make(reason)
+            error.message = f"no thread {name!r}, tag {name!r}"
+            error.metadata |= {f"fact {at}": name for at in range(facts)} | {"thread": name}
+            code, message, details = to_status(error)
+            assert wire_bytes(message, trailers(error, details)) < (8 << 10) - 256  # of gRPC's own headers
+            made = failures.error_from_rpc(code.name, message, [(DETAILS_KEY, details)])
+            assert (made.reason, made.message) == (reason, message)
+            assert error.message.startswith(message)
+            assert name.startswith(made.metadata["thread"])
+            assert len(message) == len(error.message) or len(message.encode()) > 600
+            assert len(made.metadata["thread"].encode()) > 100 or facts > 8
+
+
+def wire_bytes(message: str, trailing: tuple[tuple[str, str | bytes], ...]) -> int:
+    """Bytes of the trailers as HTTP/2 counts them: names, values as written, and 32 for each."""
+    written = {"grpc-message": len(quote(message, safe="".join(map(chr, range(32, 127))).replace("%", "")))}
+    for key, value in trailing:
+        written[key] = len(base64.b64encode(value)) if isinstance(value, bytes) else len(value)
+    return sum(len(key) + size + 32 for key, size in written.items())
+
+
+def test_a_client_with_the_usual_limit_receives_errors_about_long_names(wire: Wire) -> None:
+    """Code and reason of an error about a thread whose name has 341 characters of three bytes, at every call."""
+    options = [("grpc.max_metadata_size", 8 << 10), ("grpc.absolute_max_metadata_size", 8 << 10)]
+    name = "語" * 341
+    with grpc.insecure_channel(wire.target, options=options) as channel:
+        get = ThreadServiceStub(channel).GetThread
+        for _ in range(20):
+            refusal = refused(get, GetThreadRequest(namespace=name, thread=name))
+            assert (refusal.code, refusal.reason) == (grpc.StatusCode.NOT_FOUND, "THREAD_NOT_FOUND")

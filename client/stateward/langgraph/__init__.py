@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
+from stateward.langgraph._types import TypeNotAllowed
 from stateward.langgraph.saver import StatewardSaver
 from stateward.langgraph.store import StatewardStore
 
-__all__ = ["StatewardSaver", "StatewardStore"]
+__all__ = ["StatewardSaver", "StatewardStore", "TypeNotAllowed"]

@@ -15,6 +15,7 @@ from itertools import accumulate
 from typing import Any, Protocol
 
 from stateward.langgraph._names import CHANNEL, channel_name
+from stateward.langgraph._types import dump
 from stateward.v1 import diff_pb2, state_pb2
 
 _MEDIA_TYPE = "application/x-langgraph; type="
@@ -137,18 +138,21 @@ class Edits:
         self.channels[name] = self._old[name]
 
     def put(self, channel: str, value: Any) -> None:
-        """The channel has this value. Raises what the serializer raises."""
+        """The channel has this value. Raises TypeNotAllowed, and what the serializer raises."""
         channel = channel_name(channel)
-        kind, data = self._serde.dumps_typed(value)
+        is_list = type(value) is list  # of a list only what is sent is checked: its new elements
+        kind, data = self._serde.dumps_typed(value) if is_list else dump(self._serde, value)
         data = as_bytes(data)
         old = self._old.get(channel)
         if old is not None and (kind, data) == (old.kind, old.data):
             self.channels[channel] = old
             return
         stored = None
-        if type(value) is list and kind == _LIST_KIND and (value or (old is not None and old.ends is not None)):
+        if is_list and kind == _LIST_KIND and (value or (old is not None and old.ends is not None)):
             stored = self._put_list(channel, value, data, old)
         if stored is None:
+            if is_list:
+                dump(self._serde, value)
             if old is not None and old.ends is not None:
                 self._delete(channel, old)
             edit = diff_pb2.SetSlot(slot=CHANNEL + channel, value=to_value(kind, data))
@@ -179,7 +183,7 @@ class Edits:
             kept = bisect_right(old_ends, common + len(old_header))
         pieces = []
         for element in value[kept:]:
-            kind, piece = self._serde.dumps_typed(element)
+            kind, piece = dump(self._serde, element)
             piece = as_bytes(piece)
             if kind != _LIST_KIND:  # None and bytes have types of their own, but lie in a list as MessagePack
                 return None

@@ -28,6 +28,7 @@ from stateward.langgraph._channels import (
     to_value,
 )
 from stateward.langgraph._names import CHANNEL, MAIN, by_id, channel_name, namespace_of, thread_of
+from stateward.langgraph._types import dump
 from stateward.v1 import checkpoint_pb2, diff_pb2, effect_pb2, state_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import effect_service_pb2 as effects
@@ -325,7 +326,7 @@ def put(
         if base is None:
             base = yield from _read_base(ref, serde, wanted, uid)
         edits = _edits(serde, base, wanted)
-        rest = serde.dumps_typed(dict(wanted.rest))
+        rest = dump(serde, dict(wanted.rest))
         request = _request(ref, serde, edits, wanted, rest)
         request.expected_uid = base.uid or uid
         try:
@@ -391,7 +392,7 @@ def _request(
     first = diff_pb2.Edit(set_slot=diff_pb2.SetSlot(slot=REST, value=to_value(*rest)))
     request = ref.on_branch(
         checkpoints.SaveRequest, checkpoint_id=name_for(wanted.checkpoint_id), request_id=new_request_id(),
-        metadata=to_value(*serde.dumps_typed(about)), diff=diff_pb2.Diff(edits=[first, *edits.edits]),
+        metadata=to_value(*dump(serde, about)), diff=diff_pb2.Diff(edits=[first, *edits.edits]),
     )  # fmt: skip
     if isinstance(step := wanted.metadata.get("step"), int) and INT_MIN <= step <= INT_MAX:
         request.step = step

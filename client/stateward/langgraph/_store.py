@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from langgraph.store.base import GetOp, ListNamespacesOp, Op, PutOp, Result, Sea
 from stateward._keeping import kept
 from stateward._operations import records
 from stateward._operations.steps import Operation, ThreadRef
+from stateward.errors import StatewardError
 from stateward.langgraph import _checks as checks
 from stateward.langgraph import _items as items
 from stateward.options import ThreadOptions
@@ -124,9 +126,11 @@ def _get_all(ref: ThreadRef, gets: Mapping[int, GetOp], results: list[Result]) -
 
 
 def _refresh(ref: ThreadRef, read: Iterable[Record]) -> Operation[None]:
-    """Begins the TTL of items that were read anew, if they have one."""
+    """Begins the TTL of items that were read anew, if they have one. If this fails, they were read all the same."""
     keys = [record.key for record in read if record.ttl is not None]
-    if keys:
+    if not keys:
+        return
+    with suppress(StatewardError):
         yield from records.get(ref, [*keys, *map(items.vectors_key, keys)], True, False)
 
 

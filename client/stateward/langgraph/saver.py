@@ -33,6 +33,7 @@ from stateward.langgraph import _threads as whole
 from stateward.langgraph._bases import Bases, Creations
 from stateward.langgraph._names import MAIN, branch_of, by_id, channels_of, thread_of
 from stateward.langgraph._operations import Found, Put
+from stateward.langgraph._types import AllowedType, Guarded, dump
 from stateward.models import ThreadInfo
 from stateward.v1 import checkpoint_pb2
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest
@@ -51,8 +52,15 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     event loops. Use it as `with` or `async with`, or call `close` or `aclose` at the end. An asyncio call that writes
     and is cancelled ends its write first: when CancelledError comes, the write is done, or never will be.
 
-    `target` and the further options are those of `stateward.Client`. `serde` turns values into bytes, as in every
-    saver; the daemon encrypts all of them, and metadata too. With `write_ownership` a checkpoint whose parent is no
+    `target` and the further options are those of `stateward.Client`. The daemon encrypts all values, and metadata too.
+
+    Values may have the types that LangGraph lists as safe: plain data, messages, documents, dates, sets and its own.
+    The saver refuses a value of any other type with TypeNotAllowed, when it is written and when it is read, unless you
+    name the type in `allowed_types`: the class, or the names of its module and the class. A graph that is compiled with
+    LANGGRAPH_STRICT_MSGPACK adds the types of its state by itself. `serde` replaces the serializer, and with it these
+    rules: LangGraph's JsonPlusSerializer imports and calls whatever a value names, unless it has a list.
+
+    With `write_ownership` a checkpoint whose parent is no
     longer the newest raises VersionMismatch; without it such a checkpoint is a fork, as in LangGraph's own savers.
     `cache_bytes` limits what is remembered of the newest checkpoints, which spares reading them before the next one.
     """
@@ -62,12 +70,15 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         target: str | None = None,
         *,
         namespace: str = "default",
+        allowed_types: Iterable[AllowedType] = (),
         serde: SerializerProtocol | None = None,
         write_ownership: bool = False,
         cache_bytes: int = CACHE_BYTES,
         **options: Any,
     ) -> None:
-        super().__init__(serde=serde)
+        if serde is not None and (allowed_types := tuple(allowed_types)):
+            raise ValueError("allowed_types is for the saver's own serializer; the one in serde= has a list of its own")
+        super().__init__(serde=Guarded(allowed_types) if serde is None else serde)
         # Both connect at their first call.
         self._blocking = Client(target, namespace=namespace, **options)
         self._aio = AsyncClient(target, namespace=namespace, **options)
@@ -167,7 +178,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
     ) -> Operation[None]:
         made = [
-            (WRITES_IDX_MAP.get(channel, index), channel, self.serde.dumps_typed(value))
+            (WRITES_IDX_MAP.get(channel, index), channel, dump(self.serde, value))
             for index, (channel, value) in enumerate(writes)
         ]
         checkpoint_id = config["configurable"]["checkpoint_id"]

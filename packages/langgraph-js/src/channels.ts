@@ -10,6 +10,7 @@ import type { SerializerProtocol } from "@langchain/langgraph-checkpoint";
 import type { Edit } from "./generated/stateward/v1/Edit.js";
 import type { State__Output } from "./generated/stateward/v1/State.js";
 import type { Value, Value__Output } from "./generated/stateward/v1/Value.js";
+import { Guarded } from "./guarded.js";
 import { channelName, textOf } from "./names.js";
 
 const CHANNEL = "channel/";
@@ -33,6 +34,12 @@ export async function dump(serde: SerializerProtocol, value: unknown): Promise<P
 
 export function load(serde: SerializerProtocol, piece: Piece): Promise<any> {
   return serde.loadsTyped(piece.kind, piece.data);
+}
+
+/** Throws TypeNotAllowedError for a value that is sent and could not be loaded again. */
+export function checked(serde: SerializerProtocol, piece: Piece): Piece {
+  if (serde instanceof Guarded) serde.check(piece.kind, piece.data);
+  return piece;
 }
 
 export function toValue(piece: Piece): Value {
@@ -110,7 +117,7 @@ export class Edits {
     const piece = await dump(this.serde, value);
     if (old && "piece" in old && isEqual(old.piece, piece)) return old;
     if (old && "pieces" in old) this.#remove(channel, old);
-    this.edits.push({ set_slot: { slot: CHANNEL + channel, value: toValue(piece) } });
+    this.edits.push({ set_slot: { slot: CHANNEL + channel, value: toValue(checked(this.serde, piece)) } });
     return { piece };
   }
 
@@ -123,7 +130,7 @@ export class Edits {
     while (kept < pieces.length && kept < known.pieces.length && isEqual(pieces[kept]!, known.pieces[kept]!)) kept++;
     const at = known.first === undefined ? undefined : known.first + kept;
     if (kept < known.pieces.length) this.edits.push({ trim_log: { log, from_index: at } });
-    const entries = pieces.slice(kept).map(toValue);
+    const entries = pieces.slice(kept).map((each) => toValue(checked(this.serde, each)));
     if (entries.length > 0) this.edits.push({ append: { log, entries, at_index: at } });
     return { pieces, first: known.first };
   }

@@ -23,9 +23,10 @@ import {
 } from "@langchain/langgraph-checkpoint";
 
 import { type Base, Bases, Creations, EMPTY } from "./bases.js";
-import { Edits, type Piece, dump, fromValue, load, loadChannels, readChannels, toValue } from "./channels.js";
+import { Edits, type Piece, checked, dump, fromValue, load, loadChannels, readChannels, toValue } from "./channels.js";
 import { Connection, type ConnectionOptions } from "./connection.js";
 import { StatewardError } from "./errors.js";
+import { Guarded } from "./guarded.js";
 import type { Checkpoint__Output } from "./generated/stateward/v1/Checkpoint.js";
 import type { Effect } from "./generated/stateward/v1/Effect.js";
 import type { RecordedEffect__Output } from "./generated/stateward/v1/RecordedEffect.js";
@@ -51,6 +52,12 @@ const STALE = ["VERSION_MISMATCH", "EDIT_CONFLICT", "VERSION_NOT_FOUND", "VERSIO
 export interface StatewardSaverOptions extends ConnectionOptions {
   /** Keeps graphs apart from other work; default "default". */
   namespace?: string;
+  /**
+   * Classes that values may have beside LangChain's messages, as LangChain stores them, with slashes:
+   * "langchain_core/prompts/PromptTemplate". A value of any other class is refused with TypeNotAllowedError.
+   */
+  allowedTypes?: readonly string[];
+  /** Replaces the serializer, and with it these rules: LangGraph's makes every class that @langchain/core exports. */
   serde?: SerializerProtocol;
   /** True: a checkpoint whose parent is no longer the newest fails with VERSION_MISMATCH, and does not make a fork. */
   writeOwnership?: boolean;
@@ -93,7 +100,10 @@ export class StatewardSaver extends BaseCheckpointSaver {
   readonly #creations = new Creations();
 
   constructor(target?: string, options: StatewardSaverOptions = {}) {
-    super(options.serde);
+    if (options.serde && options.allowedTypes) {
+      throw new Error("allowedTypes is for the saver's own serializer; the one in serde has rules of its own");
+    }
+    super(options.serde ?? new Guarded(options.allowedTypes));
     this.#connection = new Connection(resolveTarget(target), options);
     this.#namespace = options.namespace ?? "default";
     this.#writeOwnership = options.writeOwnership ?? false;
@@ -169,7 +179,7 @@ export class StatewardSaver extends BaseCheckpointSaver {
     const request: SaveRequest = {
       ...place,
       checkpoint_id: name,
-      metadata: toValue(aboutPiece),
+      metadata: toValue(checked(this.serde, aboutPiece)),
       step: Number.isInteger(metadata.step) ? metadata.step : undefined,
       labels: typeof runId === "string" && runId ? { [RUN_LABEL]: nameFor(runId) } : {},
     };
@@ -182,7 +192,7 @@ export class StatewardSaver extends BaseCheckpointSaver {
       const from = base ?? (await this.#readBase(place, about.parent_id, uid));
       request.expected_uid = from.uid || uid;
       const edits = await this.#edit(from, checkpoint, newVersions, !about.parent_id && metadata.source !== "fork");
-      request.diff = { edits: [{ set_slot: { slot: REST, value: toValue(restPiece) } }, ...edits.edits] };
+      request.diff = { edits: [{ set_slot: { slot: REST, value: toValue(checked(this.serde, restPiece)) } }, ...edits.edits] };
       try {
         const saved = await this.#save(request, from, base !== undefined);
         const { version, digest, uid } = saved;
@@ -229,7 +239,7 @@ export class StatewardSaver extends BaseCheckpointSaver {
           key,
           name: nameFor(channel),
           sort_key: path.subarray(0, SORT_BYTES_MAX),
-          value: toValue(closePiece(about, await dump(this.serde, value))),
+          value: toValue(closePiece(about, checked(this.serde, await dump(this.serde, value)))),
           on_conflict: index >= 0 ? "CONFLICT_RULE_KEEP" : "CONFLICT_RULE_REPLACE",
         };
       }),

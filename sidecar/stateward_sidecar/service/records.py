@@ -19,11 +19,12 @@ from stateward.v1.record_service_pb2 import (
     PutRecordsRequest,
     PutRecordsResponse,
 )
-from stateward_sidecar.errors import Corrupt, KeyUnavailable, QuotaExceeded, ThreadNotFound
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, QuotaExceeded, StatewardError, ThreadNotFound
 from stateward_sidecar.service import check, checkrecords
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.levels import written
 from stateward_sidecar.service.method import message_bytes
+from stateward_sidecar.service.status import foreseen
 from stateward_sidecar.store.recordlist import Page
 from stateward_sidecar.store.recordputs import ENTRY_BYTES, ROW_BYTES, makes_records, put_nothing, size_of
 
@@ -165,6 +166,8 @@ class RecordService:
             self._mover.consider(namespace, thread)
             return times
 
-        with suppress(ThreadNotFound):  # deleted meanwhile: the answer is what was there before
+        try:
             page.take_times(await holding.write(namespace, thread, refresh, must_exist=True))
+        except StatewardError as error:  # never in place of what was read: the records keep their times
+            foreseen(error, "refresh")
         return page

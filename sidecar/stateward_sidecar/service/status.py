@@ -6,6 +6,8 @@ details are sent in the standard ``grpc-status-details-bin`` trailer. Code and m
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -26,9 +28,13 @@ from stateward_sidecar.telemetry import log, log_damage
 
 DOMAIN = "stateward"
 DETAILS_KEY = "grpc-status-details-bin"
-# The details are in a header block of limited size.
+# Message and details are in a header block. Clients of gRPC take 8 KiB by default, counted as they are on the wire: the
+# message has three bytes for each byte that is no plain ASCII, and the details have four for three. Beyond that, the
+# client's gRPC replaces both by a status of its own.
+MESSAGE_BYTES_MAX, MESSAGE_WIRE_BYTES_MAX = 1024, 2048
+DETAILS_BYTES_MAX = 4096
+DESCRIPTION_BYTES_MAX = 256
 FACT_BYTES_MAX = 512
-MESSAGE_CHARS_MAX = 1024
 
 CODES: dict[str, StatusCode] = {
     "VERSION_MISMATCH": StatusCode.ABORTED,
@@ -86,16 +92,39 @@ def to_status(error: StatewardError) -> tuple[StatusCode, str, bytes]:
     """Returns code, message and the serialized google.rpc.Status of an error, and counts the refusal."""
     code = CODES[error.reason]
     events.refusals[error.reason] += 1
-    message = error.message[:MESSAGE_CHARS_MAX]
-    facts = {key: value[:FACT_BYTES_MAX] for key, value in error.metadata.items()}
+    message = _cut_message(error.message)
+    most, details = FACT_BYTES_MAX, _details(error, code, message, FACT_BYTES_MAX)
+    while len(details) > DETAILS_BYTES_MAX and most > 1:
+        most //= 2
+        details = _details(error, code, message, most)
+    return code, message, details
+
+
+def _details(error: StatewardError, code: StatusCode, message: str, fact_bytes_max: int) -> bytes:
+    facts = {key: cut(value, fact_bytes_max) for key, value in error.metadata.items()}
     status = Status(code=code.value[0], message=message)
     info = ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=facts)
-    for detail in (info, _extra(error.reason, facts, message)):
+    for detail in (info, _extra(error.reason, facts, cut(message, DESCRIPTION_BYTES_MAX))):
         if detail is not None:
             packed = Any()
             packed.Pack(detail)
             status.details.append(packed)
-    return code, message, status.SerializeToString()
+    return status.SerializeToString()
+
+
+def cut(text: str, bytes_max: int) -> str:
+    """Returns the beginning of a text, so that it has no more bytes, and no half characters."""
+    data = text.encode(errors="replace")
+    return text if len(data) <= bytes_max else data[:bytes_max].decode(errors="ignore")
+
+
+def _cut_message(message: str) -> str:
+    message = cut(message, MESSAGE_BYTES_MAX)
+    wire = (1 if " " <= each <= "~" and each != "%" else 3 * len(each.encode(errors="replace")) for each in message)
+    for at, size in enumerate(accumulate(wire)):
+        if size > MESSAGE_WIRE_BYTES_MAX:
+            return message[:at]
+    return message
 
 
 def trailers(error: StatewardError, details: bytes) -> tuple[tuple[str, str | bytes], ...]:

@@ -72,8 +72,7 @@ class RecordPuts:
                 check_lease(self._context, draft, request.lease_token)
                 changes = self._changes(txn, draft, request.writes)
                 body = RecordsBody(
-                    written=sum(each.change is not None for each in changes),
-                    deleted=sum(each.change is None for each in changes),
+                    written=sum(each.change is not None for each in changes), deleted=self._count_deleted(changes)
                 )
                 if not changes:
                     return _put_answer(txn, draft, body, draft.head.tip_sequence)
@@ -132,7 +131,7 @@ class RecordPuts:
                 Changed(key, row_key, row) for key, row_key, row in found_rows
                 if row is not None and row.facts.revision == revisions[key]
             ]  # fmt: skip
-            body = RecordsBody(deleted=len(changes), has_more=has_more)
+            body = RecordsBody(deleted=self._count_deleted(changes), has_more=has_more)
             if changes:
                 metadata = EntryMetadata(request_hash=request_hash, fingerprint=mark, records=body)
                 with whole(batch, draft):
@@ -140,6 +139,11 @@ class RecordPuts:
             return _delete_answer(txn, draft, body, draft.head.tip_sequence)
 
         return run
+
+    def _count_deleted(self, changes: Sequence[Changed]) -> int:
+        """Returns how many records are deleted. Those that had expired are removed, too, and do not count."""
+        now_us = self._context.clock.now_us()
+        return sum(each.change is None and not _has_expired(each.old, now_us) for each in changes)
 
     # -- refresh --------------------------------------------------------------------------------------------------
 
@@ -182,6 +186,10 @@ def is_refresh_due(facts: RecordFacts, now_us: int) -> bool:
     passed_us = now_us + facts.ttl_us - facts.expire_time_us
     # If the record was put in the future, a clock was wrong.
     return passed_us * REFRESH_SHARE >= facts.ttl_us or passed_us < -WRONG_US
+
+
+def _has_expired(row: RecordRow | None, now_us: int) -> bool:
+    return row is not None and is_expired(row.facts, now_us)
 
 
 def makes_records(request: PutRecordsRequest) -> bool:
