@@ -59,3 +59,32 @@ def test_only_metrics_are_there() -> None:
             refused.value.close()
         with socket.create_connection((urlsplit(url).hostname, urlsplit(url).port)):
             assert scrape(daemon)("stateward_ready") == 1
+
+
+def test_a_page_of_the_web_reads_nothing() -> None:
+    """A browser on this machine that was led here by a foreign name (DNS rebinding) gets no metrics."""
+    with run_daemon(metrics=ANY_PORT) as daemon:
+        url = urlsplit(find_url(daemon))
+        own = ["LocalHost", "localhost"]
+        own += [f"localhost:{url.port}", f"127.0.0.1:{url.port}", "127.0.0.1", f"[::1]:{url.port}", "[::1]"]
+        foreign = ["evil.example", f"evil.example:{url.port}", "127.0.0.1.evil.example", "localhost.evil.example:80"]
+        foreign += ["10.0.0.1", "evil.example:", ":", "127.0.0.1:80, evil.example", "127.0.0.1:evil.example"]
+        for host in own:
+            assert asked_as(url.port, f"Host: {host}\r\n") == "200", host
+        for host in foreign:
+            assert asked_as(url.port, f"Host: {host}\r\n") == "421", host
+        assert asked_as(url.port, "") == "200"  # no browser leaves it out
+
+
+def test_other_machines_use_any_name() -> None:
+    """With --metrics-remote, Prometheus asks by the name that its service has."""
+    with run_daemon(metrics=ANY_PORT.replace("127.0.0.1", "0.0.0.0"), metrics_remote=True) as daemon:
+        assert asked_as(urlsplit(find_url(daemon)).port, "Host: stateward.monitoring:9464\r\n") == "200"
+
+
+def asked_as(port: int | None, header: str) -> str:
+    """Returns the status of an answer. With HTTP/1.0, so that the server closes the connection."""
+    with socket.create_connection(("127.0.0.1", port or 0), timeout=20) as connection:
+        connection.sendall(f"GET /metrics HTTP/1.0\r\n{header}\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    return answer.split()[1].decode()

@@ -23,7 +23,9 @@ from stateward.cli.output import CommandError
 
 GZIP_MAGIC = b"\x1f\x8b"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-LINE_BYTES_MAX = 1 << 30
+# A state has at most 64 MiB, and JSON writes a character of two bytes with six. A larger line is no run and no version,
+# but may be a few kilobytes of gzip.
+LINE_BYTES_MAX = 256 << 20
 CHUNK_BYTES = 1 << 20
 THREAD_NAME_BYTES_MAX = 1024
 ENDINGS = (".gz", ".jsonl", ".ndjson", ".json")
@@ -177,7 +179,9 @@ def read_lines(path: Path) -> Iterator[Line]:
         while data := file.readline(LINE_BYTES_MAX + 1):
             number += 1
             if len(data) > LINE_BYTES_MAX:
-                raise CommandError(f"{path} line {number} is longer than {LINE_BYTES_MAX:,} bytes")
+                raise CommandError(
+                    f"{path} line {number} is longer than {LINE_BYTES_MAX:,} bytes; no run and no version needs as many"
+                )
             data = (data.removeprefix(BYTE_ORDER_MARK) if number == 1 else data).strip()
             if data:
                 yield Line(number, data)

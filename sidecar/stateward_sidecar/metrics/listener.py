@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from math import inf
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -30,6 +31,7 @@ CONNECTIONS_MAX = 16
 POLL_S = 0.1
 PATHS = ("/", "/metrics")
 _NOT_FOUND = b"metrics are at /metrics\n"
+_FOREIGN = b"this address is for programs of this machine: ask it as 127.0.0.1 or localhost\n"
 Answer = Iterable[bytes]
 
 
@@ -104,7 +106,8 @@ class Listener:
         except OSError as error:
             raise StartError(f"--metrics {host}:{port}: cannot listen there: {error.strerror}") from None
         self._answering, self._is_closed = threading.Lock(), False
-        self._server.set_app(self._one_by_one(_only_metrics(make_wsgi_app(registry))))
+        app = _only_metrics(make_wsgi_app(registry), is_local=_is_local(host))
+        self._server.set_app(self._one_by_one(app))
         self.port = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL_S,), name="metrics", daemon=True)
 
@@ -138,8 +141,36 @@ def _end(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _only_metrics(app: Callable[..., Answer]) -> Callable[..., Answer]:
+def _is_local(host: str) -> bool:
+    return host == "localhost" or _address(host).is_loopback
+
+
+def _address(text: str) -> IPv4Address | IPv6Address:
+    """Returns an IP address; 0.0.0.0 for a text that is none."""
+    try:
+        return ip_address(text)
+    except ValueError:
+        return IPv4Address(0)
+
+
+def _is_own(host: str) -> bool:
+    """Returns whether a request was sent to this machine's own name or address, as far as its Host header says.
+
+    A page of the web can make a browser on this machine ask a name of its own that leads to 127.0.0.1, and read the
+    answer (DNS rebinding). Its requests have that name.
+    """
+    name, _, port = host.rpartition(":")
+    name = name if name and port.isdigit() else host
+    return not host or _is_local(name.removeprefix("[").removesuffix("]"))
+
+
+def _only_metrics(app: Callable[..., Answer], *, is_local: bool) -> Callable[..., Answer]:
+    """Returns an app that answers reads of the metrics only. ``is_local``: of requests to this machine's own names."""
+
     def answer(environment: dict[str, Any], start: Callable[..., object]) -> Answer:
+        if is_local and not _is_own(environment.get("HTTP_HOST", "").lower()):
+            start("421 Misdirected Request", [("Content-Type", "text/plain")])
+            return [_FOREIGN]
         if environment["PATH_INFO"] not in PATHS:
             start("404 Not Found", [("Content-Type", "text/plain")])
             return [_NOT_FOUND]
