@@ -9,6 +9,8 @@ from typing import Any, Self
 
 from stateward._async.client import AsyncClient
 from stateward._async.thread import AsyncThread
+from stateward.durations import Duration
+from stateward.options import Retention, ThreadOptions
 
 # How many threads are remembered with the creation that was read or written last.
 CREATIONS_MAX = 10_000
@@ -18,8 +20,16 @@ class Connected:
     """Uses a client that somebody else keeps, or makes one and closes it."""
 
     def __init__(
-        self, client: AsyncClient | None, target: str | None, namespace: str, options: Mapping[str, Any]
+        self,
+        client: AsyncClient | None,
+        target: str | None,
+        namespace: str,
+        options: Mapping[str, Any],
+        *,
+        ttl: Duration | None = None,
+        retention: Retention | None = None,
     ) -> None:
+        self._made_with = ThreadOptions(ttl=ttl, retention=retention)  # the threads that it makes
         if client is not None and (target is not None or options or namespace != "default"):
             raise TypeError("give either a client, or a target and options for one")
         self._client = client or AsyncClient(target, namespace=namespace, **options)

@@ -23,9 +23,10 @@ from stateward._naming import name_for, text_of
 from stateward._operations.steps import thread_error
 from stateward._settling import settle
 from stateward.changes import EntriesAppended, SlotSet
+from stateward.durations import Duration
 from stateward.errors import ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
 from stateward.models import Checkpoint
-from stateward.options import Retention, ThreadOptions
+from stateward.options import Retention
 from stateward.state import State
 from stateward.values import RawValue
 
@@ -43,8 +44,9 @@ class StatewardCheckpointStorage(Connected):
     what differs from the checkpoint before. A checkpoint is durable when `save` returns. Any number of processes may
     save to one thread: a checkpoint is always whole, and none replaces another one.
 
-    `thread` is the thread's name. `retention` says which checkpoints are kept; None = all, until they are deleted. It
-    is used when the first checkpoint makes the thread. The framework pickles values that are no JSON. Only its own
+    `thread` is the thread's name. `retention` says which checkpoints are kept; None = all, until they are deleted.
+    `ttl` says how long after its last checkpoint the thread is deleted, None = never. Both are used when the first
+    checkpoint makes the thread. The framework pickles values that are no JSON. Only its own
     types, those of `register_checkpoint_type` and `allowed_checkpoint_types` ("module:qualname") can be saved and
     loaded.
 
@@ -57,16 +59,16 @@ class StatewardCheckpointStorage(Connected):
         thread: str,
         *,
         allowed_checkpoint_types: Iterable[str] = (),
+        ttl: Duration | None = None,
         retention: Retention | None = None,
         client: AsyncClient | None = None,
         target: str | None = None,
         namespace: str = "default",
         **options: Any,
     ) -> None:
-        super().__init__(client, target, namespace, options)
+        super().__init__(client, target, namespace, options, ttl=ttl, retention=retention)
         self._name = name_for(thread)
         self._allowed_types = frozenset(allowed_checkpoint_types)
-        self._retention = retention
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> str:
         """Saves a checkpoint, in place of one with the same id, and returns the id.
@@ -83,7 +85,7 @@ class StatewardCheckpointStorage(Connected):
             [SlotSet(name, encoded[name]) for name in SLOTS],
             labels={ID: name_for(checkpoint.checkpoint_id)},
             attributes={WORKFLOW: name_for(checkpoint.workflow_name), TIME: checkpoint.timestamp},
-            create=ThreadOptions(retention=self._retention),
+            create=self._made_with,
         )
         self._work_on(self._name, made.uid)
         return checkpoint.checkpoint_id
@@ -191,6 +193,9 @@ class StatewardHistoryProvider(Connected, HistoryProvider):
     A run sends its new messages, which are durable when it returns. Any number of processes may use one session: none
     of their messages is lost, and all see one order. `provider` are the options of the framework's `HistoryProvider`.
 
+    `ttl` says how long after its last message a session is deleted, None = never. `retention` says which versions are
+    kept, None = all; the newest one has all messages. Both are used when the first message makes the thread.
+
     `client` is an AsyncClient that you keep; without it the provider makes one from `target`, `namespace` and the
     options of `stateward.AsyncClient` in `options`, and `close` closes it.
     """
@@ -199,13 +204,15 @@ class StatewardHistoryProvider(Connected, HistoryProvider):
         self,
         source_id: str = "stateward_history",
         *,
+        ttl: Duration | None = None,
+        retention: Retention | None = None,
         client: AsyncClient | None = None,
         target: str | None = None,
         namespace: str = "default",
         options: dict[str, Any] | None = None,
         **provider: Any,
     ) -> None:
-        Connected.__init__(self, client, target, namespace, options or {})
+        Connected.__init__(self, client, target, namespace, options or {}, ttl=ttl, retention=retention)
         HistoryProvider.__init__(self, source_id, **provider)
 
     async def get_messages(self, session_id: str | None, **kwargs: Any) -> list[Message]:
@@ -236,7 +243,8 @@ class StatewardHistoryProvider(Connected, HistoryProvider):
             added = tuple(map(_encode_message, filter_new_messages(stored, messages)))
             try:
                 if added:
-                    made = await thread.apply([EntriesAppended(MESSAGES, added)], parent=read.checkpoint or 0)
+                    edits = [EntriesAppended(MESSAGES, added)]
+                    made = await thread.apply(edits, parent=read.checkpoint or 0, create=self._made_with)
                     self._work_on(thread.name, made.uid)
                 return
             except (VersionMismatch, ThreadNotFound):

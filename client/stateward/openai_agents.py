@@ -10,7 +10,9 @@ from stateward._keeping import keep, kept
 from stateward._naming import name_for
 from stateward._settling import settle
 from stateward.changes import LogTrimmed
+from stateward.durations import Duration
 from stateward.errors import ThreadNotFound, VersionMismatch
+from stateward.options import Retention
 from stateward.state import State
 from stateward.values import RawValue
 
@@ -32,7 +34,9 @@ class StatewardSession(Connected):
     A call that writes and is cancelled ends its write first, as the SDK's own sessions do: when CancelledError comes,
     the write is done, or never will be.
 
-    `session_id` is the thread's name; an id that no thread can have is escaped. `client` is an AsyncClient that you
+    `session_id` is the thread's name; an id that no thread can have is escaped. `ttl` says how long after its last item
+    the session is deleted, None = never. `retention` says which versions are kept, None = all; the newest one has all
+    items. Both are used when the first item makes the thread. `client` is an AsyncClient that you
     keep; without it the session makes one from `target`, `namespace` and the further options of
     `stateward.AsyncClient`, and `close` closes it.
     """
@@ -45,11 +49,13 @@ class StatewardSession(Connected):
         target: str | None = None,
         namespace: str = "default",
         session_settings: SessionSettings | None = None,
+        ttl: Duration | None = None,
+        retention: Retention | None = None,
         **options: Any,
     ) -> None:
         self.session_id = session_id
         self.session_settings = session_settings
-        super().__init__(client, target, namespace, options)
+        super().__init__(client, target, namespace, options, ttl=ttl, retention=retention)
         self._name = name_for(session_id)
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
@@ -70,7 +76,7 @@ class StatewardSession(Connected):
             await settle(self._add([keep(item, f"items[{index}]") for index, item in enumerate(items)]))
 
     async def _add(self, encoded: list[RawValue]) -> None:
-        made = await self._continued(self._name).append(LOG, *encoded)
+        made = await self._continued(self._name).append(LOG, *encoded, create=self._made_with)
         self._work_on(self._name, made.uid)
 
     async def _read(self, last: int | None) -> State:

@@ -8,6 +8,7 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
@@ -27,8 +28,9 @@ from stateward._keeping import children_of, find_unwritable, keep, kept
 from stateward._naming import is_orphans, name_for
 from stateward._settling import settle
 from stateward.changes import EntriesAppended, SlotSet
+from stateward.durations import Duration
 from stateward.errors import ThreadNotFound, VersionMismatch
-from stateward.options import ThreadOptions
+from stateward.options import Retention
 from stateward.state import State
 
 __all__ = ["StatewardConversationStore"]
@@ -57,6 +59,9 @@ class StatewardConversationStore(Connected, ConversationStore):
     versions are one: of two writers, exactly one saves, and the other gets ConversationConflict. A fork copies the
     entries that it keeps, so each conversation is whole by itself, and `delete` removes its messages with its key.
 
+    `ttl` says how long after its last save a conversation is deleted, None = never. `retention` says which versions are
+    kept, None = all; the newest one has all messages. Both are used when the first save makes the thread.
+
     `client` is an AsyncClient that you keep; without it the store makes one from `target`, `namespace` and the further
     options of `stateward.AsyncClient`, and `close` closes it. Use a namespace in which only this store makes threads.
     """
@@ -64,12 +69,14 @@ class StatewardConversationStore(Connected, ConversationStore):
     def __init__(
         self,
         *,
+        ttl: Duration | None = None,
+        retention: Retention | None = None,
         client: AsyncClient | None = None,
         target: str | None = None,
         namespace: str = "default",
         **options: Any,
     ) -> None:
-        super().__init__(client, target, namespace, options)
+        super().__init__(client, target, namespace, options, ttl=ttl, retention=retention)
         self._places: OrderedDict[str, str] = OrderedDict()
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
@@ -116,7 +123,8 @@ class StatewardConversationStore(Connected, ConversationStore):
         added = await self._missing_entries(thread, record, stored, {entry.id for entry in new_entries})
         added = [keep(value, "entry") for value in (*added, *values)]
         edits = [SlotSet(RECORD, keep(encoded, "record"))]
-        create = ThreadOptions(labels={} if record.scope is None else {SCOPE_LABEL: name_for(record.scope)})
+        scope = {} if record.scope is None else {SCOPE_LABEL: name_for(record.scope)}
+        create = replace(self._made_with, labels=scope)
         labels = {} if record.head_id is None else {HEAD_LABEL: name_for(record.head_id)}
         try:
             appended = [EntriesAppended(ENTRIES, tuple(added))] if added else []

@@ -6,6 +6,7 @@ import builtins
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from strands.storage import Storage
@@ -17,9 +18,10 @@ from stateward._keeping import keep, kept
 from stateward._naming import HASHED, NAME_BYTES_MAX, is_orphans, name_for, text_of
 from stateward._settling import settle
 from stateward.changes import SlotSet
+from stateward.durations import Duration
 from stateward.errors import StatewardError, ThreadNotFound, VersionMismatch
 from stateward.models import Checkpoint
-from stateward.options import Retention, ThreadOptions
+from stateward.options import Retention
 
 __all__ = ["StatewardStorage"]
 
@@ -49,7 +51,8 @@ class StatewardStorage(Connected, Storage[str, str]):
     bring it back. With `write_ownership` a write raises
     StorageError if somebody else wrote the key since this object read or wrote it: then two processes cannot continue
     one session unnoticed. `retention` says which earlier values of a key are kept; by default none is, except for the
-    seconds until the daemon's next sweep. None = all of them; `stateward history` shows them.
+    seconds until the daemon's next sweep. None = all of them; `stateward history` shows them. `ttl` says how long after
+    its last write a key is deleted, None = never. Both are used when the first write of a key makes its thread.
 
     `client` is an AsyncClient that you keep; without it the storage makes one from `target`, `namespace` and the
     further options of `stateward.AsyncClient`, and `close` closes it.
@@ -59,14 +62,15 @@ class StatewardStorage(Connected, Storage[str, str]):
         self,
         *,
         write_ownership: bool = False,
+        ttl: Duration | None = None,
         retention: Retention | None = LATEST,
         client: AsyncClient | None = None,
         target: str | None = None,
         namespace: str = "default",
         **options: Any,
     ) -> None:
-        super().__init__(client, target, namespace, options if client else {"blob_threshold": BLOB_BYTES, **options})
-        self._retention = retention
+        options = options if client else {"blob_threshold": BLOB_BYTES, **options}
+        super().__init__(client, target, namespace, options, ttl=ttl, retention=retention)
         self._write_ownership = write_ownership
         self._seen: OrderedDict[str, Checkpoint | int] = OrderedDict()
 
@@ -75,7 +79,7 @@ class StatewardStorage(Connected, Storage[str, str]):
         await settle(self._write(key, memoryview(data).tobytes()))
 
     async def _write(self, key: str, data: bytes) -> None:
-        create = ThreadOptions(labels=_labels(key), retention=self._retention)
+        create = replace(self._made_with, labels=_labels(key))
         parent = self._seen.get(key) if self._write_ownership else None
         thread, changes = self._continued(self._name(key)), [SlotSet(SLOT, data)]
         if thread.name.startswith(PREFIX + HASHED):

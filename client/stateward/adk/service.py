@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 from weakref import WeakValueDictionary
@@ -46,9 +47,10 @@ from stateward.adk._sessions import (
     unprefixed,
 )
 from stateward.changes import Change, EntriesAppended, SlotSet
+from stateward.durations import Duration
 from stateward.errors import ThreadNotFound, VersionMismatch
 from stateward.models import Checkpoint, ThreadInfo
-from stateward.options import ThreadOptions
+from stateward.options import Retention
 
 APP_LABEL, USER_LABEL = "adk_app", "adk_user"
 
@@ -65,6 +67,10 @@ class StatewardSessionService(Connected, BaseSessionService):
     `list_sessions` reads the state of each session, as ADK's own services do. With `list_states=False` it reads none,
     and a list of thousands of sessions takes a few calls.
 
+    `ttl` says how long after its last event a session is deleted, None = never. `retention` says which versions of a
+    session are kept, None = all; the newest one has all events. Both are used when the session is made, and never for
+    the state of an app or a user.
+
     `client` is an AsyncClient that you keep; without it the service makes one from `target`, `namespace` and the
     further options of `stateward.AsyncClient`, and `close` closes it. Use a namespace in which only this service makes
     threads.
@@ -74,12 +80,14 @@ class StatewardSessionService(Connected, BaseSessionService):
         self,
         *,
         list_states: bool = True,
+        ttl: Duration | None = None,
+        retention: Retention | None = None,
         client: AsyncClient | None = None,
         target: str | None = None,
         namespace: str = "default",
         **options: Any,
     ) -> None:
-        super().__init__(client, target, namespace, options)
+        super().__init__(client, target, namespace, options, ttl=ttl, retention=retention)
         self._list_states = list_states
         # Parallel agents of one invocation share a session object. They append one after the other.
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
@@ -102,7 +110,8 @@ class StatewardSessionService(Connected, BaseSessionService):
     async def _create(self, app_name: str, user_id: str, state: dict[str, Any] | None, session_id: str) -> Session:
         scopes = split(make_json_safe_state(state or {}))  # as ADK's own services
         now = time.get_time()
-        create = ThreadOptions(labels={APP_LABEL: name_for(app_name), USER_LABEL: name_for(user_id)})
+        labels = {APP_LABEL: name_for(app_name), USER_LABEL: name_for(user_id)}
+        create = replace(self._made_with, labels=labels)
         thread = self._thread(app_name, user_id, session_id)
         changes: list[Change] = [SlotSet(STATE, keep(scopes.session, "state"))]
         if parts_of(thread.name) is None:

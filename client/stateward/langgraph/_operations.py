@@ -29,6 +29,7 @@ from stateward.langgraph._channels import (
 )
 from stateward.langgraph._names import CHANNEL, MAIN, by_id, channel_name, namespace_of, thread_of
 from stateward.langgraph._types import dump
+from stateward.options import ThreadOptions
 from stateward.v1 import checkpoint_pb2, diff_pb2, effect_pb2, state_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import effect_service_pb2 as effects
@@ -200,6 +201,7 @@ def put_writes(
     writes: Sequence[tuple[int, str, tuple[str, bytes]]],
     task_id: str,
     task_path: str,
+    create: ThreadOptions,
     *,
     ancestors: Iterable[str] = (),
 ) -> Operation[None]:
@@ -213,12 +215,12 @@ def put_writes(
     anchor = name_for(checkpoint_id)
     known = creations.of(ref, (anchor, *map(name_for, ancestors)))
     try:
-        uid = yield from put_effects(ref, made, known or creations.of_thread(ref))
+        uid = yield from put_effects(ref, made, create, known or creations.of_thread(ref))
     except ThreadNotFound:
         # A checkpoint that this saver has not seen may belong to the next thread of the name.
         if known or not (current := (yield from _uid_of(ref, checkpoint_id))):
             raise
-        uid = yield from put_effects(ref, made, current)
+        uid = yield from put_effects(ref, made, create, current)
     creations.note(ref, anchor, uid)
 
 
@@ -272,11 +274,14 @@ def _open_value(value: state_pb2.Value) -> tuple[dict[str, Any], str, bytes]:
     return json.loads(data[4:end]), kind.removesuffix(_ABOUT), data[end:]
 
 
-def put_effects(ref: ThreadRef, made: Sequence[effect_pb2.Effect], uid: str = "") -> Operation[str]:
+def put_effects(
+    ref: ThreadRef, made: Sequence[effect_pb2.Effect], create: ThreadOptions, uid: str = ""
+) -> Operation[str]:
     """Writes pending writes of any number of tasks and checkpoints. Returns the uid of the thread."""
     for start in range(0, len(made), _EFFECTS_MAX):
         part = made[start : start + _EFFECTS_MAX]
         request = ref.about(effects.PutEffectsRequest, effects=part, request_id=new_request_id(), expected_uid=uid)
+        request.create.CopyFrom(create.to_proto())
         answer: effects.PutEffectsResponse = yield Call("PutEffects", request)
         uid = answer.uid
     return uid
@@ -308,8 +313,9 @@ class Put:
 
 
 def put(
-    ref: ThreadRef, serde: Serializer, bases: Bases, creations: Creations, wanted: Put, *, owns: bool
-) -> Operation[None]:
+    ref: ThreadRef, serde: Serializer, bases: Bases, creations: Creations, wanted: Put, create: ThreadOptions, *,
+    owns: bool,
+) -> Operation[None]:  # fmt: skip
     """Writes a checkpoint as a version: what changed since its parent.
 
     If the parent is no longer the head of the branch, the version is a fork, as in every LangGraph saver. With `owns`
@@ -329,6 +335,7 @@ def put(
         rest = dump(serde, dict(wanted.rest))
         request = _request(ref, serde, edits, wanted, rest)
         request.expected_uid = base.uid or uid
+        request.create.CopyFrom(create.to_proto())
         try:
             saved = yield from _save(request, base, owns=owns)
             break

@@ -148,7 +148,8 @@ def _put_writes(saver: StatewardSaver, thread: str, key: Key, source: Source) ->
     run, start = saver._blocking._session.run, 0
     ref = saver._refer(thread, branch_of(key.checkpoint_ns))
     for end in _pieces(made):
-        run(operations.put_effects(ref, made[start:end], saver._creations.of(ref, [name_for(key.checkpoint_id)])))
+        uid = saver._creations.of(ref, [name_for(key.checkpoint_id)])
+        run(operations.put_effects(ref, made[start:end], saver._made_with, uid))
         start = end
     return len(rows)
 

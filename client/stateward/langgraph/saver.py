@@ -27,6 +27,7 @@ from stateward._naming import is_orphans, text_of
 from stateward._operations.steps import Operation, ThreadRef
 from stateward._settling import settle
 from stateward._sync.client import Client
+from stateward.durations import Duration
 from stateward.langgraph import _lists as lists
 from stateward.langgraph import _operations as operations
 from stateward.langgraph import _threads as whole
@@ -35,6 +36,7 @@ from stateward.langgraph._names import MAIN, branch_of, by_id, channels_of, thre
 from stateward.langgraph._operations import Found, Put
 from stateward.langgraph._types import AllowedType, Guarded, dump
 from stateward.models import ThreadInfo
+from stateward.options import Retention, ThreadOptions
 from stateward.v1 import checkpoint_pb2
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest
 
@@ -60,6 +62,11 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     LANGGRAPH_STRICT_MSGPACK adds the types of its state by itself. `serde` replaces the serializer, and with it these
     rules: LangGraph's JsonPlusSerializer imports and calls whatever a value names, unless it has a list.
 
+    `ttl` says how long after its last checkpoint a thread is deleted, None = never. `retention` says which checkpoints
+    of each namespace are kept, None = all; the newest one stays always. Both are used when the first checkpoint makes
+    the thread, and `Thread.update_options` changes them. A graph with delta channels needs its old checkpoints, so a
+    saver with `retention` refuses it with ValueError.
+
     With `write_ownership` a checkpoint whose parent is no
     longer the newest raises VersionMismatch; without it such a checkpoint is a fork, as in LangGraph's own savers.
     `cache_bytes` limits what is remembered of the newest checkpoints, which spares reading them before the next one.
@@ -72,6 +79,8 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         namespace: str = "default",
         allowed_types: Iterable[AllowedType] = (),
         serde: SerializerProtocol | None = None,
+        ttl: Duration | None = None,
+        retention: Retention | None = None,
         write_ownership: bool = False,
         cache_bytes: int = CACHE_BYTES,
         **options: Any,
@@ -84,6 +93,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         self._aio = AsyncClient(target, namespace=namespace, **options)
         # The writes of a step and the next checkpoint come at once: they travel on one stream, and share a commit.
         self._aio._session.settings = replace(self._aio._session.settings, streams_beside=0)
+        self._made_with = ThreadOptions(ttl=ttl, retention=retention)  # the threads that it makes
         self._write_ownership = write_ownership
         self._bases, self._creations = Bases(cache_bytes), Creations()
 
@@ -154,7 +164,10 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         return _config(wanted.thread_id, wanted.checkpoint_ns, wanted.checkpoint_id)
 
     def _put(self, ref: ThreadRef, wanted: Put) -> Operation[None]:
-        return operations.put(ref, self.serde, self._bases, self._creations, wanted, owns=self._write_ownership)
+        if self._made_with.retention is not None and wanted.metadata.get(operations.DELTA_COUNTERS):
+            raise ValueError("retention removes checkpoints that this graph's delta channels are made from; give none")
+        create, owns = self._made_with, self._write_ownership
+        return operations.put(ref, self.serde, self._bases, self._creations, wanted, create, owns=owns)
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -183,8 +196,9 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         ]
         checkpoint_id = config["configurable"]["checkpoint_id"]
         return operations.put_writes(
-            self._ref(config), self._creations, checkpoint_id, made, task_id, task_path, ancestors=_ancestors(config)
-        )
+            self._ref(config), self._creations, checkpoint_id, made, task_id, task_path, self._made_with,
+            ancestors=_ancestors(config),
+        )  # fmt: skip
 
     # -- lists --------------------------------------------------------------------------------------------------------
 

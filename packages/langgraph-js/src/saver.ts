@@ -27,9 +27,11 @@ import { Edits, type Piece, checked, dump, fromValue, load, loadChannels, readCh
 import { Connection, type ConnectionOptions } from "./connection.js";
 import { StatewardError } from "./errors.js";
 import { Guarded } from "./guarded.js";
+import type { Duration } from "./generated/google/protobuf/Duration.js";
 import type { Checkpoint__Output } from "./generated/stateward/v1/Checkpoint.js";
 import type { Effect } from "./generated/stateward/v1/Effect.js";
 import type { RecordedEffect__Output } from "./generated/stateward/v1/RecordedEffect.js";
+import type { ThreadOptions } from "./generated/stateward/v1/ThreadOptions.js";
 import type { VersionRef } from "./generated/stateward/v1/VersionRef.js";
 import type { SaveRequest } from "./generated/stateward/v1/SaveRequest.js";
 import type { SaveResponse__Output } from "./generated/stateward/v1/SaveResponse.js";
@@ -39,6 +41,7 @@ import { resolveTarget } from "./target.js";
 
 const REST = "checkpoint";
 const RUN_LABEL = "run_id";
+const DELTA_COUNTERS = "counters_since_delta_snapshot";
 const PAGE = 100;
 const EFFECTS_MAX = 1000;
 const SORT_BYTES_MAX = 1024;
@@ -59,6 +62,13 @@ export interface StatewardSaverOptions extends ConnectionOptions {
   allowedTypes?: readonly string[];
   /** Replaces the serializer, and with it these rules: LangGraph's makes every class that @langchain/core exports. */
   serde?: SerializerProtocol;
+  /** How long after its last checkpoint a thread is deleted; default: never. Used when the first checkpoint makes it. */
+  ttlMs?: number;
+  /**
+   * Which checkpoints of each namespace are kept; default: all. The newest one stays always. If both rules are given, a
+   * checkpoint goes when both allow it. Used when the first checkpoint makes the thread.
+   */
+  retention?: { keepLast?: number; keepForMs?: number };
   /** True: a checkpoint whose parent is no longer the newest fails with VERSION_MISMATCH, and does not make a fork. */
   writeOwnership?: boolean;
   /** How many bytes are remembered of the newest checkpoints, which spares reading them; default 64 MiB. */
@@ -95,6 +105,7 @@ interface About {
 export class StatewardSaver extends BaseCheckpointSaver {
   readonly #connection: Connection;
   readonly #namespace: string;
+  readonly #create: ThreadOptions;
   readonly #writeOwnership: boolean;
   readonly #bases: Bases;
   readonly #creations = new Creations();
@@ -106,6 +117,7 @@ export class StatewardSaver extends BaseCheckpointSaver {
     super(options.serde ?? new Guarded(options.allowedTypes));
     this.#connection = new Connection(resolveTarget(target), options);
     this.#namespace = options.namespace ?? "default";
+    this.#create = threadOptions(options);
     this.#writeOwnership = options.writeOwnership ?? false;
     this.#bases = new Bases(options.cacheBytes ?? 64 << 20);
   }
@@ -176,8 +188,12 @@ export class StatewardSaver extends BaseCheckpointSaver {
     const [restPiece, aboutPiece] = await Promise.all([dump(this.serde, rest), dump(this.serde, about)]);
     const runId = about.metadata[RUN_LABEL];
     const name = nameFor(checkpoint.id);
+    if (this.#create.retention && Object.keys((about.metadata[DELTA_COUNTERS] as object | undefined) ?? {}).length > 0) {
+      throw new Error("retention removes checkpoints that this graph's delta channels are made from; give none");
+    }
     const request: SaveRequest = {
       ...place,
+      create: this.#create,
       checkpoint_id: name,
       metadata: toValue(checked(this.serde, aboutPiece)),
       step: Number.isInteger(metadata.step) ? metadata.step : undefined,
@@ -247,7 +263,7 @@ export class StatewardSaver extends BaseCheckpointSaver {
     const put = async (uid: string) => {
       for (let start = 0; start < made.length; start += EFFECTS_MAX) {
         const effects = made.slice(start, start + EFFECTS_MAX);
-        const request = { namespace, thread, effects, request_id: randomUUID(), expected_uid: uid };
+        const request = { namespace, thread, effects, request_id: randomUUID(), expected_uid: uid, create: this.#create };
         uid = (await this.#connection.putEffects(request)).uid;
       }
       this.#creations.note(thread, anchor, uid);
@@ -426,6 +442,22 @@ export class StatewardSaver extends BaseCheckpointSaver {
     ]);
     return Promise.all(loading);
   }
+}
+
+function threadOptions({ ttlMs, retention = {} }: StatewardSaverOptions): ThreadOptions {
+  const { keepLast, keepForMs } = retention;
+  if (keepLast !== undefined && !(Number.isInteger(keepLast) && keepLast > 0)) {
+    throw new RangeError(`retention.keepLast is ${keepLast}; it must be a whole number of at least 1`);
+  }
+  const hasRule = keepLast !== undefined || keepForMs !== undefined;
+  const rules = { keep_last: keepLast, keep_for: duration(keepForMs, "retention.keepForMs") };
+  return { ttl: duration(ttlMs, "ttlMs"), retention: hasRule ? rules : undefined };
+}
+
+function duration(ms: number | undefined, name: string): Duration | undefined {
+  if (ms === undefined) return undefined;
+  if (!(ms >= 1 && Number.isFinite(ms))) throw new RangeError(`${name} is ${ms}; it must be at least 1 millisecond`);
+  return { seconds: Math.floor(ms / 1000), nanos: Math.floor(ms % 1000) * 1_000_000 };
 }
 
 /** The checkpoints of the graphs around a subgraph. */
