@@ -227,6 +227,11 @@ class NotOwner(StatewardError):
     reason = "NOT_OWNER"
 
 
+class Unclaimed(NotOwner):
+    """A write makes a thread whose name this sidecar has not claimed in the archive. The daemon claims it, and repeats
+    the write: no caller sees this error."""
+
+
 class Fenced(StatewardError):
     """Another sidecar took the thread over. Entries committed here since are kept as an orphan: read it or fork it."""
 

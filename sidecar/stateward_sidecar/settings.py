@@ -125,12 +125,22 @@ def make_parser() -> argparse.ArgumentParser:
         const="yes",
         help="restore the archive's _format and _keys/root if they were lost; needs a --data-dir that has joined it",
     )
-    add("--archive-interval", metavar="TIME", help="how often a busy thread is archived (default: 1)")
-    add("--archive-puts", metavar="N", help="archive writes per second, for all threads together (default: 50)")
+    add(
+        "--archive-interval",
+        metavar="TIME",
+        help="how often a busy thread is archived; never more rarely than twice in a lease (default: 1)",
+    )
+    add(
+        "--archive-puts",
+        metavar="N",
+        help="archive writes per second, for all threads together; saves that wait for the archive do not wait for "
+        "this, and no thread waits for longer than a quarter of a lease (default: 50)",
+    )
     add(
         "--archive-lease",
         metavar="TIME",
-        help="how long another sidecar must be idle before this one may take its thread (default: 10)",
+        help="how long another sidecar must be idle before this one may take its thread (default: 10, or twice "
+        "--archive-interval if that is more)",
     )
     add(
         "--archive-check",
@@ -294,9 +304,9 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         log_format=_choice(given, "log_format", LOG_FORMATS, "auto"), archive=archive,
         archive_must_exist=_is_yes(given, "archive_must_exist"),
         archive_put_back=_is_yes(given, "archive_put_back"),
-        archive_interval_s=_seconds(given, "archive_interval", 1.0),
+        archive_interval_s=(interval_s := _seconds(given, "archive_interval", 1.0)),
         archive_puts_per_s=_at_least_one(given, "archive_puts", 50.0),
-        archive_lease_s=(lease_s := _seconds(given, "archive_lease", 10.0)),
+        archive_lease_s=(lease_s := _seconds(given, "archive_lease", max(10.0, 2 * interval_s))),
         archive_check_s=_seconds(given, "archive_check", lease_s),
         accept_local_key=_is_yes(given, "accept_local_key"),
         metrics=_metrics(given),

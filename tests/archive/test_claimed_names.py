@@ -16,8 +16,9 @@ from stateward_sidecar.errors import NotOwner, VersionMismatch
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
-    """``a`` claimed the name; its save failed."""
+    """``a`` claimed the name, and its save failed afterwards."""
     with twins(tmp_path) as made:
+        made.a.archive.own(NAMESPACE, NAME)
         with pytest.raises(VersionMismatch):
             made.a.put("x", after=3)
         yield made

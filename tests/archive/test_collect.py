@@ -41,7 +41,10 @@ def put(path: Path, data: bytes = b"x" * 100) -> Path:
 
 
 def test_what_a_dead_process_left_goes(machines: Fleet) -> None:
-    """Objects of an older epoch that no HEAD names are removed; of HEAD's own epoch and later ones they stay."""
+    """Objects of an older epoch, or of another process in HEAD's own epoch, are removed if no HEAD names them.
+
+    Those of a later epoch stay, and those that the owner may name next.
+    """
     first = machines.machine("first")
     client = machines.client(first)
     write_long(client, "job")
@@ -50,16 +53,17 @@ def test_what_a_dead_process_left_goes(machines: Fleet) -> None:
     write_steps(second, "job", 20, size=1600, archived=True)  # epoch 2
     eventually(lambda: collect(second) == [])
     where = folder(machines)
-    old = put(where / "1-00000000000000aa-1.pack")
+    boot = next(name for name in machines.objects() if "/2-" in name).rpartition("/")[2].split("-")[1]
+    old = [put(where / name) for name in ("1-00000000000000aa-1.pack", "2-00000000000000aa-1.pack")]
     kept = [
         put(where / name)
-        for name in ("2-00000000000000aa-1.pack", "3-00000000000000aa-1.snap", "what-is-this", "00ff.blob")
+        for name in (f"2-{boot}-999999.pack", "3-00000000000000aa-1.snap", "what-is-this", "00ff.blob")
     ]
-    expected = [str(old.relative_to(machines.bucket))]
-    assert collect(second, dry_run=True) == expected
-    assert old.exists()
-    assert collect(second) == expected
-    assert not old.exists()
+    expected = [str(path.relative_to(machines.bucket)) for path in old]
+    assert sorted(collect(second, dry_run=True)) == expected
+    assert all(path.exists() for path in old)
+    assert sorted(collect(second)) == expected
+    assert not any(path.exists() for path in old)
     assert all(path.exists() for path in kept)
     assert collect(second) == []
     assert findings(second, percent=100) == []

@@ -348,7 +348,7 @@ def test_a_ship_sees_rows_and_tip_at_one_moment(place: Town, monkeypatch: pytest
     monkeypatch.setattr(outbox, "_copy_hot", copy_then_collect)
     moment = outbox.moment(identity)
     assert moment is not None
-    assert moment.image.blobs or 1 in moment.thread.pruned
+    assert moment.blobs or 1 in moment.thread.pruned
     assert files(first) == []
 
 

@@ -11,7 +11,7 @@ from hashlib import sha256
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.storage.v1.head_pb2 import BlobRow
-from stateward_sidecar.archive.heads import open_image
+from stateward_sidecar.archive.image import open_image, part_refs
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.store.ranges import Pruned
@@ -36,8 +36,7 @@ class BlobBook:
         objects: Mapping[str, bytes], place: Place, head: ArchiveHead, key: bytes, slots: Mapping[int, str]
     ) -> None:
         """``slots``: what the states of the versions that HEAD leads to show."""
-        sealed = head.image or objects[place.object(head.image_object)]
-        image = open_image(Cipher(key), head.uid, head, sealed)
+        image = open_image(Cipher(key), head, [objects[place.object(ref)] for ref in part_refs(head)])
         for row in image.blobs:
             assert is_there(objects, place, row), "HEAD names a blob that the bucket lacks"
         known, pruned = {bytes(row.record.sha256) for row in image.blobs}, Pruned.from_message(image.pruned)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.archive_model.blobbook import shown
 from tests.archive_model.faults import Op
+from tests.archive_model.litter import litter
 from tests.archive_model.sidecar import LEASE_S, NAMESPACE, Disk, Sidecar
 from tests.archive_model.stage import TOTALS, Stage
 from tests.archive_model.truth import EMPTY, Sent, State, Version
@@ -249,10 +250,33 @@ class Looking(Stage):
         if head.tip_sequence and not head.deleted and not self.era and key_of_uid:
             self.naming.check(self.net.bucket.objects, place, head, key_of_uid)
             self.blobs.check_head(self.net.bucket.objects, place, head, key_of_uid, self.slots_of(head))
+        if before is not None and before.head.uid == head.uid and not self.era:
+            check_parts(before.head, head)
         if not op.takes_over:
             self.check_lease(disk, key, before, head)
         if op.sweeps and head.deleted and before is not None and not before.head.deleted:
             self.check_expired(disk, before.head)
+
+    def check_litter(self) -> None:
+        """After everybody shipped and one machine collected, the bucket has nothing that no HEAD leads to.
+
+        Not after the bucket was set back: then objects of lines that it lost lie there, under epochs to come.
+        """
+        if self.era:
+            return
+        self.act(0, "collect", lambda it: it.collect(0))
+        objects = self.net.bucket.objects
+        for key in [key for key in objects if key.endswith("/HEAD")]:
+            place = place_of(key)
+            assert place is not None
+            assert self.namespace is not None
+            try:
+                head = open_head(self.namespace, place, objects[key])
+            except NewerFormat:
+                continue
+            left = set(litter(objects, place, head, self.key_of_uid(bytes(head.uid)))) - self.net.late
+            assert not left, f"nothing leads to these objects, and nobody will remove them: {sorted(left)}"
+            TOTALS["archive objects of which each is needed"] += len(objects)
 
     def slots_of(self, head: ArchiveHead) -> dict[int, str]:
         """What the slot shows in each version of the history that ends at a HEAD."""
@@ -332,6 +356,13 @@ class Looking(Stage):
         """The key of a thread's HEAD."""
         namespace = sidecar.store.context.keystore.namespace(NAMESPACE)
         return sidecar.archive.desk.place(namespace, name).head if namespace is not None else ""
+
+
+def check_parts(before: ArchiveHead, head: ArchiveHead) -> None:
+    """A part of an image that did not change is the object that it was."""
+    old = {bytes(part.digest): part.object for part in before.image_parts}
+    again = [part.object.counter for part in head.image_parts if old.get(part.digest, part.object) != part.object]
+    assert not again, f"parts that did not change were put again: {again}"
 
 
 def after(state: State, request: SaveRequest) -> State:

@@ -270,6 +270,7 @@ class Machine(RecordCalls):
                     orphans.append((number, thread.name, thread.head.last_version))
         for orphan in orphans:
             self.read_orphan(*orphan)
+        self.check_litter()
         self.check_fresh()
         self.verify_disks()
 

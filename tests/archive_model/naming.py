@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from stateward.storage.v1.archive_pb2 import OBJECT_KIND_SNAPSHOT, ArchiveHead, ObjectRef
 from stateward.storage.v1.journal_pb2 import EntryHeader
-from stateward_sidecar.archive.heads import open_image
+from stateward_sidecar.archive.image import open_image, part_refs
 from stateward_sidecar.archive.packs import is_pack, open_index, open_pack
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.codec.entry import sequence_of, unpack
@@ -33,8 +33,7 @@ class Naming:
         entries: Entries = [(entry.header, entry.is_husk) for entry in tail]
         for ref in filter(is_pack, refs):
             entries += self._entries(objects, place.object(ref), ref)
-        sealed = head.image or objects[place.object(head.image_object)]
-        image = open_image(Cipher(key), head.uid, head, sealed)
+        image = open_image(Cipher(key), head, [objects[place.object(ref)] for ref in part_refs(head)])
         pruned = Pruned.from_message(image.pruned)
         counting = [(header, is_husk) for header, is_husk in entries if not pruned.cuts(header)]
         whole = {header.sequence for header, is_husk in counting if not is_husk}

@@ -26,10 +26,10 @@ from tests.archive_model.faults import (
 from tests.archive_model.turns import Death, Turns
 
 from stateward_sidecar.archive.pulse import Parted
-from stateward_sidecar.archive.wire import Wire
+from stateward_sidecar.archive.wire import Job, Wire
 from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Object
 from stateward_sidecar.bucket.retrying import RetryingBucket
-from stateward_sidecar.errors import DiskFull, ShuttingDown
+from stateward_sidecar.errors import ArchiveUnavailable, DiskFull, ShuttingDown
 from stateward_sidecar.service.blobs import BlobService
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.holding import Holding
@@ -274,6 +274,15 @@ class DrivenWire(Wire):
 
     def later(self, call: Callable[[], object]) -> None:
         self.waiting.append(call)
+
+    def begin(self, job: Job) -> None:
+        self.waiting.append(job.run)
+
+    def join(self, job: Job) -> None:
+        """No call waits for another one: a ship that has to is tried again."""
+        if job.is_running:
+            raise ArchiveUnavailable("an upload in the background is under way")
+        job.join()
 
     def background(self) -> None:
         """Does what was put off."""

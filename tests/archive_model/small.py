@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.archive_model.process import Inline, Steps, Waits
 
-from stateward_sidecar.archive import desk, fold, leave, ship
+from stateward_sidecar.archive import desk, fold, image, leave, ship
 from stateward_sidecar.service import blobs as blobservice
 from stateward_sidecar.service import levels, uploads
 from stateward_sidecar.store import (
@@ -30,7 +30,8 @@ SIZES: dict[tuple[object, str], Any] = {
     (ship, "TAIL_SOFT_BYTES"): 900,
     (ship, "TAIL_BYTES_MAX"): 2000,
     (ship, "INLINE_SNAPSHOT_BYTES_MAX"): 400,
-    (ship, "IMAGE_BYTES_MAX"): 500,
+    (image, "IMAGE_BYTES_MAX"): 500,
+    (image, "PART_BYTES"): 200,
     (fold, "OBJECTS_SOFT_MAX"): 4,
     (fold, "OBJECTS_MAX"): 8,
     (fold, "MERGED_BYTES_MAX"): 16 << 10,

@@ -37,7 +37,7 @@ def test_a_request_that_is_made_anew_is_asked_for_before_its_answer(history: Rul
 
 def test_a_thread_that_is_made_under_an_old_claim_is_no_part_of_another_line(history: Rules) -> None:
     """Its commit took longer than the lease, and the copy that comes meanwhile has the newest part only."""
-    gathers = (Fault(GATHERS, 1, at_commit=True),)
+    gathers = (Fault(GATHERS, 2, at_commit=True),)
     history.save_one(1, "b", "main", 10, conditional=False, archived=True, rests=False, plan=gathers)
     history.save_one(0, "b", "main", 10, conditional=False, archived=True, rests=False, plan=())
     history.wait(11.0)

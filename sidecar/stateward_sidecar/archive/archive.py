@@ -115,10 +115,12 @@ class Archive:
         self._check_running()
         return self.attacher.confirm((namespace, name))
 
-    def own(self, namespace: str, name: str, *, take_over: bool = False, must_exist: bool = False) -> None:
+    def own(
+        self, namespace: str, name: str, *, take_over: bool = False, must_exist: bool = False, claims: bool = True
+    ) -> None:  # fmt: skip
         """See ``Attacher.own``."""
         self._check_running()
-        self.attacher.own((namespace, name), take_over=take_over, must_exist=must_exist)
+        self.attacher.own((namespace, name), take_over=take_over, must_exist=must_exist, claims=claims)
 
     def know(self, namespace: str, name: str) -> None:
         """See ``Attacher.know``."""

@@ -1,13 +1,14 @@
 """Removes from the bucket what nobody can need any more.
 
 The name of an object has the epoch of the process that put it. A process whose epoch is over can never write HEAD
-again. So an object that HEAD does not lead to may go if its epoch is older than HEAD's. An object of HEAD's own epoch
-stays, because the next HEAD may name it. For each thread the collection lists the objects, reads HEAD, and reads HEAD
-again right before it removes anything.
+again. So an object that HEAD does not lead to may go if its epoch is older than HEAD's, or if another process put it
+than the one that wrote HEAD. An object of HEAD's own process stays if the next HEAD may name it: HEAD says up to which
+number its process has forgotten what HEAD does not lead to. For each thread the collection lists the objects, reads
+HEAD, and reads HEAD again right before it removes anything.
 
     tombstones         all objects of epochs up to the tombstone's, blobs too; keys up to the epoch of the thread's
                        creation
-    live threads       objects of older epochs that HEAD, its indexes and its garbage do not name; garbage after
+    live threads       objects that HEAD, its indexes and its garbage do not name, as above; garbage after
                        ``grace``; keys of earlier threads of the name; and, if the owner gave the thread up, blobs that
                        no row names
     expired threads    deleted as by a caller, if the owner gave them up or is this process. It happens an hour after
@@ -31,7 +32,7 @@ from stateward_sidecar.archive.counted import CountedFetcher
 from stateward_sidecar.archive.desk import Desk, Name
 from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks, object_refs
 from stateward_sidecar.archive.heads import FORMAT
-from stateward_sidecar.archive.places import FORMAT_KEY, HEAD, THREAD_KEYS, Place, epoch_of
+from stateward_sidecar.archive.places import FORMAT_KEY, THREAD_KEYS, Place, origin_of
 from stateward_sidecar.archive.wire import PARALLEL
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, FeatureUnavailable, StatewardError
@@ -180,14 +181,14 @@ class _Run:
         assert found.seen is not None
         place, head = found.place, found.seen.head
         if head.deleted:
-            return [key for key in listing if _is_old(key, head.epoch + 1) or key.endswith(".blob")]
+            return [key for key in listing if _is_until(key, head.epoch) or key.endswith(".blob")]
         unlinked = {place.object(item.object): item.time_us for item in head.garbage}
         needed = {place.object(ref) for ref in self._refs(place, head)}
         due = {key for key, time_us in unlinked.items() if self._is_unlinked(time_us)}
         due |= self._unnamed_blobs(found, listing)
         return [
             key for key in listing
-            if key not in needed and (key in due or (key not in unlinked and _is_old(key, head.epoch)))
+            if key not in needed and (key in due or (key not in unlinked and _is_forgotten(key, head)))
         ]  # fmt: skip
 
     def _unnamed_blobs(self, found: Found, listing: dict[str, int]) -> set[str]:
@@ -285,10 +286,20 @@ class _Run:
         return self._fleet.heads([place])[0]
 
 
-def _is_old(key: str, epoch: int) -> bool:
-    """Whether an object was put in an epoch before this one. False for HEAD, blobs, and foreign objects."""
-    found = None if key.endswith(f"/{HEAD}") else epoch_of(key)
-    return found is not None and found < epoch
+def _is_until(key: str, epoch: int) -> bool:
+    """Whether an object was put in this epoch or before. False for HEAD, blobs, and foreign objects."""
+    origin = origin_of(key)
+    return origin is not None and origin.epoch <= epoch
+
+
+def _is_forgotten(key: str, head: ArchiveHead) -> bool:
+    """Whether no later HEAD can name an object that this one does not lead to."""
+    origin = origin_of(key)
+    if origin is None or origin.epoch > head.epoch:
+        return False
+    if origin.epoch < head.epoch or origin.boot != int.from_bytes(head.boot_id[:8], "big"):
+        return True  # of a process that cannot write HEAD under this epoch any more
+    return origin.counter <= head.settled_counter
 
 
 def _from_hex(text: str) -> bytes:

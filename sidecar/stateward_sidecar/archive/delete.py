@@ -19,6 +19,7 @@ from stateward_sidecar.archive.desk import Desk, Name, row_of
 from stateward_sidecar.archive.fetch import Fetcher, Seen
 from stateward_sidecar.archive.finish import Finisher
 from stateward_sidecar.archive.heads import seal_head, tombstone
+from stateward_sidecar.archive.image import part_refs
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.ship import Shipper
@@ -227,8 +228,7 @@ class Remover:
             if head.HasField("index"):
                 refs += [*self._fetcher.indexed(place, head.index), head.index]
             refs += [item.object for item in head.garbage]
-            if head.HasField("image_object"):
-                refs.append(head.image_object)
+            refs += part_refs(head)
             self.finisher.delete([place.object(ref) for ref in refs])
             self.finisher.mark(namespace, place, grave)
         except (ArchiveUnavailable, Corrupt) as error:

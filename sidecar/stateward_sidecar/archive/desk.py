@@ -6,14 +6,16 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 
-from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, ObjectRef, PackedRow
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, PackedRow
 from stateward.v1.thread_pb2 import ACCESS_OWNED, Access
 from stateward_sidecar.archive.fetch import NEVER
 from stateward_sidecar.archive.heads import bare
+from stateward_sidecar.archive.image import Cutter
 from stateward_sidecar.archive.keys import Keys
 from stateward_sidecar.archive.locks import Locks
 from stateward_sidecar.archive.packs import Names
 from stateward_sidecar.archive.places import Place
+from stateward_sidecar.archive.spares import Spares
 from stateward_sidecar.archive.waiters import Waiters
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.errors import Fenced, NotOwner
@@ -55,9 +57,10 @@ class Hold:
     # The entries and the snapshot that HEAD carries, for the next HEAD. None = they must be read again.
     tail: list[PackedRow] | None = None
     pieces: tuple[int, list[bytes]] | None = None
-    # A pack that was uploaded while HEAD still carries its entries.
-    packed: ObjectRef | None = None
-    uploaded: dict[int, ObjectRef] = field(default_factory=dict)  # snapshots uploaded the same way, by version
+    # How the thread's rows were cut for the last HEAD. None = they are cut anew.
+    cutter: Cutter | None = None
+    spares: Spares = field(default_factory=Spares)
+    puts: int = 0  # objects that were put since the schedule counted them
     indexed_snapshots: set[int] | None = None  # versions of snapshots in indexes; None = not read yet
     # The pruned ranges at the last search, and the snapshots of pruned versions found in it that this disk lacks and
     # entries need.
@@ -106,6 +109,16 @@ class Options:
     check_s: float = 10.0
     garbage_grace_s: float = 600.0
     flush_bytes: int = 1 << 20
+
+    @property
+    def ships_every_s(self) -> float:
+        """How often a busy thread is shipped: so often that other sidecars see that its owner lives."""
+        return min(self.interval_s, self.lease_s / 2)
+
+    @property
+    def waits_s(self) -> float:
+        """How long a ship waits for the budget of writes."""
+        return self.lease_s / 4
 
     @property
     def renewal_s(self) -> float:

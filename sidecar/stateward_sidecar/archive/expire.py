@@ -140,7 +140,7 @@ class Expirer:
         with self._desk.context.engine.read() as txn:
             blob_ids = {bytes(row.record.blob_id) for row in list_blobs(txn, thread.identity)}
         with suppress(Corrupt, KeyUnavailable, ArchiveUnavailable):  # garbage collection finds what is left
-            if seen.head.image or seen.head.HasField("image_object"):  # the copy here may be older than HEAD
+            if seen.head.image:  # the copy here may be older than HEAD
                 image = self._fetcher.image(place, seen.head, thread.identity.cipher)
                 blob_ids |= {bytes(row.record.blob_id) for row in image.blobs}
         self._remover.clear(thread.identity.namespace_keys, place, seen.head, sorted(blob_ids), grave)

@@ -14,13 +14,15 @@ from functools import partial
 from stateward.storage.v1.archive_pb2 import (
     OBJECT_KIND_SNAPSHOT,
     ArchiveHead,
+    ArchiveIndex,
     ArchiveRow,
     ObjectRef,
     PackedRow,
     ThreadImage,
 )
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_PRUNED, EntryHeader
-from stateward_sidecar.archive.heads import open_head, open_image
+from stateward_sidecar.archive.heads import open_head
+from stateward_sidecar.archive.image import open_image, open_inline, part_refs
 from stateward_sidecar.archive.keys import ThreadKey, slot_of
 from stateward_sidecar.archive.packs import check_object, is_pack, open_index, open_pack, snapshot_rows
 from stateward_sidecar.archive.places import FIRST_EPOCH, Place
@@ -131,11 +133,8 @@ class Fetcher:
         tail = tail_rows(head)
         refs = list(head.objects)
         window = window_start(head.tip_sequence) if for_writer else head.tip_sequence
-        sealed, at_hand = head.image, dict[str, bytes]()
-        if not sealed:
-            sealed, at_hand = self._image_and_more(place, head, _needed(head, refs, tail, _newest(head), have, window))
-        image = open_image(cipher, head.uid, head, sealed)
-        base = next((branch.snapshot_version for branch in image.branches if branch.name == "main"), 0)
+        branches = open_inline(cipher, head).branches
+        base = next((branch.snapshot_version for branch in branches if branch.name == "main"), 0)
         index = head.index if head.HasField("index") and (not have or head.index.last_sequence > have) else None
         if index is not None and (not base or base <= index.last_version or index.last_sequence > window):
             refs = [*self.indexed(place, index), *refs]
@@ -143,9 +142,10 @@ class Fetcher:
         if head.HasField("index") and len(refs) == len(head.objects) and _lacks_snapshot(head, chosen, tail, base):
             refs = [*self.indexed(place, head.index), *refs]
             chosen = _needed(head, refs, tail, base, have, window)
-        missing = [ref for ref in chosen if place.object(ref) not in at_hand]
-        at_hand.update(zip(map(place.object, missing), self._objects(place, missing), strict=True))
-        rows = [row for ref in chosen for row in open_pack(ref, at_hand[place.object(ref)])]
+        parts = part_refs(head)
+        objects = self._objects(place, [*parts, *chosen])
+        image = open_image(cipher, head, objects[: len(parts)])
+        rows = [row for ref, data in zip(chosen, objects[len(parts) :], strict=True) for row in open_pack(ref, data)]
         if image.pruned.ranges:
             # A retained version whose parent was pruned can only be read with its own snapshot.
             pruned, headers = Ranges.from_message(image.pruned), headers_of([*rows, *tail])
@@ -169,19 +169,9 @@ class Fetcher:
             rows += snapshot_rows(head.snapshot_version, head.snapshot_pieces)
         return Fetched(image, [*rows, *tail], seen.key, have)
 
-    def _image_and_more(
-        self, place: Place, head: ArchiveHead, likely: list[ObjectRef]
-    ) -> tuple[bytes, dict[str, bytes]]:
-        """Reads an image that is too large for HEAD, and in the same round trip the objects it most likely needs."""
-        try:
-            sealed, *found = self._objects(place, [head.image_object, *likely])
-        except Corrupt:  # the damaged object may not be needed
-            return self._object(place, head.image_object), {}
-        return sealed, dict(zip(map(place.object, likely), found, strict=True))
-
     def image(self, place: Place, head: ArchiveHead, cipher: Cipher) -> ThreadImage:
         """Returns the thread's rows at HEAD's tip. Raises Corrupt."""
-        return open_image(cipher, head.uid, head, head.image or self._object(place, head.image_object))
+        return open_image(cipher, head, self._objects(place, part_refs(head)))
 
     def history(self, place: Place, refs: Sequence[ObjectRef]) -> Iterable[tuple[ObjectRef, list[PackedRow] | Corrupt]]:
         """Yields the rows of each pack and snapshot, or the error if the object is missing or damaged.
@@ -199,12 +189,16 @@ class Fetcher:
             some = refs[at : at + HISTORY_AT_ONCE]
             yield from zip(some, self._wire.together(*(partial(read, ref) for ref in some)), strict=True)
 
+    def index(self, place: Place, ref: ObjectRef) -> ArchiveIndex:
+        """Returns one index. Raises Corrupt."""
+        return open_index(ref, self._object(place, ref))
+
     def indexed(self, place: Place, index: ObjectRef) -> list[ObjectRef]:
         """Returns the objects that a chain of indexes names, oldest first. Raises Corrupt."""
         refs: list[ObjectRef] = []
         at: ObjectRef | None = index
         while at is not None:
-            found = open_index(at, self._object(place, at))
+            found = self.index(place, at)
             refs = [*found.objects, *refs]
             at = found.previous if found.HasField("previous") else None
         return refs
@@ -262,12 +256,6 @@ def _snapshots_of(head: ArchiveHead, packs: list[ObjectRef], tail: list[PackedRo
     needed = {base} | {version for ref in packs for version in ref.dictionaries}
     needed |= {unpack(row.record, row.sequence).header.dictionary_version for row in tail}
     return needed - {0, head.snapshot_version}
-
-
-def _newest(head: ArchiveHead) -> int:
-    """Returns the version of the newest snapshot that HEAD names, usually main's."""
-    named = (ref.first_version for ref in head.objects if ref.kind == OBJECT_KIND_SNAPSHOT)
-    return max([head.snapshot_version, *named])
 
 
 def tail_rows(head: ArchiveHead) -> list[PackedRow]:

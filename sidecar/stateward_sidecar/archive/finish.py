@@ -20,7 +20,7 @@ from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.desk import Desk
 from stateward_sidecar.archive.fetch import NEVER, Fetcher, Seen
 from stateward_sidecar.archive.heads import seal_head, tombstone
-from stateward_sidecar.archive.places import Place, epoch_of
+from stateward_sidecar.archive.places import Place, origin_of
 from stateward_sidecar.archive.wire import PARALLEL, Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged
 from stateward_sidecar.storage.keystore import NamespaceKeys
@@ -119,5 +119,5 @@ class Finisher:
 
 
 def _is_until(key: str, epoch: int) -> bool:
-    found = epoch_of(key)
-    return found is not None and found <= epoch
+    found = origin_of(key)
+    return found is not None and found.epoch <= epoch

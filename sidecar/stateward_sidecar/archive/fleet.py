@@ -21,7 +21,8 @@ from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
 from stateward_sidecar.archive.desk import Desk, Name, row_of
 from stateward_sidecar.archive.fetch import Seen
-from stateward_sidecar.archive.heads import open_head, open_image
+from stateward_sidecar.archive.heads import open_head
+from stateward_sidecar.archive.image import open_image, part_refs
 from stateward_sidecar.archive.keys import ThreadKey, slot_of
 from stateward_sidecar.archive.packs import check_object
 from stateward_sidecar.archive.places import FIRST_EPOCH, HEAD, THREADS, Place, place_of
@@ -235,8 +236,8 @@ class Fleet:
             if key.uid != head.uid:
                 raise Corrupt("HEAD and the key object belong to two threads")
             found.seen = Seen(head, found.seen.etag, key)
-            sealed = head.image or _read_image(head.image_object, more[place.object(head.image_object)])
-            image = open_image(Cipher(key.data_key), head.uid, head, sealed)
+            parts = [_read_part(ref, more[place.object(ref)]) for ref in part_refs(head)]
+            image = open_image(Cipher(key.data_key), head, parts)
             name_hash = namespace.names.thread(image.head.thread)
             own_id = self._desk.context.keystore.namespace_id(image.head.namespace)
             if (own_id, name_hash) != (place.namespace_id, place.name_hash):
@@ -277,21 +278,18 @@ def in_chunks(items: Sequence[T]) -> Iterator[list[T]]:
 
 def object_refs(head: ArchiveHead) -> list[ObjectRef]:
     """Returns the objects that HEAD itself names and needs."""
-    refs = list(head.objects)
-    refs += [getattr(head, name) for name in ("index", "image_object") if head.HasField(name)]
-    return refs
+    return [*head.objects, *part_refs(head), *([head.index] if head.HasField("index") else [])]
 
 
 def _more(found: Found) -> Iterator[str]:
-    """Yields what else must be read: the key, if it is not that of the first epoch, and an image outside of HEAD."""
+    """Yields what else must be read: the key, if it is not that of the first epoch, and parts of an image."""
     if not found.is_live:
         return
     assert found.seen is not None
     head = found.seen.head
     if head.created_epoch != FIRST_EPOCH:
         yield found.place.key(head.created_epoch)
-    if not head.image:
-        yield found.place.object(head.image_object)
+    yield from map(found.place.object, part_refs(head))
 
 
 def _open_key(namespace: NamespaceKeys, answer: Answer) -> ThreadKey:
@@ -302,10 +300,10 @@ def _open_key(namespace: NamespaceKeys, answer: Answer) -> ThreadKey:
     return ThreadKey(*KeyStore.open_thread(slot_of(answer.data), namespace))
 
 
-def _read_image(ref: ObjectRef, answer: Answer) -> bytes:
+def _read_part(ref: ObjectRef, answer: Answer) -> bytes:
     if isinstance(answer, ArchiveUnavailable):
         raise answer
     if answer is None:
-        raise Corrupt("the object with the thread's image, which HEAD names, is missing in the archive")
+        raise Corrupt("an object with a part of the thread's image, which HEAD names, is missing in the archive")
     check_object(ref, answer.data)
     return answer.data

@@ -1,21 +1,17 @@
-"""Encodes and decodes HEAD and images, and builds the next HEAD from the last one.
+"""Encodes and decodes HEAD, and builds the next HEAD from the last one.
 
 "SH" ‖ format ‖ suite ‖ nonce ‖ sealed ArchiveHead         under the namespace's key; place: namespace, name
-"ST" ‖ format ‖ suite ‖ nonce ‖ compressed ThreadImage      under the thread's key; place: uid, tip sequence
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from typing import cast
 
 from google.protobuf.message import DecodeError
 
-from stateward.storage.v1.archive_pb2 import ArchiveHead, EpochStart, ThreadImage
-from stateward.storage.v1.journal_pb2 import Compression
+from stateward.storage.v1.archive_pb2 import ArchiveHead, EpochStart
 from stateward_sidecar.archive.places import Place
-from stateward_sidecar.codec.compress import compress, decompress
 from stateward_sidecar.codec.seal import FORMAT as SEAL_FORMAT
 from stateward_sidecar.codec.seal import PREFIX_BYTES, Cipher, open_record, seal_record
 from stateward_sidecar.errors import Corrupt, newer_format
@@ -27,11 +23,10 @@ from stateward_sidecar.store.times import WRONG_US
 # what was replaced. Only the HEAD of a thread that ever had records has format 3.
 BASE_FORMAT, RECORDS_FORMAT = 2, 3
 FORMAT = RECORDS_FORMAT  # the newest that this version knows
-HEAD_MAGIC, IMAGE_MAGIC = b"SH", b"ST"
+HEAD_MAGIC = b"SH"
 WRITE_ID_BYTES = 16
 WRITE_IDS_KEPT = 4
 LINEAGE_KEPT = 16
-_IMAGE = struct.Struct(">BQ")
 _U64 = struct.Struct(">Q")
 
 
@@ -66,25 +61,6 @@ def check_writable(head: ArchiveHead) -> None:
         raise newer_format("HEAD, for those who write it,", head.min_writer, FORMAT)
 
 
-def seal_image(cipher: Cipher, uid: bytes, image: ThreadImage) -> bytes:
-    """Returns a thread's rows, compressed and sealed."""
-    plain = image.SerializeToString(deterministic=True)
-    compression, packed = compress(plain)
-    return seal_record(
-        cipher, IMAGE_MAGIC, _IMAGE.pack(compression, len(plain)) + packed, uid, _U64.pack(image.head.tip_sequence)
-    )
-
-
-def open_image(cipher: Cipher, uid: bytes, head: ArchiveHead, data: bytes) -> ThreadImage:
-    """Opens the bytes of an image. Raises Corrupt."""
-    plain = open_record(cipher, IMAGE_MAGIC, data, uid, _U64.pack(head.tip_sequence))
-    compression, size = _IMAGE.unpack_from(plain)
-    try:
-        return ThreadImage.FromString(decompress(cast("Compression", compression), plain[_IMAGE.size :], size))
-    except DecodeError:
-        raise Corrupt("the image of a thread cannot be read") from None
-
-
 def bare(head: ArchiveHead) -> ArchiveHead:
     """Returns HEAD without image, snapshot and tail, which this disk has in its own rows."""
     kept = ArchiveHead()
@@ -104,6 +80,7 @@ def follow(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int) -> Arc
         following.epoch = head.epoch + 1
         following.lineage.append(epoch_start(following.epoch, boot_id, head.tip_sequence, head.tip_digest))
         del following.lineage[:-LINEAGE_KEPT]
+        following.settled_counter = 0  # it counted the objects of that process
     following.boot_id, following.owner_id = boot_id, owner_id
     following.write_id = os.urandom(WRITE_ID_BYTES)
     if head.write_id:

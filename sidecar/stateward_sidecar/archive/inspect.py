@@ -119,6 +119,7 @@ class Inspector:
         bad: list[ObjectRef] = []
         sizes = dict(self._desk.wire.walk(found.place.prefix))
         yield from self._check_presence(found, refs, sizes, bad)
+        self._tally.objects += len(head.image_parts)  # they were read with HEAD
         if found.image is None or found.seen.key is None:
             return
         tail: list[Entry] = []

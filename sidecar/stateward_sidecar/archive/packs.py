@@ -8,7 +8,7 @@ reference to an object holds the object's length and hash.
 
 from __future__ import annotations
 
-import itertools
+import threading
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from typing import TypeVar
@@ -39,13 +39,17 @@ class Names:
     """Makes object names. The first bytes of the boot id and a count make each name unique, whatever the epoch."""
 
     def __init__(self, boot_id: bytes) -> None:
-        self._boot = int.from_bytes(boot_id[:8], "big")
-        self._counter = itertools.count(1)
+        self.boot = int.from_bytes(boot_id[:8], "big")
+        self._lock = threading.Lock()
+        self.last = 0  # the count in the newest name
 
     def ref(self, kind: ObjectKind, epoch: int, data: bytes) -> ObjectRef:
         """Returns a reference, with a new name, to an object that is about to be written."""
+        with self._lock:
+            self.last += 1
+            counter = self.last
         return ObjectRef(
-            kind=kind, epoch=epoch, boot=self._boot, counter=next(self._counter), size_bytes=len(data),
+            kind=kind, epoch=epoch, boot=self.boot, counter=counter, size_bytes=len(data),
             sha256=content_hash(data)[:HASH_BYTES],
         )  # fmt: skip
 

@@ -16,7 +16,9 @@ was made. So a deletion never destroys the key of the next thread of that name.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stateward.storage.v1.archive_pb2 import (
     OBJECT_KIND_IMAGE,
@@ -41,6 +43,7 @@ _ENDINGS = {
     OBJECT_KIND_INDEX: "index",
     OBJECT_KIND_IMAGE: "image",
 }
+_OBJECT = re.compile(r"([0-9]+)-([0-9a-f]{16})-([0-9]+)\.[a-z]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +97,15 @@ def place_of(head_key: str) -> Place | None:
         return None
 
 
-def epoch_of(object_key: str) -> int | None:
-    """Returns the epoch in the name of a pack, snapshot, index or image; None for all other names."""
-    name = object_key.rpartition("/")[2]
-    epoch, _, rest = name.partition("-")
-    return int(epoch) if rest and epoch.isdigit() else None
+class Origin(NamedTuple):
+    """Who put an object, as its name tells."""
+
+    epoch: int
+    boot: int  # the first bytes of the process's boot id
+    counter: int
+
+
+def origin_of(object_key: str) -> Origin | None:
+    """Returns the origin in the name of a pack, snapshot, index or part of an image; None for all other names."""
+    match = _OBJECT.fullmatch(object_key.rpartition("/")[2])
+    return Origin(int(match[1]), int(match[2], 16), int(match[3])) if match is not None else None

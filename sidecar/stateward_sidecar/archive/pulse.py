@@ -59,6 +59,7 @@ class Pulse:
         """Begins to prepare objects. ``tick`` then writes HEAD again when it is due. It raises Parted if the thread is
         lost meanwhile."""
         wire, due = self._desk.wire, self._desk.wire.now() + self._first_s(hold)
+        hold.spares.begin()
 
         def tick() -> None:
             nonlocal due

@@ -1,7 +1,8 @@
 """Decides when threads are shipped.
 
 A thread is shipped at once if a caller waits or if it was idle; else an interval after its last ship, or earlier if it
-has much to ship. A budget of HEADs per second bounds the cost of many threads. Waiting callers do not wait for it.
+has much to ship. A budget of writes per second bounds the cost of many threads. Waiting callers do not wait for it, and
+no ship waits for it longer than a quarter of a lease: HEAD is the only sign of life of an owner that has work.
 Failed ships are retried after growing pauses with jitter. The archive rows of shipped threads are written together,
 once a second. Nobody waits for these rows, because HEAD has the same facts after a crash.
 """
@@ -25,7 +26,7 @@ from stateward_sidecar.telemetry import AGAIN_S, failures, guarded, log, log_dam
 
 ROWS_EVERY_S = 1.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.2, 30.0
-FAR_S = 3600.0
+FAR_S, SOON_S = 3600.0, 0.01
 
 
 class Schedule:
@@ -63,7 +64,7 @@ class Schedule:
             return
         now = self._now()
         with self._condition:
-            interval = self._desk.options.interval_s
+            interval = self._desk.options.ships_every_s
             due = now if at_once else max(now, self._shipped.get(number, now - interval) + interval)
             if number in self._running:
                 self._again.add(number)
@@ -82,7 +83,7 @@ class Schedule:
                 return
             self._due.pop(number, None)
             self._running.add(number)
-            self._tokens -= 1
+            self._spend(1)
         self._start(number)
 
     def close(self) -> None:
@@ -129,20 +130,25 @@ class Schedule:
         self._tokens_at = now
         ready = sorted((due, number) for number, due in self._due.items() if due <= now and number not in self._running)
         started = []
-        for _, number in ready:
-            if self._tokens < 1:
+        for due, number in ready:
+            if self._tokens < 1 and due > now - self._desk.options.waits_s:
                 break
-            self._tokens -= 1
+            self._spend(1)
             del self._due[number]
             self._running.add(number)
             started.append(number)
         return started
 
+    def _spend(self, writes: int) -> None:
+        """Takes writes from the budget. Waiting callers may overdraw it, which holds up the others for a second."""
+        self._tokens = max(self._tokens - writes, -self._desk.options.puts_per_s)
+
     def _next(self, now: float) -> float:
         dues = [due for number, due in self._due.items() if number not in self._running]
         wakes = min(dues, default=now + FAR_S)
         if wakes <= now:  # the budget is used up
-            wakes = now + max(1 - self._tokens, 0.05) / self._desk.options.puts_per_s
+            has_budget_at = now + max(1 - self._tokens, 0.05) / self._desk.options.puts_per_s
+            wakes = min(has_budget_at, max(wakes + self._desk.options.waits_s, now + SOON_S))
         return min(wakes, self._rows_at) if self._rows else wakes
 
     def _start(self, number: int) -> None:
@@ -170,7 +176,11 @@ class Schedule:
     def _ended(self, number: int, *, failed: bool) -> None:
         now = self._now()
         again = False
+        hold = self._desk.holds.get(number)
         with self._condition:
+            if hold is not None:
+                puts, hold.puts = hold.puts, 0
+                self._spend(puts)
             self._running.discard(number)
             self._shipped[number] = now
             if failed:
@@ -187,9 +197,9 @@ class Schedule:
                     self._again.discard(number)
                     again = self._desk.waiters.is_waiting(number)
                     if not again:
-                        self._due.setdefault(number, now + self._desk.options.interval_s)
+                        self._due.setdefault(number, now + self._desk.options.ships_every_s)
             if len(self._shipped) > 20_000:
-                old = now - self._desk.options.interval_s
+                old = now - self._desk.options.ships_every_s
                 self._shipped = {key: at for key, at in self._shipped.items() if at > old}
             self._condition.notify()
         if again:

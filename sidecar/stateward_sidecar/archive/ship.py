@@ -26,6 +26,7 @@ from stateward.storage.v1.archive_pb2 import (
     OBJECT_KIND_SNAPSHOT,
     ArchiveHead,
     Garbage,
+    ImagePart,
     ObjectRef,
     PackedRow,
 )
@@ -34,8 +35,9 @@ from stateward.v1.thread_pb2 import ACCESS_REMOTE
 from stateward_sidecar.archive.blobs import BlobCarrier, delete_blobs
 from stateward_sidecar.archive.desk import Desk, Hold, row_of
 from stateward_sidecar.archive.fetch import Fetcher
-from stateward_sidecar.archive.fold import GARBAGE_MAX, MERGED_BYTES_MAX, discard, fold
-from stateward_sidecar.archive.heads import RECORDS_FORMAT, bare, catch_up, follow, seal_image
+from stateward_sidecar.archive.fold import GARBAGE_MAX, MERGED_BYTES_MAX, Older, discard, fold
+from stateward_sidecar.archive.heads import RECORDS_FORMAT, bare, catch_up, follow
+from stateward_sidecar.archive.image import Cutter, Part, seal_image, seal_part
 from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_snapshot
 from stateward_sidecar.archive.pulse import Parted, Pulse, Uploads
 from stateward_sidecar.archive.settle import Settler
@@ -52,7 +54,6 @@ KIB = 1 << 10
 # A tail above the first size is packed in the background, a tail above the second one before HEAD is written.
 TAIL_SOFT_BYTES, TAIL_BYTES_MAX = 12 * KIB, 24 * KIB
 INLINE_SNAPSHOT_BYTES_MAX = 16 * KIB
-IMAGE_BYTES_MAX = 12 * KIB
 IMAGE_GRACE_S = 30.0
 # Threads whose tail and small snapshot stay in memory, about 40 KiB each.
 WARM_MAX = 128
@@ -112,28 +113,22 @@ class Shipper:
             moment = self._desk.outbox.moment(hold.thread.identity)
             if moment is None or moment.tip_sequence == 0:
                 return
-            rests = moment.image.head.status in RESTING
+            rests = moment.head.status in RESTING
             is_new = moment.tip_sequence > hold.head.tip_sequence
             if not is_new and not (detach and not hold.head.detached):
                 return
-            packed = hold.packed
-            try:
+            with suppress(Cleared):
                 self._ship(hold, moment, detach=not keeps and (detach or rests))
-            except Cleared:
-                hold.packed = packed
-            else:
                 return
         raise ArchiveUnavailable(f"thread {hold.thread.name!r} is pruned all the time; shipping again")
 
     def _ship_before_large(self, hold: Hold) -> None:
         """Ships what was committed before large entries, so that it need not wait for their upload."""
         while hold.before_large:
-            moment, packed = hold.before_large.popleft(), hold.packed
+            moment = hold.before_large.popleft()
             if moment.tip_sequence > hold.head.tip_sequence:
-                try:
+                with suppress(Cleared):  # it is shipped together with what follows it
                     self._ship(hold, moment, detach=False)
-                except Cleared:  # it is shipped together with what follows it
-                    hold.packed = packed
 
     def _verify(self, hold: Hold) -> bool:
         seen = self._settler.look(hold.thread, hold.place)
@@ -145,12 +140,13 @@ class Shipper:
         last, uploads = hold.head.write_id, self._pulse.uploads(hold)
         head = follow(hold.head, desk.boot_id, desk.options.owner_id, desk.now_us())
         hold.dropped_blobs = set()  # of this HEAD only: that of a failed ship may have had later entries
-        self._take_packed(hold, head)
         tail, shipped_bytes = self._entries(hold, head, moment, uploads)
         pieces = self._snapshots(hold, head, moment, uploads)
         self._describe(hold, head, moment, uploads)
         due = self._unlink(hold, head, moment)
-        fold(desk, hold, head, moment, tail, uploads)
+        older = Older(partial(self._fetcher.index, hold.place), partial(self._gone, hold, moment.thread))
+        fold(desk, hold, head, moment, tail, uploads, older)
+        hold.puts += len(uploads.calls)
         self._pulse.upload(hold, uploads)
         if hold.head.write_id != last:
             catch_up(head, hold.head)
@@ -161,6 +157,7 @@ class Shipper:
         if pieces is not None and pieces[1]:
             head.snapshot_version = pieces[0]
             head.snapshot_pieces.extend(pieces[1])
+        head.settled_counter = hold.spares.settled(desk.names.boot, desk.names.last)
         head.detached = detach
         gives_up = head.detached = detach and self._attacher.release(hold, head)
         try:
@@ -175,6 +172,7 @@ class Shipper:
         self._keep_warm(hold)
         desk.wire.traffic.entry_bytes += shipped_bytes
         self._archived(hold, head, moment.tip_sequence)
+        due += hold.spares.landed(head, moment.thread.snapshots)
         if due:
             # HEAD landed, so the one before was still ours. If the bucket is set back, an older one may name these.
             desk.wire.later(partial(self._delete, hold, due))
@@ -187,8 +185,8 @@ class Shipper:
                 self._settler.write_row(hold.thread, row_of(head, ACCESS_REMOTE))
             finally:  # not earlier: until the row is on disk, only the hold stops writes
                 desk.holds.pop(hold.number, None)
-        elif sum(len(row.record) for row in tail) > TAIL_SOFT_BYTES and hold.packed is None:
-            desk.wire.later(partial(self._pack_tail, hold, list(tail), head.epoch))
+        elif sum(len(row.record) for row in tail) > TAIL_SOFT_BYTES and not hold.spares.has_packs:
+            self._pack_tail(hold, tail, head)
 
     def _put(self, hold: Hold, head: ArchiveHead) -> bool:
         """See ``Pulse.put``."""
@@ -211,27 +209,39 @@ class Shipper:
             self._warm[hold.number] = hold
             if len(self._warm) > WARM_MAX:
                 _, cold = self._warm.popitem(last=False)
-                cold.tail = cold.pieces = None
+                cold.tail = cold.pieces = cold.cutter = None
 
     # -- the content of HEAD --------------------------------------------------------------------------------------
 
     def _describe(self, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads) -> None:
-        desk, identity, thread = self._desk, hold.thread.identity, moment.image.head
+        identity, thread = hold.thread.identity, moment.head
         head.tip_sequence, head.tip_digest = thread.tip_sequence, thread.tip_digest
         head.last_version, head.status = thread.last_version, thread.status
         head.expire_second = expire_second(thread)
         if has_records(thread):
             head.min_reader = head.min_writer = RECORDS_FORMAT
-        image = seal_image(identity.cipher, identity.uid, moment.image)
-        if head.HasField("image_object"):
-            discard(head, head.image_object)
-            head.ClearField("image_object")
-        head.image = image
-        if len(image) > IMAGE_BYTES_MAX:
-            head.ClearField("image")
-            ref = desk.names.ref(OBJECT_KIND_IMAGE, head.epoch, image)
-            uploads.add(len(image), partial(desk.wire.put, hold.place.object(ref), image))
-            head.image_object.CopyFrom(ref)
+        if hold.cutter is None:
+            hold.cutter = Cutter()
+        cut = hold.cutter.cut(identity.cipher, moment, head.image_part_bytes)
+        head.image, head.image_part_bytes = seal_image(identity.cipher, identity.uid, cut.inline), cut.part_bytes
+        before = {bytes(part.digest): part.object for part in head.image_parts}
+        del head.image_parts[:]
+        for part in cut.parts:
+            uploads.tick()
+            ref = before.pop(part.digest, None) or self._stage_part(hold, head, part, uploads)
+            head.image_parts.append(ImagePart(object=ref, digest=part.digest))
+        for ref in before.values():
+            discard(hold, head, ref)
+
+    def _stage_part(self, hold: Hold, head: ArchiveHead, part: Part, uploads: Uploads) -> ObjectRef:
+        """Adds the upload of a part of the image, unless it was uploaded for a HEAD that failed."""
+        desk, identity = self._desk, hold.thread.identity
+        spare = hold.spares.find(OBJECT_KIND_IMAGE, part.digest)
+        if spare is not None:
+            return spare
+        data = seal_part(identity.cipher, identity.uid, part)
+        ref = desk.names.ref(OBJECT_KIND_IMAGE, head.epoch, data)
+        return hold.spares.stage(desk.wire, hold.place, ref, data, uploads.add, content=part.digest)
 
     def _entries(
         self, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads
@@ -239,49 +249,54 @@ class Shipper:
         """Adds the new entries as packs if they do not fit into HEAD, and the blobs that they completed. Returns HEAD's
         tail, and the sealed size of the new entries in bytes."""
         desk = self._desk
+        for ref in hold.spares.packs(head.packed_sequence, hold.head.tip_sequence):  # of the tail
+            self._add_pack(head, ref)
         known = hold.tail
         if known is None:
             after = head.packed_sequence
         else:
             known = [row for row in known if row.sequence > head.packed_sequence]
-            after = hold.head.tip_sequence
+            after = max(hold.head.tip_sequence, head.packed_sequence)
         shipments = list[Shipment]()
         for shipment in desk.outbox.entries(moment.thread, after, moment.tip_sequence):
             shipments.append(shipment)
             uploads.tick()
         new_bytes = sum(shipment.size_bytes for shipment in shipments)
-        self._blobs.add_uploads(hold, moment, shipments, uploads, is_repair=self.is_repair)
         rows = [*(known or ()), *(row for shipment in shipments for row in shipment.rows)]
-        has_parts = any(row.WhichOneof("place") != "sequence" for row in rows)
-        if sum(len(row.record) for row in rows) <= TAIL_BYTES_MAX and not has_parts:
+        fits = sum(len(row.record) for row in rows) <= TAIL_BYTES_MAX
+        fits = fits and all(row.WhichOneof("place") == "sequence" for row in rows)
+        if not fits and (found := hold.spares.upload_of_pack(head.packed_sequence, hold.head.tip_sequence)) is not None:
+            # The tail is being packed in the background. HEAD waits for this pack, instead of packing the same again.
+            uploads.add(0, found[1])
+            self._add_pack(head, found[0])
+            return self._entries(hold, head, moment, uploads)
+        self._blobs.add_uploads(hold, moment, shipments, uploads, is_repair=self.is_repair)
+        if fits:
             return rows, new_bytes
         if known:
             headers = [unpack(row.record, row.sequence).header for row in known]
             shipments = [Shipment(known, headers, 0), *shipments]
-        for shipment in _joined(shipments):
+        for ref in hold.spares.packs(head.packed_sequence, moment.tip_sequence):  # of a ship whose HEAD failed
+            self._add_pack(head, ref)
+        shipments = [shipment.after(head.packed_sequence) for shipment in shipments]
+        for shipment in _joined(shipment for shipment in shipments if shipment.headers):
             uploads.tick()
             ref, data = pack_entries(desk.names, head.epoch, shipment.rows, shipment.headers)
-            uploads.add(len(data), partial(desk.wire.put, hold.place.object(ref), data))
-            head.objects.append(ref)
-            head.packed_sequence = ref.last_sequence
+            after = head.packed_sequence
+            self._add_pack(head, hold.spares.stage(desk.wire, hold.place, ref, data, uploads.add, after=after))
         return [], new_bytes
 
-    def _pack_tail(self, hold: Hold, tail: Sequence[PackedRow], epoch: int) -> None:
+    def _pack_tail(self, hold: Hold, tail: Sequence[PackedRow], head: ArchiveHead) -> None:
         """Uploads the tail as a pack, in the background. The next HEAD names the pack and drops the entries."""
         headers = [unpack(row.record, row.sequence).header for row in tail]
-        ref, data = pack_entries(self._desk.names, epoch, tail, headers)
-        with suppress(StatewardError):  # the next ship does it
-            self._desk.wire.put(hold.place.object(ref), data)
-            hold.packed = ref
+        ref, data = pack_entries(self._desk.names, head.epoch, tail, headers)
+        hold.puts += 1
+        hold.spares.send(self._desk.wire, hold.place, ref, data, after=head.packed_sequence)
 
     @staticmethod
-    def _take_packed(hold: Hold, head: ArchiveHead) -> None:
-        ref, hold.packed = hold.packed, None
-        if ref is None:
-            return
-        if ref.first_sequence <= head.packed_sequence + 1 and ref.last_sequence > head.packed_sequence:
-            head.objects.append(ref)
-            head.packed_sequence = ref.last_sequence
+    def _add_pack(head: ArchiveHead, ref: ObjectRef) -> None:
+        head.objects.append(ref)
+        head.packed_sequence = ref.last_sequence
 
     # -- snapshots ------------------------------------------------------------------------------------------------
 
@@ -301,29 +316,22 @@ class Shipper:
             # An empty list means too large. It is remembered too, so that the next HEAD does not read it again.
             inline = newest, pieces if sum(map(len, pieces)) <= INLINE_SNAPSHOT_BYTES_MAX else []
         for version in missing:
-            ref = hold.uploaded.pop(version, None)
+            ref = hold.spares.snapshot(version)
             if ref is not None:
                 head.objects.append(ref)
             elif inline is not None and version == inline[0] and inline[1]:
-                desk.wire.later(partial(self._upload_snapshot, hold, version, inline[1], head.epoch))
+                if not hold.spares.sends_snapshot(version):  # in the background, while HEAD carries it
+                    ref, data = pack_snapshot(desk.names, head.epoch, version, inline[1])
+                    hold.puts += 1
+                    hold.spares.send(desk.wire, hold.place, ref, data)
             else:
                 uploads.tick()
                 pieces = desk.outbox.snapshot(thread, version)
                 if not pieces:
                     continue
                 ref, data = pack_snapshot(desk.names, head.epoch, version, pieces)
-                uploads.add(len(data), partial(desk.wire.put, hold.place.object(ref), data))
-                head.objects.append(ref)
+                head.objects.append(hold.spares.stage(desk.wire, hold.place, ref, data, uploads.add))
         return inline
-
-    def _upload_snapshot(self, hold: Hold, version: int, pieces: list[bytes], epoch: int) -> None:
-        """Uploads a snapshot in the background, while HEAD carries it."""
-        if version in hold.uploaded:
-            return
-        ref, data = pack_snapshot(self._desk.names, epoch, version, pieces)
-        with suppress(StatewardError):
-            self._desk.wire.put(hold.place.object(ref), data)
-            hold.uploaded[version] = ref
 
     def _is_indexed(self, hold: Hold, head: ArchiveHead, version: int) -> bool:
         if not head.HasField("index") or version > head.index.last_version:
@@ -338,23 +346,25 @@ class Shipper:
     def _unlink(self, hold: Hold, head: ArchiveHead, moment: Moment) -> list[ObjectRef]:
         """Drops objects whose entries were all pruned. Returns those that were dropped long enough ago: they may be
         deleted once HEAD has landed."""
-        desk, thread = self._desk, moment.thread
+        thread = moment.thread
         if not thread.pruned.is_empty and not thread.floor_sequence:
-            unused = self._unused_snapshots(hold, head, thread)
-            for ref in list(head.objects):
-                if is_pack(ref):
-                    is_gone = self._may_be_gone(thread, ref) and not desk.outbox.has_entries(
-                        thread.identity, ref.first_sequence, ref.last_sequence
-                    )
-                else:
-                    is_gone = ref.first_version in unused
-                if is_gone and len(head.garbage) < GARBAGE_MAX:
+            for ref in self._gone(hold, thread, head.objects):
+                if len(head.garbage) < GARBAGE_MAX:
                     head.objects.remove(ref)
-                    discard(head, ref)
+                    discard(hold, head, ref)
         due = [item for item in head.garbage if item.time_us <= self._due_us(head, item)]
         for item in due:
             head.garbage.remove(item)
-        return [item.object for item in due]
+        return [item.object for item in due] + hold.spares.due(lambda item: item.time_us <= self._due_us(head, item))
+
+    def _gone(self, hold: Hold, thread: Thread, refs: Sequence[ObjectRef]) -> list[ObjectRef]:
+        """Returns the packs whose entries were all pruned, and the snapshots that no entry needs."""
+        unused = self._unused_snapshots(hold, thread, refs)
+        return [
+            ref for ref in refs
+            if (ref.first_version in unused if not is_pack(ref) else self._may_be_gone(thread, ref) and not
+                self._desk.outbox.has_entries(thread.identity, ref.first_sequence, ref.last_sequence))
+        ]  # fmt: skip
 
     @staticmethod
     def _may_be_gone(thread: Thread, ref: ObjectRef) -> bool:
@@ -363,13 +373,13 @@ class Shipper:
         kept = thread.pruned.missing(ref.last_version).after(ref.first_version - 1) if ref.first_version else None
         return may_be_removed(thread, ref.last_sequence) and not kept
 
-    def _unused_snapshots(self, hold: Hold, head: ArchiveHead, thread: Thread) -> set[int]:
+    def _unused_snapshots(self, hold: Hold, thread: Thread, refs: Sequence[ObjectRef]) -> set[int]:
         """Returns the snapshots of pruned versions that no entry needs.
 
         A snapshot that this disk lacks is not proof: it may only have been unreadable once. So entries are searched.
         """
         pruned, snapshots = thread.pruned, thread.snapshots
-        missing = {ref.first_version for ref in head.objects if not is_pack(ref) and ref.first_version in pruned}
+        missing = {ref.first_version for ref in refs if not is_pack(ref) and ref.first_version in pruned}
         missing -= snapshots
         known, needed = hold.needed
         if known.pairs() != pruned.pairs():
@@ -382,7 +392,7 @@ class Shipper:
     def _due_us(self, head: ArchiveHead, item: Garbage) -> int:
         """Returns the time up to which dropped objects may be deleted, in microseconds since 1970.
 
-        Images have a shorter grace time: every HEAD replaces its image, and a reader of an old HEAD soon reads again.
+        Parts of images have a shorter grace time: they change often, and a reader of an old HEAD soon reads again.
         """
         grace_s = self._desk.options.garbage_grace_s
         if item.object.kind == OBJECT_KIND_IMAGE:

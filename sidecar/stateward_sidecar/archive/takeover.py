@@ -43,6 +43,8 @@ from stateward_sidecar.telemetry import log
 
 # How often a write to HEAD is tried if other sidecars change HEAD first.
 ROUNDS = 8
+# Names without a thread whose HEAD was read for a write: how many are remembered, and for how many seconds.
+LOOKED_MAX, LOOKED_S = 1024, 5.0
 
 
 class Attacher:
@@ -53,12 +55,16 @@ class Attacher:
         self._fetcher = fetcher
         self._settler = settler
         self._finisher = Finisher(desk, fetcher)
+        self._looked: dict[Place, tuple[Seen | None, float]] = {}
         self.window = Window(desk, fetcher, History(desk, fetcher, settler))
 
     # -- for writers ----------------------------------------------------------------------------------------------
 
-    def own(self, name: Name, *, take_over: bool = False, must_exist: bool = False) -> None:
-        """Makes this process the owner of a thread, or claims a name that has no thread.
+    def own(
+        self, name: Name, *, take_over: bool = False, must_exist: bool = False, claims: bool = True
+    ) -> None:  # fmt: skip
+        """Makes this process the owner of a thread, or claims a name that has no thread. Without ``claims`` such a name
+        is left as it is: a write that makes the thread then raises Unclaimed, and one that must fail leaves nothing.
 
         Raises NotOwner, Fenced, ArchiveUnavailable, KeyUnavailable, Corrupt. Raises ThreadNotFound with ``must_exist``,
         else InvalidField if only orphans may have the name.
@@ -67,11 +73,11 @@ class Attacher:
             if is_orphans(name[1]) and self._local(name) is None:  # the archive has no orphans
                 raise not_found(*name) if must_exist else reserved(name[1])
             for _ in range(ROUNDS):
-                if self._own(name, take_over=take_over, must_exist=must_exist):
+                if self._own(name, take_over=take_over, must_exist=must_exist, claims=claims):
                     return
         raise ArchiveUnavailable(f"other sidecars change thread {name[1]!r} all the time; try again")
 
-    def _own(self, name: Name, *, take_over: bool, must_exist: bool) -> bool:
+    def _own(self, name: Name, *, take_over: bool, must_exist: bool, claims: bool) -> bool:
         """Makes one attempt. Returns False if HEAD changed meanwhile."""
         desk = self._desk
         claim = desk.hooks.claims.get(name)  # read before the thread: a commit turns a claim into a thread
@@ -80,26 +86,27 @@ class Attacher:
         if hold is not None:
             return not take_over or self._look_again(hold)
         if thread is None and claim is not None and self._is_claimed_still(name, claim):
-            if must_exist:
-                raise not_found(*name)
-            return True
+            return self._leave(name, None, None, must_exist=must_exist)
         if thread is not None and thread.access == ACCESS_ORPHAN:
             raise NotOwner(
                 f"thread {name[1]!r} is an orphan: it can be read, forked and deleted, but not written", thread=name[1]
             )
         if thread is not None and (thread.access == ACCESS_OWNED or thread.is_outdated):
             return self.resume(thread, waits=not take_over)
-        namespace = self._namespace(name, makes=thread is not None or not must_exist)
+        makes = claims and not must_exist
+        namespace = self._namespace(name, makes=thread is not None or makes)
+        if namespace is None:
+            return self._leave(name, None, None, must_exist=must_exist)
         place = desk.place(namespace, name[1])
-        seen = self._fetcher.look(namespace, place, with_key=thread is None)
+        seen = self._look(namespace, place, with_key=thread is None, makes=makes)
         if thread is not None and thread.archive is not None and seen is not None and seen.head.deleted:
             self._settler.settle(thread, thread.archive.head, place, seen)  # a copy must not revive a deleted thread
             return False
         if seen is None and thread is not None and thread.archive is not None:
             raise self._lost_head(name)
         if seen is None or seen.head.deleted or seen.is_new_to(thread):
-            if must_exist and thread is None:
-                raise not_found(*name)
+            if thread is None and not makes:
+                return self._leave(name, place, seen, must_exist=must_exist)
             return self._claim(name, namespace, place, seen, thread, take_over=take_over)
         if thread is not None and thread.archive is None:
             # The thread was made here without the archive, which has another thread of that name.
@@ -111,13 +118,30 @@ class Attacher:
         self._check_free(name, place, seen.head, take_over=take_over)
         return self._take(namespace, place, seen, thread)
 
-    def _namespace(self, name: Name, *, makes: bool) -> NamespaceKeys:
-        """Returns the keys of a name's namespace. Raises ThreadNotFound if it has none, unless it ``makes`` them."""
+    def _namespace(self, name: Name, *, makes: bool) -> NamespaceKeys | None:
+        """Returns the keys of a name's namespace; None if it has none, unless it ``makes`` them."""
         keys = self._desk.keys
-        namespace = keys.namespace(name[0]) if makes else keys.find_namespace(name[0])
-        if namespace is None:
+        return keys.namespace(name[0]) if makes else keys.find_namespace(name[0])
+
+    def _leave(self, name: Name, place: Place | None, seen: Seen | None, *, must_exist: bool) -> bool:
+        """Leaves a name without a thread as it is. Raises ThreadNotFound if the thread must exist.
+
+        Remembers HEAD: if the name is claimed next, HEAD need not be read again, because the claim is conditional.
+        """
+        if must_exist:
             raise not_found(*name)
-        return namespace
+        if place is not None:
+            self._looked[place] = seen, self._desk.wire.now()
+        if len(self._looked) > LOOKED_MAX:
+            with suppress(KeyError, RuntimeError):  # another name's task may do the same
+                self._looked.pop(next(iter(self._looked)))
+        return True
+
+    def _look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool, makes: bool) -> Seen | None:
+        looked = self._looked.pop(place, None) if with_key and makes else None
+        if looked is not None and self._desk.wire.now() - looked[1] < LOOKED_S:
+            return looked[0]
+        return self._fetcher.look(namespace, place, with_key=with_key)
 
     def _look_again(self, hold: Hold) -> bool:
         """Reads HEAD, and returns whether a thread is still ours. An idle owner may have been replaced unnoticed."""

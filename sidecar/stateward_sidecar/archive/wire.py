@@ -52,6 +52,36 @@ class Traffic:
     entry_bytes: int = 0
 
 
+class Job:
+    """A call in the background that somebody may wait for."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+        self._future: Future[object] = Future()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self._future.running()
+
+    def run(self) -> None:
+        """Runs the call, unless somebody who waits for it has begun it."""
+        if not self._future.set_running_or_notify_cancel():
+            return
+        try:
+            self._future.set_result(self._call())
+        except BaseException as error:
+            self._future.set_exception(error)
+            raise
+
+    def join(self) -> None:
+        """Waits for the call, or makes it here if it has not begun. Raises its error."""
+        if self._future.cancel():
+            self._call()
+        else:
+            self._future.result()
+
+
 class Unclear(ArchiveUnavailable):
     """The outcome of a conditional write is unknown. The caller must read HEAD to learn it."""
 
@@ -152,7 +182,8 @@ class Wire:
         return self._write("replace", lambda: self._bucket.replace(key, data, etag), data, is_head=True)
 
     def delete(self, key: str) -> None:
-        """Deletes an object. Does nothing if it is missing."""
+        """Deletes an object. Does nothing if it is missing. A bucket that denies this is not away: it may keep objects
+        on purpose, and everything else works."""
         self._call("delete", lambda: self._bucket.delete(key))
 
     def walk(self, prefix: str) -> Iterator[tuple[str, int]]:
@@ -240,6 +271,24 @@ class Wire:
         except RuntimeError:
             return  # the daemon is stopping
 
+    def begin(self, job: Job) -> None:
+        """Runs an upload in the background, and logs its error. No hanging request of another thread delays it."""
+
+        def run() -> None:
+            try:
+                job.run()
+            except StatewardError as error:
+                log.warning("an upload in the background failed; a later one takes its place", reason=error.reason)
+
+        try:
+            self._uploads.submit(guarded, "upload", run)
+        except RuntimeError:
+            return  # the daemon is stopping
+
+    def join(self, job: Job) -> None:
+        """Waits for an upload in the background. Raises its error."""
+        job.join()
+
     def close(self) -> None:
         """Ends the pool and closes the bucket. Waits for requests that are under way."""
         for pool in (self._pool, self._uploads):
@@ -276,6 +325,8 @@ class Wire:
             raise Corrupt(error.message) from error
         except BucketError as error:
             self._measure(operation, began, type(error).__name__)
+            if operation == "delete" and isinstance(error, BucketDenied | BucketRefused):
+                raise ArchiveUnavailable(f"the archive refuses to delete: {error.message}") from error
             if is_write and isinstance(error, BucketFull | BucketDenied | BucketRefused):
                 self._refusal = error.message
             else:

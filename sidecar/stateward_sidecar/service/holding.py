@@ -25,6 +25,7 @@ from stateward_sidecar.errors import (
     NotOwner,
     StatewardError,
     ThreadNotFound,
+    Unclaimed,
     VersionMismatch,
 )
 from stateward_sidecar.service import levels
@@ -115,15 +116,19 @@ class Holding:
             return await self._write(places, verb)
 
     async def _write(self, places: Sequence[Place], verb: Callable[[], Awaitable[T]]) -> T:
-        """Runs one loop for all threads, so that the rounds of one thread do not multiply with those of another."""
+        """Runs one loop for all threads, so that the rounds of one thread do not multiply with those of another.
+
+        A name without a thread is claimed only when the verb is about to make the thread. So a save that must fail, for
+        example under a wrong name, leaves nothing in the archive.
+        """
         archive = self.need()
         rounds: dict[str, int] = {}
-        confirmed = set[str]()
+        confirmed, claims = set[str](), False
         asked = [place for place in places if archive.holds(place.namespace, place.thread) is None]
         while True:
             for place in asked:
                 self.gate.check()  # a write under way must not take back what a drain gave up
-                await self._own_place(place)
+                await self._own_place(place, claims=claims)
             for place in places:
                 if place.is_archived:
                     self._check_place(place)
@@ -136,6 +141,7 @@ class Holding:
                     asked = [place for place in places if place.thread == name and not await self._is_ours_still(place)]
                     if asked:
                         continue
+                claims = claims or isinstance(error, Unclaimed)  # all that the write checks is right
                 if isinstance(error, VersionMismatch) or _may_be_behind(error):
                     raise
                 rounds[name] = rounds.get(name, 0) + 1
@@ -162,9 +168,9 @@ class Holding:
         except StatewardError as error:
             raise in_item(error, place.item) from None
 
-    async def _own_place(self, place: Place) -> None:
+    async def _own_place(self, place: Place, *, claims: bool) -> None:
         try:
-            await self._own(place.namespace, place.thread, must_exist=place.must_exist)
+            await self._own(place.namespace, place.thread, must_exist=place.must_exist, claims=claims)
         except StatewardError as error:
             raise in_item(error, place.item) from None
 
@@ -204,11 +210,11 @@ class Holding:
         if self.archive is not None and not await self._is_ours_still(Place(namespace, thread)):
             await self._own(namespace, thread, must_exist=must_exist)
 
-    async def _own(self, namespace: str, thread: str, *, must_exist: bool) -> None:
+    async def _own(self, namespace: str, thread: str, *, must_exist: bool, claims: bool = True) -> None:
         archive = self.need()
 
         def own() -> None:
-            archive.own(namespace, thread, must_exist=must_exist)
+            archive.own(namespace, thread, must_exist=must_exist, claims=claims)
 
         await self.block((namespace, thread), own)
 

@@ -103,19 +103,26 @@ class _Walk:
 
     uncleared: Pruned
     archived: int
+    others: Sequence[int]  # entries of signals, tags, settings and leases that are to be cleared
 
     def items(self) -> Iterator[tuple[int, int]]:
-        """Yields the versions, as (version, 0), and the archived entries of effects and records, as (0, sequence).
+        """Yields the versions, as (version, 0), and the archived entries, as (0, sequence).
 
         Values that are not archived yet wait for a sweep: a HEAD that is being written may still have them.
         """
         yield from ((version, 0) for version in self.uncleared)
         for left in (self.uncleared.effects, self.uncleared.records):
             yield from ((0, sequence) for sequence in left.until(self.archived))
+        yield from ((0, sequence) for sequence in self.others if sequence <= self.archived)
+
+    def now(self) -> Pruned:
+        """Returns what this call clears."""
+        left = self.uncleared
+        return Pruned(left.pairs(), *(each.until(self.archived) for each in left.entries()))
 
     def later(self) -> Pruned:
         """Returns what a later sweep clears."""
-        return Pruned((), self.uncleared.effects.after(self.archived), self.uncleared.records.after(self.archived))
+        return Pruned((), *(each.after(self.archived) for each in self.uncleared.entries()))
 
 
 class Clearer:
@@ -133,7 +140,7 @@ class Clearer:
         """
         outcome, place = _Outcome.CHANGED, (thread.number, thread.name)
         while outcome is _Outcome.CHANGED:
-            if (walk := self._look(place)) is None:
+            if (walk := self._look(place, lineage)) is None:
                 return
             items, chunk = walk.items(), list[tuple[int, int]]()
             while chunk := [*chunk, *islice(items, ITEMS_A_STEP - len(chunk))]:
@@ -144,19 +151,24 @@ class Clearer:
             outcome = _Outcome.MORE
             while outcome is _Outcome.MORE:
                 outcome = self._submit(self._end(place, lineage, walk))
+            if outcome is _Outcome.OVER:
+                lineage.forget(walk.now())
 
     def _submit(self, run: Callable[[lmdb.Transaction, Batch], T]) -> T:
         # Not as background writes: under load they might never run, and a step is as short as a save.
         answer: T = self._context.writer.submit(Write(run=run, is_alone=True, frees_space=True), wait=True).wait()
         return answer
 
-    def _look(self, place: Place) -> _Walk | None:
+    def _look(self, place: Place, lineage: Lineage) -> _Walk | None:
         """Returns what there is to clear; None if this sidecar may not change the thread."""
         with self._context.engine.read() as txn:
             thread = self._find(txn, place)
             if thread is None:
                 return None
-            return _Walk(read_uncleared(txn, thread.number, thread.pruned), self._archived(thread))
+            uncleared = read_uncleared(txn, thread.number, thread.pruned)
+        signals = (sequence for sequence in lineage.signals if sequence in uncleared.signals)
+        loose = (sequence for sequence in lineage.loose if sequence in uncleared.loose)
+        return _Walk(uncleared, self._archived(thread), sorted([*signals, *loose]))
 
     def _find(self, txn: lmdb.Transaction, place: Place) -> Thread | None:
         number, name = place
@@ -298,9 +310,10 @@ def _strip(work: _Work, entry: Entry) -> None:
     for key in label_keys(identity, header, metadata.checkpoint.labels):
         txn.delete(key)
     if header.sequence > work.archived or work.in_window(entry):
-        husk = entry.husk()
-        work.free(len(entry.record) - len(husk))
-        records.shrink_entry(txn, identity.keys, header.sequence, husk)
+        if header.edit_bytes:
+            husk = entry.husk()
+            work.free(len(entry.record) - len(husk))
+            records.shrink_entry(txn, identity.keys, header.sequence, husk)
         if header.sequence > 1:  # the first entry describes the thread, and stays
             work.husks.append(header.sequence)
     else:

@@ -82,12 +82,14 @@ def newer(found: Sequence[PackedRow], entries: Sequence[Entry]) -> list[PackedRo
 
 
 def pruned_elsewhere(txn: lmdb.Transaction, draft: Draft, before: Pruned) -> Pruned:
-    """Returns what is on this disk and was pruned by another sidecar: versions, entries of effects and of records."""
+    """Returns what is on this disk and was pruned by another sidecar: versions, and entries."""
     head, now = draft.head, draft.pruned
     versions = now.common(before.missing(now.last)).after(_first_version(txn, draft) - 1).until(head.last_version)
     effects = now.effects.common(before.effects.missing(now.effects.last))
-    records_ = now.records.after(max(before.records.last, draft.floor_sequence)).until(head.tip_sequence)
-    return Pruned(versions.pairs(), effects.after(draft.floor_sequence).until(head.tip_sequence), records_)
+    signals = now.signals.common(before.signals.missing(now.signals.last))
+    records_, loose = now.records.after(before.records.last), now.loose.after(before.loose.last)
+    here = (effects, records_, signals, loose)
+    return Pruned(versions.pairs(), *(each.after(draft.floor_sequence).until(head.tip_sequence) for each in here))
 
 
 def _first_version(txn: lmdb.Transaction, draft: Draft) -> int:
@@ -102,11 +104,8 @@ def _first_version(txn: lmdb.Transaction, draft: Draft) -> int:
 def note_uncleared(txn: lmdb.Transaction, draft: Draft, entries: Sequence[Entry], more: Pruned = _NOTHING) -> None:
     """Notes what of a pruned thread is to be cleared from this disk, once this sidecar may: also new whole entries."""
     whole = [entry.header for entry in entries if draft.pruned.cuts(entry.header) and not entry.is_husk]
-    came = Pruned(
-        [(header.version, header.version) for header in whole if header.version],
-        Ranges((each.sequence, each.sequence) for each in whole if each.kind == ENTRY_KIND_EFFECT),
-        Ranges((each.sequence, each.sequence) for each in whole if each.kind == ENTRY_KIND_RECORDS),
-    )
+    sequences = Ranges((each.sequence, each.sequence) for each in whole if not each.version)
+    came = Pruned(((each.version, each.version) for each in whole if each.version), *(4 * [sequences]))
     add_uncleared(txn, draft.identity.number, draft.pruned, more.merged(came))
 
 

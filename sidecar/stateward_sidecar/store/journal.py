@@ -7,7 +7,7 @@ writes its own rows, and ends with ``commit_entry``, which writes the head. Then
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import lmdb
@@ -26,6 +26,7 @@ from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import records
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.ranges import is_loose
 from stateward_sidecar.store.requestrows import put_request
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.thread import Draft, write_head
@@ -33,6 +34,8 @@ from stateward_sidecar.store.times import SECOND_US, expire_second, next_time_us
 
 # Bytes of an entry, with its blob, that take so long to upload that entries before it must not wait for it.
 LARGE_BYTES = 1 << 20
+# With so many entries of tags, settings and leases, a sweep says that they count for nothing.
+LOOSE_MAX = 256
 _NO_DIGEST = b"\0" * DIGEST_BYTES
 
 
@@ -58,12 +61,13 @@ def append(
     request_row: bytes = b"",
     time_us: int = 0,
     is_hidden: bool = False,
+    acked: Sequence[int] = (),
 ) -> Appended:
     """Seals and puts an entry after the newest one. Updates sequence, times and sizes in a copy of the head.
 
     ``request_row``: the row key of the request id, if the caller has it already. ``is_hidden``: the entry gets no place
-    in the feed of all entries, because its thread must not be seen yet. Raises NotOwner if the thread is a copy or an
-    orphan.
+    in the feed of all entries, because its thread must not be seen yet. ``acked``: sequences of the signals that a
+    version acknowledges. Raises NotOwner if the thread is a copy or an orphan.
     """
     draft.check_writable()  # checked here for all verbs: an entry of a copy would be in no history and in no orphan
     identity, head = draft.identity, draft.next_head()
@@ -76,8 +80,10 @@ def append(
     sequence = head.tip_sequence
     header = EntryHeader(
         kind=kind, epoch=head.epoch, sequence=sequence, version=version, parent_version=parent_version,
-        create_time_us=head.update_time_us, previous_digest=head.tip_digest,
+        create_time_us=head.update_time_us, previous_digest=head.tip_digest, acked_sequences=acked,
     )  # fmt: skip
+    if is_loose(kind):
+        head.loose_entries += 1
     pieces_bytes = _put_pieces(txn, draft, header, content)
     record = pack(identity.cipher, identity.uid, header, content)
     try:
@@ -125,6 +131,8 @@ def commit_entry(
     draft.row_sums.update(row_sums)
 
     def count() -> None:
+        if entry.head.loose_entries >= LOOSE_MAX:
+            context.loose.add(draft.identity.number)
         counters.entries += 1
         counters.saves += is_save
         counters.entry_bytes += entry.stored_bytes

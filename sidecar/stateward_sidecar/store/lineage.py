@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import lmdb
 
@@ -18,13 +20,14 @@ from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_EFFECTS_DELETED,
     ENTRY_KIND_HEADS,
     ENTRY_KIND_PRUNED,
+    ENTRY_KIND_SIGNAL,
     EntryHeader,
 )
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store import records
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.ranges import Pruned
+from stateward_sidecar.store.ranges import Pruned, Ranges, is_loose
 from stateward_sidecar.store.thread import Draft, Thread, rows
 from stateward_sidecar.store.uncleared import read_uncleared
 
@@ -47,6 +50,10 @@ class Lineage:
     users: Counter[int] = field(default_factory=Counter)  # by snapshot: how many versions need it as dictionary
     husks: list[int] = field(default_factory=list)  # sequences of husks and prune entries, ascending
     moves: list[int] = field(default_factory=list)  # sequences of the entries that moved or deleted branches
+    # Sequences of entries that are not cleared: of signals, and of tags, settings and leases.
+    signals: list[int] = field(default_factory=list)
+    loose: list[int] = field(default_factory=list)
+    acks: dict[int, list[int]] = field(default_factory=dict)  # by version: the signals that it acknowledged
 
     def read_on(self, txn: lmdb.Transaction, thread: Thread | Draft, entries: int) -> bool:
         """Reads at most ``entries`` more entries. Returns whether all were read."""
@@ -75,8 +82,15 @@ class Lineage:
             is_gone and header.sequence > 1
         ):  # the first entry describes the thread, and stays
             self.husks.append(header.sequence)
+        if not version and not is_gone:
+            if header.kind == ENTRY_KIND_SIGNAL:
+                self.signals.append(header.sequence)
+            elif is_loose(header.kind) and header.sequence > 1:
+                self.loose.append(header.sequence)
         if not version or is_gone:
             return
+        if header.acked_sequences:
+            self.acks[version] = list(header.acked_sequences)
         if not 0 <= parent < version:
             raise Corrupt(f"an entry names the parent {parent}", name, version)
         if header.dictionary_version:
@@ -85,6 +99,28 @@ class Lineage:
             self.jumped.add(version)
             if parent:
                 self.children.setdefault(parent, []).append(version)
+
+    def acked(self, going: Iterable[int], before: Ranges) -> Ranges:
+        """Returns the signals that versions acknowledged, as few ranges as possible. ``before``: signals that other
+        pruned versions acknowledged."""
+        mine = sorted(sequence for version in going for sequence in self.acks.get(version, ()))
+        if not mine:
+            return Ranges()
+        dead = {*mine, *(sequence for sequence in self.signals if sequence in before)}
+        alive = [sequence for sequence in self.signals if sequence not in dead]
+        known = Ranges([*before.pairs(), *((sequence, sequence) for sequence in mine)]).pairs()
+        gaps = [
+            (last + 1, first - 1) for (_, last), (first, _) in pairwise(known)
+            if bisect_right(alive, first) == bisect_right(alive, last)
+        ]  # fmt: skip
+        return Ranges([*((sequence, sequence) for sequence in mine), *gaps])
+
+    def forget(self, cleared: Pruned) -> None:
+        """Forgets entries that were cleared."""
+        self.signals = [sequence for sequence in self.signals if sequence not in cleared.signals]
+        self.loose = [sequence for sequence in self.loose if sequence not in cleared.loose]
+        for version in [version for version in self.acks if version in cleared]:
+            del self.acks[version]
 
     def left_alone(self, going: Collection[int], last: int) -> set[int]:
         """Returns the versions that stay without their parent if ``going`` is pruned."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import lmdb
 
-from stateward.storage.v1.archive_pb2 import PackedRow, ThreadImage
-from stateward.storage.v1.head_pb2 import BlobRow
+from stateward.storage.v1.archive_pb2 import PackedRow
+from stateward.storage.v1.head_pb2 import BlobRow, ThreadHead
 from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_BLOB,
     ENTRY_KIND_BLOB_REMOVED,
@@ -49,11 +49,12 @@ class Moment:
     """The committed state of a thread at one moment."""
 
     thread: Thread  # a copy, or read for this moment only; nobody changes it
-    image: ThreadImage
+    head: ThreadHead  # without main, which is among the thread's branches
+    blobs: list[BlobRow]
 
     @property
     def tip_sequence(self) -> int:
-        return self.image.head.tip_sequence
+        return self.head.tip_sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,15 @@ class Shipment:
     rows: list[PackedRow]
     headers: list[EntryHeader]
     size_bytes: int
+
+    def after(self, sequence: int) -> Shipment:
+        """Returns the entries after a sequence, with their pieces."""
+        if not self.headers or self.headers[0].sequence > sequence:
+            return self
+        headers = [header for header in self.headers if header.sequence > sequence]
+        parts = {header.parts_id for header in headers if header.parts_id}
+        rows = [row for row in self.rows if row.sequence > sequence or row.parts_id in parts]
+        return Shipment(rows, headers, sum(len(row.record) for row in rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +103,10 @@ class Outbox:
                 thread = load_thread(txn, context.keystore, identity.namespace_keys, identity.number, identity.uid)
             if txn.get(layout.blobs_key(identity.number)) is not None:
                 blobs.extend(list_blobs(txn, identity))
-        image = ThreadImage(blobs=blobs, head=thread.head, pruned=thread.pruned.to_message())
-        image.head.ClearField("main")  # it is among the branches, where a sidecar of format 1 finds it too
-        image.branches.extend(branch for _, branch in sorted(thread.branches.items()))
-        for name, version in sorted(thread.tags.items()):
-            image.tags.add(name=name, version=version)
-        image.signals.extend(row for _, row in sorted(thread.signals.items()))
-        return Moment(thread, image)
+        head = ThreadHead()
+        head.CopyFrom(thread.head)
+        head.ClearField("main")
+        return Moment(thread, head, blobs)
 
     def blobs(self, moment: Moment, headers: Iterable[EntryHeader]) -> tuple[list[WrittenBlob], set[bytes]]:
         """Returns the blobs that the entries completed or renewed, if the thread has them at this moment. Returns also
@@ -108,7 +115,7 @@ class Outbox:
         written, gone, identity = list[WrittenBlob](), set[bytes](), moment.thread.identity
         if not wanted:
             return written, gone
-        named = {row.record.blob_id: row.sequence for row in moment.image.blobs}
+        named = {row.record.blob_id: row.sequence for row in moment.blobs}
         with self._context.engine.read() as txn:
             for header in wanted:
                 record = replay.open_metadata(identity, replay.read_entry(txn, identity, header.sequence)).blob

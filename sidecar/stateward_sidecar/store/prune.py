@@ -97,6 +97,17 @@ class Pruner:
                     return len(plan.going)
         return 0
 
+    def clean(self, namespace: str, name: str) -> None:
+        """Says of a thread that its entries of tags, settings and leases count for nothing, and clears them. Prunes do
+        so too; this is for threads that nobody prunes, such as locks."""
+        with self.alone(namespace, name):
+            thread = self.moment(namespace, name)
+            if thread is None or not is_whole(thread) or not thread.head.loose_entries:
+                return
+            plan = Plan(thread.number, thread.head.tip_sequence, thread.pruned, Ranges(), frozenset(), {})
+            if self._submit(self._commit_clean(namespace, name, plan)):
+                self.clear_up(plan.number, plan.before)
+
     def resume(self) -> None:
         """Continues to clear the versions of earlier prunes, for threads that this sidecar may change, and orphans."""
         with self._context.engine.read() as txn:
@@ -180,8 +191,9 @@ class Pruner:
         effects = find_gone(self._context, thread, lineage, going)
         snapshots, had_effects = now.snapshots if now else frozenset[int](), thread.head.effects > 0
         tip = thread.head.tip_sequence
+        signals = lineage.acked(going, thread.pruned.signals)
         return Plan(
-            thread.number, tip, thread.pruned, going, alone, moves, snapshots, falls, effects, had_effects
+            thread.number, tip, thread.pruned, going, alone, moves, snapshots, falls, effects, had_effects, signals
         )
 
     def _clear_up(self, plan: Plan) -> None:
@@ -253,27 +265,42 @@ class Pruner:
 
         return run
 
+    def _commit_clean(
+        self, namespace: str, name: str, plan: Plan
+    ) -> Callable[[lmdb.Transaction, Batch], bool]:  # fmt: skip
+        def run(txn: lmdb.Transaction, batch: Batch) -> bool:
+            draft = self._threads.draft(txn, batch, namespace, name)
+            if draft is None or draft.identity.number != plan.number or not draft.head.loose_entries:
+                return False
+            draft.check_writable()
+            self._remove(txn, batch, draft, plan, EntryMetadata())
+            return True
+
+        return run
+
     def _remove(self, txn: lmdb.Transaction, batch: Batch, draft: Draft, plan: Plan, metadata: EntryMetadata) -> int:
         """Appends the entry that lists the pruned versions. Returns its sequence."""
         context, identity = self._context, draft.identity
         if plan.falls:
             moves = {name: fall.to for name, fall in plan.falls.items()}
             put_moves(context, txn, batch, draft, moves, EntryMetadata())
-        after = draft.pruned.with_more(plan.going, plan.effects.entries)
+        removed = Pruned(plan.going.pairs(), plan.effects.entries, signals=plan.signals, loose=_loose(draft))
+        after = draft.pruned.merged(removed)
         metadata.pruned.CopyFrom(after.to_message())
-        metadata.removed.CopyFrom(Pruned(plan.going.pairs(), plan.effects.entries).to_message())
+        metadata.removed.CopyFrom(removed.to_message())
         entry_put = append(
             context, txn, draft, ENTRY_KIND_PRUNED, draft_content(metadata), request_hash=metadata.request_hash
         )
         head = entry_put.head
         head.retained_versions -= len(plan.going)
+        head.loose_entries = 0
         plan.effects.remove(context, txn, batch, draft, head)
         sums = dict([write_row(txn, draft, head, identity.keys.pruned(), metadata.pruned)])
         moved = list(plan.moved(draft))
         for branch in moved:
             sums.update([write_branch(txn, draft, head, branch)])
         uncleared = read_uncleared(txn, identity.number, draft.pruned)
-        write_uncleared(txn, identity.number, uncleared.with_more(plan.going, plan.effects.entries))
+        write_uncleared(txn, identity.number, uncleared.merged(removed))
         commit_entry(context, txn, batch, draft, entry_put, sums)
         draft.pruned = after
         draft.branches.update({branch.name: branch for branch in moved})
@@ -285,6 +312,11 @@ class Pruner:
         write = Write(run=run, frees_space=True, is_alone=is_alone)
         answer: T = self._context.writer.submit(write, wait=True).wait()
         return answer
+
+
+def _loose(draft: Draft) -> Ranges:
+    """Returns the entries in which those of tags, settings and leases are not said to count for nothing yet."""
+    return Ranges([(draft.pruned.loose.last + 1, draft.head.tip_sequence)]) if draft.head.loose_entries else Ranges()
 
 
 def is_whole(thread: Thread) -> bool:

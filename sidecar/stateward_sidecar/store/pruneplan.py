@@ -59,6 +59,7 @@ class Plan:
     falls: dict[str, Fall] = field(default_factory=dict)
     effects: GoneEffects = field(default_factory=GoneEffects)  # those that go with the versions
     had_effects: bool = False  # the thread had effects when they were searched
+    signals: Ranges = field(default_factory=Ranges)  # those that the versions acknowledged
 
     def holds(self, txn: lmdb.Transaction, draft: Draft) -> bool:
         """Returns whether the plan is still right after the writes since. Reads only the new entries."""
@@ -66,7 +67,8 @@ class Plan:
         now, before = draft.pruned, self.before
         if draft.identity.number != self.number or now.pairs() != before.pairs():
             return False
-        if now.effects.pairs() != before.effects.pairs():  # deleted by another sidecar that had the thread meanwhile
+        # Deleted by another sidecar that had the thread meanwhile.
+        if now.effects.pairs() != before.effects.pairs() or now.signals.pairs() != before.signals.pairs():
             return False
         if tip == self.tip_sequence and draft.snapshots == self.snapshots:
             return True  # shortcut: the checks below look at every branch, and there may be thousands

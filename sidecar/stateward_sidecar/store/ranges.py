@@ -9,8 +9,14 @@ from itertools import accumulate
 
 from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_EFFECT,
+    ENTRY_KIND_LEASE,
+    ENTRY_KIND_OPTIONS,
     ENTRY_KIND_RECORDS,
+    ENTRY_KIND_SIGNAL,
+    ENTRY_KIND_TAG_DELETED,
+    ENTRY_KIND_TAG_SET,
     EntryHeader,
+    EntryKind,
     PrunedVersions,
     VersionRange,
 )
@@ -101,64 +107,97 @@ class Ranges:
         return cls((item.first, item.last) for item in message.ranges)
 
 
-class Pruned(Ranges):
-    """The versions that were pruned, and the entries of effects and records that count for nothing. Immutable, too."""
+NOTHING = Ranges()
+_SETS = {
+    ENTRY_KIND_EFFECT: "effects", ENTRY_KIND_RECORDS: "records", ENTRY_KIND_SIGNAL: "signals",
+    ENTRY_KIND_TAG_SET: "loose", ENTRY_KIND_TAG_DELETED: "loose", ENTRY_KIND_OPTIONS: "loose",
+    ENTRY_KIND_LEASE: "loose",
+}  # fmt: skip
 
-    __slots__ = ("effects", "records")
+
+class Pruned(Ranges):
+    """The versions that were pruned, and the entries that count for nothing. Immutable, too.
+
+    Sequences of entries; only entries of the kind are meant, and a range may pass over entries of other kinds:
+    ``effects`` of deleted effects; ``records`` up to their floor, one range from 1; ``signals`` that pruned versions
+    acknowledged; ``loose`` of tags, settings and leases, one range from 1.
+    """
+
+    __slots__ = ("effects", "loose", "records", "signals")
 
     def __init__(
-        self, pairs: Iterable[tuple[int, int]] = (), effects: Ranges | None = None, records: Ranges | None = None
-    ) -> None:
+        self, pairs: Iterable[tuple[int, int]] = (), effects: Ranges = NOTHING, records: Ranges = NOTHING,
+        signals: Ranges = NOTHING, loose: Ranges = NOTHING,
+    ) -> None:  # fmt: skip
         super().__init__(pairs)
-        # Sequences. Only entries of effects are meant; a range may pass over entries of other kinds.
-        self.effects = effects if effects is not None else Ranges()
-        # Sequences up to the floor of the records. Only entries of records are meant.
-        self.records = records if records is not None else Ranges()
+        self.effects, self.records, self.signals, self.loose = effects, records, signals, loose
+
+    def entries(self) -> tuple[Ranges, Ranges, Ranges, Ranges]:
+        """Returns the sets of sequences, in the order of the arguments."""
+        return self.effects, self.records, self.signals, self.loose
 
     @property
     def is_empty(self) -> bool:
         """True if no entry was ever cut or removed."""
-        return not self._firsts and not self.effects.pairs() and not self.records.pairs()
+        return not self._firsts and not any(each.pairs() for each in self.entries())
 
     def is_same(self, other: Pruned) -> bool:
         """Returns whether the other set has the same versions and entries."""
-        mine, theirs = (self, self.effects, self.records), (other, other.effects, other.records)
+        mine, theirs = (self, *self.entries()), (other, *other.entries())
         return all(one.pairs() == another.pairs() for one, another in zip(mine, theirs, strict=True))
 
     def cuts(self, header: EntryHeader) -> bool:
-        """Returns whether the second part of an entry may be gone: edits, or values of effects or records."""
+        """Returns whether the second part of an entry may be gone, or all of it: edits, or entries that count for
+        nothing."""
         if header.version:
             return header.version in self
-        if header.kind == ENTRY_KIND_RECORDS:
-            return header.sequence in self.records
-        return bool(header.kind == ENTRY_KIND_EFFECT) and header.sequence in self.effects
+        name = _SETS.get(header.kind)
+        return name is not None and header.sequence in getattr(self, name)
 
-    def with_more(self, versions: Ranges, effects: Ranges) -> Pruned:
+    def with_more(self, versions: Ranges, effects: Ranges, signals: Ranges = NOTHING) -> Pruned:
         """Returns the set with more versions and entries."""
-        return Pruned(
-            [*self.pairs(), *versions.pairs()], Ranges([*self.effects.pairs(), *effects.pairs()]), self.records
-        )
+        return self.merged(Pruned(versions.pairs(), effects, signals=signals))
 
     def merged(self, other: Pruned) -> Pruned:
         """Returns all that is in one of the two sets."""
-        return self.with_more(other, other.effects).with_records(other.records)
+        return Pruned([*self.pairs(), *other.pairs()], *map(_joined, self.entries(), other.entries()))
+
+    def common_with(self, other: Pruned) -> Pruned:
+        """Returns all that is in both sets."""
+        return Pruned(self.common(other).pairs(), *map(Ranges.common, self.entries(), other.entries()))
 
     def with_records(self, records: Ranges) -> Pruned:
         """Returns the set with more entries of records."""
-        return Pruned(self.pairs(), self.effects, Ranges([*self.records.pairs(), *records.pairs()]))
+        return self.merged(Pruned(records=records))
+
+    def with_loose(self, loose: Ranges) -> Pruned:
+        """Returns the set with more entries of tags, settings and leases."""
+        return self.merged(Pruned(loose=loose))
 
     def to_message(self) -> PrunedVersions:
         """Returns all sets as a message, as they are stored."""
         return PrunedVersions(
-            ranges=_to_ranges(self), effects=_to_ranges(self.effects), records=_to_ranges(self.records)
-        )
+            ranges=_to_ranges(self), effects=_to_ranges(self.effects), records=_to_ranges(self.records),
+            signals=_to_ranges(self.signals), loose=_to_ranges(self.loose),
+        )  # fmt: skip
 
     @classmethod
     def from_message(cls, message: PrunedVersions) -> Pruned:
         """The reverse of ``to_message``."""
-        effects = Ranges((item.first, item.last) for item in message.effects)
-        records = Ranges((item.first, item.last) for item in message.records)
-        return cls(((item.first, item.last) for item in message.ranges), effects, records)
+        sets = (message.effects, message.records, message.signals, message.loose)
+        return cls(
+            ((item.first, item.last) for item in message.ranges),
+            *(Ranges((item.first, item.last) for item in each) for each in sets),
+        )
+
+
+def is_loose(kind: EntryKind) -> bool:
+    """Returns whether entries of a kind say only what rows or the head say, too."""
+    return _SETS.get(kind) == "loose"
+
+
+def _joined(one: Ranges, other: Ranges) -> Ranges:
+    return Ranges([*one.pairs(), *other.pairs()]) if one.pairs() and other.pairs() else (one if one.pairs() else other)
 
 
 def _to_ranges(found: Ranges) -> list[VersionRange]:

@@ -329,10 +329,11 @@ class SaveWrite:
             asked = creates(request, is_new=is_new)
             Effects(self._context, self._threads).put_all(txn, batch, draft, request.effects, asked)
         keys, old_head = identity.keys, draft.head
+        acked = acknowledged(draft, request.ack_signals) if request.ack_signals else []
         entry = append(
             self._context, txn, draft, ENTRY_KIND_CHECKPOINT, made.content,
             version=made.version, parent_version=made.base, request_hash=self._maker.request_hash,
-            request_row=request_row,
+            request_row=request_row, acked=acked,
         )  # fmt: skip
         header, head = entry.header, entry.head
         if is_new or (made.version == 1 and request.HasField("create")):
@@ -356,7 +357,6 @@ class SaveWrite:
             check_room(draft, self.branch)
         moved = move_branch(txn, draft, branch, self.branch, entry.header, made.body)
         sums = dict([write_branch(txn, draft, head, moved)])
-        acked = acknowledged(draft, request.ack_signals) if request.ack_signals else []
         if acked:
             sums.update(drop_signals(txn, draft, head, acked))
             head.pending_signals -= len(acked)

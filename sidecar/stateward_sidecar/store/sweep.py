@@ -75,6 +75,7 @@ class Sweeper:
             if not self._is_suspended:
                 self._do(self._expire)
                 self._do(self._retain)
+                self._do(self._clean)
                 self._do(self._records.sweep)
                 self._do(lambda: self._blobs.sweep(self._submit))
             self._do(lambda: clear(self._context))
@@ -188,6 +189,22 @@ class Sweeper:
                 raise
             except StatewardError as error:
                 log_damage("cannot apply a retention rule", error, number=number)
+
+    def _clean(self) -> None:
+        """Cleans threads that have many entries of tags, settings and leases."""
+        for number in list(self._context.loose):
+            self._context.loose.discard(number)
+            try:
+                with self._context.engine.read() as txn:
+                    thread = self._threads.by_number(txn, number)
+                if thread is not None and thread.access == ACCESS_OWNED:
+                    thread = self._own(thread)
+                if thread is not None and thread.access != ACCESS_ORPHAN:
+                    self._pruner.clean(thread.identity.namespace, thread.name)
+            except ShuttingDown:
+                raise
+            except StatewardError as error:
+                log_damage("entries of tags, settings and leases are not cleared", error, number=number)
 
     def _may_apply(self, thread: Thread) -> bool:
         """Returns whether this sidecar may prune the thread, and has its history or can get it."""

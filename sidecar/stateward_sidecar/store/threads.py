@@ -11,7 +11,7 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward_sidecar.codec.seal import KEY_BYTES
-from stateward_sidecar.errors import Corrupt, KeyUnavailable, NotOwner, ThreadNotFound
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadNotFound, Unclaimed
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch
@@ -242,7 +242,7 @@ class Threads:
     def begin(self, batch: Batch, namespace: str, name: str) -> Draft:
         """Makes a key and a number for a thread that nobody sees yet.
 
-        Raises InvalidField if only orphans may have the name, and NotOwner if there is an archive and the name is not
+        Raises InvalidField if only orphans may have the name, and Unclaimed if there is an archive and the name is not
         claimed in it.
         """
         check_new(name)
@@ -251,7 +251,7 @@ class Threads:
         if context.archive is not None:
             claim = context.archive.claims.get((namespace, name))
             if claim is None:
-                raise NotOwner(f"this sidecar has not claimed thread {name!r} in the archive", thread=name)
+                raise Unclaimed(f"this sidecar has not claimed thread {name!r} in the archive", thread=name)
             uid, data_key, row = claim.uid, claim.data_key, claim.row
         namespace_keys = keystore.namespace(namespace) or keystore.create_namespace(namespace)
         if keystore.thread_key(uid, namespace_keys) is None:  # an orphan of this thread may have the key already

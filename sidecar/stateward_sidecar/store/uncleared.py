@@ -1,5 +1,4 @@
-"""The row that lists what of a thread was pruned and still has its rows: versions, and entries of
-effects and records that count for nothing.
+"""The row that lists what of a thread was pruned and still has its rows: versions, and entries that count for nothing.
 
 The row is not sealed, because only what the thread's sealed row of pruned versions names is ever cleared. If the row
 is damaged, it is ignored, and the versions that it named keep their space.
@@ -24,13 +23,11 @@ def read_uncleared(txn: lmdb.Transaction, number: int, pruned: Pruned) -> Pruned
         named = Pruned.from_message(PrunedVersions.FromString(bytes(row[1:])))
     except DecodeError:
         return Pruned()
-    return Pruned(
-        named.common(pruned).pairs(), named.effects.common(pruned.effects), named.records.common(pruned.records)
-    )
+    return named.common_with(pruned)
 
 
 def add_uncleared(txn: lmdb.Transaction, number: int, pruned: Pruned, more: Pruned) -> None:
-    """Adds versions, and entries of effects and records. Does nothing if there are none."""
+    """Adds versions, and entries that count for nothing. Does nothing if there are none."""
     if not more.is_empty:
         write_uncleared(txn, number, read_uncleared(txn, number, pruned).merged(more))
 

@@ -337,6 +337,8 @@ class Watcher:
         elif header.kind == ENTRY_KIND_OPTIONS:
             event.options_changed.CopyFrom(metadata.options)
         elif header.kind == ENTRY_KIND_PRUNED:
+            if not metadata.removed.ranges:
+                return None  # it cleans the journal, and changes nothing that anybody sees
             event.pruned.versions.extend(Ranges.from_message(metadata.removed))
         elif header.kind == ENTRY_KIND_HEADS:
             event.heads_moved.heads.extend(map(view_move, metadata.heads))

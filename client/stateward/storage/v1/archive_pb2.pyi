@@ -25,7 +25,7 @@ OBJECT_KIND_INDEX: ObjectKind
 OBJECT_KIND_IMAGE: ObjectKind
 
 class ArchiveHead(_message.Message):
-    __slots__ = ("min_reader", "min_writer", "uid", "created_epoch", "epoch", "boot_id", "owner_id", "write_id", "previous_write_ids", "lineage", "detached", "deleted", "tip_sequence", "tip_digest", "last_version", "update_time_us", "status", "expire_second", "packed_sequence", "objects", "index", "image", "image_object", "snapshot_version", "snapshot_pieces", "tail", "garbage", "cleared")
+    __slots__ = ("min_reader", "min_writer", "uid", "created_epoch", "epoch", "boot_id", "owner_id", "write_id", "previous_write_ids", "lineage", "detached", "deleted", "tip_sequence", "tip_digest", "last_version", "update_time_us", "status", "expire_second", "packed_sequence", "objects", "index", "image", "snapshot_version", "snapshot_pieces", "tail", "garbage", "cleared", "image_parts", "image_part_bytes", "settled_counter")
     MIN_READER_FIELD_NUMBER: _ClassVar[int]
     MIN_WRITER_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
@@ -48,12 +48,14 @@ class ArchiveHead(_message.Message):
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
-    IMAGE_OBJECT_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_VERSION_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_PIECES_FIELD_NUMBER: _ClassVar[int]
     TAIL_FIELD_NUMBER: _ClassVar[int]
     GARBAGE_FIELD_NUMBER: _ClassVar[int]
     CLEARED_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_PARTS_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_PART_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_COUNTER_FIELD_NUMBER: _ClassVar[int]
     min_reader: int
     min_writer: int
     uid: bytes
@@ -76,13 +78,23 @@ class ArchiveHead(_message.Message):
     objects: _containers.RepeatedCompositeFieldContainer[ObjectRef]
     index: ObjectRef
     image: bytes
-    image_object: ObjectRef
     snapshot_version: int
     snapshot_pieces: _containers.RepeatedScalarFieldContainer[bytes]
     tail: _containers.RepeatedScalarFieldContainer[bytes]
     garbage: _containers.RepeatedCompositeFieldContainer[Garbage]
     cleared: bool
-    def __init__(self, min_reader: _Optional[int] = ..., min_writer: _Optional[int] = ..., uid: _Optional[bytes] = ..., created_epoch: _Optional[int] = ..., epoch: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., owner_id: _Optional[str] = ..., write_id: _Optional[bytes] = ..., previous_write_ids: _Optional[_Iterable[bytes]] = ..., lineage: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., detached: bool = ..., deleted: bool = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., update_time_us: _Optional[int] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., expire_second: _Optional[int] = ..., packed_sequence: _Optional[int] = ..., objects: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ..., index: _Optional[_Union[ObjectRef, _Mapping]] = ..., image: _Optional[bytes] = ..., image_object: _Optional[_Union[ObjectRef, _Mapping]] = ..., snapshot_version: _Optional[int] = ..., snapshot_pieces: _Optional[_Iterable[bytes]] = ..., tail: _Optional[_Iterable[bytes]] = ..., garbage: _Optional[_Iterable[_Union[Garbage, _Mapping]]] = ..., cleared: bool = ...) -> None: ...
+    image_parts: _containers.RepeatedCompositeFieldContainer[ImagePart]
+    image_part_bytes: int
+    settled_counter: int
+    def __init__(self, min_reader: _Optional[int] = ..., min_writer: _Optional[int] = ..., uid: _Optional[bytes] = ..., created_epoch: _Optional[int] = ..., epoch: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., owner_id: _Optional[str] = ..., write_id: _Optional[bytes] = ..., previous_write_ids: _Optional[_Iterable[bytes]] = ..., lineage: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., detached: bool = ..., deleted: bool = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., update_time_us: _Optional[int] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., expire_second: _Optional[int] = ..., packed_sequence: _Optional[int] = ..., objects: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ..., index: _Optional[_Union[ObjectRef, _Mapping]] = ..., image: _Optional[bytes] = ..., snapshot_version: _Optional[int] = ..., snapshot_pieces: _Optional[_Iterable[bytes]] = ..., tail: _Optional[_Iterable[bytes]] = ..., garbage: _Optional[_Iterable[_Union[Garbage, _Mapping]]] = ..., cleared: bool = ..., image_parts: _Optional[_Iterable[_Union[ImagePart, _Mapping]]] = ..., image_part_bytes: _Optional[int] = ..., settled_counter: _Optional[int] = ...) -> None: ...
+
+class ImagePart(_message.Message):
+    __slots__ = ("object", "digest")
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    object: ObjectRef
+    digest: bytes
+    def __init__(self, object: _Optional[_Union[ObjectRef, _Mapping]] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class EpochStart(_message.Message):
     __slots__ = ("epoch", "sequence", "digest", "boot")

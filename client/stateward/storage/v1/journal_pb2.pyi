@@ -25,7 +25,6 @@ class EntryKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENTRY_KIND_SIGNAL: _ClassVar[EntryKind]
     ENTRY_KIND_LEASE: _ClassVar[EntryKind]
     ENTRY_KIND_BLOB: _ClassVar[EntryKind]
-    ENTRY_KIND_ATTACH: _ClassVar[EntryKind]
     ENTRY_KIND_HEADS: _ClassVar[EntryKind]
     ENTRY_KIND_EFFECTS_DELETED: _ClassVar[EntryKind]
     ENTRY_KIND_RECORDS: _ClassVar[EntryKind]
@@ -46,7 +45,6 @@ ENTRY_KIND_EFFECT: EntryKind
 ENTRY_KIND_SIGNAL: EntryKind
 ENTRY_KIND_LEASE: EntryKind
 ENTRY_KIND_BLOB: EntryKind
-ENTRY_KIND_ATTACH: EntryKind
 ENTRY_KIND_HEADS: EntryKind
 ENTRY_KIND_EFFECTS_DELETED: EntryKind
 ENTRY_KIND_RECORDS: EntryKind
@@ -56,7 +54,7 @@ COMPRESSION_ZSTD: Compression
 COMPRESSION_ZSTD_DICTIONARY: Compression
 
 class EntryHeader(_message.Message):
-    __slots__ = ("kind", "epoch", "sequence", "version", "parent_version", "create_time_us", "previous_digest", "digest", "metadata_bytes", "metadata_compression", "metadata_stored_bytes", "edit_bytes", "edit_compression", "dictionary_version", "parts_id", "key_generation", "edit_stored_bytes")
+    __slots__ = ("kind", "epoch", "sequence", "version", "parent_version", "create_time_us", "previous_digest", "digest", "metadata_bytes", "metadata_compression", "metadata_stored_bytes", "edit_bytes", "edit_compression", "dictionary_version", "parts_id", "key_generation", "edit_stored_bytes", "acked_sequences")
     KIND_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +72,7 @@ class EntryHeader(_message.Message):
     PARTS_ID_FIELD_NUMBER: _ClassVar[int]
     KEY_GENERATION_FIELD_NUMBER: _ClassVar[int]
     EDIT_STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ACKED_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     kind: EntryKind
     epoch: int
     sequence: int
@@ -91,7 +90,8 @@ class EntryHeader(_message.Message):
     parts_id: int
     key_generation: int
     edit_stored_bytes: int
-    def __init__(self, kind: _Optional[_Union[EntryKind, str]] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., previous_digest: _Optional[bytes] = ..., digest: _Optional[bytes] = ..., metadata_bytes: _Optional[int] = ..., metadata_compression: _Optional[_Union[Compression, str]] = ..., metadata_stored_bytes: _Optional[int] = ..., edit_bytes: _Optional[int] = ..., edit_compression: _Optional[_Union[Compression, str]] = ..., dictionary_version: _Optional[int] = ..., parts_id: _Optional[int] = ..., key_generation: _Optional[int] = ..., edit_stored_bytes: _Optional[int] = ...) -> None: ...
+    acked_sequences: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, kind: _Optional[_Union[EntryKind, str]] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., previous_digest: _Optional[bytes] = ..., digest: _Optional[bytes] = ..., metadata_bytes: _Optional[int] = ..., metadata_compression: _Optional[_Union[Compression, str]] = ..., metadata_stored_bytes: _Optional[int] = ..., edit_bytes: _Optional[int] = ..., edit_compression: _Optional[_Union[Compression, str]] = ..., dictionary_version: _Optional[int] = ..., parts_id: _Optional[int] = ..., key_generation: _Optional[int] = ..., edit_stored_bytes: _Optional[int] = ..., acked_sequences: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EntryMetadata(_message.Message):
     __slots__ = ("request_hash", "fingerprint", "creation", "checkpoint", "tag", "options", "pruned", "blob", "effect", "signal", "lease", "removed", "heads", "records", "deleted_effects")
@@ -371,14 +371,18 @@ class CheckpointBody(_message.Message):
     def __init__(self, branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., sent_bytes: _Optional[int] = ..., source_digest: _Optional[bytes] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., acked_signals: _Optional[_Iterable[str]] = ..., numbers: _Optional[_Mapping[str, int]] = ..., parent_checkpoint_id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ...) -> None: ...
 
 class PrunedVersions(_message.Message):
-    __slots__ = ("ranges", "effects", "records")
+    __slots__ = ("ranges", "effects", "records", "signals", "loose")
     RANGES_FIELD_NUMBER: _ClassVar[int]
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SIGNALS_FIELD_NUMBER: _ClassVar[int]
+    LOOSE_FIELD_NUMBER: _ClassVar[int]
     ranges: _containers.RepeatedCompositeFieldContainer[VersionRange]
     effects: _containers.RepeatedCompositeFieldContainer[VersionRange]
     records: _containers.RepeatedCompositeFieldContainer[VersionRange]
-    def __init__(self, ranges: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., effects: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., records: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ...) -> None: ...
+    signals: _containers.RepeatedCompositeFieldContainer[VersionRange]
+    loose: _containers.RepeatedCompositeFieldContainer[VersionRange]
+    def __init__(self, ranges: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., effects: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., records: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., signals: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., loose: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ...) -> None: ...
 
 class VersionRange(_message.Message):
     __slots__ = ("first", "last")

@@ -1,0 +1,51 @@
+"""Objects in the bucket to which HEAD does not lead, and which it does not name as garbage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef
+from stateward_sidecar.archive.image import open_image, part_refs
+from stateward_sidecar.archive.packs import open_index
+from stateward_sidecar.archive.places import Place, origin_of
+from stateward_sidecar.codec.seal import Cipher
+
+# A packed tail, and snapshots of some branches.
+NEXT_MAX = 8
+
+
+def litter(objects: Mapping[str, bytes], place: Place, head: ArchiveHead, key: bytes) -> list[str]:
+    """Names of the objects of a thread that nobody will name or remove. The owner may have put a few that its next HEAD
+    will name. Blobs of a thread that has an owner count for none."""
+    left = _unnamed(objects, place, head, key)
+    following = [name for name in left if _may_follow(name, head)]
+    return left if len(following) > NEXT_MAX else sorted(set(left) - set(following))
+
+
+def _may_follow(name: str, head: ArchiveHead) -> bool:
+    origin, boot = origin_of(name), int.from_bytes(head.boot_id[:8], "big")
+    if origin is None or origin.epoch > head.epoch:
+        return origin is not None
+    return origin.epoch == head.epoch and origin.boot == boot and origin.counter > head.settled_counter
+
+
+def _unnamed(objects: Mapping[str, bytes], place: Place, head: ArchiveHead, key: bytes) -> list[str]:
+    needed = {place.head} | {place.object(ref) for ref in _named(objects, place, head)}
+    if not head.detached or not key:
+        needed |= {name for name in objects if name.endswith(".blob")}
+    elif head.image:
+        image = open_image(Cipher(key), head, [objects[place.object(ref)] for ref in part_refs(head)])
+        needed |= {place.blob(row.record.blob_id) for row in image.blobs}
+    return sorted(name for name in objects if name.startswith(place.prefix) and name not in needed)
+
+
+def _named(objects: Mapping[str, bytes], place: Place, head: ArchiveHead) -> Iterator[ObjectRef]:
+    yield from head.objects
+    yield from part_refs(head)
+    yield from (item.object for item in head.garbage)
+    at = head.index if head.HasField("index") else None
+    while at is not None:
+        yield at
+        index = open_index(at, objects[place.object(at)])
+        yield from index.objects
+        at = index.previous if index.HasField("previous") else None

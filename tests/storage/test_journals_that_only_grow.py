@@ -1,0 +1,210 @@
+"""The danger: what nobody asks for any more stays in the journal for ever: acknowledged messages, old locks, tags."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.service.wire import appends
+from tests.storage.inside import MovedClock, findings, get, opened, write
+
+from stateward.storage.v1.journal_pb2 import (
+    ENTRY_KIND_LEASE,
+    ENTRY_KIND_OPTIONS,
+    ENTRY_KIND_SIGNAL,
+    ENTRY_KIND_TAG_SET,
+    EntryKind,
+)
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, ReleaseLeaseRequest
+from stateward.v1.signal_service_pb2 import SendSignalRequest, SendSignalResponse
+from stateward.v1.thread_service_pb2 import PruneThreadRequest, SetTagRequest, UpdateThreadRequest, WatchRequest
+from stateward_sidecar.errors import RequestIdReused
+from stateward_sidecar.store import clear, context, journal, replay, requests, verify
+from stateward_sidecar.store.save import SaveWrite
+from stateward_sidecar.store.store import Store
+
+PLACE = {"namespace": "default", "thread": "t"}
+SECRET = b"the personal words of a letter"
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """A window of eight entries for retries."""
+    for module in (clear, context, requests, verify):
+        monkeypatch.setattr(module, "REQUEST_WINDOW_ENTRIES", 8)
+    monkeypatch.setattr(clear, "REQUEST_WINDOW_S", 0)
+    with opened(tmp_path, MovedClock()) as made:
+        yield made
+
+
+def save(store: Store, *acks: str) -> int:
+    request = SaveRequest(**PLACE, request_id=os.urandom(8).hex(), diff=appends("x"), ack_signals=acks)
+    prepared = SaveWrite(store.context, store.threads, request)
+    with store.context.engine.read() as txn:
+        prepared.prepare(txn, store.threads.find(txn, "default", "t"))
+    version: int = write(store, prepared.run).version
+    return version
+
+
+def send(store: Store, payload: bytes = SECRET, request_id: str = "") -> SendSignalResponse:
+    request = SendSignalRequest(**PLACE, name="mail", request_id=request_id or os.urandom(8).hex())
+    request.payload.media_type, request.payload.data = "text/plain", payload
+    answer: SendSignalResponse = write(store, store.signals.send(request))
+    return answer
+
+
+def lock(store: Store) -> int:
+    """Takes the lock, and gives it back."""
+    request = AcquireLeaseRequest(**PLACE, request_id=os.urandom(8).hex())
+    request.holder.name, request.holder.incarnation = "w", "1"
+    token: int = write(store, store.leases.acquire(request)).lease.token
+    write(store, store.leases.release(ReleaseLeaseRequest(**PLACE, token=token)))
+    return token
+
+
+def prune(store: Store, keep: int = 1) -> None:
+    store.pruner.prune(PruneThreadRequest(**PLACE, keep_latest_per_branch=keep))
+
+
+def kinds(store: Store) -> Counter[EntryKind]:
+    with store.context.engine.read() as txn:
+        return Counter(entry.header.kind for entry in replay.read_entries(txn, get(store).identity, 1))
+
+
+def payloads(store: Store) -> int:
+    """How many entries have the secret in them."""
+    found = 0
+    with store.context.engine.read() as txn:
+        for entry in replay.read_entries(txn, get(store).identity, 1):
+            found += replay.open_metadata(get(store).identity, entry).signal.payload.data == SECRET
+    return found
+
+
+def test_an_acknowledged_signal_goes_with_its_version(store: Store) -> None:
+    """As long as the version is there that acknowledged it, it can be seen; waiting ones stay whatever is pruned."""
+    save(store)
+    kept = [send(store).signal.signal_id for _ in range(20)]
+    waiting = send(store, b"nobody has read this")
+    kept += [send(store).signal.signal_id for _ in range(20)]
+    for each in kept:
+        save(store, each)
+    prune(store, keep=20)
+    for _ in range(12):
+        save(store)
+    prune(store, keep=32)
+    assert payloads(store) == 20
+    prune(store)
+    for _ in range(12):
+        save(store)
+    prune(store)
+    assert payloads(store) == 0
+    assert [row.record.signal_id for row in get(store).signals.values()] == [waiting.signal.signal_id]
+    assert kinds(store)[ENTRY_KIND_SIGNAL] == 1
+    assert get(store).pruned.signals.pairs()
+    assert len(get(store).pruned.signals.pairs()) <= 2
+    assert findings(store) == []
+
+
+def test_signals_between_others_are_few_ranges(store: Store) -> None:
+    """What lies between dead entries, and is no signal that lives, does not make the note longer."""
+    save(store)
+    for _ in range(60):
+        save(store, send(store).signal.signal_id)
+    prune(store, keep=10)
+    assert len(get(store).pruned.signals.pairs()) == 1
+    prune(store, keep=1)
+    assert len(get(store).pruned.signals.pairs()) == 1
+
+
+def test_a_lock_does_not_grow(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken and given back for ever, in a thread that nobody prunes: a sweep cleans it. Tokens go on rising."""
+    monkeypatch.setattr(journal, "LOOSE_MAX", 40)
+    save(store)
+    sizes, last = [], 0
+    for _ in range(12):
+        for _ in range(30):
+            token = lock(store)
+            assert token > last
+            last = token
+        store.sweeper.sweep()
+        sizes.append(get(store).head.stored_bytes)
+    assert max(sizes) < 1.5 * sizes[1]
+    assert sum(kinds(store).values()) < 120
+    assert findings(store) == []
+
+
+def test_tags_and_settings_go(store: Store) -> None:
+    """Those of the journal, with the next prune: what is true now is in rows and in the head."""
+    version = save(store)
+    for number in range(30):
+        request = SetTagRequest(**PLACE, tag=f"{number % 3}")
+        request.version.version = version
+        write(store, store.settings.set_tag(request))
+        update = UpdateThreadRequest(**PLACE)
+        update.options.labels["n"] = f"{number}"
+        update.update_mask.paths.append("labels")
+        write(store, store.settings.update(update))
+    save(store)
+    for _ in range(3):
+        for _ in range(10):
+            save(store)
+        prune(store, keep=2)
+    assert kinds(store)[ENTRY_KIND_TAG_SET] == kinds(store)[ENTRY_KIND_OPTIONS] == 0
+    assert get(store).tags == {"0": 1, "1": 1, "2": 1}
+    assert get(store).head.options.labels["n"] == "29"
+    assert findings(store) == []
+
+
+def test_retries_in_the_window_get_their_answer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that was acknowledged, and whose version was pruned, is known for the last entries."""
+    for module in (clear, context, requests, verify):
+        monkeypatch.setattr(module, "REQUEST_WINDOW_ENTRIES", 100)
+    save(store)
+    first = send(store, request_id="once")
+    save(store, first.signal.signal_id)
+    save(store)
+    prune(store)
+    again = send(store, request_id="once")
+    assert (again.replayed, again.signal.signal_id) == (True, first.signal.signal_id)
+    with pytest.raises(RequestIdReused):
+        send(store, b"something else", request_id="once")
+    assert not get(store).signals
+
+
+def test_the_next_start_clears_what_is_left(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends between the prune and the clearing."""
+    save(store)
+    for _ in range(20):
+        save(store, send(store).signal.signal_id)
+        lock(store)
+    monkeypatch.setattr(store.pruner, "clear_up", lambda *_: None)
+    prune(store)
+    monkeypatch.undo()
+    assert payloads(store) == 20
+    for module in (clear, context, requests, verify):
+        monkeypatch.setattr(module, "REQUEST_WINDOW_ENTRIES", 8)
+    monkeypatch.setattr(clear, "REQUEST_WINDOW_S", 0)
+    store.pruner._lineages._lineages.clear()  # as a new process
+    store.pruner.resume()
+    for _ in range(12):
+        save(store)
+    prune(store)
+    assert payloads(store) == 0
+    assert kinds(store)[ENTRY_KIND_LEASE] == 0
+    assert findings(store) == []
+
+
+def test_a_watch_does_not_hear_of_a_cleaning(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has changed that anybody sees."""
+    monkeypatch.setattr(journal, "LOOSE_MAX", 2)
+    save(store)
+    lock(store)
+    watch = store.watcher.open(WatchRequest(**PLACE))
+    store.sweeper.sweep()
+    version = save(store)
+    events = store.watcher.read(watch)
+    assert [each.checkpoint.version for each in events] == [version]
