@@ -80,7 +80,7 @@ class RecordService:
                 page = self._list.get_hot(request)
                 if page is not None:
                     return page
-            return await self._calls.read(self._list.get, request)
+            return await self._calls.scan(self._list.get, request)
 
         page = await self._read(request, get, context)
         answer = page.answer

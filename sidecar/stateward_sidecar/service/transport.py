@@ -17,6 +17,9 @@ STREAMS_MAX = 1024
 PING_INTERVAL_MS = 500
 # How much of an unread message a client may send.
 UNREAD_BYTES = 64 << 10
+# How long a call may wait until the daemon takes it. The core cancels it after 30 s without a message, so that a burst
+# on a busy machine lost calls that had no deadline.
+UNTAKEN_S = 24 * 3600
 _NO_LIMIT = (1 << 31) - 1
 
 
@@ -34,6 +37,7 @@ def options(message_bytes_max: int) -> list[tuple[str, int]]:
         # Clients may ping idle connections, because a watch may be silent for days.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS),
+        ("grpc.server_max_unrequested_time_in_server", UNTAKEN_S),
         # A burst waits for its turn. The core's own limits (1,000 and 3,000 waiting calls) drop calls of every client,
         # and its overload protection drops calls that a client sent before it knew the limit of streams.
         ("grpc.max_concurrent_streams", STREAMS_MAX),
