@@ -142,7 +142,7 @@ class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Replaced, Eleme
                 self.act(each, f"save {name}", lambda it, more=more: self.save(it, more))
         self.resume(len(self.turns.held) - 1)
 
-    @rule(who=WHO, at=st.integers(1, 5), tries=st.integers(3, 7), is_new=st.sampled_from((True, True, False)))
+    @rule(who=WHO, at=st.integers(1, 5), tries=st.integers(5, 7), is_new=st.sampled_from((True, True, False)))
     def fetch_slowly(self, who: int, at: int, tries: int, is_new: bool) -> None:
         """An owner that took a thread fetches older history, which takes long, and works on; others would like to have
         the thread."""

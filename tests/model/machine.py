@@ -38,6 +38,7 @@ class Comparison(RuleBasedStateMachine):
     def begin(self) -> None:
         self.namespace = f"machine-{next(self.numbers)}"
         self.model: dict[str, PlainThread] = {}
+        self.former: dict[str, PlainThread] = {}  # the creations that were deleted last
         self.age = 0  # saves since the last crash
         self.locks: list[int] = []  # the tokens of the lease that guards saves
         self.is_held = self.has_lock = False

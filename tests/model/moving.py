@@ -33,6 +33,8 @@ class Moving(Saving):
             namespace=self.namespace, thread=name, branch=branch, request_id=str(uuid.uuid4()),
             expected_version=None if off is None else head + off,
         )  # fmt: skip
+        if off == 0 and head:
+            request.expected_digest = thread.versions[head].digest
         mine = [each for each in thread.retained if thread.belongs(each, branch)]
         request.version.version = to = self.pick([*mine, *mine, thread.last + 1, version % thread.last + 1], version)
         error = thread.refuses_move(branch, to) if head else VersionNotFound
@@ -60,6 +62,8 @@ class Moving(Saving):
             namespace=self.namespace, thread=name, branch=branch, request_id=str(uuid.uuid4()),
             expected_version=None if off is None else head + off,
         )  # fmt: skip
+        if off == 0 and head:
+            request.expected_digest = thread.versions[head].digest
         if branch == "main" or not head or off:
             wrong = InvalidField if branch == "main" else VersionMismatch if head else VersionNotFound
             self.refuse("DeleteBranch", request, wrong)

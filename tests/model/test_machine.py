@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from tests.model.guarding import LOCK
-from tests.model.keeping import Keeping
 from tests.model.plain import PlainThread, PlainVersion
+from tests.model.remembering import Remembering
 from tests.model.strategies import (
     BRANCHES,
     LOG_ENDS,
@@ -39,7 +39,7 @@ from stateward.v1 import checkpoint_service_pb2 as checkpoints
 SAVES_BETWEEN_KILLS = 6  # a start takes half a second, in which a hundred other things can be tried
 
 
-class Machine(Keeping):
+class Machine(Remembering):
     """The rules."""
 
     # -- retries ------------------------------------------------------------------------------------------------
@@ -134,8 +134,7 @@ class Machine(Keeping):
     def delete(self, pick: int) -> None:
         """The name is free at once; a later creation has nothing to do with this one."""
         name = self.pick(self.model, pick)
-        self.client.thread(name).delete()
-        del self.model[name]
+        self.remove(name)
         with pytest.raises(ThreadNotFound):
             self.client.thread(name).info()
 
