@@ -79,6 +79,10 @@ class GarbageProgress(FromProto):
     key: str
     """Name of the object in the bucket; empty = this item tells progress only."""
     done: bool
+    failed: int
+    """Threads so far whose garbage was not removed."""
+    problem: str
+    """Why the garbage of a thread was not removed, and where the thread lies in the bucket; empty = no such thread."""
 
 
 @dataclass(frozen=True)

@@ -89,8 +89,8 @@ func begin(t *thread) {
 // Pays unless an earlier run has paid.
 func pay(t *thread) {
 	receipt, state, err := t.effect("booking", "pay", effect{
-		call:  func(idempotencyKey string) *pb.Value { return text("receipt 17") }, // here an agent calls its bank
-		check: func(idempotencyKey string) *pb.Value { return nil },                // and here it asks whether it has paid
+		call:  func(idempotencyKey string) *pb.Value { return text(bank()) }, // here an agent calls its bank
+		check: func(idempotencyKey string) *pb.Value { return nil },          // and here it asks whether it has paid
 	})
 	must(0, err)
 	if state == pb.EffectState_EFFECT_STATE_NEW {
@@ -98,6 +98,13 @@ func pay(t *thread) {
 	} else {
 		fmt.Printf("effect %s: %s\n", strings.TrimPrefix(state.String(), "EFFECT_STATE_"), receipt.GetData())
 	}
+}
+
+func bank() string {
+	if slow, is := os.LookupEnv("STATEWARD_BANK"); is {
+		return string(must(os.ReadFile(slow)))
+	}
+	return "receipt 17"
 }
 
 func answer(t *thread) {

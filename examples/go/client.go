@@ -62,7 +62,7 @@ func (t *thread) next(edits ...*pb.Edit) *pb.SaveRequest {
 	return &pb.SaveRequest{
 		Thread: t.name, RequestId: newID(), ExpectedVersion: proto.Int64(t.version), ExpectedDigest: t.digest,
 		ExpectedUid: t.uid,
-		Content: &pb.SaveRequest_Diff{Diff: &pb.Diff{Edits: edits}},
+		Content:     &pb.SaveRequest_Diff{Diff: &pb.Diff{Edits: edits}},
 	}
 }
 

@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	pb "github.com/stateward/stateward/gen/go/stateward/v1"
@@ -11,10 +12,13 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
+// A claim lives so long unless it is renewed: as long as others wait if this agent dies.
+const claimTerm = 10 * time.Second
+
 // A lease that is held.
 type lease struct {
 	token int64
-	uid   string // of the thread: the next thread of its name may give out the same token
+	uid   string       // of the thread: the next thread of its name may give out the same token
 	lost  func() error // why it is lost, as far as this process knows; nil = it is not known to be
 }
 
@@ -76,6 +80,11 @@ func (t *thread) effect(anchor, key string, tool effect) (*pb.Value, pb.EffectSt
 		}
 		return begun.Effect.Effect.GetValue(), begun.State, err
 	}
+	claim := &pb.CompleteEffectRequest{
+		Thread: t.name, Anchor: anchor, Key: key, ClaimToken: begun.ClaimToken, ExpectedUid: begun.Uid,
+	}
+	hold, end := t.keep(claim)
+	defer end()
 	if begun.Durability < begun.Wanted { // a lost machine would lose the claim, and the tool would be called again
 		_, err = call(t.WaitDurable, &pb.WaitDurableRequest{
 			Thread: t.name, Sequence: begun.Effect.Sequence, Durability: begun.Wanted, Uid: begun.Uid, Digest: begun.Digest,
@@ -89,19 +98,60 @@ func (t *thread) effect(anchor, key string, tool effect) (*pb.Value, pb.EffectSt
 		result = tool.check(begun.IdempotencyKey)
 	}
 	if result == nil {
+		if err = hold(); err != nil {
+			return nil, 0, err
+		}
 		result = tool.call(begun.IdempotencyKey)
 	}
-	_, err = call(t.CompleteEffect, &pb.CompleteEffectRequest{
-		Thread: t.name, Anchor: anchor, Key: key, ClaimToken: begun.ClaimToken, ExpectedUid: begun.Uid,
-		State: pb.EffectState_EFFECT_STATE_DONE, Value: result,
-	})
+	end()
+	claim.State, claim.Value = pb.EffectState_EFFECT_STATE_DONE, result
+	_, err = call(t.CompleteEffect, claim)
 	return result, begun.State, err
+}
+
+// Renews a claim three times in each term, until `end`. A renewal that fails is made again with the next one, unless
+// another agent has the claim. `hold` returns CLAIM_LOST if the claim is lost: the tool must then not be called.
+func (t *thread) keep(claim *pb.CompleteEffectRequest) (hold func() error, end func()) {
+	renewal := proto.Clone(claim).(*pb.CompleteEffectRequest)
+	renewal.Renew = true
+	var renewed atomic.Pointer[time.Time] // when the last renewal was sent that succeeded
+	begun := time.Now()
+	renewed.Store(&begun)
+	renew := func() error {
+		sent := time.Now()
+		_, err := call(t.CompleteEffect, renewal)
+		if reason, _ := explain(err); reason == "CLAIM_LOST" {
+			sent = time.Time{}
+		}
+		if err == nil || sent.IsZero() {
+			renewed.Store(&sent)
+		}
+		return err
+	}
+	working, end := context.WithCancel(ctx)
+	go func() {
+		for tick := time.Tick(claimTerm / 3); !renewed.Load().IsZero(); {
+			select {
+			case <-working.Done():
+				return
+			case <-tick:
+				renew()
+			}
+		}
+	}()
+	hold = func() error {
+		if time.Since(*renewed.Load()) < claimTerm/2 {
+			return nil
+		}
+		return renew()
+	}
+	return hold, end
 }
 
 // Claims an effect. Each time it is a new request: with the same id the daemon would give the same answer for ever.
 func (t *thread) begin(anchor, key string) (*pb.BeginEffectResponse, error) {
 	return call(t.BeginEffect, &pb.BeginEffectRequest{
-		Thread: t.name, Anchor: anchor, Key: key, Holder: t.holder, RequestId: newID(),
+		Thread: t.name, Anchor: anchor, Key: key, Holder: t.holder, Term: durationpb.New(claimTerm), RequestId: newID(),
 	})
 }
 

@@ -1,5 +1,6 @@
 // An agent that keeps its state in Stateward. Its steps are those of ../agent.md.
 import { createHash } from "node:crypto";
+import { readFile } from "node:fs/promises";
 
 import { Thread, add, binary, newId, set, signals, text } from "./client.js";
 import { conform } from "./conformance.js";
@@ -50,8 +51,8 @@ async function begin(thread: Thread): Promise<void> {
 /** Pays unless an earlier run has paid. */
 async function pay(thread: Thread): Promise<void> {
   const { state, result } = await callOnce(thread, "booking", "pay", {
-    call: async (_idempotencyKey) => text("receipt 17"), // here an agent calls its bank
-    check: async (_idempotencyKey) => undefined, // and here it asks whether it has paid
+    call: async (_idempotencyKey) => text(STATEWARD_BANK ? await readFile(STATEWARD_BANK, "utf8") : "receipt 17"),
+    check: async (_idempotencyKey) => undefined, // here an agent asks its bank whether it has paid, and above it calls it
   });
   console.log(state === "NEW" ? "effect NEW: paid" : `effect ${state}: ${result.data}`);
 }
@@ -89,7 +90,7 @@ async function count(thread: Thread): Promise<void> {
   console.log(`counted ${counted}, replayed ${replayed}`);
 }
 
-const { STATEWARD_TARGET = "", STATEWARD_THREAD = "example-typescript" } = process.env;
+const { STATEWARD_TARGET = "", STATEWARD_THREAD = "example-typescript", STATEWARD_BANK } = process.env;
 const phases: Record<string, (thread: Thread) => Promise<void>> = { begin, answer, resume, count };
 const phase = process.argv[2] ?? "";
 if (phases[phase]) await phases[phase](new Thread(STATEWARD_TARGET, STATEWARD_THREAD));

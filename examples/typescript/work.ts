@@ -2,13 +2,17 @@
 import { setTimeout as sleep } from "node:timers/promises";
 
 import { effects, leases, newId, records, threads, type Thread } from "./client.js";
+import { explain, isCallError } from "./retry.js";
 import type { BeginEffectResponse__Output } from "./generated/stateward/v1/BeginEffectResponse.js";
+import type { CompleteEffectRequest } from "./generated/stateward/v1/CompleteEffectRequest.js";
 import type { ListRecordsRequest } from "./generated/stateward/v1/ListRecordsRequest.js";
 import type { Record__Output } from "./generated/stateward/v1/Record.js";
 import type { Value } from "./generated/stateward/v1/Value.js";
 
 const MAX_POLL_MS = 1000;
 const MAX_KEYS = 1000;
+/** A claim lives so long unless it is renewed: as long as others wait if this agent dies. */
+const CLAIM_TERM_S = 10;
 
 /** A lease that is held; `lost` ends when it is known to be lost, with the error as the reason. */
 export interface Lease {
@@ -65,7 +69,8 @@ export async function callOnce(
   const effect = { thread: thread.name, anchor, key };
   let begun: BeginEffectResponse__Output;
   for (;;) { // each time a new request: with the same id the daemon would give the same answer for ever
-    begun = await thread.call(effects.BeginEffect, { ...effect, holder: thread.holder, requestId: newId() });
+    const term = { seconds: CLAIM_TERM_S };
+    begun = await thread.call(effects.BeginEffect, { ...effect, holder: thread.holder, term, requestId: newId() });
     if (begun.state !== "EFFECT_STATE_IN_PROGRESS") break;
     const { seconds = 0, nanos = 0 } = begun.retryAfter ?? {};
     await sleep(Math.min(Number(seconds) * 1000 + nanos / 1e6, MAX_POLL_MS));
@@ -74,15 +79,50 @@ export async function callOnce(
   const recorded = begun.effect!;
   if (state === "FAILED") throw new Error(`${key} has failed: ${recorded.detail}`);
   if (state === "DONE") return { state, result: recorded.effect!.value! };
-  if (begun.durability !== begun.wanted) { // a lost machine would lose the claim, and the tool would be called again
-    const { wanted: durability, uid, digest } = begun;
-    await thread.call(threads.WaitDurable, { thread: thread.name, sequence: recorded.sequence, durability, uid, digest });
-  }
-  const checked = state === "UNCERTAIN" ? await tool.check(begun.idempotencyKey) : undefined;
-  const value = checked ?? (await tool.call(begun.idempotencyKey));
-  const done = { claimToken: begun.claimToken, expectedUid: begun.uid, state: "EFFECT_STATE_DONE", value } as const;
-  await thread.call(effects.CompleteEffect, { ...effect, ...done });
+  const claim = { ...effect, claimToken: begun.claimToken, expectedUid: begun.uid };
+  const value = await renewing(thread, claim, async (hold) => {
+    if (begun.durability !== begun.wanted) { // a lost machine would lose the claim, and the tool would be called again
+      const { wanted: durability, uid, digest } = begun;
+      await thread.call(threads.WaitDurable, { thread: thread.name, sequence: recorded.sequence, durability, uid, digest });
+    }
+    const checked = state === "UNCERTAIN" ? await tool.check(begun.idempotencyKey) : undefined;
+    if (checked) return checked;
+    await hold();
+    return tool.call(begun.idempotencyKey);
+  });
+  await thread.call(effects.CompleteEffect, { ...claim, state: "EFFECT_STATE_DONE", value });
   return { state, result: value };
+}
+
+/**
+ * Renews a claim three times in each term while the work runs. A renewal that fails is made again with the next one, unless
+ * another agent has the claim. `hold` throws CLAIM_LOST if the claim is lost: the tool must then not be called.
+ */
+async function renewing<A>(
+  thread: Thread, claim: CompleteEffectRequest, work: (hold: () => Promise<void>) => Promise<A>,
+): Promise<A> {
+  let renewedAt: number | undefined = performance.now(); // when the last one was sent that succeeded; undefined = lost
+  const renew = async (): Promise<void> => {
+    const sentAt = performance.now();
+    try {
+      await thread.call(effects.CompleteEffect, { ...claim, renew: true });
+      renewedAt = sentAt;
+    } catch (error) {
+      if (isCallError(error) && explain(error).reason === "CLAIM_LOST") {
+        clearInterval(renewals);
+        renewedAt = undefined;
+      }
+      throw error;
+    }
+  };
+  const renewals = setInterval(() => renew().catch(() => {}), (CLAIM_TERM_S * 1000) / 3);
+  try {
+    return await work(async () => {
+      if (renewedAt === undefined || performance.now() - renewedAt > (CLAIM_TERM_S * 1000) / 2) await renew();
+    });
+  } finally {
+    clearInterval(renewals);
+  }
 }
 
 /** Writes a record, if it has the expected revision; 0 = it must not exist. */

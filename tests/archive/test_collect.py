@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from datetime import timedelta
@@ -11,6 +12,7 @@ import pytest
 from tests.archive.inside import MovedClock, sidecar_inside
 from tests.archive.rig import LONG, Fleet, eventually, write_long, write_steps
 from tests.archive.test_verify import findings, flip
+from tests.cli.conftest import run
 
 from stateward import Client, errors
 from stateward.storage.v1.archive_pb2 import ArchiveFormat
@@ -136,6 +138,26 @@ def test_threads_without_a_readable_head_are_not_touched(machines: Fleet) -> Non
     assert collect(client) == []
     (where / "HEAD").unlink()
     assert collect(client) == []
+
+
+def test_a_thread_that_cannot_be_read_is_named_after_the_rest(machines: Fleet) -> None:
+    """The garbage of the others goes, the list says how many threads failed and why, and the command exits 1."""
+    daemon = machines.machine("first")
+    client = machines.client(daemon)
+    write_steps(client, "damaged", 2, archived=True)
+    damaged = folder(machines)
+    write_steps(client, "job", 2, archived=True)
+    client.thread("job").delete()
+    (other,) = {path.parent for path in machines.bucket.rglob("HEAD")} - {damaged}
+    left, kept = put(other / ("ab" * 16 + ".blob")), put(damaged / "0-00000000000000aa-1.pack")
+    flip(damaged / "HEAD")
+    steps = list(client.archive.collect(older_than=NOW))
+    assert (left.exists(), kept.exists(), steps[-1].failed) == (False, True, 1)
+    (problem,) = (step.problem for step in steps if step.problem)
+    assert problem.startswith(f"{damaged.relative_to(machines.bucket)}/: ")
+    command = run("--target", daemon.target, "archive", "gc", "--json")
+    assert (command.code, json.loads(command.out)["problems"]) == (1, [problem])
+    assert problem in run("--target", daemon.target, "archive", "gc").out
 
 
 def make_expiring(client: Client) -> None:

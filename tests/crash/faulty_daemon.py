@@ -77,7 +77,7 @@ class FaultyDaemon(Daemon):
         finally:
             sys.executable = sys_executable
 
-    def wait_until_dead(self, timeout_s: float = 20) -> None:
+    def wait_until_dead(self, timeout_s: float = 100) -> None:
         """Waits until it has died; a subprocess.TimeoutExpired says that it never came to the place."""
         assert self._process is not None
         self._process.wait(timeout_s)

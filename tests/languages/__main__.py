@@ -42,6 +42,7 @@ def show(language: str, daemon: FaultyDaemon) -> str:
         built_s = time.monotonic() - start
         script.play(agent)
         script.count(agent)
+        script.pay_slowly(script.Agent(program, f"slow-{language}", daemon))
         passed = script.conform(program)
     except building.ToolMissing as reason:
         print(f"examples/{language}: skipped: {reason}")

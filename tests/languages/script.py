@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -11,15 +12,20 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 from tests.crash.faulty_daemon import FaultyDaemon
 from tests.languages.building import REPOSITORY
 from tests.processes import running
 
 from stateward import EffectState, Status
+from stateward.v1.effect_pb2 import EFFECT_STATE_IN_PROGRESS
+from stateward.v1.effect_service_pb2 import BeginEffectRequest
+from stateward.v1.effect_service_pb2_grpc import EffectServiceStub
 
 PHASE_LIMIT_S = 150
 CONFORMANCE_LIMIT_S = 600
@@ -29,6 +35,7 @@ KILLED_AFTER = ("saved 100", "saved 200", "saved 300")
 LOST_ANSWER = "<storage.writer:Writer._finish"
 """Where the daemon dies with a save that it has committed and not answered."""
 LOST_COMMIT = 50
+CLAIM_TERM_S, POLL_S = 10.0, 0.1
 
 DOCUMENT = b"".join(b"%08d" % number for number in range(1 << 19))
 PAGES = [b"%08d" % number * 8192 for number in range(32)]
@@ -64,9 +71,10 @@ class Agent:
         self._stderr = daemon.socket.with_name("agent.stderr")
 
     @contextmanager
-    def run(self, phase: str) -> Iterator[Iterator[str]]:
-        """Runs a phase. Yields the lines that it prints, and kills the program when the block is left."""
-        environment = {**os.environ, "STATEWARD_TARGET": self.daemon.target, "STATEWARD_THREAD": self.thread}
+    def run(self, phase: str, **more: str) -> Iterator[Iterator[str]]:
+        """Runs a phase, with ``more`` in its environment. Yields the lines that it prints, and kills the program when
+        the block is left."""
+        environment = {**os.environ, "STATEWARD_TARGET": self.daemon.target, "STATEWARD_THREAD": self.thread, **more}
         with self._stderr.open("w") as stderr, running(
             [self._program, phase], cwd=REPOSITORY, env=environment, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr,
@@ -133,6 +141,54 @@ def play(agent: Agent) -> None:
         "the pages were joined wrongly"
     )
     check_thread(agent)
+
+
+def pay_slowly(agent: Agent) -> None:
+    """Runs the phase `begin` with a bank that does not answer: the agent keeps its short claim by renewing it, and
+    nobody else pays."""
+    bank = agent.daemon.socket.with_name("bank")
+    bank.unlink(missing_ok=True)
+    os.mkfifo(bank)
+    with agent.run("begin", STATEWARD_BANK=str(bank)) as lines:
+        agent.compare(lines_until(lines, BEGIN[7]), BEGIN[:8])
+        receipt = open_when_read(bank)  # from now on the tool is at work
+        with grpc.insecure_channel(agent.daemon.target) as channel:
+            watch_renewal(EffectServiceStub(channel), agent.thread)
+        os.write(receipt, b"receipt 17")
+        os.close(receipt)
+        agent.compare(lines_until(lines, BEGIN[8]), BEGIN[8:9])
+    with agent.daemon.client() as client:
+        (effect,) = client.thread(agent.thread).effects("booking")
+        assert (effect.state, effect.value, effect.attempts) == (EffectState.DONE, "receipt 17", 1)
+
+
+def open_when_read(fifo: Path) -> int:
+    """Opens a FIFO for writing as soon as somebody reads it."""
+    end = time.monotonic() + PHASE_LIMIT_S / 2
+    while True:
+        try:
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO or time.monotonic() > end:
+                raise
+        time.sleep(POLL_S)
+
+
+def watch_renewal(effects: EffectServiceStub, thread: str) -> None:
+    """Asks for the claim of another agent until that one renews it, before its term of ten seconds is over."""
+    request = BeginEffectRequest(thread=thread, anchor="booking", key="pay", request_id="0")
+    request.holder.name, request.holder.incarnation = "another", "1"
+    left_s, end = 0.0, time.monotonic() + PHASE_LIMIT_S / 2
+    while True:
+        request.request_id = str(int(request.request_id) + 1)
+        begun = effects.BeginEffect(request)
+        assert begun.state == EFFECT_STATE_IN_PROGRESS, "the claim was not renewed while its tool was at work"
+        before_s, left_s = left_s, begun.retry_after.ToTimedelta().total_seconds()
+        assert left_s <= CLAIM_TERM_S, "the term is long: who follows a dead agent waits for it"
+        if before_s and left_s > before_s:
+            return
+        assert time.monotonic() < end, "the claim was not renewed"
+        time.sleep(POLL_S)
 
 
 def check_thread(agent: Agent) -> None:

@@ -47,6 +47,12 @@ def test_a_save_is_applied_once_while_the_daemon_is_killed(program: Path, langua
         script.count(script.Agent(program, f"example-{language}", daemon))
 
 
+def test_it_renews_the_claim_of_a_tool_that_takes_long(program: Path, language: str) -> None:
+    """Its claim is short, so that others need not wait for a dead agent, and lives as long as the tool works."""
+    with script.run_daemon() as daemon:
+        script.pay_slowly(script.Agent(program, f"slow-{language}", daemon))
+
+
 def test_it_conforms_where_a_fault_would_be_silent(program: Path) -> None:
     """It joins pages and pieces as they were, and repeats a save as it was. `make examples` plays all scenarios."""
     scenarios = ["advance/cut-save", "advance/split-logs", "advance/split-values", "effect/uncertain", "writer/cut"]

@@ -72,6 +72,7 @@ def gc(
 
     The command also deletes threads whose TTL ended more than an hour ago, with all their versions, unless another
     sidecar holds them. It removes no other version. Without --namespace it covers all namespaces.
+    A thread that cannot be read keeps its objects. The command names it after the rest, and exits 1.
 
     \b
     Examples:
@@ -80,6 +81,7 @@ def gc(
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     age = None if older_than is None else read_length(older_than, "--older-than", zero_allowed=True)
     keys: list[str] = []
+    problems: list[str] = []
     last: GarbageProgress | None = None
     with (
         connect(context, target, namespace, fallback=EVERY_NAMESPACE) as client,
@@ -90,6 +92,8 @@ def gc(
             last = each
             if each.key:
                 keys.append(each.key)
+            if each.problem:
+                problems.append(each.problem)
             ticker.say(f"{each.threads:,} threads, {each.objects:,} objects, {len(keys):,} to go")
     threads, objects = (last.threads, last.objects) if last is not None else (0, 0)
     removed, removed_bytes = (last.removed, last.removed_bytes) if last is not None else (0, 0)
@@ -102,8 +106,11 @@ def gc(
                 "removed_bytes": removed_bytes,
                 "keys": keys,
                 "dry_run": dry_run,
+                "problems": problems,
             }
         )
+        if problems:
+            raise typer.Exit(1)
         return
     if dry_run:
         for key in keys:
@@ -112,3 +119,8 @@ def gc(
     freed = f", {size(removed_bytes)}" if removed_bytes else ""
     did = "would remove" if dry_run else "removed"
     say(f"{did} {number:,} of {counted(objects, 'object')}{freed}; looked at {counted(threads, 'thread')}")
+    if problems:
+        for problem in problems:
+            say(clean(problem), style="red")
+        say(f"the garbage of {counted(len(problems), 'thread')} was not removed", style="red")
+        raise typer.Exit(1)

@@ -117,20 +117,24 @@ class CollectGarbageRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., dry_run: bool = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class CollectGarbageResponse(_message.Message):
-    __slots__ = ("threads", "objects", "removed", "removed_bytes", "key", "done")
+    __slots__ = ("threads", "objects", "removed", "removed_bytes", "key", "done", "failed", "problem")
     THREADS_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     REMOVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
     threads: int
     objects: int
     removed: int
     removed_bytes: int
     key: str
     done: bool
-    def __init__(self, threads: _Optional[int] = ..., objects: _Optional[int] = ..., removed: _Optional[int] = ..., removed_bytes: _Optional[int] = ..., key: _Optional[str] = ..., done: bool = ...) -> None: ...
+    failed: int
+    problem: str
+    def __init__(self, threads: _Optional[int] = ..., objects: _Optional[int] = ..., removed: _Optional[int] = ..., removed_bytes: _Optional[int] = ..., key: _Optional[str] = ..., done: bool = ..., failed: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class RepairThreadRequest(_message.Message):
     __slots__ = ("namespace", "thread", "dry_run")

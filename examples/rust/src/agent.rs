@@ -7,9 +7,7 @@ mod streams;
 mod work;
 mod writer;
 
-use std::env;
-use std::error::Error;
-use std::time::Duration;
+use std::{env, error::Error, time::Duration};
 
 use sha2::{Digest, Sha256};
 
@@ -91,7 +89,10 @@ async fn begin(thread: &mut Thread) -> Result {
 
 /// Pays unless an earlier run has paid.
 async fn pay(thread: &Thread) -> Result {
-    let bank = async |_idempotency_key: &str| text("receipt 17"); // here an agent calls its bank
+    let bank = async |_idempotency_key: &str| match env::var("STATEWARD_BANK") {
+        Ok(slow) => text(&tokio::fs::read_to_string(slow).await.unwrap_or_default()),
+        Err(_) => text("receipt 17"), // here an agent calls its bank
+    };
     let check = async |_idempotency_key: &str| None; // and here it asks whether it has paid
     let (receipt, state) = work::call_once(thread, "booking", "pay", bank, check).await?;
     let words = if state == v1::EffectState::New { "paid" } else { str::from_utf8(data(&receipt))? };
@@ -139,8 +140,7 @@ async fn count(thread: &mut Thread) -> Result {
         request.thread = format!("{}-count", thread.name);
         (request.expected_version, request.expected_digest, request.expected_uid) = (None, vec![], String::new());
         let saved = thread.save(&request).await?;
-        counted = saved.numbers["count"];
-        replayed += i32::from(saved.replayed);
+        (counted, replayed) = (saved.numbers["count"], replayed + i32::from(saved.replayed));
         if number % 100 == 0 {
             println!("saved {number}");
         }

@@ -1,6 +1,6 @@
 //! What agents do together: leases that are renewed, tools that are called once, and records.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -9,10 +9,12 @@ use tonic::Status;
 
 use crate::client::v1::{self, EffectState};
 use crate::client::{Thread, new_id};
-use crate::retry::retry;
+use crate::retry::{has_reason, retry};
 
 const MAX_POLL: Duration = Duration::from_secs(1);
 const MAX_KEYS: usize = 1000;
+/// A claim lives so long unless it is renewed: as long as others wait if this agent dies.
+const CLAIM_TERM: Duration = Duration::from_secs(10);
 
 /// A lease that is held.
 pub struct Held {
@@ -42,12 +44,8 @@ pub async fn holding<A>(
     let acquired = retry(&request, async |request| leases.clone().acquire_lease(request).await).await?;
     let token = acquired.lease.unwrap_or_default().token;
     let held = Held { token, uid: acquired.uid.clone(), lost: OnceCell::new() };
-    let renewal = v1::RenewLeaseRequest {
-        thread: name.into(),
-        token,
-        expected_uid: acquired.uid.clone(),
-        ..Default::default()
-    };
+    let renewal =
+        v1::RenewLeaseRequest { thread: name.into(), token, expected_uid: acquired.uid.clone(), ..Default::default() };
     let renewals = async {
         let mut ticks = interval_at(Instant::now() + term / 3, term / 3);
         loop {
@@ -96,35 +94,91 @@ pub async fn call_once(
         EffectState::Failed => return Err(Status::aborted(format!("{key} has failed: {}", recorded.detail))),
         _ => {}
     }
-    if begun.durability < begun.wanted {
-        // A lost machine would lose the claim, and the tool would be called again.
-        let request = v1::WaitDurableRequest {
-            thread: thread.name.clone(),
-            sequence: recorded.sequence,
-            durability: begun.wanted,
-            uid: begun.uid.clone(),
-            digest: begun.digest,
-            ..Default::default()
-        };
-        retry(&request, async |request| thread.threads.clone().wait_durable(request).await).await?;
-    }
-    let checked = if state == EffectState::Uncertain { check(&begun.idempotency_key).await } else { None };
-    let value = match checked {
-        Some(value) => value,
-        None => tool(&begun.idempotency_key).await,
-    };
-    let request = v1::CompleteEffectRequest {
+    let claim = v1::CompleteEffectRequest {
         thread: thread.name.clone(),
         anchor: anchor.into(),
         key: key.into(),
         claim_token: begun.claim_token,
-        expected_uid: begun.uid,
-        state: EffectState::Done.into(),
-        value: Some(value.clone()),
+        expected_uid: begun.uid.clone(),
         ..Default::default()
     };
+    let renewal = Renewal {
+        thread,
+        request: v1::CompleteEffectRequest { renew: true, ..claim.clone() },
+        sent: Cell::new(Some(Instant::now())),
+    };
+    let work = async {
+        if begun.durability < begun.wanted {
+            // A lost machine would lose the claim, and the tool would be called again.
+            let request = v1::WaitDurableRequest {
+                thread: thread.name.clone(),
+                sequence: recorded.sequence,
+                durability: begun.wanted,
+                uid: begun.uid.clone(),
+                digest: begun.digest,
+                ..Default::default()
+            };
+            retry(&request, async |request| thread.threads.clone().wait_durable(request).await).await?;
+        }
+        let checked = if state == EffectState::Uncertain { check(&begun.idempotency_key).await } else { None };
+        match checked {
+            Some(value) => Ok::<_, Status>(value),
+            None => {
+                renewal.hold().await?;
+                Ok(tool(&begun.idempotency_key).await)
+            }
+        }
+    };
+    let value: v1::Value = tokio::select! {
+        done = work => done?,
+        () = renewal.repeat() => unreachable!(),
+    };
+    let request = v1::CompleteEffectRequest { state: EffectState::Done.into(), value: Some(value.clone()), ..claim };
     retry(&request, async |request| thread.effects.clone().complete_effect(request).await).await?;
     Ok((value, state))
+}
+
+/// Renews a claim.
+struct Renewal<'a> {
+    thread: &'a Thread,
+    request: v1::CompleteEffectRequest,
+    /// When the last renewal was sent that succeeded; none = another agent has the claim.
+    sent: Cell<Option<Instant>>,
+}
+
+impl Renewal<'_> {
+    /// Renews the claim three times in each term. A renewal that fails is made again with the next one, unless another
+    /// agent has the claim.
+    async fn repeat(&self) {
+        let mut ticks = interval_at(Instant::now() + CLAIM_TERM / 3, CLAIM_TERM / 3);
+        while self.sent.get().is_some() {
+            ticks.tick().await;
+            let _ = self.once().await;
+        }
+        std::future::pending().await
+    }
+
+    /// Returns CLAIM_LOST if the claim is lost: the tool must then not be called.
+    async fn hold(&self) -> Result<(), Status> {
+        match self.sent.get() {
+            Some(sent) if sent.elapsed() < CLAIM_TERM / 2 => Ok(()),
+            _ => self.once().await,
+        }
+    }
+
+    async fn once(&self) -> Result<(), Status> {
+        let sent = Instant::now();
+        let renew = async |request| self.thread.effects.clone().complete_effect(request).await;
+        match retry(&self.request, renew).await {
+            Ok(_) => self.sent.set(Some(sent)),
+            Err(status) if has_reason(&status, "CLAIM_LOST") => {
+                self.sent.set(None);
+                return Err(status);
+            }
+            Err(status) => return Err(status),
+        }
+        Ok(())
+    }
 }
 
 /// Claims an effect. Each time it is a new request: with the same id the daemon would give the same answer for ever.
@@ -134,6 +188,7 @@ async fn begin(thread: &Thread, anchor: &str, key: &str) -> Result<v1::BeginEffe
         anchor: anchor.into(),
         key: key.into(),
         holder: Some(thread.holder.clone()),
+        term: prost_types::Duration::try_from(CLAIM_TERM).ok(),
         request_id: new_id(),
         ..Default::default()
     };

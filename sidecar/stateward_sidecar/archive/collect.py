@@ -31,11 +31,11 @@ from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.counted import CountedFetcher
 from stateward_sidecar.archive.desk import Desk, Name
 from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks, object_refs
-from stateward_sidecar.archive.heads import FORMAT
+from stateward_sidecar.archive.heads import FORMAT, check_writable
 from stateward_sidecar.archive.places import FORMAT_KEY, THREAD_KEYS, Place, origin_of
 from stateward_sidecar.archive.wire import PARALLEL
 from stateward_sidecar.clock import Clock
-from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, FeatureUnavailable, StatewardError
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, FeatureUnavailable, NotOwner, StatewardError
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.times import has_expired
 from stateward_sidecar.telemetry import log
@@ -129,9 +129,9 @@ class _Run:
                 except StatewardError as error:
                     if isinstance(error, ArchiveUnavailable) and self._desk.wire.away_s:
                         raise
-                    log.warning(
-                        "the garbage of a thread was not removed", place=found.place.prefix, error=error.message
-                    )
+                    if isinstance(error, NotOwner):
+                        continue  # it has expired, and another sidecar works on it
+                    yield self._fail(found, error)
             yield self._tell()
         for place in survey.headless:
             self._progress.objects += len(self._list(place))
@@ -141,6 +141,13 @@ class _Run:
     def _list(self, place: Place) -> dict[str, int]:
         return dict(self._desk.wire.walk(place.prefix))
 
+    def _fail(self, found: Found, error: StatewardError) -> CollectGarbageResponse:
+        log.warning("the garbage of a thread was not removed", place=found.place.prefix, error=error.message)
+        self._progress.failed += 1
+        answer = self._tell()
+        answer.problem = f"{found.place.prefix}: {error.message}"
+        return answer
+
     def _tell(self, key: str = "", *, done: bool = False) -> CollectGarbageResponse:
         answer = CollectGarbageResponse(key=key, done=done)
         answer.MergeFrom(self._progress)
@@ -149,8 +156,11 @@ class _Run:
     # -- objects --------------------------------------------------------------------------------------------------
 
     def _thread(self, found: Found, listing: dict[str, int]) -> Iterator[CollectGarbageResponse]:
-        if found.error is not None or found.seen is None or found.seen.head.min_writer > FORMAT:
+        if found.error is not None:
+            raise found.error
+        if found.seen is None:
             return
+        check_writable(found.seen.head)
         head = found.seen.head
         if self._is_expired(head):
             key = found.place.key(head.created_epoch)

@@ -161,7 +161,7 @@ class RecordService:
 
         async def refresh() -> dict[str, int]:
             size_bytes = ENTRY_BYTES + ROW_BYTES * len(page.due)
-            run = self._puts.refresh(namespace, thread, page.due)
+            run = self._puts.refresh(namespace, thread, page.uid, page.due)
             times = await self._calls.write(run, context, size_bytes=size_bytes)
             self._mover.consider(namespace, thread)
             return times

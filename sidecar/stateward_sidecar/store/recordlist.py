@@ -67,6 +67,7 @@ class Page:
     answer: GetRecordsResponse | ListRecordsResponse
     due: list[str] = field(default_factory=list)
     size_bytes: int = 0
+    uid: str = ""  # of the thread that was read
 
     def add(self, view: Record, row: RecordRow, now_us: int) -> None:
         """Adds a record."""
@@ -144,7 +145,7 @@ class RecordList:
     ) -> Page | None:
         """Returns None if the values have more than ``most_bytes``."""
         answer, now_us = GetRecordsResponse(), self._context.clock.now_us()
-        page = Page(answer)
+        page = Page(answer, uid=thread.identity.uid_text)
         if not has_records(thread.head):
             return page
         values = _Values(txn, thread)
@@ -180,6 +181,7 @@ class RecordList:
         with self._views.view(request.namespace, request.thread) as view:
             if view is None:
                 return page
+            page.uid = view.thread.identity.uid_text
             values, last = _Values(view.txn, view.thread), after
             needed = skip + most + 1 if not request.filters else None
             for item in _in_order(view.order, request, after, needed):

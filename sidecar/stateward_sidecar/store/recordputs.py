@@ -22,7 +22,7 @@ from stateward_sidecar.errors import QuotaExceeded, RecordConflict
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.expecting import find_draft, get_draft
+from stateward_sidecar.store.expecting import find_draft, get_draft, other_creation
 from stateward_sidecar.store.leases import check_lease, next_token
 from stateward_sidecar.store.lines import digest_of
 from stateward_sidecar.store.opening import opened
@@ -148,9 +148,9 @@ class RecordPuts:
     # -- refresh --------------------------------------------------------------------------------------------------
 
     def refresh(
-        self, namespace: str, name: str, keys: Sequence[str]
+        self, namespace: str, name: str, uid: str, keys: Sequence[str]
     ) -> Callable[[lmdb.Transaction, Batch], dict[str, int]]:
-        """Returns the write that begins the TTL of records anew, if it is due.
+        """Returns the write that begins the TTL of records anew, if it is due and the thread still has the uid.
 
         The write returns the new times of expiry by key. It raises ThreadNotFound or NotOwner.
         """
@@ -159,6 +159,8 @@ class RecordPuts:
             draft = self._threads.draft(txn, batch, namespace, name)
             if draft is None:
                 raise not_found(namespace, name)
+            if draft.identity.uid_text != uid:
+                raise other_creation(draft.identity, uid)
             draft.check_writable()
             now_us, changes = self._context.clock.now_us(), list[Changed]()
             for key in keys:

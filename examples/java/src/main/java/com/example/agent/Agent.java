@@ -79,10 +79,11 @@ final class Agent {
 
   /** Pays unless an earlier run has paid. */
   private void pay() {
-    var bank = new Work.Tool(
-        idempotencyKey -> text("receipt 17"), // here an agent calls its bank
+    String bank = System.getenv("STATEWARD_BANK");
+    var tool = new Work.Tool(
+        idempotencyKey -> text(bank == null ? "receipt 17" : contentOf(bank)), // here an agent calls it
         idempotencyKey -> Optional.empty()); // and here it asks whether it has paid
-    Work.Called paid = Work.callOnce(client, "booking", "pay", bank);
+    Work.Called paid = Work.callOnce(client, "booking", "pay", tool);
     if (paid.state() == EffectState.EFFECT_STATE_NEW) {
       say("effect NEW: paid");
     } else {

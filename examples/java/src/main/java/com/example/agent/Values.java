@@ -2,6 +2,10 @@ package com.example.agent;
 
 import com.google.protobuf.ByteString;
 import com.stateward.v1.*;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.List;
 
 /** Edits and values in few words. */
@@ -22,6 +26,14 @@ final class Values {
 
   static Value binary(String data) {
     return Value.newBuilder().setMediaType("application/octet-stream").setData(ByteString.copyFromUtf8(data)).build();
+  }
+
+  static String contentOf(String file) {
+    try {
+      return Files.readString(Path.of(file));
+    } catch (IOException error) {
+      throw new UncheckedIOException(error);
+    }
   }
 
   static String words(Value value) {

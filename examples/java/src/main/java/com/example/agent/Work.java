@@ -5,6 +5,7 @@ import com.stateward.v1.*;
 import io.grpc.StatusRuntimeException;
 import java.util.*;
 import java.util.concurrent.Executors;
+import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
@@ -15,6 +16,8 @@ import java.util.function.Supplier;
 final class Work {
   private static final long MAX_POLL_MS = 1000;
   private static final int MAX_KEYS = 1000;
+  /** A claim lives so long unless it is renewed: as long as others wait if this agent dies. */
+  private static final long CLAIM_TERM_S = 10;
 
   private Work() {}
 
@@ -83,30 +86,86 @@ final class Work {
     if (begun.getState() == EffectState.EFFECT_STATE_DONE) {
       return new Called(begun.getState(), recorded.getEffect().getValue());
     }
-    if (begun.getDurabilityValue() < begun.getWantedValue()) {
-      // A lost machine would lose the claim, and the tool would be called again.
-      var wait = WaitDurableRequest.newBuilder()
-          .setThread(client.thread).setSequence(recorded.getSequence()).setDurability(begun.getWanted())
-          .setUid(begun.getUid()).setDigest(begun.getDigest()).build();
-      Retry.repeat(() -> client.threads().waitDurable(wait));
-    }
-    String idempotencyKey = begun.getIdempotencyKey();
-    var checked = begun.getState() == EffectState.EFFECT_STATE_UNCERTAIN
-        ? tool.check().apply(idempotencyKey) : Optional.<Value>empty();
-    Value result = checked.orElseGet(() -> tool.call().apply(idempotencyKey));
-    var done = CompleteEffectRequest.newBuilder()
+    var claim = CompleteEffectRequest.newBuilder()
         .setThread(client.thread).setAnchor(anchor).setKey(key).setClaimToken(begun.getClaimToken())
-        .setExpectedUid(begun.getUid())
-        .setState(EffectState.EFFECT_STATE_DONE).setValue(result).build();
+        .setExpectedUid(begun.getUid()).build();
+    Value result;
+    try (var renewals = new Renewals(client, claim)) {
+      if (begun.getDurabilityValue() < begun.getWantedValue()) {
+        // A lost machine would lose the claim, and the tool would be called again.
+        var wait = WaitDurableRequest.newBuilder()
+            .setThread(client.thread).setSequence(recorded.getSequence()).setDurability(begun.getWanted())
+            .setUid(begun.getUid()).setDigest(begun.getDigest()).build();
+        Retry.repeat(() -> client.threads().waitDurable(wait));
+      }
+      String idempotencyKey = begun.getIdempotencyKey();
+      var checked = begun.getState() == EffectState.EFFECT_STATE_UNCERTAIN
+          ? tool.check().apply(idempotencyKey) : Optional.<Value>empty();
+      result = checked.orElseGet(() -> {
+        renewals.hold();
+        return tool.call().apply(idempotencyKey);
+      });
+    }
+    var done = claim.toBuilder().setState(EffectState.EFFECT_STATE_DONE).setValue(result).build();
     Retry.repeat(() -> client.effects().completeEffect(done));
     return new Called(begun.getState(), result);
+  }
+
+  /**
+   * Renews a claim three times in each term, until it is closed. A renewal that fails is made again with the next one,
+   * unless another agent has the claim.
+   */
+  private static final class Renewals implements AutoCloseable {
+    private final Client client;
+    private final CompleteEffectRequest renewal;
+    private final ScheduledExecutorService timer = Executors.newSingleThreadScheduledExecutor();
+    private volatile long sentNs = System.nanoTime(); // the last renewal that succeeded
+    private volatile boolean isLost;
+
+    Renewals(Client client, CompleteEffectRequest claim) {
+      this.client = client;
+      renewal = claim.toBuilder().setRenew(true).build();
+      long periodMs = CLAIM_TERM_S * 1000 / 3;
+      timer.scheduleAtFixedRate(() -> {
+        try {
+          renew();
+        } catch (StatusRuntimeException error) {
+          if (isLost) {
+            timer.shutdown();
+          }
+        }
+      }, periodMs, periodMs, TimeUnit.MILLISECONDS);
+    }
+
+    /** Throws CLAIM_LOST if the claim is lost: the tool must then not be called. */
+    void hold() {
+      if (isLost || System.nanoTime() - sentNs > CLAIM_TERM_S * 1_000_000_000 / 2) {
+        renew();
+      }
+    }
+
+    private void renew() {
+      long sent = System.nanoTime();
+      try {
+        Retry.repeat(() -> client.effects().completeEffect(renewal));
+        sentNs = sent;
+      } catch (StatusRuntimeException error) {
+        isLost = isLost || Retry.hasReason(error, "CLAIM_LOST");
+        throw error;
+      }
+    }
+
+    @Override
+    public void close() {
+      timer.shutdown();
+    }
   }
 
   /** Claims an effect. Each time it is a new request: with the same id the daemon would give the same answer for ever. */
   private static BeginEffectResponse begin(Client client, String anchor, String key) {
     var request = BeginEffectRequest.newBuilder()
         .setThread(client.thread).setAnchor(anchor).setKey(key).setHolder(client.holder)
-        .setRequestId(Client.newId()).build();
+        .setTerm(Duration.newBuilder().setSeconds(CLAIM_TERM_S)).setRequestId(Client.newId()).build();
     return Retry.repeat(() -> client.effects().beginEffect(request));
   }
 
