@@ -33,6 +33,7 @@ from stateward_sidecar.errors import ArchiveUnavailable, DiskFull, ShuttingDown
 from stateward_sidecar.service.blobs import BlobService
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.holding import Holding
+from stateward_sidecar.service.uploads import Places
 from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.storage.writer import Writer
@@ -332,6 +333,7 @@ class DrivenBlobs(BlobService):
 
     def __init__(self, calls: Calls, process: Any) -> None:
         super().__init__(calls)
+        self._places = Places(1, lambda: 0.0)
         self._process = process
 
     async def _work(self, verb: Callable[..., T], *args: Any) -> T:
