@@ -139,7 +139,7 @@ class LateWriters(Messages):
         request = DeleteThreadRequest(namespace=NAMESPACE, thread=name, expected_uid=uid, allow_missing=True)
         is_alive = self.is_alive(sidecar, name, uid)
         answer = sidecar.delete(request)
-        assert answer.uid in ("", uid), f"a deletion of {uid!r} reached {answer.uid!r}"
+        assert answer.uid in ("", uid), f"a deletion reached another thread: {uid!r} and {answer.uid!r}"
         if answer.uid:
             assert bytes.fromhex(uid) in self.truth.deleted or self.era, "deleted here, and not in the archive"
         assert not is_alive() or self.is_disturbed(sidecar), "a deletion was answered, and the archive has the thread"
