@@ -43,12 +43,10 @@ class Payments:
             namespace=NAMESPACE, thread=name, key=key, request_id=f"begin {next(self._numbers)}",
             holder=Holder(name=holder, incarnation=str(next(self._numbers))),
         )  # fmt: skip
-        before = sidecar.find(name)
         answer = sidecar.begin(request)
-        thread = sidecar.find(name)
-        if thread is None or not is_still() or (before is not None and before.identity.uid != thread.identity.uid):
-            return  # deleted meanwhile: nobody knows of which thread the answer is
-        uid = thread.identity.uid
+        if not is_still():
+            return
+        uid = bytes.fromhex(answer.uid)
         if answer.state == EFFECT_STATE_DONE:
             assert (uid, key) in self.done, "a result was handed out that nobody ever recorded"
         if answer.claim_token:
