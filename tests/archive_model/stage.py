@@ -238,7 +238,11 @@ class Stage(RuleBasedStateMachine):
         witness = Witness(seen(self.look), seen(lambda *head: self.see_head(disk, *head)), meanwhile)
         bucket = FaultyBucket(self.net, witness, self.turns)
         bucket.raise_format = self.raise_format if disk.is_newer else None
-        return Sidecar(disk, bucket, self.time, number, self.turns, meanwhile, Op(plan))
+        every, self.net.refuses_every = self.net.refuses_every, 0  # a first start needs an answer, else it ends
+        try:
+            return Sidecar(disk, bucket, self.time, number, self.turns, meanwhile, Op(plan))
+        finally:
+            self.net.refuses_every = every
 
     def raise_format(self, key: str, data: bytes) -> bytes:
         """A HEAD as the next format has it."""
