@@ -104,11 +104,9 @@ class Reading(Looking):
                 return
             if was_held or self.may_show_own(sidecar, name, key) or head is None or era != self.era:
                 return
-            # A bucket that has just been away is not asked for a moment. What was this disk's own is used until then. A
-            # refresh that fails after such a read may find that the thread is gone.
+            # A bucket that has just been away is not asked for a moment. What was this disk's own is used until then.
             hold = sidecar.hold_of(name)
-            is_unsure = held if hold is None else not hold.is_verified
-            if is_unsure and call is not None and (call.op.was_away or call.op.struck):
+            if hold is not None and not hold.is_verified and call is not None and (call.op.was_away or call.op.struck):
                 return
             tips = [sent.head for sent in self.truth.heads_since(self.key_of(sidecar, name), seen)]
             lines = [self.truth.line(bytes(tip.tip_digest)) for tip in tips if tip.tip_sequence and not tip.deleted]
