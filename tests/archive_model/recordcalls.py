@@ -153,7 +153,9 @@ class RecordCalls(Reading):
             assert shown.is_of(pages[self.tip_here(sidecar, name)]), "records were shown that are not those of the tip"
         else:
             assert any(map(shown.is_of, pages.values())), "records were shown together that never were"
-        if was_quiet or not refreshes:  # a refresh may wait long after the read, and if it fails nothing is read again
+        if not found and sidecar.find(name) is None:  # without a thread there are no records
+            check(None)
+        elif was_quiet or not refreshes:  # a refresh may wait long after the read; if it fails, nothing is read again
             check(lambda line: shown.is_of(pages[line[max(line)] if line else b""]))
         known = keys or {key for of, key in self.revisions if of == name}
         self.revisions.update({(name, key): 0 for key in known} | {(name, each.key): each.revision for each in found})
