@@ -79,7 +79,7 @@ class Places:
                 raise QueueFull(what, queued=len(self._taken))
             self._taken.remove(slowest)
             slowest.refuse()
-        place = Place(self._now or asyncio.get_running_loop().time)
+        place = Place(self._now)
         self._taken.append(place)
         try:
             yield place
