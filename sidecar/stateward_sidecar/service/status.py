@@ -109,7 +109,8 @@ def _details(error: StatewardError, code: StatusCode, message: str, fact_bytes_m
             packed = Any()
             packed.Pack(detail)
             status.details.append(packed)
-    return status.SerializeToString()
+    data: bytes = status.SerializeToString()
+    return data
 
 
 def cut(text: str, bytes_max: int) -> str:
