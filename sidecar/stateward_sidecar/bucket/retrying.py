@@ -139,17 +139,18 @@ class RetryingBucket(Bucket):
         make the caller's write look like another one.
         """
         was_unclear, attempts.is_unclear = attempts.is_unclear, True  # until the reads below have told
-        found = self._look(key)
+        found = self._look(key, attempts)
         if was_unclear and found is not None and found.data != data:
-            again = self._look(key)
+            again = self._look(key, attempts)
             if again is None or again.data != found.data:
                 raise BucketUnavailable(f"two reads of the object {key} differ", key=key, is_unclear=True)
         attempts.is_unclear = was_unclear
         return found
 
-    def _look(self, key: str) -> Object | None:
+    def _look(self, key: str, attempts: _Attempts) -> Object | None:
+        """Reads the object, and tries again by itself: a refused read must not repeat the write before it."""
         try:
-            return self._inner.get(key)
+            return self._run(lambda: self._inner.get(key), attempts)
         except ObjectNotFound:
             return None
 
