@@ -127,7 +127,7 @@ class Worker:
 
     def work(self, step: Work) -> None:
         """A tool works for some time, and the process may die before it is over. A check takes no time."""
-        if step.call.fn is not self.pay:
+        if step.call.fn != self.pay:
             found = step.call()
             self.resume(lambda: self.operation.send(Outcome(EffectState.DONE, found)))
             return
