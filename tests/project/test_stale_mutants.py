@@ -16,5 +16,5 @@ def test_the_patch_applies(mutant: Mutant, repository: Path) -> None:
     assert all((repository / test.partition("::")[0]).exists() for test in mutant.tests)
     changed = [line.split("\t")[-1] for line in mutant.apply(repository, "--numstat").stdout.splitlines()]
     assert changed
-    assert all(path.startswith(("sidecar/", "client/")) for path in changed)
+    assert all(path.startswith(("sidecar/", "client/", "packages/")) for path in changed)
     assert all(path.partition("/")[0] in COPIED for path in changed)
