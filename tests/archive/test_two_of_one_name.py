@@ -28,7 +28,7 @@ def asked(machine: Driven, verb: Callable[[Driven], object]) -> int:
 def go_away(machine: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on its bucket answers nothing, until ``monkeypatch.undo``."""
 
-    def fail(key: str) -> NoReturn:
+    def fail(key: str, *_: int) -> NoReturn:
         raise BucketUnavailable(f"{key}: away")
 
     monkeypatch.setattr(machine.bucket, "get", fail)

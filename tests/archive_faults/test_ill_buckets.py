@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.archive_faults.gate import Gate
 from tests.archive_faults.wires import Machines
 
@@ -26,8 +27,11 @@ def test_a_bucket_that_refuses(fleet_on_s3: Machines, gate: Gate) -> None:
     assert "credentials" in denied.advice
 
 
-def test_a_clock_that_is_off(fleet_on_s3: Machines, gate: Gate, tmp_path: Path) -> None:
+def test_a_clock_that_is_off(
+    fleet_on_s3: Machines, gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
     """The bucket's clock shows that the daemon's is wrong: a warning from a minute on, a failure from ten."""
+    monkeypatch.setenv("TESTS_START_COLD", "1")  # the clock is put into a new interpreter
     offset = tmp_path / "offset"
     offset.write_text("0")
     client = fleet_on_s3.client(fleet_on_s3.machine_on("first", gate.url, clock=offset))

@@ -48,7 +48,8 @@ def test_cold_hydrate_takes_one_or_two_round_trips(fleet_on_s3: Machines, gate: 
     with gate.gather(2, kinds.total() - 2):
         assert hydrate_counted(gate, timed, "large", 6) == kinds
     kinds = hydrate_counted(gate, counting, "tagged", 7)
-    assert (kinds["get HEAD"], kinds["get key"], kinds["get image"]) == (1, 1, 1)
+    assert (kinds["get HEAD"], kinds["get key"]) == (1, 1)
+    assert kinds["get image"] >= 1  # its parts, all at once
     assert all(kind.startswith("get ") and kind != "get other" for kind in kinds)
     with gate.gather(2, kinds.total() - 2):
         assert hydrate_counted(gate, timed, "tagged", 7) == kinds

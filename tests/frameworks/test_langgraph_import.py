@@ -322,7 +322,7 @@ def test_the_classes_of_the_program_are_not_needed(
         monkeypatch.delitem(sys.modules, "gone_away")
         assert import_(daemon, namespace, path).code == 0
         monkeypatch.setitem(sys.modules, "gone_away", module)
-        with StatewardSaver(daemon.target, namespace=namespace) as saver:
+        with StatewardSaver(daemon.target, namespace=namespace, allowed_types=[point]) as saver:
             assert contents(saver, "t") == contents(source, "t")
             assert contents(saver, "t")[0].checkpoint["channel_values"]["many"][1] == point(3)
 

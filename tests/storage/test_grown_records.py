@@ -198,7 +198,7 @@ def test_a_refresh_is_a_write_only_if_it_is_due(tmp_path: Path, tight: None) -> 
             assert {each.key for each in page.answer.records} == {"a", "b"}
             if page.due:
                 assert page.due == ["a"]
-                write(store, store.record_puts.refresh("default", "t", page.due))
+                write(store, store.record_puts.refresh("default", "t", page.uid, page.due))
         assert 25 <= get(store).head.tip_sequence - before <= 31
         assert left(store) == content
         assert findings(store) == []

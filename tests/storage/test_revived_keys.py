@@ -12,22 +12,30 @@ import pytest
 from tests.service.wire import appends
 from tests.storage.inside import findings, get, hydrate, make_store, opened, save, settle, write
 
-from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, ThreadImage
 from stateward.v1.blob_service_pb2 import BlobBegin, ReadBlobRequest, WriteBlobResponse
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward_sidecar.archive.image import Cutter
 from stateward_sidecar.errors import DiskFull
 from stateward_sidecar.storage.keystore import KeyStore
 from stateward_sidecar.store.context import ArchiveHooks, Claim
 from stateward_sidecar.store.install import Incoming, Installer
 from stateward_sidecar.store.orphans import Orphans
-from stateward_sidecar.store.outbox import Outbox
+from stateward_sidecar.store.outbox import Moment, Outbox
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import Store
 
 DATA_KEY = b"d" * 32
+
+
+def image_of(moment: Moment) -> ThreadImage:
+    """The image of a small thread, which needs no parts."""
+    cut = Cutter().cut(moment.thread.identity.cipher, moment, 0)
+    assert not cut.parts
+    return cut.inline
 
 
 def archived(store: Store) -> Callable[[Store], Incoming]:
@@ -38,7 +46,7 @@ def archived(store: Store) -> Callable[[Store], Incoming]:
     rows = [row for part in outbox.entries(moment.thread, 0, moment.tip_sequence) for row in part.rows]
     key = store.context.keystore.thread_key(thread.identity.uid, thread.identity.namespace_keys)
     assert key is not None
-    uid, image, tip = thread.identity.uid, moment.image, moment.tip_sequence
+    uid, image, tip = thread.identity.uid, image_of(moment), moment.tip_sequence
 
     def incoming(there: Store) -> Incoming:
         namespace = there.context.keystore.namespace("default")
