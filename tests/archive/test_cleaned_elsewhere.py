@@ -74,6 +74,8 @@ def test_a_machine_that_takes_it_over_clears_its_copy(driven: Town) -> None:
     b.archive.own(NAMESPACE, "job", take_over=True)
     assert (b.thread().tags, b.thread().head.tip_sequence) == (tags, a.thread().head.tip_sequence)
     assert head
+    b.store.pruner.resume()
+    assert loose(b) < 16  # before it cleans by itself
     b.put(append())
     prune(b)
     b.put(append())
