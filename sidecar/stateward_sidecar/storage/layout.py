@@ -313,7 +313,7 @@ def records_expiry_key(second: int, thread: int) -> bytes:
 
 
 def marked_thread(key: bytes | memoryview) -> int:
-    """Thread number of a key that is only a table and a thread (F, K, O, P, Q rows)."""
+    """Thread number of a key that is only a table and a thread (K, O, P, Q rows)."""
     return int(_U32.unpack_from(key, 1)[0])
 
 
@@ -335,9 +335,19 @@ def uncleared_key(thread: int) -> bytes:
 UNCLEARED_KEY_BYTES = 5
 
 
-def orphan_key(thread: int) -> bytes:
-    """Marks an orphan."""
-    return b"F" + _U32.pack(thread)
+def orphan_key(uid: bytes, thread: int) -> bytes:
+    """Marks an orphan, beside the other orphans of its thread. ``tail_thread`` is the reverse."""
+    return orphan_prefix(uid) + _U32.pack(thread)
+
+
+def orphan_prefix(uid: bytes) -> bytes:
+    """The orphans of a thread."""
+    return b"F" + uid
+
+
+def tail_thread(key: bytes | memoryview) -> int:
+    """Thread number at the end of a key."""
+    return int(_U32.unpack_from(key, len(key) - 4)[0])
 
 
 def half_key(thread: int, version: int) -> bytes:

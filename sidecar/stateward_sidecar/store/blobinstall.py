@@ -17,7 +17,7 @@ from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobrows import blob_key, list_blobs, open_blob, put_blob
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
-from stateward_sidecar.store.thread import head_uid, rows
+from stateward_sidecar.store.thread import rows
 from stateward_sidecar.store.threads import Threads
 
 
@@ -78,9 +78,5 @@ def other_lines(txn: lmdb.Transaction, identity: Identity, origin: str = "") -> 
     if origin and (row := txn.get(layout.name_key(identity.namespace_keys.names.thread(origin)))) is not None:
         number, uid = layout.unpack_name(row)
         found += [number] if uid == identity.uid else []
-    for key, _ in rows(txn, b"F"):
-        number = layout.marked_thread(key)
-        head = txn.get(layout.ThreadKeys(number).head())
-        if number != identity.number and head is not None and head_uid(head) == identity.uid:
-            found.append(number)
-    return found
+    orphans = (layout.tail_thread(key) for key, _ in rows(txn, layout.orphan_prefix(identity.uid)))
+    return found + [number for number in orphans if number != identity.number]

@@ -21,13 +21,13 @@ from stateward_sidecar.errors import ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
-from stateward_sidecar.store.blobinstall import remove_files
+from stateward_sidecar.store.blobinstall import other_lines, remove_files
 from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.expecting import get_draft
 from stateward_sidecar.store.journal import list_keys, next_place
 from stateward_sidecar.store.settings import check_main_version
-from stateward_sidecar.store.thread import Draft, Thread, head_uid, rows
+from stateward_sidecar.store.thread import Draft, Thread, rows
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.times import expire_second, has_expired
 from stateward_sidecar.telemetry import guarded
@@ -119,7 +119,7 @@ class Deleter:
             txn.delete(key)
         txn.delete(layout.retention_key(number))
         txn.delete(layout.outbox_key(number))
-        txn.delete(layout.orphan_key(number))
+        txn.delete(layout.orphan_key(identity.uid, number))
         if second := expire_second(head):
             txn.delete(layout.expiry_key(second, number))
         if head.record_expire_second:
@@ -138,8 +138,7 @@ class Deleter:
         claim = claims.get((identity.namespace, identity.name))
         if claim is not None and claim.uid == uid:  # else the next save of this batch would take the key that goes now
             del claims[identity.namespace, identity.name]
-        is_orphan = draft.thread.access == ACCESS_ORPHAN
-        if any(orphans_of(txn, uid)) or (is_orphan and _is_shared(txn, uid)):
+        if any(other_lines(txn, identity, _origin(thread))):  # they have the same key
             batch.after_commit += [forget, lambda: self.purge(number, b"")]
             self._remove_files(txn, batch, thread)
             return
@@ -158,8 +157,7 @@ class Deleter:
         """Removes the files that only this line of a thread names. The others belong to its other lines, too."""
         with suppress(StatewardError):  # a file too many does no harm
             ids = [bytes(row.record.blob_id) for row in list_blobs(txn, thread.identity)]
-            origin = thread.archive.orphan_of if thread.archive is not None else ""
-            remove_files(self._context, self._threads, txn, batch, thread.identity, ids, origin=origin)
+            remove_files(self._context, self._threads, txn, batch, thread.identity, ids, origin=_origin(thread))
 
     def purge(self, number: int, uid: bytes) -> None:
         """Removes the files and then the rows of a deleted thread, a bounded number of rows in each write.
@@ -225,16 +223,13 @@ def _is_meant(draft: Draft | None, request: DeleteThreadRequest) -> bool:
 
 def orphans_of(txn: lmdb.Transaction, uid: bytes) -> Iterator[int]:
     """Yields the numbers of a thread's orphans, which need its key. A deletion everywhere deletes them, too."""
-    for key, _ in rows(txn, b"F"):
-        number = layout.marked_thread(key)
-        head = txn.get(layout.ThreadKeys(number).head())
-        if head is not None and head_uid(head) == uid:
-            yield number
+    for key, _ in rows(txn, layout.orphan_prefix(uid)):
+        yield layout.tail_thread(key)
 
 
-def _is_shared(txn: lmdb.Transaction, uid: bytes) -> bool:
-    """Returns whether another name needs the key: the orphan's thread, or another orphan of the thread."""
-    return any(layout.unpack_name(value)[1] == uid for _, value in rows(txn, b"N"))
+def _origin(thread: Thread) -> str:
+    """Returns the name of an orphan's thread; empty for any other thread."""
+    return str(thread.archive.orphan_of) if thread.archive is not None else ""
 
 
 def seal_deletion(namespace: NamespaceKeys, cursor: int, record: DeletionRecord) -> bytes:

@@ -19,7 +19,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
-from stateward_sidecar.store.thread import Draft, Thread, head_uid, rows
+from stateward_sidecar.store.thread import Draft, Thread, rows
 from stateward_sidecar.store.threads import Threads
 
 
@@ -74,12 +74,8 @@ class Lines:
             return found
 
     def _find_orphan(self, txn: lmdb.Transaction, uid: bytes, written: Written) -> Thread | None:
-        for key, _ in rows(txn, b"F"):
-            number = layout.marked_thread(key)
-            record = txn.get(layout.ThreadKeys(number).head())
-            if record is None or head_uid(record) != uid:
-                continue
-            orphan = self._threads.by_number(txn, number)
+        for key, _ in rows(txn, layout.orphan_prefix(uid)) if uid else ():
+            orphan = self._threads.by_number(txn, layout.tail_thread(key))
             if orphan is not None and _has(txn, orphan, written):
                 return orphan
         return None

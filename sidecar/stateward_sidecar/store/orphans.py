@@ -114,7 +114,7 @@ class Orphans:
             head.record_expire_second = 0  # nothing of an orphan is swept
         txn.delete(layout.retention_key(identity.number))
         txn.delete(layout.outbox_key(identity.number))
-        txn.put(layout.orphan_key(identity.number), layout.PRESENT)
+        txn.put(layout.orphan_key(identity.uid, identity.number), layout.PRESENT)
         head.options.ClearField("ttl")
         head.options.ClearField("retention")
         txn.delete(layout.name_key(names.thread(live_name)))

@@ -298,7 +298,7 @@ class Watcher:
                 event = _deleted(record)
                 event.cursor = _thread_cursor(watch.uid, record.sequence)
                 return [event]
-        if watch.number and txn.get(layout.orphan_key(watch.number)) is not None:
+        if watch.number and txn.get(layout.orphan_key(watch.uid, watch.number)) is not None:
             raise self._fenced(watch)
         raise not_found(watch.request.namespace, watch.request.thread)
 
