@@ -1,14 +1,151 @@
-"""The danger: a copy is deleted on this disk while a blob of it is fetched, and the reader gets an internal error."""
+"""The danger: a copy is deleted on this disk while a call uses it, and the call is told that there is no thread."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
+from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.archive.driven import Town, append
+from tests.archive.driven import Driven, Town, append, town
+from tests.archive.test_deleted_here import delete_here
 from tests.archive_model.sidecar import NAMESPACE
 
+from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward_sidecar.errors import NotOwner, ThreadNotFound, VersionMismatch
+
+SAVES = 12
+REQUESTS = ("find", "read", "get_range", "replace", "create")
+PLACES_MAX = 40
+
+
+class Deletion:
+    """Deletes the copy before or after the n-th request to the bucket, or the n-th commit, that comes from now on."""
+
+    def __init__(self, machine: Driven, at: int, *, after: bool) -> None:
+        self._machine, self._left, self._after = machine, at, after
+        self.is_over = False
+        for name in REQUESTS:
+            self._wrap(machine.wire, name)
+        self._wrap(machine.store.context.writer, "submit")
+
+    def _wrap(self, owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def call(*arguments: Any, **how: Any) -> Any:
+            mine, self._left = self._left == 0, self._left - 1
+            if mine and not self._after:
+                self._delete()
+            result = real(*arguments, **how)
+            if mine and self._after:
+                if name == "submit" and result._done is not None:
+                    with suppress(Exception):  # its caller gets the error
+                        result.wait()
+                self._delete()
+            return result
+
+        setattr(owner, name, call)
+
+    def _delete(self) -> None:
+        with suppress(ThreadNotFound):  # not here yet
+            delete_here(self._machine)
+        self.is_over = True
+
+
+def none(town: Town, other: Driven, here: Driven) -> Driven:
+    """This disk has nothing of the thread."""
+    town.time.sleep(60)
+    return here
+
+
+def copy(town: Town, other: Driven, here: Driven) -> Driven:
+    """It has a copy of all."""
+    here.state()
+    town.time.sleep(60)
+    return here
+
+
+def old_copy(town: Town, other: Driven, here: Driven) -> Driven:
+    """It has a copy, and the owner went on."""
+    here.state()
+    go_on(other)
+    with suppress(NotOwner):
+        here.put(append(after=SAVES))  # from now on it knows for how long the owner is silent
+    town.time.sleep(60)
+    return here
+
+
+def ours(town: Town, other: Driven, here: Driven) -> Driven:
+    """It owns the thread, and has not read HEAD for a while."""
+    other.archive.detach(NAMESPACE, "job")
+    go_on(here)
+    town.time.sleep(60)
+    return here
+
+
+def ours_before_a_restart(town: Town, other: Driven, here: Driven) -> Driven:
+    """It owned the thread until it was killed."""
+    return town.restart(ours(town, other, here))
+
+
+def go_on(machine: Driven) -> None:
+    for _ in range(3):
+        machine.put(append())
+    machine.ship_now()
+
+
+def read(machine: Driven, tip: int) -> None:
+    assert machine.state().checkpoint.version == tip
+
+
+def read_old(machine: Driven, tip: int) -> None:
+    del tip
+    request = HydrateRequest(namespace=NAMESPACE, thread="job", max_bytes=1 << 20)
+    request.version.version = 3
+    assert machine.hydrate(request).checkpoint.version == 3
+
+
+def save(machine: Driven, tip: int) -> None:
+    try:
+        assert machine.put(append(after=tip)).version == tip + 1
+    except NotOwner:  # it was never asked for before, so the owner's silence begins only now
+        machine.archive.own(NAMESPACE, "job", take_over=True)
+        assert machine.put(append(after=tip)).version == tip + 1
+
+
+def save_late(machine: Driven, tip: int) -> None:
+    machine.archive.own(NAMESPACE, "job", take_over=True)
+    with pytest.raises(VersionMismatch) as caught:
+        machine.put(append(after=tip - 1))
+    assert caught.value.metadata["current_version"] == str(tip)
+
+
+@pytest.mark.parametrize("verb", [read, read_old, save, save_late], ids=lambda verb: verb.__name__)
+@pytest.mark.parametrize("scene", [none, copy, old_copy, ours, ours_before_a_restart], ids=lambda scene: scene.__name__)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_the_archive_is_asked_again(
+    tmp_path: Path, scene: Callable[[Town, Driven, Driven], Driven], verb: Callable[[Driven, int], None], *, after: bool
+) -> None:
+    """At whatever request or commit of a call the copy goes: the thread is in the archive, and the call finds it. What
+    this process held is not held any more."""
+    for at in range(PLACES_MAX):
+        with town(tmp_path / str(at)) as machines:
+            other, here = machines.machine("other"), machines.machine("here")
+            for _ in range(SAVES):
+                other.put(append(b"y" * 200))
+            other.ship_now()
+            here = scene(machines, other, here)
+            tip = SAVES + (3 if scene not in (none, copy) else 0)
+            deletion = Deletion(here, at, after=after)
+            verb(here, tip)
+            threads = here.store.threads
+            assert all(threads.exists(hold.thread) for hold in here.archive.desk.holds.values())
+            if not deletion.is_over:
+                return
+    raise AssertionError("a call that has no end")
 
 
 def test_a_blob_whose_files_go_while_it_is_fetched_is_fetched_again(

@@ -133,7 +133,16 @@ CASES = {
     "taken three times, by one who had fewer": (local(tip=14, known=2), begun(4, 9, 6), Verdict.FENCED, 6),
     "gone": (local(), None, Verdict.MISSING, 0),
     "deleted": (local(), ArchiveHead(uid=UID, epoch=4, deleted=True), Verdict.DELETED, 0),
-    "deleted and made again": (local(), ArchiveHead(uid=OTHER, epoch=5), Verdict.DELETED, 0),
+    "deleted and made again": (local(), ArchiveHead(uid=OTHER, epoch=5, created_epoch=5), Verdict.DELETED, 0),
+    "deleted and made again, and deleted": (
+        local(), ArchiveHead(uid=OTHER, epoch=6, created_epoch=5, deleted=True), Verdict.DELETED, 0,
+    ),
+    "lost by the bucket, and another one made": (
+        local(), ArchiveHead(uid=OTHER, epoch=3, created_epoch=3), Verdict.FENCED, 0,
+    ),
+    "lost by the bucket, and another one made and deleted": (
+        local(), ArchiveHead(uid=OTHER, epoch=6, created_epoch=1, deleted=True), Verdict.FENCED, 0,
+    ),
     "an older thread of that name, set back": (local(), ArchiveHead(uid=OTHER, epoch=1), Verdict.ROLLED_BACK, 0),
     "made here before there was an archive": (
         replace(local(), known=ArchiveHead()), ArchiveHead(uid=OTHER, epoch=5), Verdict.FENCED, 0,

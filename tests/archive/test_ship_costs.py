@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any
@@ -22,7 +23,7 @@ from stateward_sidecar.archive import image, ship
 from stateward_sidecar.archive.heads import open_head
 from stateward_sidecar.archive.image import Cutter, open_image, part_refs, seal_image, seal_part
 from stateward_sidecar.archive.places import Place
-from stateward_sidecar.archive.spares import DROPPED_MAX
+from stateward_sidecar.archive.spares import DROPPED_MAX, SURE_S
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.errors import ArchiveUnavailable
 from stateward_sidecar.store import outbox
@@ -177,6 +178,55 @@ def test_a_ship_waits_for_the_tail_that_is_being_packed(driven: Town, monkeypatc
         machine.put(append())
         machine.ship_now()
     assert litter(objects(machine), place(machine), head(machine), b"") == []
+
+
+def test_uploads_that_end_late_leave_nothing(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot is being put in the background, and a ship that cannot wait puts it, too: one of the two objects goes,
+    though the first is in an index by then."""
+    monkeypatch.setattr(ship, "INLINE_SNAPSHOT_BYTES_MAX", 100_000)
+    machine = driven.machine("first")
+    for _ in range(120):
+        machine.put(append(os.urandom(100)))
+        machine.ship(machine.thread().number)
+    assert head(machine).HasField("index")
+    for _ in range(3):
+        machine.wire.background()
+        machine.put(append())
+        machine.ship(machine.thread().number)
+    assert litter(objects(machine), place(machine), head(machine), b"") == []
+    assert head(machine).settled_counter > machine.archive.desk.names.last - 4
+
+
+@pytest.mark.parametrize("kind", [".pack", ".snap"])
+def test_what_the_bucket_lost_is_put_again(driven: Town, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """The bucket is set back to the same HEAD, without what was put since: the next HEAD does not name that."""
+    monkeypatch.setattr(ship, "INLINE_SNAPSHOT_BYTES_MAX", 100_000)
+    machine = driven.machine("first")
+    for _ in range(30):
+        machine.put(append(os.urandom(100)))
+        before = set(objects(machine))
+        machine.ship_now()
+        hold = machine.hold_of("job")
+        assert hold is not None
+        spares = {place(machine).object(spare.ref) for spare in hold.spares._spares.values()} - before
+        if any(key.endswith(kind) for key in spares):
+            break
+    for key in spares:
+        machine.wire.delete(key)
+    driven.time.sleep(SURE_S + 1)
+    machine.put(append(os.urandom(2000)))
+    with suppress(ArchiveUnavailable):
+        machine.ship_now()
+    machine.ship_now()
+    for _ in range(3):
+        machine.put(append(os.urandom(2000)))
+        machine.ship_now()
+    assert any(key.endswith(kind) for key in spares)
+    second = driven.machine("second")
+    assert second.state().state == machine.state().state
+    second.archive.complete(NAMESPACE, "job")
+    assert second.thread().snapshots == machine.thread().snapshots
+    assert not second.thread().floor_sequence
 
 
 def test_a_head_that_fails_costs_no_second_upload(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:

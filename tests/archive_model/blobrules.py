@@ -114,7 +114,8 @@ class BlobRules(Meetings):
             thread = it.find(name)
             if thread is not None and written is not None and thread.identity.uid.hex() == written.uid:
                 is_here = self.row_of(it, name, content) is not None
-                is_behind = thread.head.tip_sequence < written.sequence
+                # A HEAD of the next format says what of this disk is history, and this sidecar cannot read it.
+                is_behind = thread.is_outdated or thread.head.tip_sequence < written.sequence
                 assert is_here or is_behind or not is_kept, "a blob that was just written again was collected"
             self.name_content(it, name, content, archived=True)
 

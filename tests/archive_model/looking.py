@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.archive_model.blobbook import shown
 from tests.archive_model.faults import Op
@@ -21,8 +21,9 @@ from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.heads import open_head
 from stateward_sidecar.archive.places import place_of
 from stateward_sidecar.codec.entry import Entry, unpack
-from stateward_sidecar.errors import Corrupt, Fenced, NewerFormat, ThreadNotFound
+from stateward_sidecar.errors import Corrupt, Fenced, NewerFormat, ThreadNotFound, VersionMismatch
 from stateward_sidecar.store import records
+from stateward_sidecar.store.expecting import is_other_creation
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.recordrows import open_batch
 from stateward_sidecar.store.thread import MAIN, Thread, load_archive_row
@@ -31,6 +32,7 @@ from stateward_sidecar.store.times import expire_second
 # An owner whose upload does not end shows for at least a lease that it lives, and another one has to wait for a lease.
 BUSY_S = 1.7 * LEASE_S
 SIGN_S = LEASE_S / 16
+T = TypeVar("T")
 Journals = list[tuple[Thread, dict[int, bytes]]]
 
 
@@ -351,6 +353,30 @@ class Looking(Stage):
         call = self.turns.current
         is_struck = call is None or call.op.was_away or bool(call.op.struck)
         return is_struck or sidecar.wire.away_s > 0 or bool(self.era) or bool(self.net.of_next_format)
+
+    def watched(self, sidecar: Sidecar, verb: Callable[[Sidecar], T]) -> T:
+        """Runs a verb. It may say that there is no thread only if the archive had none at some moment of the call."""
+        begun = {key: len(log) for key, log in self.truth.log.items()}
+        try:
+            return verb(sidecar)
+        except (ThreadNotFound, VersionMismatch) as error:
+            self.check_absence(sidecar, error, begun)
+            raise
+
+    def check_absence(self, sidecar: Sidecar, error: ThreadNotFound | VersionMismatch, begun: dict[str, int]) -> None:
+        """``begun``: how many HEADs each key had when the call began."""
+        key = self.key_of(sidecar, error.metadata.get("thread", ""))
+        heads = [sent.head for sent in self.truth.heads_since(key, begun[key])] if begun.get(key) else []
+        # Whoever waits for the archive is told at once that its entry went with the copy of this disk.
+        is_told = any(future.exception() is error for future in sidecar.told if future.done())
+        if self.era or is_told or is_other_creation(error) or len({bytes(head.uid) for head in heads}) != 1:
+            return
+        found = error.metadata.get("branch", MAIN), error.metadata.get("current_version", "0")
+        if found != (MAIN, "0") or any(head.deleted or not head.tip_sequence for head in heads):
+            return
+        lines = [self.truth.line(bytes(head.tip_digest)) for head in heads]
+        versions = [any(self.truth.entries[digest].version for digest in line.values()) for line in lines]
+        assert not all(versions), f"the archive has the thread: {error.message}"
 
     def key_of(self, sidecar: Sidecar, name: str) -> str:
         """The key of a thread's HEAD."""

@@ -183,6 +183,7 @@ class Sidecar:
         self.archive.desk.former = find_former_boots(self.store, self.archive.desk.boot_id)
         # Futures of what is to be archived: uid, sequence, digest.
         self.waiting: list[tuple[Future[None], bytes, int, bytes]] = []
+        self.told: list[Future[None]] = []  # the same, all there ever were
         none: Any = None
         calls, feed = DrivenCalls(self.store, none, self.holding, none, none), none
         self.checkpoints, self.threads_ = CheckpointService(calls, feed), ThreadService(calls, feed)
@@ -219,6 +220,7 @@ class Sidecar:
             future = real_wait(thread, sequence, *more)
             if future is not None:
                 self.waiting.append((future, thread.identity.uid, sequence, digest))
+                self.told.append(future)
             return future
 
         def ship(number: int) -> None:

@@ -29,6 +29,7 @@ from stateward.v1.signal_service_pb2 import SendSignalRequest, SendSignalRespons
 from stateward.v1.thread_service_pb2 import DeleteBranchRequest, MoveBranchRequest
 from stateward_sidecar.archive import heads
 from stateward_sidecar.archive.places import place_of
+from stateward_sidecar.archive.spares import SURE_S
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
     ClaimLost,
@@ -131,10 +132,14 @@ class Stage(RuleBasedStateMachine):
         self.steps.append(f"{number}: {what} [{', '.join(map(str, plan))}]")
         TOTALS["archive operations"] += 1
         op = Op(plan, takes_over=takes_over, sweeps=sweeps, was_away=sidecar.wire.away_s > 0)
-        call = self.guarded(lambda: self.turns.begin(what, sidecar, lambda: verb(sidecar), op))
+        call = self.guarded(lambda: self.turns.begin(what, sidecar, lambda: self.watched(sidecar, verb), op))
         if call.place is not Place.IS_OVER:
             self.steps.append(f"   {call}")
         return call.result if call.error is None else None
+
+    def watched(self, sidecar: Sidecar, verb: Callable[[Sidecar], T]) -> T:
+        """Runs a verb, and looks at its error."""
+        raise NotImplementedError
 
     def guarded(self, step: Callable[[], T]) -> T:
         """Does something, and looks at everything afterwards."""
@@ -324,6 +329,7 @@ class Stage(RuleBasedStateMachine):
         copy must notice."""
         objects, heads = self.backups[-1]
         self.steps.append("the bucket is set back")
+        self.time.sleep(SURE_S + 1)  # the copy is older
         self.net.under_way.clear()
         for sidecar in self.sidecars:
             sidecar.wire.waiting.clear()

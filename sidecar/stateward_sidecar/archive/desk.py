@@ -173,9 +173,15 @@ class Desk:
         self, thread: Thread, place: Place, head: ArchiveHead, etag: str, checked_at: float = NEVER,
         rolled_back_to: int | None = None,
     ) -> Hold:  # fmt: skip
-        """Records that this process may write a thread, and returns the new hold."""
+        """Records that this process may write a thread, and returns the new hold.
+
+        Nothing is recorded for a thread that was deleted on this disk meanwhile: nobody would end such a hold.
+        """
         hold = Hold(thread, place, bare(head), etag, rolled_back_to=rolled_back_to, checked_at=checked_at)
         self.holds[thread.number] = hold
+        if not self.store.threads.exists(thread):  # asked only now: a deletion that comes later ends the hold itself
+            self.holds.pop(thread.number, None)
+            return hold
         self.fenced.pop(hold.name, None)
         with self._observing:
             self.observed.pop(place, None)

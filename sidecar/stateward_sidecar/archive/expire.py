@@ -25,6 +25,7 @@ from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, NotOwner
 from stateward_sidecar.store.blobrows import list_blobs
+from stateward_sidecar.store.install import CopyGone
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.times import expire_second, has_expired
 from stateward_sidecar.telemetry import log
@@ -111,7 +112,8 @@ class Expirer:
             if head.epoch < known.epoch:
                 raise Corrupt("its HEAD is older than the copy on this disk: the bucket was set back", thread.name)
             if head.expire_second != second:
-                self._attacher.refresh(identity.namespace_keys, place, seen, thread)
+                with suppress(CopyGone):
+                    self._attacher.refresh(identity.namespace_keys, place, seen, thread)
                 return False
             if not head.detached and not desk.is_own(head):
                 return False

@@ -11,7 +11,8 @@ belongs to a copy of it.
                    restored from an older copy: fetch them
     TAKEN          another process took the thread, and HEAD has all entries of this disk: this disk has a copy now
     FENCED         this disk has entries that cannot become history, because another process took the thread, this disk
-                   was set back and wrote others, or the thread was made here without the archive: set them aside
+                   was set back and wrote others, the thread was made here without the archive, or the bucket lost the
+                   thread and another one has its name: set them aside
     ROLLED_BACK    HEAD is older than what was archived: ship nothing, and report it
 """
 
@@ -69,7 +70,12 @@ def judge(local: Local, head: ArchiveHead | None) -> Judgement:
             # The thread was made here without the archive, which has another thread of its name: nobody deleted it.
             return Judgement(Verdict.FENCED)
         # If the epoch is older, the tombstone or the other thread came before this thread: the bucket was set back.
-        return Judgement(Verdict.ROLLED_BACK if head.epoch < known.epoch else Verdict.DELETED)
+        if head.epoch < known.epoch:
+            return Judgement(Verdict.ROLLED_BACK)
+        # A deletion leaves a tombstone, and the next thread of the name begins an epoch after it. A thread that began
+        # earlier was made when the bucket had lost ours: nobody deleted ours.
+        is_next = head.uid == local.uid or head.created_epoch > known.epoch
+        return Judgement(Verdict.DELETED if is_next else Verdict.FENCED)
     if head.epoch < known.epoch:
         return Judgement(Verdict.ROLLED_BACK, _left(local, head))
     is_own = head.boot_id in local.boots or (head.epoch, head.boot_id) == (known.epoch, known.boot_id)

@@ -74,6 +74,7 @@ class Pulse:
     def upload(self, hold: Hold, uploads: Uploads) -> None:
         """Writes objects, and HEAD meanwhile. Raises Parted if the thread is lost meanwhile, and ArchiveUnavailable."""
         wire, options = self._desk.wire, self._desk.options
+        hold.spares.check(wire, hold.place, uploads.add)
         begun, longest_s = wire.now(), options.lease_s + uploads.size_bytes / SLOWEST_BYTES_S
 
         def beat() -> None:

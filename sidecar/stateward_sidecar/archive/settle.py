@@ -247,21 +247,21 @@ class Settler:
     def _pull(self, thread: Thread, place: Place, seen: Seen) -> Hold | None:
         """Installs what HEAD has on top of this disk's copy. Returns None if the copy is gone from this disk."""
         desk = self._desk
-        seen = self.with_key(thread, seen)
-        fetched = self._fetcher.fetch(place, seen, self._tip(thread), for_writer=True)
-        incoming = fetched.incoming(thread.identity.namespace_keys, row_of(seen.head, ACCESS_OWNED))
         try:
+            seen = self.with_key(thread, seen)
+            fetched = self._fetcher.fetch(place, seen, self._tip(thread), for_writer=True)
+            incoming = fetched.incoming(thread.identity.namespace_keys, row_of(seen.head, ACCESS_OWNED))
             thread = desk.installer.install(incoming)
         except CopyGone:
             return None
         return desk.hold(thread, place, seen.head, seen.etag, seen.asked_at)
 
     def with_key(self, thread: Thread, seen: Seen) -> Seen:
-        """Returns HEAD with the thread's key as this disk has it. Raises ThreadNotFound if the key is destroyed."""
+        """Returns HEAD with the thread's key as this disk has it. Raises CopyGone if the key is destroyed."""
         identity = thread.identity
         data_key = self._desk.context.keystore.thread_key(identity.uid, identity.namespace_keys)
         if data_key is None:
-            raise not_found(identity.namespace, thread.name)
+            raise CopyGone
         return Seen(seen.head, seen.etag, ThreadKey(identity.uid, data_key), seen.asked_at)
 
     def _lose(self, thread: Thread, judgement: Judgement, head: ArchiveHead) -> None:

@@ -141,7 +141,7 @@ class Shipper:
         head = follow(hold.head, desk.boot_id, desk.options.owner_id, desk.now_us())
         hold.dropped_blobs = set()  # of this HEAD only: that of a failed ship may have had later entries
         tail, shipped_bytes = self._entries(hold, head, moment, uploads)
-        pieces = self._snapshots(hold, head, moment, uploads)
+        pieces, missing = self._snapshots(hold, head, moment, uploads)
         self._describe(hold, head, moment, uploads)
         due = self._unlink(hold, head, moment)
         older = Older(partial(self._fetcher.index, hold.place), partial(self._gone, hold, moment.thread))
@@ -172,7 +172,7 @@ class Shipper:
         self._keep_warm(hold)
         desk.wire.traffic.entry_bytes += shipped_bytes
         self._archived(hold, head, moment.tip_sequence)
-        due += hold.spares.landed(head, moment.thread.snapshots)
+        due += hold.spares.landed(head, missing)
         if due:
             # HEAD landed, so the one before was still ours. If the bucket is set back, an older one may name these.
             desk.wire.later(partial(self._delete, hold, due))
@@ -302,9 +302,9 @@ class Shipper:
 
     def _snapshots(
         self, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads
-    ) -> tuple[int, list[bytes]] | None:
+    ) -> tuple[tuple[int, list[bytes]] | None, list[int]]:
         """Adds snapshots that are not archived. Returns version and pieces of main's newest one, without pieces if
-        it is too large for HEAD."""
+        it is too large for HEAD, and the versions that were not archived."""
         desk, thread = self._desk, moment.thread
         main = thread.branches.get("main")
         newest = main.snapshot_version if main is not None else 0
@@ -331,7 +331,7 @@ class Shipper:
                     continue
                 ref, data = pack_snapshot(desk.names, head.epoch, version, pieces)
                 head.objects.append(hold.spares.stage(desk.wire, hold.place, ref, data, uploads.add))
-        return inline
+        return inline, missing
 
     def _is_indexed(self, hold: Hold, head: ArchiveHead, version: int) -> bool:
         if not head.HasField("index") or version > head.index.last_version:

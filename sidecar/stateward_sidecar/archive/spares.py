@@ -5,6 +5,9 @@ them again. Tails and small snapshots are put in the background, one at a time, 
 HEAD can use is deleted. HEAD says up to which number the owner has forgotten everything else (``settled``), so
 ``stateward archive gc`` can remove the rest, such as an upload that landed after its error, while the owner lives.
 
+If the bucket is set back while HEAD stays the same, it loses spare objects, and nothing else shows it. So an object
+that was put some time ago is asked for before a HEAD names it.
+
 Changed under the lock of the thread's name. Background uploads add their object when they end.
 """
 
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -26,9 +29,13 @@ from stateward.storage.v1.archive_pb2 import (
 )
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.wire import Job, Wire
+from stateward_sidecar.bucket.errors import ObjectNotFound
+from stateward_sidecar.errors import ArchiveUnavailable
 
 # Dropped objects for which HEAD has no room, and that this process remembers until their time.
 DROPPED_MAX = 4096  # `stateward archive gc` finds the others
+# For how many seconds an object that was put is surely there. Nobody sets a bucket back to a moment ago.
+SURE_S = 60.0
 _Name: TypeAlias = tuple[int, int, int]
 
 
@@ -36,6 +43,7 @@ _Name: TypeAlias = tuple[int, int, int]
 class _Spare:
     ref: ObjectRef
     after: int = -1  # packs of the newest entries: the pack has all entries after this sequence up to its last one
+    put_at: float = 0.0  # in seconds on the boot-time clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +107,9 @@ class Spares:
         wire.begin(job)
 
     def _put(self, wire: Wire, place: Place, key: bytes, spare: _Spare, data: bytes) -> None:
+        now = wire.now()
         wire.put(place.object(spare.ref), data)
-        self._spares[key] = spare
+        self._spares[key] = replace(spare, put_at=now)
 
     # -- using ----------------------------------------------------------------------------------------------------
 
@@ -141,11 +150,28 @@ class Spares:
         refs = (each.spare.ref for each in list(self._uploads.values()))
         return any(ref.kind == OBJECT_KIND_SNAPSHOT and ref.first_version == version for ref in refs)
 
+    def check(self, wire: Wire, place: Place, add: Callable[[int, Callable[[], object]], None]) -> None:
+        """Adds a request, by ``add``, for each object that the HEAD that is being made uses, and that was put some time
+        ago. It raises ArchiveUnavailable if the object is gone; the next ship then puts it again."""
+        now = wire.now()
+        for spare in list(self._spares.values()):
+            if _name(spare.ref) in self._used and now - spare.put_at > SURE_S:
+                add(0, partial(self._ask, wire, place, spare.ref))
+
+    def _ask(self, wire: Wire, place: Place, ref: ObjectRef) -> None:
+        key = place.object(ref)
+        try:
+            wire.get_range(key, 0, 1)
+        except ObjectNotFound:
+            self._spares = {content: spare for content, spare in self._spares.items() if spare.ref is not ref}
+            raise ArchiveUnavailable(f"the bucket lost object {key}; shipping again") from None
+
     # -- letting go -----------------------------------------------------------------------------------------------
 
-    def landed(self, head: ArchiveHead, snapshots: Collection[int]) -> list[ObjectRef]:
+    def landed(self, head: ArchiveHead, missing: Collection[int]) -> list[ObjectRef]:
         """Forgets what a HEAD that landed uses, and returns what no later HEAD can use. No HEAD ever named that: an
-        earlier one that did not land cannot land any more. ``snapshots``: versions that the thread has."""
+        earlier one that did not land cannot land any more. ``missing``: versions whose snapshots were not archived when
+        HEAD was made. An upload that ended late may have put another object for one that was."""
         useless = list[ObjectRef]()
         for item in self._due:
             self._dropped.remove(item)
@@ -156,7 +182,7 @@ class Spares:
             ref = spare.ref
             is_useful = spare.after >= head.packed_sequence or (
                 ref.kind == OBJECT_KIND_SNAPSHOT
-                and ref.first_version in snapshots
+                and ref.first_version in missing
                 and ref.first_version not in archived
             )
             if _name(ref) in self._used:

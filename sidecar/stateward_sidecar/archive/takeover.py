@@ -73,9 +73,10 @@ class Attacher:
             if is_orphans(name[1]) and self._local(name) is None:  # the archive has no orphans
                 raise not_found(*name) if must_exist else reserved(name[1])
             for _ in range(ROUNDS):
-                if self._own(name, take_over=take_over, must_exist=must_exist, claims=claims):
-                    return
-        raise ArchiveUnavailable(f"other sidecars change thread {name[1]!r} all the time; try again")
+                with suppress(CopyGone):
+                    if self._own(name, take_over=take_over, must_exist=must_exist, claims=claims):
+                        return
+        raise self._changing(name)
 
     def _own(self, name: Name, *, take_over: bool, must_exist: bool, claims: bool) -> bool:
         """Makes one attempt. Returns False if HEAD changed meanwhile."""
@@ -317,8 +318,6 @@ class Attacher:
             etag = found.etag
         try:
             thread = desk.installer.install(fetched.incoming(namespace, row_of(head, ACCESS_OWNED), thread is None))
-        except CopyGone:
-            return False
         except StatewardError:
             self._give_back(namespace, place, head, etag)
             raise
@@ -360,6 +359,12 @@ class Attacher:
             self._know(name)
 
     def _know(self, name: Name) -> None:
+        for _ in range(ROUNDS):
+            with suppress(CopyGone):
+                return self._know_now(name)
+        raise self._changing(name)
+
+    def _know_now(self, name: Name) -> None:
         desk = self._desk
         thread = self._local(name)
         hold = desk.holds.get(thread.number) if thread is not None else None
@@ -428,7 +433,10 @@ class Attacher:
             return self._desk.holds.get(hold.number) is hold
 
     def refresh(self, namespace: NamespaceKeys, place: Place, seen: Seen, thread: Thread | None) -> Thread:
-        """Brings a copy up to HEAD without taking the thread. Returns the thread as it is afterwards."""
+        """Brings a copy up to HEAD without taking the thread. Returns the thread as it is afterwards.
+
+        Raises CopyGone if the copy was deleted meanwhile: ``seen`` may lack the key.
+        """
         desk = self._desk
         if thread is not None and thread.archive is not None:
             here = thread.archive.head.write_id, entries_here(thread), thread.head.tip_digest
@@ -445,11 +453,8 @@ class Attacher:
         if thread is not None and not continues(thread, fetched.rows):
             self._settler.part(thread, place, seen)
             seen, fetched = self._fetch(namespace, place, seen, 0, for_writer=False)
-        try:
-            row = row_of(seen.head, ACCESS_REMOTE)
-            return desk.installer.install(fetched.incoming(namespace, row, thread is None))
-        except CopyGone:
-            return self.refresh(namespace, place, seen, None)
+        row = row_of(seen.head, ACCESS_REMOTE)
+        return desk.installer.install(fetched.incoming(namespace, row, thread is None))
 
     # -- on request -----------------------------------------------------------------------------------------------
 
@@ -478,6 +483,10 @@ class Attacher:
         """Returns the error for a missing HEAD. A thread that this disk has a copy of does not count as new."""
         self._desk.wire.check_there()
         return Corrupt("its HEAD is missing in the archive; run `stateward archive repair` to write it again", name[1])
+
+    @staticmethod
+    def _changing(name: Name) -> ArchiveUnavailable:
+        return ArchiveUnavailable(f"other calls and sidecars change thread {name[1]!r} all the time; try again")
 
     def _is_kept(self, name: Name, fenced: Fenced) -> bool:
         """Returns True if the orphan that an error names still exists."""

@@ -123,7 +123,7 @@ class Holding:
         """
         archive = self.need()
         rounds: dict[str, int] = {}
-        confirmed, claims = set[str](), False
+        confirmed, claims = set[str](), False  # names for which HEAD was read after the verb failed
         asked = [place for place in places if archive.holds(place.namespace, place.thread) is None]
         while True:
             for place in asked:
@@ -132,20 +132,23 @@ class Holding:
             for place in places:
                 if place.is_archived:
                     self._check_place(place)
+            held = [archive.holds(place.namespace, place.thread) for place in places if place.thread in confirmed]
             try:
                 return await verb()
             except (HistoryElsewhere, NotOwner, ThreadNotFound, VersionMismatch) as error:
                 name = error.metadata.get("thread", "")
-                if _may_be_behind(error) and name not in confirmed:
-                    confirmed.add(name)
-                    asked = [place for place in places if place.thread == name and not await self._is_ours_still(place)]
-                    if asked:
-                        continue
-                claims = claims or isinstance(error, Unclaimed)  # all that the write checks is right
-                if isinstance(error, VersionMismatch) or _may_be_behind(error):
-                    raise
                 rounds[name] = rounds.get(name, 0) + 1
-                asked = await self._ask_again(error, places, rounds[name])
+                claims = claims or isinstance(error, Unclaimed)  # all that the write checks is right
+                if not isinstance(error, VersionMismatch) and not _may_be_behind(error):
+                    asked = await self._ask_again(error, places, rounds[name])
+                    continue
+                # A copy that was deleted on this disk during the call says nothing of the thread. It may be back.
+                still = [archive.holds(place.namespace, place.thread) for place in places if place.thread in confirmed]
+                is_proven = name in confirmed and held == still
+                if is_proven or not _may_be_behind(error) or rounds[name] == ROUNDS:
+                    raise
+                confirmed.add(name)
+                asked = [place for place in places if place.thread == name and not await self._is_ours_still(place)]
 
     async def _ask_again(self, error: StatewardError, places: Sequence[Place], count: int) -> list[Place]:
         """Mends what a verb failed for, for the ``count``-th time. Returns the threads to own before it runs again."""
@@ -272,6 +275,13 @@ class Holding:
         await self._complete(error)
 
     async def _complete(self, error: HistoryElsewhere) -> None:
+        try:
+            await self._fetch(error)
+        except ThreadNotFound:  # the copy was deleted on this disk meanwhile, or is of a creation that was deleted
+            name = error.metadata["namespace"], error.metadata["thread"]
+            await self.block(name, self.need().confirm, *name)
+
+    async def _fetch(self, error: HistoryElsewhere) -> None:
         archive, name = self.need(), (error.metadata["namespace"], error.metadata["thread"])
         if "blobs" not in error.metadata:
             complete = partial(archive.complete, for_retry=bool(error.metadata["for_retry"]))

@@ -330,7 +330,7 @@ class ThreadService:
         if entry.uid not in ("", thread.identity.uid_text):
             raise ThreadNotFound(
                 f"thread {entry.thread!r} is another creation (uid {thread.identity.uid_text})",
-                thread=entry.thread, namespace=entry.namespace,
+                thread=entry.thread, namespace=entry.namespace, uid=thread.identity.uid_text,
             )  # fmt: skip
         tip = thread.head.tip_sequence
         text = f"no journal entry {entry.sequence}; its newest is {tip}"

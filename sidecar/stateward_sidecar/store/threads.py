@@ -167,6 +167,13 @@ class Threads:
                 return self._threads.get(number, thread)
             return self._keep_locked(thread)
 
+    def exists(self, thread: Thread) -> bool:
+        """Returns False if the thread was deleted, perhaps a moment ago."""
+        if thread.is_deleted:
+            return False
+        with self._context.engine.read() as txn:
+            return txn.get(layout.ThreadKeys(thread.number).head()) is not None
+
     def in_memory(self, number: int) -> Thread | None:
         """Returns the thread if it is in memory, else None."""
         return self._threads.get(number)
