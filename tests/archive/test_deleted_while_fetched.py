@@ -148,6 +148,29 @@ def test_the_archive_is_asked_again(
     raise AssertionError("a call that has no end")
 
 
+def test_another_call_brings_it_back(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A save finds no thread. While it asks whose the thread is, another call fetches it: the save is made."""
+    machine = driven.machine("first")
+    machine.put(append())
+    machine.ship_now()
+    confirm = machine.archive.confirm
+
+    def confirm_late(*name: str) -> bool:
+        machine.archive.own(*name)
+        return confirm(*name)
+
+    monkeypatch.setattr(machine.archive, "confirm", confirm_late)
+    submit, writer = machine.store.context.writer.submit, machine.store.context.writer
+
+    def submit_late(*arguments: Any, **how: Any) -> Any:
+        monkeypatch.setattr(writer, "submit", submit)
+        delete_here(machine)
+        return submit(*arguments, **how)
+
+    monkeypatch.setattr(writer, "submit", submit_late)
+    assert machine.put(append(after=1)).version == 2
+
+
 def test_a_blob_whose_files_go_while_it_is_fetched_is_fetched_again(
     driven: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
