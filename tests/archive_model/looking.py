@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from stateward_sidecar.archive.heads import open_head
 from stateward_sidecar.archive.places import place_of
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt, Fenced, NewerFormat, ThreadNotFound, VersionMismatch
+from stateward_sidecar.service import holding
 from stateward_sidecar.store import records
 from stateward_sidecar.store.expecting import is_other_creation
 from stateward_sidecar.store.ranges import Ranges
@@ -355,12 +357,14 @@ class Looking(Stage):
         return is_struck or sidecar.wire.away_s > 0 or bool(self.era) or bool(self.net.of_next_format)
 
     def watched(self, sidecar: Sidecar, verb: Callable[[Sidecar], T]) -> T:
-        """Runs a verb. It may say that there is no thread only if the archive had none at some moment of the call."""
+        """Runs a verb. A call may say that there is no thread only if the archive had none at some moment of it."""
         begun = {key: len(log) for key, log in self.truth.log.items()}
         try:
             return verb(sidecar)
         except (ThreadNotFound, VersionMismatch) as error:
-            self.check_absence(sidecar, error, begun)
+            frames = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
+            if any(name == holding.__file__ for name in frames):  # not a step by itself, which asks nobody
+                self.check_absence(sidecar, error, begun)
             raise
 
     def check_absence(self, sidecar: Sidecar, error: ThreadNotFound | VersionMismatch, begun: dict[str, int]) -> None:

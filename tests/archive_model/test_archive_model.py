@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -25,17 +24,10 @@ from tests.archive_model.stage import SIDECARS
 from stateward.v1.checkpoint_pb2 import STATUS_RUNNING, STATUS_WAITING
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadRequest, PruneThreadRequest, SetTagRequest
-from stateward_sidecar.errors import ThreadNotFound
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 
 # Not "explain": it watches every line that runs, and finding takes a quarter of the time without.
 PHASES = tuple(phase for phase in Phase if phase is not Phase.explain)
-
-
-def look_back(sidecar: Sidecar) -> None:
-    """Fetches what only the archive has, if there is a thread."""
-    with suppress(ThreadNotFound):
-        sidecar.archive.complete(NAMESPACE, "a")
 
 
 class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Replaced, Elements):
@@ -167,7 +159,7 @@ class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Replaced, Eleme
             self.read(other, "a", "main", ())  # it knows now that it was replaced
             self.work(who, "a", 2, 10, archived=True)
         slow = (Fault(READ_HELD, at),)
-        self.act(who, "look back at a", look_back, slow)
+        self.act(who, "look back at a", lambda it: it.archive.complete(NAMESPACE, "a"), slow)
         for _ in range(tries):
             self.wait(LEASE_S / 4)
             for each in ((who + 1) % SIDECARS, who):
