@@ -18,6 +18,7 @@ from stateward_sidecar.bucket.errors import (
     BucketRefused,
     BucketUnavailable,
     ObjectChanged,
+    ObjectCold,
     ObjectExists,
     ObjectNotFound,
 )
@@ -67,6 +68,8 @@ def url() -> Iterator[str]:
         (400, "ExpiredToken", BucketDenied, BucketDenied, BucketDenied, False),
         (400, "InvalidRequest", BucketRefused, BucketRefused, BucketRefused, False),
         (400, "RequestTimeout", BucketUnavailable, BucketUnavailable, BucketUnavailable, False),
+        (403, "InvalidObjectState", ObjectCold, ObjectCold, ObjectCold, False),
+        (409, "BlobArchived", ObjectCold, ObjectCold, ObjectCold, False),
         (403, "QuotaExceeded", BucketFull, BucketFull, BucketFull, False),
         (429, "TooManyRequests", BucketUnavailable, BucketUnavailable, BucketUnavailable, False),
         (500, "InternalError", BucketUnavailable, BucketUnavailable, BucketUnavailable, True),

@@ -19,6 +19,7 @@ from stateward_sidecar.bucket.errors import (
     BucketFull,
     BucketRefused,
     ObjectChanged,
+    ObjectCold,
     ObjectExists,
     ObjectNotFound,
     ObjectTooLarge,
@@ -319,7 +320,7 @@ class Wire:
             self._answered()
             self._measure(operation, began, counts=counts)
             raise
-        except ObjectTooLarge as error:
+        except (ObjectTooLarge, ObjectCold) as error:  # says nothing of the bucket, nor of other objects
             self._answered()
             self._measure(operation, began, type(error).__name__)
             raise Corrupt(error.message) from error

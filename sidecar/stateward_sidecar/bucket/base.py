@@ -35,7 +35,8 @@ class Object:
 class Bucket(Protocol):
     """Object storage. All methods block, and may be called from several threads at once.
 
-    Every method may raise BucketUnavailable, BucketDenied or BucketRefused; those that write may also raise BucketFull.
+    Every method may raise BucketUnavailable, BucketDenied or BucketRefused; those that write may also raise BucketFull,
+    and those that read ObjectCold.
     The error's ``is_unclear`` says that the write may have happened, or may still happen. If a bare bucket raises
     ObjectNotFound, ObjectExists or ObjectChanged, the call had no effect. Raises ValueError if a key or a range is not
     valid.

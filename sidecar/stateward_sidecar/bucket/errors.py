@@ -8,6 +8,7 @@ Exception
     ├── ObjectExists        create: an object has this name already
     ├── ObjectChanged       replace: the object was changed or deleted since it was read
     ├── ObjectTooLarge      get: the object has more bytes than any that Stateward writes there
+    ├── ObjectCold          the object is in a storage class that must be restored before it can be read
     ├── BucketUnavailable   no answer, or the bucket asks to try again later
     ├── BucketDenied        credentials or permissions are missing
     ├── BucketFull          no room is left, or a quota is reached
@@ -50,6 +51,18 @@ class ObjectTooLarge(BucketError):
 
     def __init__(self, key: str, size_bytes: int, most_bytes: int) -> None:
         super().__init__(f"the object {key} has {size_bytes} bytes, more than {most_bytes}", key=key)
+
+
+class ObjectCold(BucketError):
+    """The object is in a storage class for archives, and cannot be read before somebody restores it. Nothing is wrong
+    with credentials, nor with other objects."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"the object {key} is in a storage class that must be restored before it can be read: restore it (S3: "
+            "RestoreObject, Azure: Set Blob Tier), and exempt this archive from the lifecycle rule that moved it",
+            key=key,
+        )
 
 
 class ObjectChanged(BucketError):

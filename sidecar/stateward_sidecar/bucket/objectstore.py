@@ -41,6 +41,7 @@ from stateward_sidecar.bucket.errors import (
     BucketRefused,
     BucketUnavailable,
     ObjectChanged,
+    ObjectCold,
     ObjectExists,
     ObjectNotFound,
     check_size,
@@ -73,6 +74,7 @@ _NEVER_SENT = "kind: Connect,"
 _WRITES = {"put", "create", "replace", "delete"}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
 _FULL = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "InsufficientAccountStorage"}
+_COLD = {"InvalidObjectState", "BlobArchived", "BlobBeingRehydrated"}
 _LATER = {"RequestTimeout", "SlowDown", "OperationAborted", "ConditionalRequestConflict"}
 _DENIED = {"ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed"}
 
@@ -248,6 +250,8 @@ def _translate(error: Exception, key: str, url: str, method: str) -> BucketError
     message = f"{url}: {_said(error)}"
     if code in _NO_BUCKET:
         return BucketRefused(f"{url}: there is no such bucket", status=status)
+    if code in _COLD:
+        return ObjectCold(key)
     if code in _LATER or (status == 409 and method != "create"):
         # With a status below 500 nothing was stored. S3 answers 409 while another write is under way. obstore calls
         # every 409 "already exists", which is right only for Azure's answer to a create.
