@@ -11,6 +11,7 @@ from tests.archive_model.sidecar import LEASE_S, NAMESPACE
 
 from stateward.v1.archive_service_pb2 import RepairThreadRequest
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
+from stateward_sidecar.archive import start
 from stateward_sidecar.archive.repair import Repairer
 from stateward_sidecar.errors import Corrupt, Fenced, NotOwner
 
@@ -54,6 +55,30 @@ def test_moved_data_lose_nothing(driven: Town, tmp_path: Path) -> None:
     moved.ship_now()
     assert [entry.data for entry in moved.state().state.logs["m"].entries] == [b"x", b"only here", b"x"]
     assert driven.restart(moved).put(append(after=3)).version == 4
+
+
+def test_a_reboot_that_renumbers_devices(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XFS makes the id of a file system from the number of its device, so the file seems to be a copy. That costs one
+    lease, once: what was never archived is there, nothing is set aside, and the thread can be read meanwhile."""
+    first = driven.machine("host")
+    first.put(append(after=0))
+    first.ship_now()
+    first.put(append(b"only here", after=1))
+    first.archive.schedule.write_rows(wait=True)
+    driven.end(first)
+    real = os.statvfs
+    other = lambda path: os.statvfs_result((*real(path), real(path).f_fsid + 1))  # noqa: E731
+    monkeypatch.setattr(start.os, "statvfs", other)
+    again = driven.start(first.disk)
+    assert again.state().checkpoint.version == 2
+    with pytest.raises(NotOwner) as held:
+        again.put(append(after=2))
+    assert held.value.metadata["free_in_s"] == f"{LEASE_S:.1f}"
+    driven.time.sleep(LEASE_S)
+    assert again.put(append(after=2)).version == 3
+    again.ship_now()
+    assert [thread.name for thread in again.threads()] == ["job"]
+    assert driven.restart(again).put(append(after=3)).version == 4
 
 
 def objects_of_two_epochs(driven: Town, tmp_path: Path) -> tuple[Path, dict[str, bytes]]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from tests.archive.driven import Town, append
 from tests.archive_model.sidecar import NAMESPACE
 
+from stateward.v1.archive_service_pb2 import CollectGarbageRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward_sidecar.archive.collect import Collector, Verbs
 from stateward_sidecar.bucket.errors import BucketDenied
 from stateward_sidecar.errors import ArchiveUnavailable
 
@@ -43,4 +46,44 @@ def test_a_deletion_says_that_it_failed(driven: Town, monkeypatch: pytest.Monkey
         machine.delete(request)
     monkeypatch.undo()
     machine.delete(DeleteThreadRequest(namespace=NAMESPACE, thread="job", allow_missing=True))
+    assert not [key for key in driven.net.bucket.objects if "_keys/t/" in key]
+
+
+def test_a_collection_says_that_it_failed(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it may not delete is counted as no removal, and named with the reason; the bucket is not taken for away."""
+    machine = driven.machine("first")
+    for _ in range(30):
+        machine.put(append(os.urandom(300)))
+        machine.ship_now()
+    monkeypatch.setattr(machine.bucket, "delete", deny)
+    driven.time.sleep(7200)
+    verbs = Verbs(lambda name: machine.archive.own(*name), machine.archive.delete)
+    answers = list(Collector(machine.archive.desk, verbs).collect(CollectGarbageRequest(grace=Duration())))
+    assert answers[-1].done
+    assert answers[-1].failed == 1
+    assert answers[-1].removed == 0
+    assert [answer.problem for answer in answers if "refuses to delete" in answer.problem]
+    assert not machine.wire.away_s
+    assert machine.put(append()).version == 31
+
+
+def test_an_expired_thread_stays_where_deletions_are_denied(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tombstone is written, so nobody reads it any more; its key goes as soon as deletions are allowed again."""
+    machine = driven.machine("first")
+    request = append(after=0)
+    request.create.ttl.FromSeconds(600)
+    machine.put(request)
+    machine.ship_now()
+    monkeypatch.setattr(machine.bucket, "delete", deny)
+    driven.time.sleep(7200)
+    for _ in range(2):
+        machine.sweep()
+        machine.wire.background()
+    assert not machine.wire.away_s
+    monkeypatch.undo()
+    driven.time.sleep(60)
+    machine.sweep()
+    machine.wire.background()
+    machine.collect(0)
+    assert machine.find("job") is None
     assert not [key for key in driven.net.bucket.objects if "_keys/t/" in key]

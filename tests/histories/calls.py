@@ -20,6 +20,7 @@ LOG, SLOT = "words", "last"
 PAGE_BYTES = 64 << 20
 # Errors that say that nothing was written.
 REFUSALS = {"NOT_OWNER", "ARCHIVE_UNAVAILABLE", "SHUTTING_DOWN", "QUEUE_FULL", "LEASE_HELD"}
+NEWER = "NEWER_FORMAT"  # another machine is of the next format
 # A version may not name a blob that was lost with its line, or collected since it was written.
 LACKS_BLOB = "write it first with WriteBlob"
 # Errors without a reason come from gRPC: whether the call was done is unknown.
@@ -36,6 +37,8 @@ def attempt(machine: Machine, thread: str, call: Callable[[], Attempt]) -> Attem
         answer = call()
     except grpc.RpcError as error:
         answer = classify(error)
+        if answer["outcome"] == "broken" and answer["reason"].startswith(NEWER) and not machine.is_newer:
+            answer = {"outcome": "refused", "reason": NEWER}
     ended = time.monotonic_ns()
     is_same = disk == (machine.disk(thread), machine.is_losing(thread)) and disk[0] == disk[1]
     return {

@@ -8,14 +8,16 @@ from contextlib import suppress
 from typing import Any
 
 import grpc
-from tests.histories import calls
+from google.protobuf.duration_pb2 import Duration
+from tests.histories import calls, gone
 from tests.histories.calls import LOG, PAGE_BYTES
+from tests.histories.contents import Objects, look
 from tests.histories.machines import Machine
 from tests.histories.nemesis import orphans_of
 from tests.histories.recorder import Recorder, Words
 
 from stateward.v1.admin_service_pb2 import GetStatsRequest, VerifyRequest
-from stateward.v1.archive_service_pb2 import VerifyArchiveRequest
+from stateward.v1.archive_service_pb2 import CollectGarbageRequest, VerifyArchiveRequest
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, ReadHistoryRequest
 from stateward.v1.thread_service_pb2 import GetThreadRequest
 
@@ -37,11 +39,14 @@ class Ending:
         self._recorder, self._words = recorder, words
         self._agree_within_s = agree_within_s
 
-    def record(self, *, is_whole: bool) -> None:
-        """Waits until everything is quiet, then writes down what is there. ``is_whole``: no bucket was set back."""
+    def record(self, *, is_whole: bool, ledger: gone.Ledger | None = None) -> None:
+        """Waits until everything is quiet, then writes down what is there. ``is_whole``: no bucket was set back;
+        ``ledger``: of the thread that is deleted and made again, if there is one."""
         if self._fresh is not None and is_whole:
             self.become_quiet()
         if self._fresh is not None:
+            if any(machine.is_newer for machine in self._machines):
+                self._fresh.upgrade()
             self._fresh.start()
         if is_whole:
             eventually(self.agree, self._agree_within_s)
@@ -49,12 +54,30 @@ class Ending:
         for machine in self._all:
             for thread in self._threads:
                 self.final(machine, thread)
+            if ledger is not None:
+                gone.read(machine, ledger, CALL_S, is_end=True)
         if is_whole:
             self.verify()
         for machine in self._all:
             machine.stop()
             for complaint in machine.complaints:
                 self._recorder.write("finding", machine=machine.name, thread="", text=complaint)
+
+    def look_at_bucket(self, objects: Callable[[], Objects]) -> None:
+        """All machines gave their threads up, and one that knows all keys collects what nobody needs."""
+        assert self._fresh is not None
+        self._fresh.start()
+        request = CollectGarbageRequest(grace=Duration())
+        try:
+            for answer in self._fresh.archive.CollectGarbage(request, **CALL):
+                if answer.problem:
+                    self._recorder.write("finding", machine="fresh", thread="", text=f"collection: {answer.problem}")
+        except grpc.RpcError as error:
+            text = f"collection failed: {error.code().name}: {error.details()}"
+            self._recorder.write("finding", machine="fresh", thread="", text=text)
+        self._fresh.stop()
+        for text in look(objects(), self._fresh.data_dir, self._fresh.key):
+            self._recorder.write("finding", machine="fresh", thread="", text=text)
 
     # -- waiting --------------------------------------------------------------------------------------------------
 

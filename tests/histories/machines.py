@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -49,11 +50,17 @@ class Machine:
     ) -> None:  # fmt: skip
         self.name, self.weather = name, weather
         self._directory, self._flags = directory / name, flags
+        self.archive_url = str(flags.get("archive", ""))
         self._directory.mkdir()
         self._key_file = self._directory / "key"
         self._key_file.touch(mode=0o600)
         self._key_file.write_text(key)
+        self._clock, self._slept = self._directory / "clock", self._directory / "slept"
+        self._slept_s = 0.0
+        self.set_clock(0)
+        self._slept.write_text("0")
         self._environment = {"ARCHIVE_FAULTS_PATIENCE_S": str(patience_s), "ARCHIVE_FAULTS_BLOBS_KEPT_S": BLOBS_KEPT_S}
+        self._environment |= {"ARCHIVE_FAULTS_CLOCK": str(self._clock), "ARCHIVE_FAULTS_SLEPT": str(self._slept)}
         if weather is not None:
             self._environment |= s3_environment(weather.url)
         self.complaints: list[str] = []  # what its processes did that they should not
@@ -130,6 +137,37 @@ class Machine:
         with self._lock, suppress(RuntimeError, ProcessLookupError):
             os.kill(self._daemon.pid, signal.SIGCONT)
 
+    def sleep(self, nap: Callable[[], None]) -> None:
+        """The machine sleeps during the nap: the process stands still, and so does its monotonic clock."""
+        self.pause()
+        begun = time.monotonic()
+        nap()
+        self._slept_s += time.monotonic() - begun
+        _write(self._slept, self._slept_s)
+        self.resume()
+
+    def set_clock(self, seconds: float) -> None:
+        """From now on, the wall clock is off by so much."""
+        _write(self._clock, seconds)
+
+    def upgrade(self) -> None:
+        """From the next start on, it is of the next format."""
+        self._environment["ARCHIVE_FAULTS_NEXT_FORMAT"] = "1"
+
+    @property
+    def is_newer(self) -> bool:
+        return "ARCHIVE_FAULTS_NEXT_FORMAT" in self._environment
+
+    @property
+    def data_dir(self) -> Path:
+        """Its disk."""
+        return self._daemon.data_dir
+
+    @property
+    def key(self) -> bytes:
+        """The key that all machines have."""
+        return bytes.fromhex(self._key_file.read_text())
+
     def close(self) -> None:
         """Ends everything."""
         self.resume()
@@ -171,3 +209,10 @@ class Machine:
     def is_losing(self, thread: str) -> int:
         """As ``disk``, with the losses under way."""
         return self._losing[thread] + self._losing[""]
+
+
+def _write(path: Path, seconds: float) -> None:
+    """Replaces what a daemon may be reading."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(str(seconds))
+    fresh.replace(path)

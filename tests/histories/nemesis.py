@@ -26,6 +26,8 @@ from stateward.v1.thread_service_pb2 import (
 
 CALL_S = 3.0
 SET_BACK_MAX = 2
+CLOCKS_S = (0, 0, -3_000, 3_000, 30 * 3600, -30 * 3600, 365 * 86400, -365 * 86400)  # what wall clocks are off by
+WIRES_BYTES_S = (20_000, 60_000, 200_000)
 
 
 class Nemesis:
@@ -53,8 +55,11 @@ class Nemesis:
         for machine in self._machines:
             if machine.weather is not None:
                 machine.weather.clear()
+            machine.set_clock(0)
             machine.resume()
             machine.start()
+        if any(machine.is_newer for machine in self._machines):
+            self.finish_upgrade()
 
     def _pick(self) -> tuple[Machine, str]:
         return self._dice.choice(self._machines), self._dice.choice(self._threads)
@@ -95,6 +100,38 @@ class Nemesis:
         machine.pause()
         self._nap(0.1, 1.5)
         machine.resume()
+
+    def sleep(self) -> None:
+        """The machine sleeps, and its monotonic clock with it; others may take its threads meanwhile."""
+        machine, _ = self._pick()
+        self._recorder.event("sleep", machine=machine.name)
+        machine.sleep(lambda: self._nap(1.0, 4.0))
+
+    def turn_clock(self) -> None:
+        """A wall clock jumps, or is set right."""
+        machine, _ = self._pick()
+        seconds = self._dice.choice(CLOCKS_S)
+        self._recorder.event("turn clock", machine=machine.name, seconds=seconds)
+        machine.set_clock(seconds)
+
+    def upgrade(self) -> None:
+        """One machine gets the next format; the other ones go on as long as they may."""
+        older = [machine for machine in self._machines if not machine.is_newer]
+        if len(older) < len(self._machines):
+            return
+        machine = self._dice.choice(older)
+        self._recorder.event("upgrade", machine=machine.name)
+        (machine.kill if self._dice.random() < 0.5 else machine.stop)()
+        machine.upgrade()
+        machine.start()
+
+    def finish_upgrade(self) -> None:
+        """A rolling upgrade comes to its end."""
+        for machine in self._machines:
+            if not machine.is_newer:
+                machine.stop()
+                machine.upgrade()
+                machine.start()
 
     # -- threads --------------------------------------------------------------------------------------------------
 
@@ -157,6 +194,29 @@ class Nemesis:
         machine.weather.is_cut = True
         self._nap(0.2, 1.5)
         machine.weather.is_cut = False
+
+    def throttle(self) -> None:
+        """The bucket refuses every n-th request of any kind, of one machine or of all."""
+        machines = [self._pick()[0]] if self._dice.random() < 0.5 else self._machines
+        every = self._dice.choice((3, 4, 7))
+        self._recorder.event("throttle", machines=[machine.name for machine in machines], every=every)
+        for machine in machines:
+            if machine.weather is not None:
+                machine.weather.refuses_every = every
+        self._nap(0.5, 2)
+        for machine in machines:
+            if machine.weather is not None:
+                machine.weather.refuses_every = 0
+
+    def slow_wire(self) -> None:
+        """A machine is behind a slow wire: the upload of some values takes as long as the lease."""
+        machine, _ = self._pick()
+        if machine.weather is None:
+            return
+        self._recorder.event("slow wire", machine=machine.name)
+        machine.weather.put_bytes_s = machine.weather.get_bytes_s = self._dice.choice(WIRES_BYTES_S)
+        self._nap(0.5, 2.5)
+        machine.weather.put_bytes_s = machine.weather.get_bytes_s = 0.0
 
     def slow_heads(self) -> None:
         """Writes of HEAD take long."""

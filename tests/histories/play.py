@@ -12,7 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from tests.histories import gone
 from tests.histories.clients import Client
+from tests.histories.contents import Directory, Objects, Server
 from tests.histories.ending import Ending
 from tests.histories.machines import Machine
 from tests.histories.nemesis import Nemesis
@@ -67,15 +69,24 @@ def _play(
         Client(number, machines, threads, recorder, words, habits, seed, is_over, operations)
         for number in range(CLIENTS)
     ]
+    ledger = gone.Ledger(recorder, stale_s + (STALE_IN_STORM_S if scenario.archive == "s3" else 0.0))
+    late = [
+        gone.LateWriter(number, machines, ledger, recorder, seed, is_over, operations or habits.operations)
+        for number in range(scenario.late_writers)
+    ]
     nemesis = Nemesis(machines, threads, recorder, seed, scenario.evils, directory / "bucket")
-    for client in clients:
+    working = [*clients, *late]
+    for client in working:
         client.start()
-    nemesis.rage(lambda: not any(client.is_alive() for client in clients))
-    for client in clients:
+    nemesis.rage(lambda: not any(client.is_alive() for client in working))
+    for client in working:
         if client.error is not None:
             raise client.error
     ending = Ending(machines, fresh, threads, recorder, words, stale_s + 2)
-    ending.record(is_whole=scenario.promise != "set back")
+    is_whole = scenario.promise != "set back"
+    ending.record(is_whole=is_whole, ledger=ledger if late else None)
+    if fresh is not None and is_whole:
+        ending.look_at_bucket(lambda: _objects(scenario, directory, server, fresh))
 
 
 def _machines(
@@ -102,6 +113,14 @@ def _machines(
         stack.callback(machine.close)
         made.append(machine)
     return made
+
+
+def _objects(scenario: Scenario, directory: Path, server: str | None, machine: Machine) -> Objects:
+    """What is in the bucket now."""
+    if scenario.archive == "directory":
+        return Directory(directory / "bucket")
+    assert server is not None
+    return Server(server, machine.archive_url.removeprefix("s3://"))
 
 
 def _keep_logs(directory: Path, path: Path) -> None:

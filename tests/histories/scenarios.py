@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from tests.histories.clients import Habits
 from tests.histories.pictures import HUGE_BYTES
 
-PROCESSES = {"kill": 4, "stop": 2, "pause": 1}
-HANDS = {"take_over": 5, "detach": 3, "away": 2, "kill": 3, "stop": 2, "pause": 3, "look_back": 2}
+CLOCKS = {"turn_clock": 2, "sleep": 1}
+PROCESSES = {"kill": 4, "stop": 2, "pause": 1, **CLOCKS}
+HANDS = {"take_over": 5, "detach": 3, "away": 2, "kill": 3, "stop": 2, "pause": 2, "look_back": 2, **CLOCKS}
 DISKS = {"lose_disk": 1, "delete_here": 2}
-WIRES = {"storm": 4, "cut": 2, "slow_heads": 2, "slow_detach": 3}
+WIRES = {"storm": 4, "cut": 2, "slow_heads": 2, "slow_detach": 3, "throttle": 2, "slow_wire": 2}
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Scenario:
     patience_s: tuple[float, ...] = (1.5, 4.0)
     # How fast objects reach the bucket; 0 = at once.
     put_bytes_s: float = 0.0
+    # Clients of one more thread, which is deleted and made again.
+    late_writers: int = 0
 
     def habits_of(self, dice: random.Random) -> Habits:
         """The habits of one history: some have many takeovers, some have almost none, and so on."""
@@ -55,9 +58,10 @@ SCENARIOS = (
     Scenario("one daemon, S3", 1, "s3", ALONE, {**PROCESSES, **WIRES, "detach": 2}),
     Scenario("two daemons, directory", 2, "directory", ALL, {**HANDS, **DISKS}),
     Scenario("two daemons, S3", 2, "s3", ALL, {**HANDS, **WIRES}),
-    Scenario("two daemons, S3, disks", 2, "s3", ALL, {**HANDS, **WIRES, **DISKS}),
-    Scenario("three daemons, directory", 3, "directory", ALL, {**HANDS, **DISKS}),
+    Scenario("two daemons, S3, disks", 2, "s3", ALL, {**HANDS, **WIRES, **DISKS}, late_writers=2),
+    Scenario("three daemons, directory", 3, "directory", ALL, {**HANDS, **DISKS}, late_writers=2),
     Scenario("three daemons, S3", 3, "s3", ALL, {**HANDS, **WIRES, **DISKS}),
+    Scenario("upgrade", 2, "directory", ALL, {**HANDS, "upgrade": 3}, late_writers=1),
     Scenario("neighbours", 2, "directory", ALL, {}, is_calm=True, habits=CALM, says_owner=False, lease_s=30.0),
     Scenario(  # a huge blob takes two leases and more, while both daemons want the thread
         "slow uploads", 2, "s3", ALL, {}, is_calm=True, habits=SETTLED, lease_s=4.0, threads=1, patience_s=(30.0,),

@@ -28,7 +28,8 @@ FATES = {
 @dataclass
 class Weather:
     """``badness`` is 0 to 1; ``is_cut`` lets nothing through; ``slow_head_s`` keeps writes of HEAD back that long.
-    ``put_bytes_s``: how fast objects other than HEAD and keys arrive; 0 = at once."""
+    ``put_bytes_s``: how fast objects other than HEAD and keys arrive, ``get_bytes_s``: how fast answers do; 0 = at
+    once. ``refuses_every``: 503 for each request whose number is a multiple, of any kind; 0 = for none."""
 
     dice: random.Random
     url: str = ""
@@ -36,6 +37,9 @@ class Weather:
     is_cut: bool = False
     slow_head_s: float = 0.0
     put_bytes_s: float = 0.0
+    get_bytes_s: float = 0.0
+    refuses_every: int = 0
+    requests: int = 0
     # When a request last met something bad, on the monotonic clock.
     last_evil: float = 0.0
     stopped: threading.Event = field(default_factory=threading.Event)
@@ -43,7 +47,8 @@ class Weather:
 
     def clear(self) -> None:
         """Fine weather."""
-        self.badness, self.is_cut, self.slow_head_s, self.put_bytes_s = 0.0, False, 0.0, 0.0
+        self.badness, self.is_cut, self.refuses_every = 0.0, False, 0
+        self.slow_head_s = self.put_bytes_s = self.get_bytes_s = 0.0
 
     def fate(self) -> str:
         """What becomes of the next request."""
@@ -54,6 +59,12 @@ class Weather:
                 if left < 0:
                     return name
             return ""
+
+    def refuses(self) -> bool:
+        """Whether the next request is one that is refused."""
+        with self._lock:
+            self.requests += 1
+            return bool(self.refuses_every) and not self.requests % self.refuses_every
 
     def between(self, low: float, high: float) -> float:
         with self._lock:
@@ -74,6 +85,11 @@ class _Handler(proxy._Handler):
             weather.last_evil = time.monotonic()
         if weather.put_bytes_s and kind.startswith("put "):
             weather.stopped.wait(len(body) / weather.put_bytes_s)
+            weather.last_evil = time.monotonic() if weather.get_bytes_s else weather.last_evil
+        if weather.refuses():
+            weather.last_evil = time.monotonic()
+            self.answer(503, {}, b"<Error><Code>SlowDown</Code></Error>")
+            return
         if weather.is_cut:
             weather.last_evil = time.monotonic()
             self.spoil("reset", 0, {}, b"")
@@ -105,7 +121,11 @@ class _Handler(proxy._Handler):
                 self.answer(503, {}, b"<Error><Code>SlowDown</Code></Error>")
             else:
                 again = self.forward(body) if fate == "done twice" else answer
-                self.answer(*(again if weather.between(0, 1) < 0.5 else answer))
+                status, headers, data = again if weather.between(0, 1) < 0.5 else answer
+                if weather.get_bytes_s:
+                    weather.stopped.wait(len(data) / weather.get_bytes_s)
+                    weather.last_evil = time.monotonic()
+                self.answer(status, headers, data)
 
 
 @contextmanager

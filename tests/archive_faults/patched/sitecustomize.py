@@ -1,6 +1,6 @@
-"""Runs at the start of a daemon under test: makes it impatient, or gives it a wall clock that jumps.
+"""Runs at the start of a daemon under test: makes it impatient, gives it a wall clock that jumps, or the next format.
 
-Only what the environment names is changed, and only clocks and times are.
+Only what the environment names is changed, and only clocks, times and numbers of formats are.
 """
 
 from __future__ import annotations
@@ -32,6 +32,23 @@ def _jump(offset_file: Path) -> None:
     Clock.now_us = now_us  # type: ignore[method-assign]
 
 
+def _sleep(slept_file: Path) -> None:
+    """The monotonic clock stood still for what stands in a file, in seconds: so long the machine was asleep."""
+    from stateward_sidecar.clock import Clock
+
+    def monotonic(self: Clock) -> float:
+        return time.monotonic() - float(slept_file.read_text())
+
+    Clock.monotonic = monotonic  # type: ignore[method-assign]
+
+
+def _become_newer() -> None:
+    """Every HEAD that it writes has the next format. Modules that import the numbers from there come later."""
+    from stateward_sidecar.archive import heads
+
+    heads.BASE_FORMAT = heads.RECORDS_FORMAT = heads.FORMAT = heads.FORMAT + 1
+
+
 def _forget_blobs(kept_s: float) -> None:
     """Blobs that nothing names are collected soon, and each sweep looks for them."""
     from stateward_sidecar.store import blobsweep
@@ -43,5 +60,9 @@ if given := os.environ.get("ARCHIVE_FAULTS_PATIENCE_S"):
     _be_impatient(float(given))
 if given := os.environ.get("ARCHIVE_FAULTS_CLOCK"):
     _jump(Path(given))
+if given := os.environ.get("ARCHIVE_FAULTS_SLEPT"):
+    _sleep(Path(given))
+if os.environ.get("ARCHIVE_FAULTS_NEXT_FORMAT"):
+    _become_newer()
 if given := os.environ.get("ARCHIVE_FAULTS_BLOBS_KEPT_S"):
     _forget_blobs(float(given))
