@@ -9,6 +9,7 @@ from hypothesis.stateful import rule
 from tests.archive_model.blobbook import is_there
 from tests.archive_model.choices import NAMES, PLANS, WHO
 from tests.archive_model.faults import HELD, Fault
+from tests.archive_model.litter import whole_objects
 from tests.archive_model.meetings import Meetings
 from tests.archive_model.sidecar import NAMESPACE, Sidecar
 from tests.archive_model.small import BLOB_KEPT_S
@@ -180,7 +181,7 @@ class BlobRules(Meetings):
         if row is None or thread is None or thread.identity.uid.hex() != answer.uid:
             return answer  # others came in between
         place = sidecar.archive.desk.place(thread.identity.namespace_keys, name)
-        is_archived = is_there(self.net.bucket.objects, place, row)
+        is_archived = is_there(whole_objects(self.net.bucket.objects), place, row)
         is_here = sidecar.store.context.blob_files.is_here(thread.identity.uid, row.record.blob_id)
         assert is_archived or is_here, "a blob was answered whose bytes are nowhere"
         assert is_archived or answer.durability != DURABILITY_ARCHIVED, "a blob was answered ARCHIVED too early"

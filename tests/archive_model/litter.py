@@ -7,8 +7,23 @@ from collections.abc import Iterator, Mapping
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef
 from stateward_sidecar.archive.image import open_image, part_refs
 from stateward_sidecar.archive.packs import open_index
-from stateward_sidecar.archive.places import Place, origin_of
+from stateward_sidecar.archive.places import Place, is_blob, origin_of
+from stateward_sidecar.archive.slices import slice_name, whole_of
 from stateward_sidecar.codec.seal import Cipher
+
+
+def whole_objects(objects: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The objects of a bucket, with the slices of large ones joined. One that lacks its first slice is not there."""
+    return {name: joined(objects, name) for name in objects if whole_of(name) == name}
+
+
+def joined(objects: Mapping[str, bytes], name: str) -> bytes:
+    """The bytes of one object."""
+    data, number = objects[name], 2
+    while (following := slice_name(name, number)) in objects:
+        data, number = data + objects[following], number + 1
+    return data
+
 
 # A packed tail, and snapshots of some branches.
 NEXT_MAX = 8
@@ -32,11 +47,11 @@ def _may_follow(name: str, head: ArchiveHead) -> bool:
 def _unnamed(objects: Mapping[str, bytes], place: Place, head: ArchiveHead, key: bytes) -> list[str]:
     needed = {place.head} | {place.object(ref) for ref in _named(objects, place, head)}
     if not head.detached or not key:
-        needed |= {name for name in objects if name.endswith(".blob")}
+        needed |= {whole_of(name) for name in objects if is_blob(name)}
     elif head.image:
-        image = open_image(Cipher(key), head, [objects[place.object(ref)] for ref in part_refs(head)])
+        image = open_image(Cipher(key), head, [joined(objects, place.object(ref)) for ref in part_refs(head)])
         needed |= {place.blob(row.record.blob_id) for row in image.blobs}
-    return sorted(name for name in objects if name.startswith(place.prefix) and name not in needed)
+    return sorted(name for name in objects if name.startswith(place.prefix) and whole_of(name) not in needed)
 
 
 def _named(objects: Mapping[str, bytes], place: Place, head: ArchiveHead) -> Iterator[ObjectRef]:
@@ -46,6 +61,6 @@ def _named(objects: Mapping[str, bytes], place: Place, head: ArchiveHead) -> Ite
     at = head.index if head.HasField("index") else None
     while at is not None:
         yield at
-        index = open_index(at, objects[place.object(at)])
+        index = open_index(at, joined(objects, place.object(at)))
         yield from index.objects
         at = index.previous if index.HasField("previous") else None

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from tests.archive_model.blobbook import shown
 from tests.archive_model.faults import Op
-from tests.archive_model.litter import litter
+from tests.archive_model.litter import litter, whole_objects
 from tests.archive_model.sidecar import LEASE_S, NAMESPACE, Disk, Sidecar
 from tests.archive_model.stage import TOTALS, Stage
 from tests.archive_model.truth import EMPTY, Sent, State, Version
@@ -252,8 +252,9 @@ class Looking(Stage):
             assert not self.records.pages[bytes(head.tip_digest)].is_part, "HEAD has a part of a put"
         key_of_uid = self.key_of_uid(bytes(head.uid))
         if head.tip_sequence and not head.deleted and not self.era and key_of_uid:
-            self.naming.check(self.net.bucket.objects, place, head, key_of_uid)
-            self.blobs.check_head(self.net.bucket.objects, place, head, key_of_uid, self.slots_of(head))
+            objects = whole_objects(self.net.bucket.objects)
+            self.naming.check(objects, place, head, key_of_uid)
+            self.blobs.check_head(objects, place, head, key_of_uid, self.slots_of(head))
         if before is not None and before.head.uid == head.uid and not self.era:
             check_parts(before.head, head)
         if not op.takes_over:

@@ -6,7 +6,8 @@ from typing import Any
 
 from tests.archive_model.process import Inline, Steps, Waits
 
-from stateward_sidecar.archive import desk, fold, image, leave, ship
+from stateward_sidecar.archive import blobs as archiveblobs
+from stateward_sidecar.archive import desk, fold, image, leave, ship, slices, wire
 from stateward_sidecar.service import blobs as blobservice
 from stateward_sidecar.service import levels, uploads
 from stateward_sidecar.store import (
@@ -26,12 +27,14 @@ from stateward_sidecar.store import (
 
 # How long a blob stays that nothing names.
 BLOB_KEPT_S = 240
+SLICE_BYTES = 3000
 SIZES: dict[tuple[object, str], Any] = {
     (ship, "TAIL_SOFT_BYTES"): 900,
     (ship, "TAIL_BYTES_MAX"): 2000,
     (ship, "INLINE_SNAPSHOT_BYTES_MAX"): 400,
     (image, "IMAGE_BYTES_MAX"): 500,
     (image, "PART_BYTES"): 200,
+    **{(module, "SLICE_BYTES"): SLICE_BYTES for module in (slices, wire, archiveblobs)},
     (fold, "OBJECTS_SOFT_MAX"): 4,
     (fold, "OBJECTS_MAX"): 8,
     (fold, "MERGED_BYTES_MAX"): 16 << 10,

@@ -1,11 +1,16 @@
-"""The danger: a slow wire or a refused part, and a large object never arrives, however long the bucket tries."""
+"""The danger: a slow wire or a refused slice, and a large object never arrives, however long the bucket tries."""
 
 from __future__ import annotations
 
+import os
+import random
 import secrets
 import socket
+import subprocess
+import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,15 +19,21 @@ from urllib.parse import urlsplit
 import pytest
 from tests.bucket.proxy import Proxy, running_proxy
 from tests.bucket.weed import s3_environment
+from tests.histories.weather import running_weather
 
+from stateward_sidecar.archive import wire as wiremodule
+from stateward_sidecar.archive.slices import slice_count, whole_of
+from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.bucket import objectstore
 from stateward_sidecar.bucket.errors import ObjectTooLarge
 from stateward_sidecar.bucket.objectstore import ObjectStoreBucket
+from stateward_sidecar.clock import Clock
 
 pytestmark = pytest.mark.slow
 URL, KIB = "s3://stateward/slow", 1 << 10
+CUT_KEY = "large.blob"
 PIECE_BYTES, PIECES_A_S = 64 * KIB, 64  # 4 MiB in a second
-SIZE_BYTES = 16 << 20
+SIZE_BYTES = 17 << 20
 TIMEOUT_S = 3.0  # less than the whole object takes, and enough for a part of it
 
 
@@ -74,11 +85,10 @@ def narrow(upstream: str) -> Iterator[str]:
         wire.close()
 
 
-@pytest.fixture
-def single_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One part after the other, so that each takes a second. The server takes no smaller ones."""
-    monkeypatch.setattr(objectstore, "PARTS_AT_ONCE", 1)
-    monkeypatch.setattr(objectstore, "PART_PAUSE_MIN_S", 0.01)
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a large object is sent again."""
+    monkeypatch.setattr(objectstore, "UPLOAD_PAUSE_MIN_S", 0.01)
 
 
 @pytest.fixture
@@ -98,22 +108,23 @@ def test_a_download_may_take_as_long_as_bytes_arrive(weed_url: str, direct: Obje
 
 
 @pytest.mark.parametrize("from_file", [False, True])
-def test_an_upload_has_time_for_each_part(
-    weed_url: str, direct: ObjectStoreBucket, single_parts: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-    from_file: bool,
-) -> None:  # fmt: skip
-    """An object that takes longer than the time of a request arrives, because no part of it does."""
-    monkeypatch.setattr(objectstore, "PART_TIMEOUT_S", TIMEOUT_S)
+def test_an_upload_has_time_for_each_slice(
+    weed_url: str, direct: ObjectStoreBucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, from_file: bool
+) -> None:
+    """An object that takes longer than the time of a request arrives, because no slice of it does."""
+    monkeypatch.setattr(objectstore, "UPLOAD_TIMEOUT_S", TIMEOUT_S)
+    monkeypatch.setattr(wiremodule, "SLICES_AT_ONCE", 1)
     key, data = f"{secrets.token_hex(8)}.pack", secrets.token_bytes(SIZE_BYTES)
     (tmp_path / "data").write_bytes(data)
     with narrow(weed_url) as url:
-        bucket, began = ObjectStoreBucket(URL, s3_environment(url), TIMEOUT_S), time.monotonic()
+        wire, began = Wire(ObjectStoreBucket(URL, s3_environment(url), TIMEOUT_S), Clock()), time.monotonic()
         if from_file:
-            bucket.put_file(key, tmp_path / "data")
+            wire.put_file(key, tmp_path / "data")
         else:
-            bucket.put(key, data)
+            wire.put(key, data)
         assert time.monotonic() - began > TIMEOUT_S
-    assert direct.get(key, SIZE_BYTES).data == data
+        wire.close()
+    assert Wire(direct, Clock()).read(key, SIZE_BYTES) == data
 
 
 @pytest.fixture
@@ -122,18 +133,43 @@ def proxy(weed_url: str) -> Iterator[Proxy]:
         yield running
 
 
-@pytest.mark.parametrize("method", ["PUT", "POST"])
-def test_a_refused_part_is_sent_again_alone(
-    proxy: Proxy, direct: ObjectStoreBucket, single_parts: None, tmp_path: Path, method: str
-) -> None:
-    """503 for every third request, as a throttled bucket answers: each part arrives, and only it is repeated."""
+def test_a_refused_slice_is_sent_again_alone(proxy: Proxy, direct: ObjectStoreBucket, tmp_path: Path) -> None:
+    """503 for two requests of three, as a throttled bucket answers: each slice arrives, and only it is repeated."""
     key, data = f"{secrets.token_hex(8)}.blob", secrets.token_bytes(SIZE_BYTES)
     (tmp_path / "data").write_bytes(data)
-    proxy.plan(method, *[("", ""), ("503", "before"), ("503", "after")] * 20)
-    bucket = ObjectStoreBucket(URL, s3_environment(proxy.url))
-    bucket.put_file(key, tmp_path / "data")
-    assert direct.get(key, SIZE_BYTES).data == data
-    assert proxy.seen.count("PUT") < 4 * SIZE_BYTES / objectstore.PART_BYTES
+    proxy.plan("PUT", *[("", ""), ("503", "before"), ("503", "after")] * 20)
+    wire = Wire(ObjectStoreBucket(URL, s3_environment(proxy.url)), Clock())
+    wire.put_file(key, tmp_path / "data")
+    wire.close()
+    assert Wire(direct, Clock()).read(key, SIZE_BYTES) == data
+    assert proxy.seen.count("PUT") <= 3 * slice_count(SIZE_BYTES)
+
+
+def test_a_process_that_dies_leaves_no_unfinished_upload(weed_url: str, tmp_path: Path) -> None:
+    """No request begins an upload in parts, however large the object is: the provider's own list of such uploads is
+    empty, and what is in the bucket is listed as objects."""
+    place = f"s3://stateward/{secrets.token_hex(8)}"
+    with running_weather(weed_url, random.Random(0)) as weather:
+        weather.put_bytes_s = 20 << 20
+        code = f"from {__name__} import put_large; put_large({place!r}, {weather.url!r}, {str(tmp_path)!r})"
+        path = os.pathsep.join(filter(None, sys.path))
+        child = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
+        while weather.requests < 3:
+            time.sleep(0.01)
+        child.kill()
+        child.wait()
+    with urllib.request.urlopen(f"{weed_url}/stateward?uploads", timeout=30) as answer:
+        assert b"<UploadId>" not in answer.read()
+    left = [name for name, _ in ObjectStoreBucket(place, s3_environment(weed_url)).list("")]
+    assert left
+    assert {whole_of(name) for name in left} == {CUT_KEY}
+
+
+def put_large(place: str, url: str, directory: str) -> None:
+    """Another process, which puts a large object."""
+    file = Path(directory, "data")
+    file.write_bytes(secrets.token_bytes(20 * SIZE_BYTES))
+    Wire(ObjectStoreBucket(place, s3_environment(url)), Clock()).put_file(CUT_KEY, file)
 
 
 def test_an_object_that_is_too_large_is_not_read(proxy: Proxy, direct: ObjectStoreBucket) -> None:

@@ -16,6 +16,7 @@ from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.archive.desk import Desk, Hold, Name
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.pulse import Uploads
+from stateward_sidecar.archive.slices import SLICE_BYTES
 from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.bucket.errors import ObjectNotFound
 from stateward_sidecar.codec.blob import BlobCipher, open_all
@@ -24,8 +25,6 @@ from stateward_sidecar.store.blobrows import find_blob
 from stateward_sidecar.store.outbox import Cleared, Moment, Shipment
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.telemetry import log
-
-PART_BYTES = 8 << 20
 
 
 class BlobCarrier:
@@ -130,10 +129,7 @@ class BlobCarrier:
         return thread, row.record if row is not None else None
 
     def _is_there(self, place: Place, record: BlobRecord) -> bool:
-        try:  # the last byte and one more: the answer has one byte if the size is right
-            return len(self._desk.wire.get_range(place.blob(record.blob_id), record.stored_bytes - 1, 2)) == 1
-        except ObjectNotFound:
-            return False
+        return self._desk.wire.has(place.blob(record.blob_id), record.stored_bytes)
 
     def _check_named(self, name: Name, record: BlobRecord) -> None:
         """Raises an error for a blob that is missing in the archive, unless its owner has removed it meanwhile."""
@@ -175,7 +171,7 @@ class BlobCarrier:
         """Yields the bytes of an object, and one byte more if it is larger."""
         at, is_over = 0, False
         while at <= size_bytes and not is_over:
-            length = min(PART_BYTES, size_bytes + 1 - at)
+            length = min(SLICE_BYTES, size_bytes + 1 - at)
             part = self._desk.wire.get_range(key, at, length)
             if part:
                 yield part
@@ -194,4 +190,4 @@ class BlobCarrier:
 def delete_blobs(desk: Desk, place: Place, blob_ids: Iterable[bytes]) -> None:
     """Deletes the objects of blobs that nothing names any more."""
     for blob_id in blob_ids:
-        desk.wire.delete(place.blob(blob_id))
+        desk.wire.delete_whole(place.blob(blob_id))

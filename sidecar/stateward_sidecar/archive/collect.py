@@ -32,7 +32,8 @@ from stateward_sidecar.archive.counted import CountedFetcher
 from stateward_sidecar.archive.desk import Desk, Name
 from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks, object_refs
 from stateward_sidecar.archive.heads import FORMAT, check_writable
-from stateward_sidecar.archive.places import FORMAT_KEY, THREAD_KEYS, Place, origin_of
+from stateward_sidecar.archive.places import FORMAT_KEY, THREAD_KEYS, Place, is_blob, origin_of
+from stateward_sidecar.archive.slices import whole_of
 from stateward_sidecar.archive.wire import PARALLEL
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, FeatureUnavailable, NotOwner, StatewardError
@@ -191,21 +192,22 @@ class _Run:
         assert found.seen is not None
         place, head = found.place, found.seen.head
         if head.deleted:
-            return [key for key in listing if _is_until(key, head.epoch) or key.endswith(".blob")]
+            return [key for key in listing if _is_until(key, head.epoch) or is_blob(key)]
         unlinked = {place.object(item.object): item.time_us for item in head.garbage}
         needed = {place.object(ref) for ref in self._refs(place, head)}
         due = {key for key, time_us in unlinked.items() if self._is_unlinked(time_us)}
         due |= self._unnamed_blobs(found, listing)
-        return [
-            key for key in listing
-            if key not in needed and (key in due or (key not in unlinked and _is_forgotten(key, head)))
-        ]  # fmt: skip
+
+        def may_go(key: str) -> bool:
+            return key not in needed and (key in due or (key not in unlinked and _is_forgotten(key, head)))
+
+        return [name for name in listing if may_go(whole_of(name))]
 
     def _unnamed_blobs(self, found: Found, listing: dict[str, int]) -> set[str]:
         """Returns the blobs that no row names, if the owner gave the thread up. An owner may be putting a blob now."""
         assert found.seen is not None
         place, head = found.place, found.seen.head
-        blobs = {key for key in listing if key.endswith(".blob")}
+        blobs = {whole_of(name) for name in listing if is_blob(name)}
         if not blobs or not head.detached or not self._is_unlinked(head.update_time_us):
             return set()
         read = self._fleet.read([place])[0]

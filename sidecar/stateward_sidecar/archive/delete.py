@@ -23,6 +23,7 @@ from stateward_sidecar.archive.image import part_refs
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.ship import Shipper
+from stateward_sidecar.archive.slices import slice_names
 from stateward_sidecar.archive.takeover import ROUNDS, Attacher
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged
@@ -229,7 +230,7 @@ class Remover:
                 refs += [*self._fetcher.indexed(place, head.index), head.index]
             refs += [item.object for item in head.garbage]
             refs += part_refs(head)
-            self.finisher.delete([place.object(ref) for ref in refs])
+            self.finisher.delete([name for ref in refs for name in slice_names(place.object(ref), ref.size_bytes)])
             self.finisher.mark(namespace, place, grave)
         except (ArchiveUnavailable, Corrupt) as error:
             log.warning("objects of a deleted thread are left, and nobody can read them", error=error.message)

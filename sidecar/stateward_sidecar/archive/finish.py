@@ -20,7 +20,7 @@ from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.desk import Desk
 from stateward_sidecar.archive.fetch import NEVER, Fetcher, Seen
 from stateward_sidecar.archive.heads import seal_head, tombstone
-from stateward_sidecar.archive.places import Place, origin_of
+from stateward_sidecar.archive.places import Place, is_blob, origin_of
 from stateward_sidecar.archive.wire import PARALLEL, Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged
 from stateward_sidecar.storage.keystore import NamespaceKeys
@@ -87,7 +87,7 @@ class Finisher:
     def _list(self, place: Place, grave: Seen) -> list[str]:
         """Returns the objects of the deleted thread, and of earlier ones of its name, as far as they are left."""
         listed = (key for key, _ in self._desk.wire.walk(place.prefix))
-        return [key for key in listed if key.endswith(".blob") or _is_until(key, grave.head.epoch)]
+        return [key for key in listed if is_blob(key) or _is_until(key, grave.head.epoch)]
 
     def delete(self, keys: list[str]) -> None:
         """Deletes objects. Raises ArchiveUnavailable."""

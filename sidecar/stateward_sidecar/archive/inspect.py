@@ -22,6 +22,7 @@ from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks
 from stateward_sidecar.archive.packs import is_pack
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.reread import Rereader
+from stateward_sidecar.archive.slices import whole_sizes
 from stateward_sidecar.archive.start import missing
 from stateward_sidecar.archive.structure import Flaw, find_holes, find_missing_dictionaries, flaw_of, open_tail
 from stateward_sidecar.bucket.errors import ObjectNotFound
@@ -117,7 +118,7 @@ class Inspector:
         refs += head.objects
         yield from flaws
         bad: list[ObjectRef] = []
-        sizes = dict(self._desk.wire.walk(found.place.prefix))
+        sizes = whole_sizes(self._desk.wire.walk(found.place.prefix))
         yield from self._check_presence(found, refs, sizes, bad)
         self._tally.objects += len(head.image_parts)  # they were read with HEAD
         if found.image is None or found.seen.key is None:

@@ -7,6 +7,7 @@
     v1/t/<namespace>/<name>/HEAD                         the only object that is ever written twice
     v1/t/<namespace>/<name>/<epoch>-<boot>-<n>.<kind>    immutable; a name is never used twice
     v1/t/<namespace>/<name>/<id>.blob                    immutable; a name is never used twice
+    v1/t/<namespace>/<name>/….<number>                   a slice of a large one of these, see ``slices``
 
 <namespace> and <name> are keyed hashes of 32 hex digits. HEAD's name holds the hash of the thread's name; the uid is in
 HEAD. So a thread is found with one request, a deleted name keeps its HEAD as a tombstone, and if two sidecars make a
@@ -27,6 +28,7 @@ from stateward.storage.v1.archive_pb2 import (
     OBJECT_KIND_SNAPSHOT,
     ObjectRef,
 )
+from stateward_sidecar.archive.slices import whole_of
 
 ROOT = "v1/"
 FORMAT_KEY = "v1/_format"
@@ -44,6 +46,7 @@ _ENDINGS = {
     OBJECT_KIND_IMAGE: "image",
 }
 _OBJECT = re.compile(r"([0-9]+)-([0-9a-f]{16})-([0-9]+)\.[a-z]+")
+_BLOB = ".blob"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Place:
 
     def blob(self, blob_id: bytes) -> str:
         """Returns the name of a blob."""
-        return f"{self.prefix}{blob_id.hex()}.blob"
+        return f"{self.prefix}{blob_id.hex()}{_BLOB}"
 
 
 def namespace_key(namespace_id: bytes) -> str:
@@ -97,6 +100,11 @@ def place_of(head_key: str) -> Place | None:
         return None
 
 
+def is_blob(object_key: str) -> bool:
+    """Returns whether this is the name of a blob, or of a slice of one."""
+    return whole_of(object_key).endswith(_BLOB)
+
+
 class Origin(NamedTuple):
     """Who put an object, as its name tells."""
 
@@ -106,6 +114,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(object_key: str) -> Origin | None:
-    """Returns the origin in the name of a pack, snapshot, index or part of an image; None for all other names."""
-    match = _OBJECT.fullmatch(object_key.rpartition("/")[2])
+    """Returns the origin in the name of a pack, snapshot, index or part of an image, or of a slice of one; None for all
+    other names."""
+    match = _OBJECT.fullmatch(whole_of(object_key).rpartition("/")[2])
     return Origin(int(match[1]), int(match[2], 16), int(match[3])) if match is not None else None

@@ -403,7 +403,7 @@ class Shipper:
         """Deletes objects. A HEAD of ours dropped them ten minutes ago, so no reader follows an older HEAD any more."""
         with suppress(StatewardError):  # ``stateward archive gc`` finds what stays
             for ref in refs:
-                self._desk.wire.delete(hold.place.object(ref))
+                self._desk.wire.delete(hold.place.object(ref), ref.size_bytes)
 
 
 def _joined(shipments: Iterable[Shipment]) -> list[Shipment]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from stateward_sidecar.archive.places import FORMAT_KEY
+from stateward_sidecar.archive.slices import SLICE_BYTES, slice_count, slice_name, slice_names
 from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, Object
 from stateward_sidecar.bucket.errors import (
     BucketDenied,
@@ -35,8 +38,8 @@ T = TypeVar("T")
 PARALLEL = 16
 # Objects that one ship uploads at the same time, and the ships that may do so.
 UPLOADS_AT_ONCE, SHIPS_AT_ONCE = 4, 80
-# Bytes that one request reads at most of an object whose size is known.
-PART_BYTES = 8 << 20
+# Slices of one object that are put at the same time.
+SLICES_AT_ONCE = 2
 # Keys that one list request returns at most.
 PAGE_KEYS = 1000
 
@@ -134,13 +137,13 @@ class Wire:
         return self._call("get", lambda: self._bucket.get(key, most_bytes))
 
     def read(self, key: str, size_bytes: int) -> bytes:
-        """Returns an object of a known size, or one byte more if it is larger. A large one is read in parts, so that a
-        connection that breaks costs one part. Raises ObjectNotFound, Corrupt."""
-        if size_bytes <= PART_BYTES:
+        """Returns an object of a known size, or one byte more if it is larger. A connection that breaks costs one
+        slice. Raises ObjectNotFound, Corrupt."""
+        if size_bytes <= SLICE_BYTES:
             return self.get(key, size_bytes).data
         whole, is_over = bytearray(), False
         while len(whole) <= size_bytes and not is_over:
-            length = min(PART_BYTES, size_bytes + 1 - len(whole))
+            length = min(SLICE_BYTES, size_bytes + 1 - len(whole))
             part = self.get_range(key, len(whole), length)
             whole += part
             is_over = len(part) < length
@@ -154,22 +157,73 @@ class Wire:
             return None
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Returns a part of an object. Raises ObjectNotFound."""
-        return self._call("get", lambda: self._bucket.get_range(key, offset, length))
+        """Returns a part of an object, or what there is of it if the object ends before. Raises ObjectNotFound."""
+        found = bytearray()
+        while length > 0:
+            before, at = divmod(offset, SLICE_BYTES)
+            wanted = min(length, SLICE_BYTES - at)
+            try:
+                part = self._get_range(slice_name(key, before + 1), at, wanted)
+            except ObjectNotFound:
+                if not before:
+                    raise
+                break  # it ends with the slice before
+            found += part
+            if len(part) < wanted:
+                break
+            offset, length = offset + wanted, length - wanted
+        return bytes(found)
+
+    def _get_range(self, name: str, offset: int, length: int) -> bytes:
+        return self._call("get", lambda: self._bucket.get_range(name, offset, length))
+
+    def has(self, key: str, size_bytes: int) -> bool:
+        """Returns whether there is a whole object of this size. Raises Corrupt if it cannot be read."""
+        try:  # the last byte and one more: the answer has one byte if the size is right
+            end = self.get_range(key, size_bytes - 1, 2)
+        except ObjectNotFound:
+            return False
+        return len(end) == 1 and (size_bytes <= SLICE_BYTES or self._is_there(key))
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            self._get_range(name, 0, 1)
+        except ObjectNotFound:
+            return False
+        return True
 
     def put(self, key: str, data: bytes) -> None:
-        """Writes an immutable object."""
-        self._call("put", lambda: self._bucket.put(key, data), is_write=True)
-        with self._lock:
-            self.traffic.objects += 1
-            self.traffic.object_bytes += len(data)
+        """Writes an immutable object, the first slice last."""
+        size_bytes = len(data)
+        if size_bytes <= SLICE_BYTES:
+            self._put(key, size_bytes, lambda name: self._bucket.put(name, data))
+        else:
+            self._put_slices(key, size_bytes, lambda offset: data[offset : offset + SLICE_BYTES])
 
     def put_file(self, key: str, path: Path) -> None:
         """Writes an immutable object with the bytes of a file."""
-        self._call("put", lambda: self._bucket.put_file(key, path), is_write=True)
+        size_bytes = path.stat().st_size
+        if size_bytes <= SLICE_BYTES:
+            self._put(key, size_bytes, lambda name: self._bucket.put_file(name, path))
+            return
+        with path.open("rb") as file:
+            self._put_slices(key, size_bytes, lambda offset: os.pread(file.fileno(), SLICE_BYTES, offset))
+
+    def _put_slices(self, key: str, size_bytes: int, read: Callable[[int], bytes]) -> None:
+        def put(number: int) -> None:
+            data = read((number - 1) * SLICE_BYTES)
+            self._put(slice_name(key, number), len(data), lambda name: self._bucket.put(name, data))
+
+        numbers = range(2, slice_count(size_bytes) + 1)
+        for at in range(0, len(numbers), SLICES_AT_ONCE):
+            self.together(*(partial(put, number) for number in numbers[at : at + SLICES_AT_ONCE]))
+        put(1)
+
+    def _put(self, name: str, size_bytes: int, put: Callable[[str], None]) -> None:
+        self._call("put", lambda: put(name), is_write=True)
         with self._lock:
             self.traffic.objects += 1
-            self.traffic.object_bytes += path.stat().st_size
+            self.traffic.object_bytes += size_bytes
 
     def create(self, key: str, data: bytes) -> str:
         """Creates an object and returns its etag. Raises ObjectExists, or Unclear if the outcome is unknown."""
@@ -182,10 +236,18 @@ class Wire:
         """
         return self._write("replace", lambda: self._bucket.replace(key, data, etag), data, is_head=True)
 
-    def delete(self, key: str) -> None:
-        """Deletes an object. Does nothing if it is missing. A bucket that denies this is not away: it may keep objects
-        on purpose, and everything else works."""
-        self._call("delete", lambda: self._bucket.delete(key))
+    def delete(self, key: str, size_bytes: int = 0) -> None:
+        """Deletes an object of this size. Does nothing if it is missing. A bucket that denies this is not away: it may
+        keep objects on purpose, and everything else works."""
+        for name in slice_names(key, size_bytes):
+            self._call("delete", partial(self._bucket.delete, name))
+
+    def delete_whole(self, key: str) -> None:
+        """Deletes an object of unknown size."""
+        count = 1
+        while self._is_there(slice_name(key, count + 1)):
+            count += 1
+        self.delete(key, count * SLICE_BYTES)
 
     def walk(self, prefix: str) -> Iterator[tuple[str, int]]:
         """Yields key and size of each object under a prefix. For commands and interrupted deletions only."""

@@ -53,7 +53,7 @@ class Bucket(Protocol):
     def put(self, key: str, data: bytes) -> None:
         """Writes under a name that is only ever used for these bytes, so that repeating it changes nothing.
 
-        A large object may be sent in parts. Each part has its own deadline and is tried again by itself.
+        One request. The caller divides large objects, because a larger request has no longer deadline.
         """
         ...
 

@@ -2,9 +2,10 @@
 
 Only obstore's blocking calls are used, because its asynchronous calls can abort the interpreter at exit. Blocking calls
 release the interpreter's lock. The store is made at the first call, because obstore hangs in a process that was forked
-after it was used; calls in such a process are refused. obstore itself tries nothing again but parts of large objects: a
-second attempt after a lost answer would meet the caller's own write as a conflict. So the wrapper that reads back tries
-again.
+after it was used; calls in such a process are refused. obstore itself tries nothing again but new objects that
+are large: a second attempt of a conditional write after a lost answer would meet the caller's own write as a conflict.
+So the wrapper that reads back tries again. Nothing is sent in parts: a process that dies would leave them unfinished,
+and obstore can neither list nor end such uploads.
 
 Credentials come from where each provider's tools look for them: environment, web identity, instance metadata. Stores
 with the API of S3 are set by AWS_ENDPOINT_URL (plain http is accepted), AWS_REGION, AWS_ACCESS_KEY_ID and so on.
@@ -52,14 +53,13 @@ if TYPE_CHECKING:
     from obstore.store import BackoffConfig, ClientConfig, ObjectStore, RetryConfig
 
 CONNECT_TIMEOUT_S = 5.0
-# For a request that sends at most one part: from the first byte sent to the first byte received. Between two pieces of
-# an answer: so a download may take as long as bytes arrive.
+# From the first byte sent to the first byte received, for a request that sends little. Between two pieces of an answer:
+# so a download may take as long as bytes arrive.
 REQUEST_TIMEOUT_S = 30.0
-# Objects above this size are sent in parts of this size. A part has its own time, and is tried again by itself, so an
-# upload makes progress at any rate above a part in that time. S3 takes no smaller parts.
-PART_BYTES = 5 << 20
-PART_TIMEOUT_S, PART_RETRIES, PARTS_AT_ONCE = 300.0, 8, 2
-PART_PAUSE_MIN_S, PART_PAUSE_MAX_S = 0.25, 5.0
+# A new object above this size has more time, and is sent again by obstore: a second attempt meets no conflict.
+SMALL_BYTES = 1 << 20
+UPLOAD_TIMEOUT_S, UPLOAD_RETRIES = 300.0, 8
+UPLOAD_PAUSE_MIN_S, UPLOAD_PAUSE_MAX_S = 0.25, 5.0
 WHOLE_TIMEOUT_S = 3600.0  # of a request whose answer trickles
 # These are read from the given environment; obstore reads the others from the environment of the process.
 _S3_SETTINGS = (
@@ -90,7 +90,7 @@ class ObjectStoreBucket(Bucket):
         self._environment = dict(environment)
         self._request_timeout_s = request_timeout_s
         self._store: ObjectStore | None = None
-        self._parts_store: ObjectStore | None = None
+        self._uploads: ObjectStore | None = None
         self._process = 0
         self._opening = threading.Lock()
 
@@ -112,30 +112,12 @@ class ObjectStoreBucket(Bucket):
             raise
 
     def put(self, key: str, data: bytes) -> None:
-        if len(data) > PART_BYTES:
-            self._put_parts(key, data, len(data))
-            return
-        with self._call(key, "put") as store:
-            store.put(key, data, use_multipart=False)
+        check_key(key)
+        with self._translated(key, "put"):
+            self._opened(for_uploads=len(data) > SMALL_BYTES).put(key, data, use_multipart=False)
 
     def put_file(self, key: str, path: Path) -> None:
-        self._put_parts(key, path, path.stat().st_size)
-
-    def _put_parts(self, key: str, source: bytes | Path, size_bytes: int) -> None:
-        check_key(key)
-        try:
-            with self._translated(key, "put"):
-                self._opened(in_parts=True).put(
-                    key, source, use_multipart=size_bytes > PART_BYTES, chunk_size=PART_BYTES,
-                    max_concurrency=PARTS_AT_ONCE,
-                )  # fmt: skip
-        except BucketError:
-            # The last request may have landed without an answer; another one of it is then refused. The name is only
-            # ever used for these bytes, and an object in parts appears as a whole.
-            with suppress(BaseError, OSError):
-                if self._opened().head(key)["size"] == size_bytes:
-                    return
-            raise
+        self.put(key, path.read_bytes())
 
     def create(self, key: str, data: bytes) -> str:
         return self._put_if(key, data, "create", "create")
@@ -168,7 +150,7 @@ class ObjectStoreBucket(Bucket):
     def close(self) -> None:
         """Closes the connections."""
         with self._opening:
-            self._store = self._parts_store = None
+            self._store = self._uploads = None
 
     def _put_if(self, key: str, data: bytes, mode: PutMode, method: str) -> str:
         with self._call(key, method) as store:
@@ -193,29 +175,28 @@ class ObjectStoreBucket(Bucket):
         except (BaseError, OSError) as error:
             raise _translate(error, key, self._url, method) from error
 
-    def _opened(self, *, in_parts: bool = False) -> ObjectStore:
+    def _opened(self, *, for_uploads: bool = False) -> ObjectStore:
         with self._opening:
-            if self._store is None or self._parts_store is None:
+            if self._store is None or self._uploads is None:
                 self._process = os.getpid()
                 self._store = self._open(
                     self._request_timeout_s,
                     {"max_retries": 0, "retry_timeout": timedelta(seconds=self._request_timeout_s)},
                 )
-                # Parts are the only requests that obstore may try again: a second attempt meets no conflict.
                 pauses: BackoffConfig = {
-                    "init_backoff": timedelta(seconds=PART_PAUSE_MIN_S),
-                    "max_backoff": timedelta(seconds=PART_PAUSE_MAX_S),
+                    "init_backoff": timedelta(seconds=UPLOAD_PAUSE_MIN_S),
+                    "max_backoff": timedelta(seconds=UPLOAD_PAUSE_MAX_S),
                 }
-                self._parts_store = self._open(
-                    PART_TIMEOUT_S,
+                self._uploads = self._open(
+                    UPLOAD_TIMEOUT_S,
                     {
-                        "backoff": pauses, "max_retries": PART_RETRIES,
-                        "retry_timeout": timedelta(seconds=PART_TIMEOUT_S * PART_RETRIES),
+                        "backoff": pauses, "max_retries": UPLOAD_RETRIES,
+                        "retry_timeout": timedelta(seconds=UPLOAD_TIMEOUT_S * UPLOAD_RETRIES),
                     },
                 )  # fmt: skip
             if self._process != os.getpid():
                 raise BucketRefused("the bucket was used before this process was forked; open it after the fork")
-            return self._parts_store if in_parts else self._store
+            return self._uploads if for_uploads else self._store
 
     def _open(self, timeout_s: float, retries: RetryConfig) -> ObjectStore:
         given = {name: value for name in _S3_SETTINGS if (value := self._environment.get(name))} if self._is_s3 else {}
