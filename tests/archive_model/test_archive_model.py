@@ -9,15 +9,14 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from tests.archive_model import small
+from tests.archive_model.ageing import Ageing
 from tests.archive_model.backing_up import BackingUp
 from tests.archive_model.choices import BRANCHES, KEYS, NAMES, PLANS, SELDOM, SIZES, STARTS, WHO, WINDOWS
 from tests.archive_model.clearing import Clearing
-from tests.archive_model.elements import Elements
 from tests.archive_model.faults import DIES_AFTER, GATHERS, HELD, HELD_AFTER, HOLDS, MEANWHILE, READ_HELD, Fault
 from tests.archive_model.halves import Halves
 from tests.archive_model.letting_go import LettingGo
 from tests.archive_model.recordrules import RecordRules
-from tests.archive_model.replaced import Replaced
 from tests.archive_model.sidecar import GRACE_S, LEASE_S, NAMESPACE, Sidecar
 from tests.archive_model.stage import SIDECARS
 
@@ -30,7 +29,7 @@ from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 PHASES = tuple(phase for phase in Phase if phase is not Phase.explain)
 
 
-class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Replaced, Elements):
+class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Ageing):
     """What users, networks and machines do."""
 
     @initialize(size=SIZES, archived=st.booleans(), one_host=SELDOM, window=WINDOWS, keeps_records=st.booleans())
