@@ -91,8 +91,12 @@ def test_an_upload_that_fails_is_not_there(owner: Driven, driven: Town, monkeypa
     assert len(other.state().state.logs["m"].entries) == 2
 
 
-def test_what_a_dead_process_put_is_collected(owner: Driven, driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was killed during the upload of a large object, and another machine has the thread."""
+@pytest.mark.parametrize("deletes", [False, True])
+def test_what_a_dead_process_put_is_collected(
+    owner: Driven, driven: Town, monkeypatch: pytest.MonkeyPatch, deletes: bool
+) -> None:
+    """It was killed during the upload of a large object, and another machine has the thread, or has deleted it. What
+    that one put stays whole."""
     fail_at(owner, 3, monkeypatch)
     owner.put(append(os.urandom(LARGE_BYTES)))
     with pytest.raises(ArchiveUnavailable):
@@ -103,10 +107,15 @@ def test_what_a_dead_process_put_is_collected(owner: Driven, driven: Town, monke
     assert left
     other = driven.machine("other")
     other.archive.own(NAMESPACE, "job", take_over=True)
-    other.put(append())
+    other.put(append(os.urandom(LARGE_BYTES)))
     other.ship_now()
+    if deletes:
+        other.delete(DeleteThreadRequest(namespace=NAMESPACE, thread="job"))
+        other.wire.background()
     other.collect(0)
     assert not set(left) & driven.net.bucket.objects.keys()
+    if not deletes:
+        assert driven.machine("third").state().checkpoint.version == 2
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -10,7 +10,7 @@ from tests.archive_model.test_archive_model import Rules
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_LEASE, ENTRY_KIND_SIGNAL, ENTRY_KIND_TAG_SET
 from stateward.v1.checkpoint_pb2 import STATUS_RUNNING
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, ReleaseLeaseRequest
-from stateward_sidecar.store import replay
+from stateward_sidecar.store import journal, replay
 
 LOOSE = {ENTRY_KIND_LEASE, ENTRY_KIND_SIGNAL, ENTRY_KIND_TAG_SET}
 # Entries of signals, locks and tags that a clean journal may have: the newest of each kind, and the window of retries.
@@ -68,3 +68,17 @@ def test_a_journal_keeps_nothing_that_counts_for_nothing(history: Rules, who: in
     history.take(who, "a", ())
     pile_up(history, who, 12)
     assert loose(history.sidecars[who], "a") <= LOOSE_MAX
+
+
+def test_a_lock_that_nobody_prunes_stays_small(history: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken and given back for ever, by one machine and then by the other one."""
+    small.shrink(window=2)
+    monkeypatch.setattr(journal, "LOOSE_MAX", 20)
+    for who in (0, 1):
+        history.take(who, "a", ())
+        for number in range(30):
+            history.act(who, "lock a", lambda it, number=number, who=who: lock(it, f"{who} {number}"))
+        for _ in range(2):
+            history.act(who, "sweep", lambda it: it.sweep(), sweeps=True)
+            history.save_one(who, "a", "main", 10, conditional=False, archived=True, rests=False, plan=())
+        assert loose(history.sidecars[who], "a") <= LOOSE_MAX
