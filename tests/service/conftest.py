@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import pytest
 from tests.service.agents import Agent, Stream
-from tests.service.wire import THREAD, Wire, appends, sets
+from tests.service.wire import THREAD, TIMEOUT_S, Wire, appends, sets
 
 from stateward.testing import Daemon, run_daemon
+from stateward.v1.admin_service_pb2 import Finding
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import Thread
+from stateward.v1.thread_service_pb2 import ListThreadsRequest
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,12 @@ class Place:
         seen = self.thread().SerializeToString(deterministic=True), self.state().SerializeToString(deterministic=True)
         return *seen, self.wire.entries_written()
 
+    def findings(self) -> list[Finding]:
+        """What Verify finds in the threads of the namespace. The store, which tests share, is verified at their end."""
+        asked = ListThreadsRequest(namespace=self.namespace, page_size=1000)
+        threads = [each.thread for each in self.wire.threads.ListThreads(asked, timeout=TIMEOUT_S).threads]
+        return [finding for thread in threads for finding in self.wire.findings(self.namespace, thread)]
+
 
 @pytest.fixture(scope="package")
 def daemon() -> Iterator[Daemon]:
@@ -49,8 +57,10 @@ def daemon() -> Iterator[Daemon]:
 
 @pytest.fixture(scope="package")
 def wire(daemon: Daemon) -> Iterator[Wire]:
+    """One connection for all tests. What they leave behind is verified at the end, once: it is some hundred threads."""
     opened = Wire(daemon.target)
     yield opened
+    assert opened.findings() == []
     opened.close()
 
 
@@ -68,7 +78,7 @@ def untouched(place: Place) -> Iterator[Place]:
     before, pid = place.look(), place.daemon.pid
     yield place
     assert place.look() == before
-    assert place.wire.findings(place.namespace) == []
+    assert place.findings() == []
     assert place.daemon.pid == pid
 
 

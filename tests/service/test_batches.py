@@ -89,7 +89,7 @@ def test_a_batch_does_not_disturb_single_saves_beside_it(place: Place) -> None:
     codes = [call.code() for call in calls]
     assert codes == [grpc.StatusCode.OK, grpc.StatusCode.FAILED_PRECONDITION] * 30
     assert threads(place) == sorted([THREAD, *(f"single-{number}" for number in range(30))])
-    assert place.wire.findings(place.namespace) == []
+    assert place.findings() == []
 
 
 def test_a_refused_batch_leaves_nothing_to_its_neighbours(place: Place) -> None:
@@ -145,7 +145,7 @@ def test_branches_of_one_thread_are_saved_together(place: Place, thread: str, he
         logs[name] = list(state.logs["messages"].entries)
     assert logs["left"] == list(appends("left").edits[0].append.entries)
     assert logs["right"] == logs["main"] + list(appends("right").edits[0].append.entries)
-    assert place.wire.findings(place.namespace) == []
+    assert place.findings() == []
 
 
 def test_a_branch_twice_in_a_batch_is_refused(untouched: Place) -> None:

@@ -167,7 +167,7 @@ def test_a_pruned_version_is_out_of_range(place: Place) -> None:
         assert (method, found.reason, found.code) == (method, "VERSION_PRUNED", grpc.StatusCode.OUT_OF_RANGE)
         assert (found.metadata["thread"], found.metadata["version"]) == (THREAD, "1")
     assert place.state() == before
-    assert place.wire.findings(place.namespace) == []
+    assert place.findings() == []
 
 
 def test_heads_and_tagged_versions_cannot_be_pruned_by_number(place: Place) -> None:

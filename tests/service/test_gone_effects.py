@@ -49,7 +49,7 @@ def left(place: Place, thread: str = THREAD) -> list[str]:
     asked = ListEffectsRequest(namespace=place.namespace, thread=thread, all_anchors=True, page_size=1000)
     found = [f"{each.effect.anchor} {each.effect.key}" for each in place.wire.effects.ListEffects(asked).effects]
     assert place.wire.thread(place.namespace, thread).effects == len(found)
-    assert place.wire.findings(place.namespace) == []
+    assert place.findings() == []
     return sorted(found)
 
 

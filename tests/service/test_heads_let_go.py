@@ -74,7 +74,7 @@ def test_main_goes_back(line: Place) -> None:
     assert listed(line) == [10, 9, 8, 7, 6, 5, 4, 3, 2, 1]
     assert listed(line, "main") == [10, 6, 5, 4, 3, 2, 1]
     assert branches(line)["main"].moved_version == 10
-    assert line.wire.findings(line.namespace) == []
+    assert line.findings() == []
 
 
 def test_a_writer_of_the_old_head_is_refused(line: Place) -> None:
@@ -93,10 +93,10 @@ def test_a_deleted_branch_is_gone_and_its_versions_stay(line: Place) -> None:
         line.wire.checkpoints.Hydrate(HydrateRequest(**at(line, branch="x", version=ref)))
     assert listed(line, "x") == []
     assert listed(line)[:3] == [9, 8, 7]
-    assert line.wire.findings(line.namespace) == []
+    assert line.findings() == []
     pruned = line.wire.threads.PruneThread(t.PruneThreadRequest(**at(line, keep_latest_per_branch=1)))
     assert list(pruned.pruned_versions) == [1, 2, 3, 4, 5, 7, 8, 9]
-    assert line.wire.findings(line.namespace) == []
+    assert line.findings() == []
 
 
 def test_a_branch_that_is_made_again_is_a_new_one(line: Place) -> None:
@@ -110,7 +110,7 @@ def test_a_branch_that_is_made_again_is_a_new_one(line: Place) -> None:
     assert (found.reason, found.field) == ("INVALID_FIELD", "version")
     pruned = line.wire.threads.PruneThread(t.PruneThreadRequest(**at(line, keep_latest_per_branch=6, dry_run=True)))
     assert list(pruned.pruned_versions) == [7, 8, 9]
-    assert line.wire.findings(line.namespace) == []
+    assert line.findings() == []
 
 
 def test_a_retry_gets_the_first_answer(line: Place) -> None:
@@ -175,7 +175,7 @@ def test_a_pruned_head_falls_back(line: Place) -> None:
     assert branches(line)["main"].moved_version == 10
     assert listed(line, "main") == [10, 4, 3, 2, 1]
     assert len(line.state().logs["messages"].entries) == 5
-    assert line.wire.findings(line.namespace) == []
+    assert line.findings() == []
 
 
 def test_a_branch_without_versions_disappears(line: Place) -> None:
@@ -197,7 +197,7 @@ def test_a_branch_without_versions_disappears(line: Place) -> None:
     assert refused(line.wire.threads.PruneThread, asked).field == "versions"
     by_rule = t.PruneThreadRequest(**at(line, keep_latest_per_branch=1, move_heads=True))
     assert refused(line.wire.threads.PruneThread, by_rule).field == "move_heads"
-    assert line.wire.findings(line.namespace) == []
+    assert line.findings() == []
 
 
 def test_a_prune_takes_no_head_from_a_lease_holder(line: Place) -> None:
@@ -220,7 +220,7 @@ def test_a_prune_takes_no_head_from_a_lease_holder(line: Place) -> None:
     assert list(prune(line, 4).pruned_versions) == [4]
     asked.lease_token = -1
     assert refused(line.wire.threads.PruneThread, asked).field == "lease_token"
-    assert line.wire.findings(line.namespace) == []
+    assert line.findings() == []
 
 
 def test_a_reader_of_a_log_notices(line: Place) -> None:
@@ -305,7 +305,7 @@ def test_copies_and_backups_have_it(line: Place) -> None:
         again = line.request(thread=name, expected_version=3)
         assert line.wire.save(again).version == 11
         assert branches(line, name)["main"].moved_version == 11
-    assert line.wire.findings(line.namespace) == []
+    assert line.findings() == []
     for each in parts:
         if each.HasField("end"):
             each.end.ClearField("deleted_branches")
@@ -347,4 +347,4 @@ def test_a_thread_may_lose_all_its_versions(place: Place) -> None:
     for name in ("one", "restored"):
         assert listed(place, thread=name) == []
         assert place.wire.save(place.request(thread=name, expected_version=0)).version == 2
-    assert place.wire.findings(place.namespace) == []
+    assert place.findings() == []

@@ -104,7 +104,7 @@ def test_every_version_tells_the_id_of_its_parent(place: Place) -> None:
             namespace=place.namespace, thread=name, version=VersionRef(version=5 if whole else 1)
         )
         assert place.wire.checkpoints.GetCheckpoint(request).checkpoint.parent_checkpoint_id == known
-    assert place.wire.findings(place.namespace) == []
+    assert place.findings() == []
 
 
 def test_versions_of_one_commit_tell_the_id_of_their_parent(place: Place) -> None:

@@ -179,7 +179,7 @@ def test_a_late_write_is_refused_whatever_its_form(name: str, place: Place) -> N
         assert (found.reason, found.metadata["thread"]) == ("THREAD_NOT_FOUND", "gone")
     threads = place.wire.threads.ListThreads(t.ListThreadsRequest(namespace=place.namespace)).threads
     assert [thread.thread for thread in threads] == [THREAD]
-    assert place.wire.findings(place.namespace) == []
+    assert place.findings() == []
 
 
 @pytest.mark.parametrize("name", WRITES)

@@ -91,7 +91,7 @@ def test_a_write_whose_deadline_passes_in_the_queue_is_not_applied(place: Place)
     assert place.wire.save(place.request(thread=name, expected_version=1, diff=appends("second"))).version == 2
     found = place.wire.hydrate(HydrateRequest(namespace=place.namespace, thread=name))
     assert [entry.data for entry in found.logs["messages"].entries] == [b"first", b"second"]
-    assert place.wire.findings(place.namespace) == []
+    assert place.findings() == []
 
 
 def large_save(place: Place, thread: str) -> SaveRequest:

@@ -53,7 +53,7 @@ def test_a_version_has_its_attributes(place: Place) -> None:
         assert listed(place, name, attributes=FACTS)[0] == [3 if whole else 1]
     place.wire.save(place.request(expected_version=3))
     assert facts_of(place) == {}
-    assert place.wire.findings(place.namespace) == []
+    assert place.findings() == []
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_only_the_expected_revision_is_replaced(place: Place) -> None:
     assert missing.metadata["current_revision"] == "0"
     put(place, value("c", expected_revision=0), RecordWrite(key="a", check=True, expected_revision=second.revision))
     assert get(place, "a")["a"].value.data == b"two"
-    assert place.wire.findings(place.namespace) == []
+    assert place.findings() == []
 
 
 def test_a_retry_is_applied_once(place: Place) -> None:
@@ -138,7 +138,7 @@ def test_what_is_not_there_makes_no_thread(place: Place) -> None:
 
     assert threads(has_versions=False) == threads(has_records=True) == [SCOPE]
     assert threads(has_versions=True) == threads(has_records=False) == ["booking-42"]
-    assert place.wire.findings(place.namespace) == []
+    assert place.findings() == []
 
 
 def test_records_live_beside_versions(place: Place) -> None:
@@ -149,7 +149,7 @@ def test_records_live_beside_versions(place: Place) -> None:
     assert place.state() == before
     assert place.thread().version == 2
     assert place.thread().records == 1
-    assert place.wire.findings(place.namespace) == []
+    assert place.findings() == []
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 100])
@@ -300,4 +300,4 @@ def test_a_whole_copy_has_the_records(place: Place) -> None:
     assert place.wire.records.PutRecords(later).revision > max(each.revision for each in all_of(SCOPE))
     one = refused(place.wire.threads.ForkThread, ForkThreadRequest(**at(place, new_thread="one", request_id="o")))
     assert one.reason == "VERSION_NOT_FOUND"
-    assert place.wire.findings(place.namespace) == []
+    assert place.findings() == []

@@ -37,7 +37,7 @@ def test_a_lost_race_makes_a_branch(place: Place, name: str) -> None:
     assert branches(place) == {"main": 2, made: 3}
     assert log(place, "") == before
     assert log(place, made) == [*before, *(each.data for each in appends("fork").edits[0].append.entries)]
-    assert place.wire.findings(place.namespace) == []
+    assert place.findings() == []
 
 
 def test_a_race_that_was_not_lost_makes_none(place: Place) -> None:
@@ -120,7 +120,7 @@ def test_a_fork_keeps_its_answer_whatever_became_of_the_id(place: Place) -> None
     again = place.wire.checkpoints.Save(request)
     assert (again.version, again.branch, again.replayed) == (first.version, "mine", True)
     assert branches(place) == {"main": 4}
-    assert place.wire.findings(place.namespace) == []
+    assert place.findings() == []
 
 
 def test_an_id_of_a_deleted_branch_stays_its_own(place: Place) -> None:
@@ -130,4 +130,4 @@ def test_an_id_of_a_deleted_branch_stays_its_own(place: Place) -> None:
     request = place.request(**LOST, checkpoint_id="x", fork_branch="mine")
     assert refused(place.wire.checkpoints.Save, request).reason == "CHECKPOINT_ID_REUSED"
     assert branches(place) == {"main": 2}
-    assert place.wire.findings(place.namespace) == []
+    assert place.findings() == []
