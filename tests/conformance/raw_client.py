@@ -44,7 +44,7 @@ from stateward.v1 import (
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/protocol.md"
 DEADLINE_S = 2.0
-BLOB = bytes(index % 251 for index in range(2_500_000))
+BLOB = (bytes(range(251)) * 10_000)[:2_500_000]
 DELTA = 9007199254740993
 
 

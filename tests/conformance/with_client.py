@@ -20,7 +20,7 @@ from stateward.v1 import state_pb2
 
 DEADLINE_S = 2.0
 FRAMES = 4
-BLOB = bytes(index % 251 for index in range(2_500_000))
+BLOB = (bytes(range(251)) * 10_000)[:2_500_000]
 DELTA = 9007199254740993
 TERM_S, WORK_S = 1.0, 2.0
 POLL_S = 0.02

@@ -37,7 +37,7 @@ LOST_ANSWER = "<storage.writer:Writer._finish"
 LOST_COMMIT = 50
 CLAIM_TERM_S, POLL_S = 10.0, 0.1
 
-DOCUMENT = b"".join(b"%08d" % number for number in range(1 << 19))
+DOCUMENT = b"".join(map(b"%08d".__mod__, range(1 << 19)))
 PAGES = [b"%08d" % number * 8192 for number in range(32)]
 BYTES = 6 << 20
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -41,8 +42,9 @@ def pages() -> list[str]:
     return sorted(name for name in names if name not in LEFT_OUT and (REPOSITORY / name).exists())
 
 
+@cache
 def blocks(page: str) -> list[Block]:
-    """The blocks of a page, in their order."""
+    """The blocks of a page, in their order. Only tests ask: collecting them reads no page."""
     tokens = MarkdownIt("commonmark").enable("table").parse((REPOSITORY / page).read_text())
     return list(_blocks(page, tokens))
 

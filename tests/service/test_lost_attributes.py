@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import refused
+from tests.service.wire import TIMEOUT_S, refused
 
 from stateward.v1.checkpoint_pb2 import AttributeValue, Checkpoint
 from stateward.v1.checkpoint_service_pb2 import GetCheckpointRequest, ListCheckpointsRequest
@@ -81,8 +81,13 @@ def test_only_equal_values_match(place: Place, asked: dict[str, Any]) -> None:
 def test_pages_go_on_while_nothing_matches(place: Place) -> None:
     """A list finds a match behind thousands of other versions, alone and together with other conditions."""
     place.wire.save(place.request(attributes=FACTS, labels={"k": "v"}, status=2))
-    for version in range(3, 2200):
-        place.wire.save(place.request(expected_version=version, diff=Diff(), attributes={"n": {"int_value": version}}))
+    for first in range(3, 2200, 100):  # so many at once: one after the other, they would take longest of all here
+        saves = [
+            place.request(expected_version=None, request_id=f"n {n}", diff=Diff(), attributes={"n": {"int_value": n}})
+            for n in range(first, min(first + 100, 2200))
+        ]
+        for call in [place.wire.checkpoints.Save.future(save, timeout=TIMEOUT_S) for save in saves]:
+            call.result()
     place.wire.save(place.request(expected_version=2200, attributes=FACTS))
     found, pages = listed(place, attributes=FACTS, page_size=1)
     assert (found, pages) == ([2201, 3], 5)  # two of them show nothing
