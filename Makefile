@@ -1,8 +1,8 @@
 # The task table; `make` alone lists it. Each task creates the environment that it needs in .venv, from pyproject.toml.
 
 PYTHON ?= python3
-# Workers of pytest. Tests wait for processes more than they compute: on two cores, five workers keep both busy.
-JOBS ?= 4
+# Workers of pytest. On two cores, three keep both busy; each more costs twenty seconds of a core for what it imports.
+JOBS ?= 3
 HISTORIES ?= 200
 BIN := .venv/bin
 PY := $(BIN)/python

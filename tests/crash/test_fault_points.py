@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,6 +17,7 @@ from tests.end_to_end.recorded import verify_everything
 
 from stateward import Client
 from stateward.errors import ThreadNotFound, Unavailable, VersionPruned
+from stateward.testing import run_daemon
 from stateward_sidecar.storage import keystore, layout
 
 VERSIONS = 40
@@ -23,18 +25,45 @@ LARGE_BYTES = 3_500_000  # incompressible: several pieces of a snapshot
 CLEAN_TIMEOUT_S = 10.0
 
 
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[FaultyDaemon]:
-    """A daemon whose store holds the thread `base` with 40 versions and a tag, and nothing else."""
-    daemon = FaultyDaemon(_short(tmp_path), tmp_path / "data", log_level="warning")
-    daemon.start()
-    try:
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data of a daemon at rest: a thread `base` with 40 versions and a tag, and nothing else."""
+    directory = tmp_path_factory.mktemp("filled") / "data"
+    with run_daemon(directory, log_level="warning") as daemon:
         with daemon.client() as client:
             base = client.thread("base")
             for number in range(1, VERSIONS + 1):
                 base.append("log", {"n": number, "text": f"{number} " * 100}, request_id=f"base{number}", step=number)
             base.tag("seven", version=7)
-        daemon.stop()
+        assert daemon.stop() == 0
+    return directory
+
+
+@pytest.fixture(scope="module")
+def doomed(filled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, and a thread `doomed` of more rows than are removed at once."""
+    directory = copy(filled, tmp_path_factory.mktemp("doomed") / "data")
+    with run_daemon(directory, log_level="warning") as daemon:
+        with daemon.client() as client:
+            for number in range(600):
+                client.thread("doomed").append("log", number, request_id=f"doomed{number}")
+        assert daemon.stop() == 0
+    return directory
+
+
+def copy(data: Path, to: Path) -> Path:
+    """Copies data and their key."""
+    shutil.copytree(data, to)
+    shutil.copy(f"{data}.key", f"{to}.key")
+    return to
+
+
+@pytest.fixture
+def daemon(filled: Path, tmp_path: Path) -> Iterator[FaultyDaemon]:
+    """A daemon with a copy of the data, not started."""
+    copy(filled, tmp_path / "data")
+    daemon = FaultyDaemon(_short(tmp_path), tmp_path / "data", log_level="warning")
+    try:
         yield daemon
     finally:
         daemon.kill()
@@ -129,13 +158,12 @@ def test_a_thread_whose_creation_dies_is_there_or_not(daemon: FaultyDaemon, wher
         ("<store.delete:Deleter._purge_rows", 2),  # some rows are gone
     ],
 )
-def test_a_deletion_that_dies_is_finished_by_the_next_start(daemon: FaultyDaemon, where: str, nth: int) -> None:
+def test_a_deletion_that_dies_is_finished_by_the_next_start(
+    daemon: FaultyDaemon, doomed: Path, where: str, nth: int
+) -> None:
     """A thread that was being deleted is gone after a crash too; its rows follow, and its name can be used again."""
-    daemon.start()
-    with daemon.client() as client:
-        for number in range(600):  # more rows than are removed at once
-            client.thread("doomed").append("log", number, request_id=f"doomed{number}")
-    daemon.stop()
+    shutil.rmtree(daemon.data_dir)
+    copy(doomed, daemon.data_dir)
     die_at(daemon, where, nth, lambda client: client.thread("doomed").delete())
     with daemon.client() as client:
         with pytest.raises(ThreadNotFound):

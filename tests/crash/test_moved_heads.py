@@ -8,12 +8,12 @@ from typing import Any
 import grpc
 import pytest
 from tests.crash.faulty_daemon import FaultyDaemon
-from tests.crash.test_fault_points import VERSIONS, check_clean, daemon
+from tests.crash.test_fault_points import VERSIONS, check_clean, daemon, filled
 from tests.service.wire import Wire
 
 from stateward.v1 import thread_service_pb2 as t
 
-__all__ = ["daemon"]
+__all__ = ["daemon", "filled"]
 
 WHERE = {
     "entry put": (">store.moves:append", False),

@@ -15,8 +15,8 @@ def run(repository: Path, *options: str) -> str:
 
 
 def test_threads_are_migrated_while_the_daemon_serves(repository: Path) -> None:
-    """200 threads, an agent at work on some of them: all in the new schema, nothing lost, version 1 as it was."""
-    assert "200 of 200 threads are right" in run(repository, "--threads", "200")
+    """100 threads, an agent at work on some of them: all in the new schema, nothing lost, version 1 as it was."""
+    assert "100 of 100 threads are right" in run(repository, "--threads", "100")
 
 
 @pytest.mark.soak

@@ -21,7 +21,10 @@ from stateward.langgraph._channels import Edits, Stored, common_prefix, read_cha
 
 SERDE = JsonPlusSerializer()
 SCALARS = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=5) | st.binary(max_size=5)
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner))
+# Few leaves: a list has twenty values, and to make a hundred leaves for each takes ten times as long as the test.
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner), max_leaves=8
+)
 LISTS = st.lists(VALUES, max_size=20)
 CHANNELS = st.dictionaries(st.sampled_from("abc"), VALUES | LISTS, max_size=3)
 
