@@ -49,11 +49,12 @@ def test_paused_and_resumed_after_the_takeover(fleet_on_disk: Machines) -> None:
     thaw(first)
     state = old.thread("job").hydrate()
     state.slots["late"] = True
-    with pytest.raises((errors.Fenced, errors.NotOwner, errors.NotArchivedYet)):
+    with pytest.raises((errors.Fenced, errors.NotOwner, errors.NotArchivedYet)) as refused:
         old.thread("job").save(state, durability="archived")
     (orphan,) = orphans(old)
     kept = old.thread(orphan).hydrate()
-    assert kept.slots["late"] is True
+    # An owner that slept so long that it looked at HEAD first has written nothing, and says so.
+    assert ("late" in kept.slots) != isinstance(refused.value, errors.NotOwner)
     assert kept.slots["count"] == 5
     assert old.thread("job").hydrate().slots["count"] == 7
     check_one_history(fleet_on_disk, second, 7)

@@ -29,7 +29,7 @@ FAIR = {"VERSION_PRUNED", "VERSION_NOT_FOUND", "THREAD_NOT_FOUND", "DEADLINE_EXC
 
 
 class Crowd:
-    """Readers and those who change what they read, for some seconds."""
+    """Readers and those who change what they read, for some seconds, and until each reader could have one answer."""
 
     def __init__(self, target: str, seed: int, seconds: float) -> None:
         self._dice = random.Random(seed)
@@ -41,7 +41,7 @@ class Crowd:
         self.answers = 0
 
     async def run(self) -> None:
-        """Until the time is over."""
+        """Until the time is over, and there are more answers than readers."""
         for number in range(THREADS):
             await self._save(f"t{number}")
         kinds = [self._read] * READERS + [self._change] * 8 + [self._prune, self._delete]
@@ -49,7 +49,7 @@ class Crowd:
         await self._channel.close()
 
     async def _keep_on(self, call: Callable[[], Awaitable[None]]) -> None:
-        while asyncio.get_running_loop().time() < self._end:
+        while asyncio.get_running_loop().time() < self._end or self.answers <= READERS:
             try:
                 await call()
                 self.answers += 1

@@ -153,14 +153,14 @@ def _measure_cold(field: Field, payload: Payload, effort: Effort, environment: d
     """A daemon on an empty disk, and its first hydrate; then the next ones, as many round trips as they take."""
     section = Section("cold", "from an empty disk: start to the first hydrated state, and further threads")
     key_file, sizes = field.work / "cold.key", {"in HEAD": 10_000, "1 MB": 1_000_000}
-    names = {case: [f"cold-{case}-{number}" for number in range(20)] for case in sizes}
+    names = {case: [f"cold-{case}-{number}" for number in range(5 if effort.quick else 20)] for case in sizes}
     with _daemon(field, "cold", environment, key_file=key_file) as daemon:
         stub = ArchivedStub(daemon.target)
         for case, size in sizes.items():
             for name in names[case]:
                 stub.fill(name, payload.state(size)[-40 if size < 100_000 else 0 :])
         daemon.stop()
-    for threads in (10, 200 if effort.quick else 10_000):
+    for threads in (10, 40 if effort.quick else 10_000):
         _add_threads(environment, threads)
         begun = time.perf_counter()
         name = f"cold-{threads}"
@@ -195,7 +195,7 @@ def _measure_cost(daemon: Daemon, payload: Payload, effort: Effort) -> Section:
     section = Section("shipped", "what is written to the bucket")
     stub, appended = ArchivedStub(daemon.target), payload.appended()
     stub.version["cost"] = 0
-    steps = 100 if effort.quick else 2000
+    steps = 30 if effort.quick else 2000
     begun, largest = stub.stats(), 0.0
     before = begun
     for number in range(steps):
