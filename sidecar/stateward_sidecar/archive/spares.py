@@ -29,7 +29,6 @@ from stateward.storage.v1.archive_pb2 import (
 )
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.wire import Job, Wire
-from stateward_sidecar.bucket.errors import ObjectNotFound
 from stateward_sidecar.errors import ArchiveUnavailable
 
 # Dropped objects for which HEAD has no room, and that this process remembers until their time.
@@ -160,11 +159,9 @@ class Spares:
 
     def _ask(self, wire: Wire, place: Place, ref: ObjectRef) -> None:
         key = place.object(ref)
-        try:
-            wire.get_range(key, 0, 1)
-        except ObjectNotFound:
+        if not wire.has(key, ref.size_bytes):
             self._spares = {content: spare for content, spare in self._spares.items() if spare.ref is not ref}
-            raise ArchiveUnavailable(f"the bucket lost object {key}; shipping again") from None
+            raise ArchiveUnavailable(f"the bucket lost object {key}; shipping again")
 
     # -- letting go -----------------------------------------------------------------------------------------------
 
