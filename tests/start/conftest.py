@@ -10,10 +10,19 @@ import pytest
 from tests.warm import COLD
 
 
-@pytest.fixture(scope="package", autouse=True)
+# Of the module: a folder without __init__.py is no package, so that a fixture of one lasts until the end of the run.
+@pytest.fixture(scope="module", autouse=True)
 def cold() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(COLD, "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def begun_warm(cold: None) -> Iterator[None]:
+    """For tests of what a daemon finds on its disk, which it reads when it has imported everything."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(COLD)
         yield
 
 

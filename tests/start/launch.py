@@ -6,9 +6,12 @@ import os
 import secrets
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests import warm
 
 TIMEOUT_S = 20.0
 USAGE = "usage: "
@@ -65,8 +68,18 @@ def run(
     """Runs a command that must end by itself. Settings of the caller's own environment do not reach it."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("STATEWARD_")}
     inherited["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=directory, env={**inherited, **(environment or {})},
-        timeout=timeout, check=False,
-    )  # fmt: skip
-    return Ended(done.returncode, done.stdout, done.stderr)
+    with tempfile.TemporaryFile("w+") as stderr:
+        process = warm.popen(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env={**inherited, **(environment or {})},
+            cwd=directory,
+        )  # fmt: skip
+        try:
+            code = process.wait(timeout)
+            assert process.stdout is not None
+            stdout = process.stdout.read()
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        stderr.seek(0)
+        return Ended(code, stdout, stderr.read())

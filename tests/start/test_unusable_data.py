@@ -18,6 +18,8 @@ from stateward.testing import run_daemon
 from stateward_sidecar.storage.engine import FORMAT
 from stateward_sidecar.storage.layout import FORMAT_KEY
 
+pytestmark = pytest.mark.usefixtures("begun_warm")
+
 MAP_BYTES = 1 << 30
 
 
