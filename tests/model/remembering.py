@@ -23,7 +23,8 @@ from stateward.v1 import thread_service_pb2 as threads
 from stateward.v1.checkpoint_pb2 import VersionRef
 
 HEAD_FORMS = ("save", "move", "delete")
-FORMS = st.sampled_from((*HEAD_FORMS, "read", "fork", "tag", "branch off", "difference"))
+ALL_FORMS = (*HEAD_FORMS, "read", "fork", "tag", "branch off", "difference")
+FORMS = st.sampled_from(ALL_FORMS)
 
 
 class Remembering(Keeping):
@@ -41,6 +42,9 @@ class Remembering(Keeping):
             request.expected_version = self.thread(name).heads.get("main", 0)
             request.diff.edits.add().append.CopyFrom(diff_pb2.Append(log="l", entries=map(value, entries)))
             self.save(name, request)
+        if self.in_both(name):
+            for form in ALL_FORMS:  # one of each at once: few histories come back to a thread that was made again
+                self.go_on(name, pick, form)
 
     def remove(self, name: str) -> None:
         """Deletes a thread."""
@@ -51,7 +55,10 @@ class Remembering(Keeping):
     @rule(pick=PICK, which=PICK, form=FORMS)
     def go_on_with_the_former(self, pick: int, which: int, form: str) -> None:
         """A call that names a version as it was in the creation before."""
-        name = self.pick(self.remembered, pick)
+        self.go_on(self.pick(self.remembered, pick), which, form)
+
+    def go_on(self, name: str, which: int, form: str) -> None:
+        """Names a version of a thread that was made again."""
         former, thread = self.former[name], self.model[name]
         common = self.in_both(name)
         head = thread.heads.get("main", 0)
@@ -71,7 +78,8 @@ class Remembering(Keeping):
     def named(self, name: str, form: str, number: int, digest: bytes) -> tuple[str, Any]:
         """Method and request of a call that names a version."""
         place: dict[str, Any] = {"namespace": self.namespace, "thread": name}
-        ref, head = VersionRef(version=number, digest=digest), {"expected_version": number, "expected_digest": digest}
+        ref: Any = VersionRef(version=number, digest=digest)
+        head: Any = {"expected_version": number, "expected_digest": digest}
         again = {"request_id": str(uuid.uuid4())}
         made: dict[str, tuple[str, Any]] = {
             "save": ("Save", checkpoints.SaveRequest(**place, **head, **again, diff={})),
@@ -81,7 +89,7 @@ class Remembering(Keeping):
             "fork": ("ForkThread", threads.ForkThreadRequest(**place, new_thread="copy", version=ref)),
             "tag": ("SetTag", threads.SetTagRequest(**place, **again, tag="named", version=ref)),
             "branch off": ("Save", checkpoints.SaveRequest(**place, **again, branch="off", parent=ref, diff={})),
-            "difference": ("DiffCheckpoints", checkpoints.DiffCheckpointsRequest(**place, to=ref)),
+            "difference": ("DiffCheckpoints", checkpoints.DiffCheckpointsRequest(**place, **{"from": ref})),
         }
         return made[form]
 
