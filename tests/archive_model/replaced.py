@@ -54,6 +54,11 @@ class Replaced(BlobRules, LateWriters, GivingUp):
         self.ship(who, ())
         self.read(who, name, "main", ())
 
+    @rule(who=WHO, name=NAMES, kind=KINDS, elsewhere=st.sampled_from(("works", "works", "makes anew")), plan=PLANS)
+    def sweep_unknowing(self, who: int, name: str, kind: str, elsewhere: str, plan: tuple[Fault, ...]) -> None:
+        """What the owner does by itself comes first, before anything asks HEAD for it."""
+        self.go_on_unknowing(who, name, {kind}, elsewhere, ["sweep"], BLOB_KEPT_S + 1.0, plan)
+
     def furnish(self, who: int, name: str, has: set[str]) -> None:
         """Gives a thread what a sweep removes, and an agent that has begun to pay."""
         if "versions" in has:
