@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from tests.service.agents import Agent
 from tests.service.inside import WAIT_S, Inside, daemon_inside
-from tests.service.wire import sets
+from tests.service.wire import THREAD, sets
+
+from stateward.v1.thread_service_pb2 import GetThreadRequest
+from stateward_sidecar.service.exchange import Exchange
+from stateward_sidecar.service.frames import Frame
+from stateward_sidecar.store.save import SaveWrite
 
 T = TypeVar("T")
 LARGE = "x" * 300_000
@@ -56,3 +63,32 @@ def test_a_large_frame_waits_for_memory(daemon: Inside) -> None:
     while on_loop(daemon, lambda: budget.used_bytes):
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_a_frame_whose_answer_nobody_reads_keeps_nothing_of_what_was_sent(
+    daemon: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames below the size that is counted, too: their saves are gone once they are committed, and not when they are
+    answered."""
+    frames = 40
+    stream = Agent(daemon.wire, "default", "silent").open()
+
+    async def never_read(self: Exchange[Any, Any], answer: Any) -> None:
+        await asyncio.Event().wait()
+
+    def alive(kind: type) -> int:
+        gc.collect()
+        return sum(isinstance(each, kind) for each in gc.get_objects())
+
+    monkeypatch.setattr(Exchange, "write", never_read)
+    monkeypatch.setattr(Frame, "is_done", property(lambda _: False))  # as if each came before the last was committed
+    end = time.monotonic() + WAIT_S
+    for number in range(frames):
+        stream.send(diff=sets("slot", f"{number}" * 100))
+    while daemon.wire.threads.GetThread(GetThreadRequest(thread=THREAD)).thread.version < frames:
+        assert time.monotonic() < end, "the frames are not committed"
+        time.sleep(0.01)
+    while alive(SaveWrite) > 4:  # those of the newest frames may still be at work
+        assert time.monotonic() < end, f"{alive(SaveWrite)} of {frames} saves are kept until somebody reads"
+        time.sleep(0.05)
+    stream.cut()
