@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Hashable, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -29,7 +29,7 @@ from stateward_sidecar.archive.pulse import Parted
 from stateward_sidecar.archive.wire import Job, Wire
 from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Object
 from stateward_sidecar.bucket.retrying import RetryingBucket
-from stateward_sidecar.errors import ArchiveUnavailable, DiskFull, ShuttingDown
+from stateward_sidecar.errors import ArchiveUnavailable, DiskFull, ShuttingDown, StatewardError
 from stateward_sidecar.service.blobs import BlobService
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.holding import Holding
@@ -300,6 +300,10 @@ class DrivenHolding(Holding):
 
     async def know(self, namespace: str, thread: str) -> None:
         self.need().know(namespace, thread)
+
+    def give_back(self, namespace: str, thread: str) -> None:
+        with suppress(StatewardError):
+            self.need().unclaim(namespace, thread)
 
 
 class DrivenCalls(Calls):

@@ -125,6 +125,15 @@ class Archive:
         self._check_running()
         self.attacher.own((namespace, name), take_over=take_over, must_exist=must_exist, claims=claims)
 
+    def has_claimed(self, namespace: str, name: str) -> bool:
+        """Returns True if this process has claimed a name that has no thread yet. Makes no request."""
+        return (namespace, name) in self.desk.hooks.claims
+
+    def unclaim(self, namespace: str, name: str) -> None:
+        """See ``Attacher.unclaim``."""
+        self._check_running()
+        self.attacher.unclaim((namespace, name))
+
     def know(self, namespace: str, name: str) -> None:
         """See ``Attacher.know``."""
         self._check_running()

@@ -11,12 +11,14 @@ import os
 from contextlib import suppress
 from functools import partial
 
+import lmdb
+
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
 from stateward_sidecar.archive.fetch import Fetched, Fetcher, Seen
 from stateward_sidecar.archive.finish import Finisher
-from stateward_sidecar.archive.heads import BASE_FORMAT, WRITE_ID_BYTES, epoch_start, follow, seal_head
+from stateward_sidecar.archive.heads import BASE_FORMAT, WRITE_ID_BYTES, epoch_start, follow, seal_head, tombstone
 from stateward_sidecar.archive.history import History
 from stateward_sidecar.archive.keys import ThreadKey
 from stateward_sidecar.archive.places import FIRST_EPOCH, Place
@@ -34,6 +36,7 @@ from stateward_sidecar.errors import (
     StatewardError,
 )
 from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.context import Claim
 from stateward_sidecar.store.install import CopyGone, continues, entries_here
 from stateward_sidecar.store.orphannames import is_orphans, reserved
@@ -264,6 +267,38 @@ class Attacher:
         desk.claimed.pop(name, None)
         desk.hooks.claims.pop(name, None)
         return False
+
+    def unclaim(self, name: Name) -> None:
+        """Gives a claimed name back that has no thread, because what was to make the thread has failed: else its key
+        and HEAD would stay for ever. Raises ArchiveUnavailable.
+
+        Does nothing if anybody else ever held the claim: their disks may have entries under it.
+        """
+        desk = self._desk
+        with desk.locks.of(name):
+            claim, claimed = desk.hooks.claims.get(name), desk.claimed.get(name)
+            if claim is None or claimed is None or len(claim.row.head.lineage) > 1:
+                return
+
+            def drop(txn: lmdb.Transaction, batch: Batch) -> bool:
+                is_used = self._desk.context.keystore.has_thread(claim.uid)  # by a thread, or by an import under way
+                is_used = is_used or desk.store.threads.draft(txn, batch, *name) is not None
+                if is_used or desk.hooks.claims.get(name) is not claim:
+                    return False
+                del desk.hooks.claims[name]
+                return True
+
+            if not desk.context.writer.submit(Write(run=drop, frees_space=True), wait=True).wait():
+                return
+            desk.claimed.pop(name, None)
+            namespace = desk.keys.namespace(name[0])
+            place = desk.place(namespace, name[1])
+            self._looked.pop(place, None)
+            head = tombstone(claim.row.head, desk.boot_id, desk.options.owner_id, desk.now_us())
+            with suppress(ObjectChanged):  # somebody else has the name now
+                etag = desk.wire.replace(place.head, seal_head(namespace, place, head), claimed[0])
+                desk.keys.destroy_thread(place, head.created_epoch)
+                self._finisher.mark(namespace, place, Seen(head, etag, None))
 
     def _first_head(self, key: ThreadKey, epoch: int, seen: Seen | None) -> ArchiveHead:
         desk = self._desk

@@ -17,7 +17,7 @@ from stateward.v1.backup_service_pb2 import (
     ImportThreadResponse,
 )
 from stateward.v1.thread_pb2 import Thread as ThreadMessage
-from stateward_sidecar.errors import DeadlineExceeded, InvalidField, QueueFull, ThreadExists, ThreadNotFound
+from stateward_sidecar.errors import DeadlineExceeded, InvalidField, QueueFull, ThreadExists, ThreadNotFound, Unclaimed
 from stateward_sidecar.service import check
 from stateward_sidecar.service.budget import Budget
 from stateward_sidecar.service.calls import Calls
@@ -82,8 +82,24 @@ class BackupService:
         known = await self._known(begin)
         if known is not None:
             return ImportThreadResponse(thread=known, existed=True)
-        await self._calls.holding.hold(begin.namespace, begin.thread, must_exist=False)
-        made = await self._begin(begin)
+        holding = self._calls.holding
+        is_claimed = await holding.hold(begin.namespace, begin.thread, must_exist=False)
+        try:
+            try:
+                made = await self._begin(begin)
+            except Unclaimed:  # another import of the name failed meanwhile, and gave it back
+                is_claimed = await holding.hold(begin.namespace, begin.thread, must_exist=False)
+                made = await self._begin(begin)
+            return await self._make(begin, made, requests, first)
+        except (Exception, asyncio.CancelledError):
+            if is_claimed:
+                holding.give_back(begin.namespace, begin.thread)
+            raise
+
+    async def _make(
+        self, begin: ImportBegin, made: Import, requests: AsyncIterator[ImportThreadRequest],
+        first: ImportThreadRequest,
+    ) -> ImportThreadResponse:  # fmt: skip
         try:
             await self._take_all(made, requests, first)
             return ImportThreadResponse(thread=await self._work(made.finish))

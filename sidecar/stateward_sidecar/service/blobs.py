@@ -99,9 +99,17 @@ class BlobService:
 
     async def _thread(self, begin: BlobBegin, context: grpc.aio.ServicerContext) -> Thread:
         """Returns the thread of the blob. Makes the thread if the request says so."""
-        blobs = self._store.blobs
         must_exist = bool(begin.expected_uid) or not begin.HasField("create")
-        await self._calls.holding.hold(begin.namespace, begin.thread, must_exist=must_exist)
+        is_claimed = await self._calls.holding.hold(begin.namespace, begin.thread, must_exist=must_exist)
+        try:
+            return await self._made(begin, context, must_exist=must_exist)
+        except (Exception, asyncio.CancelledError):
+            if is_claimed:
+                self._calls.holding.give_back(begin.namespace, begin.thread)
+            raise
+
+    async def _made(self, begin: BlobBegin, context: grpc.aio.ServicerContext, *, must_exist: bool) -> Thread:
+        blobs = self._store.blobs
         try:
             thread = await self._calls.read(blobs.find_thread, begin)
         except ThreadNotFound as error:

@@ -28,7 +28,7 @@ from stateward.v1.checkpoint_service_pb2 import (
     SaveResponse,
 )
 from stateward_sidecar.codec.edits import Named
-from stateward_sidecar.errors import InvalidField, StatewardError
+from stateward_sidecar.errors import InvalidField, StatewardError, Unclaimed
 from stateward_sidecar.service import check
 from stateward_sidecar.service.budget import FREE_ANSWER_BYTES, Reserved
 from stateward_sidecar.service.calls import Calls
@@ -137,12 +137,19 @@ class CheckpointService:
             ahead[key] += 1
 
         def run(txn: lmdb.Transaction, batch: Batch) -> BatchSaveResponse:
-            answer = BatchSaveResponse()
+            answer, unclaimed = BatchSaveResponse(), dict[tuple[str, str], StatewardError]()
             for index, save in enumerate(saves):
+                name = save.namespace, save.request.thread
+                if name in unclaimed:
+                    continue
                 try:
                     answer.saves.append(save.run(txn, batch))
+                except Unclaimed as error:  # no name is claimed if another item must fail
+                    unclaimed[name] = check.in_item(error, _item(index))
                 except StatewardError as error:
                     raise check.in_item(error, _item(index)) from None
+            for first in unclaimed.values():
+                raise first
             return answer
 
         size_bytes = sum(save.size_bytes for save in saves)

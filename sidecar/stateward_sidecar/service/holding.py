@@ -113,13 +113,23 @@ class Holding:
         with self.gate:
             if self.archive is None:
                 return await verb()
-            return await self._write(places, verb)
+            claimed = list[Place]()
+            try:
+                return await self._write(places, verb, claimed)
+            except (Exception, asyncio.CancelledError):
+                for place in claimed:
+                    self.give_back(place.namespace, place.thread)
+                raise
 
-    async def _write(self, places: Sequence[Place], verb: Callable[[], Awaitable[T]]) -> T:
+    def give_back(self, namespace: str, thread: str) -> None:
+        """Gives a name back, in the background, that was claimed for a write that failed. See ``Attacher.unclaim``."""
+        self.need().lanes.call((namespace, thread), self.need().unclaim, namespace, thread)
+
+    async def _write(self, places: Sequence[Place], verb: Callable[[], Awaitable[T]], claimed: list[Place]) -> T:
         """Runs one loop for all threads, so that the rounds of one thread do not multiply with those of another.
 
         A name without a thread is claimed only when the verb is about to make the thread. So a save that must fail, for
-        example under a wrong name, leaves nothing in the archive.
+        example under a wrong name, leaves nothing in the archive. ``claimed`` gets the names that were claimed.
         """
         archive = self.need()
         rounds: dict[str, int] = {}
@@ -128,7 +138,8 @@ class Holding:
         while True:
             for place in asked:
                 self.gate.check()  # a write under way must not take back what a drain gave up
-                await self._own_place(place, claims=claims)
+                if await self._own_place(place, claims=claims):
+                    claimed.append(place)
             for place in places:
                 if place.is_archived:
                     self._check_place(place)
@@ -171,9 +182,9 @@ class Holding:
         except StatewardError as error:
             raise in_item(error, place.item) from None
 
-    async def _own_place(self, place: Place, *, claims: bool) -> None:
+    async def _own_place(self, place: Place, *, claims: bool) -> bool:
         try:
-            await self._own(place.namespace, place.thread, must_exist=place.must_exist, claims=claims)
+            return await self._own(place.namespace, place.thread, must_exist=place.must_exist, claims=claims)
         except StatewardError as error:
             raise in_item(error, place.item) from None
 
@@ -203,23 +214,28 @@ class Holding:
                 return error
         return None
 
-    async def hold(self, namespace: str, thread: str, *, must_exist: bool) -> None:
-        """Takes the thread if needed, once. For work that cannot be repeated."""
-        if self.archive is not None and self.archive.holds(namespace, thread) is None:
-            await self._own(namespace, thread, must_exist=must_exist)
+    async def hold(self, namespace: str, thread: str, *, must_exist: bool) -> bool:
+        """Takes the thread if needed, once. For work that cannot be repeated. Returns whether it claimed the name: if
+        the work fails, the caller gives it back."""
+        if self.archive is None or self.archive.holds(namespace, thread) is not None:
+            return False
+        return await self._own(namespace, thread, must_exist=must_exist)
 
     async def hold_now(self, namespace: str, thread: str, *, must_exist: bool) -> None:
         """Asks HEAD, and takes the thread that the archive has unless it is this process's already."""
         if self.archive is not None and not await self._is_ours_still(Place(namespace, thread)):
             await self._own(namespace, thread, must_exist=must_exist)
 
-    async def _own(self, namespace: str, thread: str, *, must_exist: bool, claims: bool = True) -> None:
+    async def _own(self, namespace: str, thread: str, *, must_exist: bool, claims: bool = True) -> bool:
+        """Takes the thread. Returns whether it claimed a name that has no thread."""
         archive = self.need()
+        was_claimed = archive.has_claimed(namespace, thread)
 
         def own() -> None:
             archive.own(namespace, thread, must_exist=must_exist, claims=claims)
 
         await self.block((namespace, thread), own)
+        return not was_claimed and archive.has_claimed(namespace, thread)
 
     async def read(self, namespace: str, thread: str, verb: Callable[[], Awaitable[T]]) -> T:
         """Brings this disk up to date unless the thread is fresh, then runs a reading verb and raises its errors."""

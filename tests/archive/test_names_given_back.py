@@ -1,0 +1,132 @@
+"""The danger: a name that was claimed for a write that failed keeps its key and its HEAD in the bucket for ever."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.archive.driven import Town, append
+from tests.archive.twins import NAME, twins
+from tests.archive_model.process import run
+from tests.archive_model.sidecar import CALLER, NAMESPACE, Sidecar
+from tests.service.inside import WAIT_S, Inside, daemon_inside
+
+from stateward.v1.backup_service_pb2 import ImportBegin, ImportThreadRequest, ThreadPart
+from stateward.v1.backup_service_pb2_grpc import BackupServiceStub
+from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, SaveRequest
+from stateward_sidecar.bucket.errors import BucketError
+from stateward_sidecar.errors import DiskFull, NotOwner, VersionMismatch
+from stateward_sidecar.store.save import SaveWrite
+
+
+def keys(objects: Iterator[str]) -> list[str]:
+    """The keys of threads."""
+    return [key for key in objects if "_keys/t/" in key and not key.endswith(".lock")]
+
+
+def save(name: str, *, after: int | None = None) -> SaveRequest:
+    request = append(after=after)
+    request.thread = name
+    return request
+
+
+def batch(machine: Sidecar, *saves: SaveRequest) -> None:
+    run(machine.checkpoints.batch_save(BatchSaveRequest(saves=saves), CALLER))
+
+
+def test_a_batch_with_one_wrong_item_claims_nothing(driven: Town) -> None:
+    """The names of all others are claimed only if all items are right."""
+    machine = driven.machine("first")
+    machine.put(append())
+    before = set(driven.net.bucket.objects)
+    for items in ([save("new"), save("newer"), save("job", after=7)], [save("new"), save("typo", after=5)]):
+        with pytest.raises(VersionMismatch):
+            batch(machine, *items)
+    assert set(driven.net.bucket.objects) == before
+    batch(machine, save("new"), save("newer"))
+    assert machine.find("new") is not None
+
+
+def broken(self: SaveWrite, *_: object, **__: object) -> None:
+    raise DiskFull("no room")
+
+
+def test_a_save_that_fails_after_its_claim_gives_the_name_back(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its key is gone, a tombstone stays as after a deletion, and anybody may use the name at once."""
+    machine, other = driven.machine("first"), driven.machine("other")
+    with monkeypatch.context() as patched:
+        patched.setattr(SaveWrite, "_write", broken)
+        with pytest.raises(DiskFull):
+            machine.put(append(after=0))
+    assert not keys(iter(driven.net.bucket.objects))
+    assert not machine.archive.has_claimed(NAMESPACE, "job")
+    other.put(append(after=0))
+    other.ship_now()
+    assert machine.state().checkpoint.version == 1
+
+
+@pytest.mark.parametrize("method", ["replace", "delete"])
+def test_whoever_gives_it_back_makes_the_thread_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Also if the bucket was away when the name was given back, before the tombstone or after it."""
+    with twins(tmp_path) as pair:
+
+        def away(asked: str, _key: str) -> None:
+            if asked == method:
+                raise BucketError("away")
+
+        pair.bucket.before = away
+        with monkeypatch.context() as patched:
+            patched.setattr(SaveWrite, "_write", broken)
+            with pytest.raises(DiskFull):
+                pair.a.put("lost", after=0)
+        pair.mend()
+        pair.wait_for_lease()
+        pair.a.put("one", after=0)
+        pair.a.archive_all()
+        assert len(keys(iter(pair.bucket.objects))) == 1
+        assert pair.b.words() == ["one"]
+
+
+def test_a_name_that_another_held_is_not_given_back(tmp_path: Path) -> None:
+    """The first owner may have saved under the claim: nothing of its disk is deleted."""
+    with twins(tmp_path) as pair:
+        pair.a.put("one")
+        with pytest.raises(NotOwner):
+            pair.b.archive.own(NAMESPACE, NAME)
+        pair.wait_for_lease()
+        pair.b.archive.own(NAMESPACE, NAME)
+        pair.b.archive.unclaim(NAMESPACE, NAME)
+        pair.a.archive_all()
+        assert pair.a.orphans() == [f"{NAME}@@1"]
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Inside]:
+    with daemon_inside(tmp_path, archive=f"file://{tmp_path}/bucket") as inside:
+        yield inside
+
+
+def test_an_import_that_fails_gives_its_name_back(daemon: Inside, tmp_path: Path) -> None:
+    """Its key is gone, and the next import of the name passes."""
+    begin = ImportThreadRequest(begin=ImportBegin(namespace="default", thread="copy", request_id="r"))
+    wrong = ImportThreadRequest(parts=[ThreadPart()])
+    with grpc.insecure_channel(daemon.settings.listen[0].replace("unix://", "unix:")) as channel:
+        archive = daemon.parts.archive
+        assert archive is not None
+        for _ in range(3):
+            with pytest.raises(grpc.RpcError):
+                BackupServiceStub(channel).ImportThread(iter([begin, wrong]), timeout=WAIT_S)
+            eventually(lambda: not archive.has_claimed("default", "copy"))
+            eventually(lambda: not keys(str(each) for each in (tmp_path / "bucket").rglob("*") if each.is_file()))
