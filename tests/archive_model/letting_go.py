@@ -121,7 +121,8 @@ class LettingGo(Meetings):
             digest for digest, moves in self.truth.moves.items()
             if self.truth.entries[digest].sequence == answer.sequence and moves.get(request.branch) == stands_for
         ]  # fmt: skip
-        if not made and len(sidecar.disk.deleted) > deleted:
+        is_gone = sidecar.find(request.thread) is None and bool(self.truth.deleted)
+        if not made and (is_gone or len(sidecar.disk.deleted) > deleted):
             return  # its thread went with the same transaction
         assert made, "a move was answered that nobody made"
         thread = sidecar.find(request.thread)
