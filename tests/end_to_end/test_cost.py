@@ -55,7 +55,7 @@ def cpu_s(pid: int) -> float | None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("steps", [3_000, pytest.param(STEPS, marks=pytest.mark.soak)])
 def test_many_steps_write_three_times_their_diffs_at_most(steps: int) -> None:
     """Everything written for a thread of 10,000 steps, snapshots included, is at most 3 times its sealed diffs; the

@@ -138,7 +138,6 @@ def test_a_wrong_frame_is_found(made: Made, judge: Judge, fault: str) -> None:
     assert tried > 4
 
 
-@pytest.mark.timeout(30)
 def test_a_parent_that_leads_round_in_a_circle_is_found(made: Made, judge: Judge) -> None:
     """The parent in an entry's clear header is believed by nobody: a circle ends in CORRUPT, not in endless reading."""
     tried = 0

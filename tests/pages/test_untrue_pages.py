@@ -126,7 +126,7 @@ def run(reader: Reader, block: Block) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # the guide has some forty commands
+@pytest.mark.timeout(900)  # the guide has some forty commands
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_runs_as_written(page: str) -> None:
     """A reader who types one block after the other on a new machine meets no error."""

@@ -130,6 +130,7 @@ def check_client(built: Path, python: str, place: Path, daemon: Daemon, thread: 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # it installs packages
 def test_the_client_alone(built: Path, daemon: Daemon, tmp_path: Path) -> None:
     """`pip install stateward` brings what the client needs and nothing else, and the client works."""
     check_client(built, sys.executable, tmp_path / "bare", daemon, "alone")

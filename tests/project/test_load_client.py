@@ -13,7 +13,7 @@ from tests.bench.sections.load import Programs, Target
 from tests.bench.servers import PeerAbsent, Server
 
 # The first build on a machine compiles every module.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(load.DOWNLOAD_LIMIT_S + load.BUILD_LIMIT_S + 60)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(load.DOWNLOAD_LIMIT_S + load.BUILD_LIMIT_S + 300)]
 BODIES = [load.save_body(b'"a value"', as_slot=False), load.save_body(b'"another"', as_slot=True)]
 
 

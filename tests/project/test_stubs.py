@@ -37,7 +37,7 @@ def test_stubs_import_with_this_runtime(repository: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_stubs_import_with_the_newest_runtime(repository: Path, tmp_path: Path) -> None:
     """Every stub imports with the newest grpc and protobuf that the client's bounds allow."""
     # Into a folder, and Python without its own packages: an environment would get its own pip first, at twice the cost.
