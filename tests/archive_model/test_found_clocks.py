@@ -6,6 +6,7 @@ from tests.archive_model.elements import YEAR_HOURS
 from tests.archive_model.faults import Fault
 from tests.archive_model.sidecar import LEASE_S
 from tests.archive_model.test_archive_model import Rules
+from tests.archive_model.test_found_litter import move_tags
 
 NONE: tuple[Fault, ...] = ()
 
@@ -21,6 +22,14 @@ def test_a_thread_ages_after_a_clock_that_was_ahead(history: Rules) -> None:
         save(history, 0, size=600)
     history.take(1, "a", NONE)
     history.set_clock_right(1, "a")
+    history.set_clock_right(1, "a")
+
+
+def test_what_a_clock_that_was_ahead_dropped_is_due(history: Rules) -> None:
+    """Garbage of next year counts from now on, for the next owner and for a collection."""
+    history.turn_clock(0, YEAR_HOURS)
+    move_tags(history, 0, 14)
+    history.take(1, "a", NONE)
     history.set_clock_right(1, "a")
 
 
