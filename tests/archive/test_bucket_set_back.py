@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.archive.driven import Town, append
 from tests.archive.twins import NAME, Pair, Twin, twins
 from tests.archive_model.process import run
 from tests.archive_model.sidecar import CALLER, NAMESPACE
 
+from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.v1.archive_service_pb2 import RepairThreadRequest
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, STATUS_WAITING
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest, PruneThreadRequest, WaitDurableRequest
+from stateward_sidecar.archive.desk import Hold
 from stateward_sidecar.archive.repair import Repairer
+from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.bucket.errors import BucketUnavailable
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, NotOwner
 
@@ -170,3 +176,25 @@ def test_a_bucket_set_back_to_a_name_that_was_only_claimed(tmp_path: Path, reads
         with pytest.raises(Corrupt, match="older than the copy"):
             made.b.hydrate(HydrateRequest(namespace=NAMESPACE, thread=NAME)) if reads else made.b.put("two")
         assert made.bucket.objects == claimed
+
+
+def test_a_head_that_is_refused_deletes_nothing(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the next HEAD would have dropped for good is what an older HEAD may name."""
+    machine = driven.machine("first")
+    for _ in range(8):
+        machine.put(append(os.urandom(300)))
+        machine.ship_now()
+    hold = machine.hold_of("job")
+    assert hold is not None
+    ref = hold.head.objects[0]
+
+    def refuse(self: Shipper, hold: Hold, head: ArchiveHead) -> bool:
+        raise ArchiveUnavailable("HEAD was set back")
+
+    monkeypatch.setattr(Shipper, "_unlink", lambda *_: [ref])
+    monkeypatch.setattr(Shipper, "_put", refuse)
+    machine.put(append())
+    with suppress(ArchiveUnavailable):
+        machine.ship_now()
+    machine.wire.background()
+    assert hold.place.object(ref) in driven.net.bucket.objects
