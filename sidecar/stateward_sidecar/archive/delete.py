@@ -7,14 +7,13 @@ between, the next sidecar that finds the tombstone finishes it (``finish.py``), 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.archive.blobs import delete_blobs
 from stateward_sidecar.archive.desk import Desk, Name, row_of
 from stateward_sidecar.archive.fetch import Fetcher, Seen
 from stateward_sidecar.archive.finish import Finisher
@@ -79,7 +78,9 @@ class Remover:
         if not self._is_current(name):
             raise Gone
         thread = self._local(name)
-        if thread is None or request.expected_uid not in ("", thread.identity.uid_text):
+        if thread is None:
+            raise Gone
+        if request.expected_uid not in ("", thread.identity.uid_text):
             return b""
         self.end(thread, lambda live: check_main_version(Draft(live), request))
         return thread.identity.uid
@@ -188,10 +189,13 @@ class Remover:
                 seen = found
         if grave is not None and seen is not None:
             with desk.context.engine.read() as txn:
-                blob_ids = [bytes(row.record.blob_id) for row in list_blobs(txn, identity)]
-            self.clear(identity.namespace_keys, hold.place, seen.head, blob_ids, grave)
+                blobs = {bytes(row.record.blob_id): row.record.stored_bytes for row in list_blobs(txn, identity)}
+            self.clear(identity.namespace_keys, hold.place, seen.head, blobs, grave)
         else:  # HEAD may belong to the next thread of that name, whose key and objects stay
-            desk.keys.destroy_thread(hold.place, hold.head.created_epoch)
+            epoch = hold.head.created_epoch
+            # If the bucket lost this thread, the next one may have begun in the same epoch. Then the key is its key.
+            if seen is None or seen.head.uid == identity.uid or seen.head.created_epoch != epoch:
+                desk.keys.destroy_thread(hold.place, epoch)
             if seen is not None and seen.head.deleted:  # by others, or by a write of ours whose answer was lost
                 self.finisher.finish(identity.namespace_keys, hold.place, seen)
         desk.holds.pop(thread.number, None)
@@ -210,27 +214,29 @@ class Remover:
         return NotOwner(f"another sidecar took thread {thread.name!r} meanwhile", thread=thread.name)
 
     def clear(
-        self, namespace: NamespaceKeys, place: Place, head: ArchiveHead, blob_ids: Sequence[bytes], grave: Seen
+        self, namespace: NamespaceKeys, place: Place, head: ArchiveHead, blobs: Mapping[bytes, int], grave: Seen
     ) -> None:
         """Destroys the key of a thread that has a tombstone, ``grave``. Deletes in the background what its last HEAD
-        named. Raises ArchiveUnavailable; then whoever finds the tombstone finishes the deletion."""
+        named, and ``blobs``, their sizes by id. Raises ArchiveUnavailable; then whoever finds the tombstone finishes
+        the deletion."""
         desk = self._desk
         desk.keys.destroy_thread(place, head.created_epoch)
         desk.keyless[place] = grave.head.write_id
         self.finisher.begin(place)
-        desk.wire.later(partial(self._unlink, namespace, place, head, blob_ids, grave))
+        desk.wire.later(partial(self._unlink, namespace, place, head, blobs, grave))
 
     def _unlink(
-        self, namespace: NamespaceKeys, place: Place, head: ArchiveHead, blob_ids: Sequence[bytes], grave: Seen
+        self, namespace: NamespaceKeys, place: Place, head: ArchiveHead, blobs: Mapping[bytes, int], grave: Seen
     ) -> None:
         try:
-            delete_blobs(self._desk, place, blob_ids)
+            names = [name for blob_id, size in blobs.items() for name in slice_names(place.blob(blob_id), size)]
             refs = list(head.objects)
             if head.HasField("index"):
                 refs += [*self._fetcher.indexed(place, head.index), head.index]
             refs += [item.object for item in head.garbage]
             refs += part_refs(head)
-            self.finisher.delete([name for ref in refs for name in slice_names(place.object(ref), ref.size_bytes)])
+            names += [name for ref in refs for name in slice_names(place.object(ref), ref.size_bytes)]
+            self.finisher.delete(names)
             self.finisher.mark(namespace, place, grave)
         except (ArchiveUnavailable, Corrupt) as error:
             log.warning("objects of a deleted thread are left, and nobody can read them", error=error.message)

@@ -140,12 +140,12 @@ class Expirer:
     def _clear(self, thread: Thread, place: Place, seen: Seen, grave: Seen) -> None:
         """Destroys the key and deletes what HEAD named."""
         with self._desk.context.engine.read() as txn:
-            blob_ids = {bytes(row.record.blob_id) for row in list_blobs(txn, thread.identity)}
+            blobs = {bytes(row.record.blob_id): row.record.stored_bytes for row in list_blobs(txn, thread.identity)}
         with suppress(Corrupt, KeyUnavailable, ArchiveUnavailable):  # garbage collection finds what is left
             if seen.head.image:  # the copy here may be older than HEAD
                 image = self._fetcher.image(place, seen.head, thread.identity.cipher)
-                blob_ids |= {bytes(row.record.blob_id) for row in image.blobs}
-        self._remover.clear(thread.identity.namespace_keys, place, seen.head, sorted(blob_ids), grave)
+                blobs |= {bytes(row.record.blob_id): row.record.stored_bytes for row in image.blobs}
+        self._remover.clear(thread.identity.namespace_keys, place, seen.head, blobs, grave)
 
     def _local(self, name: Name) -> Thread | None:
         with self._desk.context.engine.read() as txn:

@@ -178,18 +178,18 @@ class Inspector:
             self._tally.objects += 1
             key = place.object(ref)
             size = sizes.get(key)
+            wrong = ""
             if size is None:
                 try:
                     self._desk.wire.get_range(key, 0, 1)  # it may be newer than the listing
-                    size = ref.size_bytes
                 except ObjectNotFound:
-                    bad.append(ref)
-                    if self._is_named(found, ref):
-                        yield _flaw_at(ref, f"the object {key}, which HEAD names, is missing in the archive")
-                    continue
-            if size != ref.size_bytes:
+                    wrong = f"the object {key}, which HEAD names, is missing in the archive"
+            elif size != ref.size_bytes:
+                wrong = f"the object {key} has {size} bytes in the archive instead of {ref.size_bytes}"
+            if wrong:
                 bad.append(ref)
-                yield _flaw_at(ref, f"the object {key} has {size} bytes in the archive instead of {ref.size_bytes}")
+                if self._is_named(found, ref):  # else its owner was removing it, perhaps slice by slice
+                    yield _flaw_at(ref, wrong)
             if number % OBJECTS_A_STEP == 0:
                 yield None
 

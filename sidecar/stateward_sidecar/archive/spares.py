@@ -160,7 +160,8 @@ class Spares:
     def _ask(self, wire: Wire, place: Place, ref: ObjectRef) -> None:
         key = place.object(ref)
         if not wire.has(key, ref.size_bytes):
-            self._spares = {content: spare for content, spare in self._spares.items() if spare.ref is not ref}
+            for content in [content for content, spare in list(self._spares.items()) if spare.ref is ref]:
+                self._spares.pop(content, None)  # uploads that end at this moment add theirs
             raise ArchiveUnavailable(f"the bucket lost object {key}; shipping again")
 
     # -- letting go -----------------------------------------------------------------------------------------------

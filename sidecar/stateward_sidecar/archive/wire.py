@@ -178,12 +178,21 @@ class Wire:
         return self._call("get", lambda: self._bucket.get_range(name, offset, length))
 
     def has(self, key: str, size_bytes: int) -> bool:
-        """Returns whether there is a whole object of this size. Raises Corrupt if it cannot be read."""
+        """Returns whether there is a whole object of this size: all its slices. Raises Corrupt if it cannot be read."""
+        *before, last = slice_names(key, size_bytes)
+        last_bytes = size_bytes - len(before) * SLICE_BYTES
+        asked = [partial(self._ends_at, name, SLICE_BYTES) for name in before]
+        asked.append(partial(self._ends_at, last, last_bytes))
+        for at in range(0, len(asked), PARALLEL):
+            if not all(self.together(*asked[at : at + PARALLEL])):
+                return False
+        return last_bytes < SLICE_BYTES or not self._is_there(slice_name(key, len(asked) + 1))
+
+    def _ends_at(self, name: str, size_bytes: int) -> bool:
         try:  # the last byte and one more: the answer has one byte if the size is right
-            end = self.get_range(key, size_bytes - 1, 2)
+            return len(self._get_range(name, size_bytes - 1, 2)) == 1
         except ObjectNotFound:
             return False
-        return len(end) == 1 and (size_bytes <= SLICE_BYTES or self._is_there(key))
 
     def _is_there(self, name: str) -> bool:
         try:

@@ -1,0 +1,56 @@
+"""The danger: a deletion that meets something else takes the wrong thing away, or says that nothing is left."""
+
+from __future__ import annotations
+
+import pytest
+from tests.archive.driven import Driven, Town, append
+from tests.archive.test_deleted_here import delete_here
+from tests.archive_model.sidecar import NAMESPACE
+
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward_sidecar.errors import ThreadNotFound
+
+REQUEST = DeleteThreadRequest(namespace=NAMESPACE, thread="job", allow_missing=True)
+
+
+def begun(driven: Town) -> Driven:
+    """A machine with an archived thread."""
+    machine = driven.machine("first")
+    machine.put(append())
+    machine.ship_now()
+    return machine
+
+
+def test_a_deletion_leaves_the_key_of_the_next_thread(driven: Town) -> None:
+    """The bucket lost the thread, and another machine made one of its name. Who deletes the lost one leaves the key of
+    the other, which has the same name in the bucket."""
+    first = begun(driven)
+    for key in [key for key in driven.net.bucket.objects if key.startswith(("v1/t/", "v1/_keys/t/"))]:
+        driven.net.bucket.delete(key)
+    driven.time.sleep(60)
+    first.state()
+    second = driven.machine("second")
+    second.put(append(b"other"))
+    second.ship_now()
+    first.delete(REQUEST)
+    first.wire.background()
+    third = driven.machine("third")
+    assert third.state().state.logs["m"].entries[0].data == b"other"
+
+
+def test_a_copy_goes_while_the_thread_is_deleted(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deletion everywhere is not answered before the archive has a tombstone."""
+    first = begun(driven)
+    is_current = first.archive._remover._is_current
+
+    def then_delete_here(name: tuple[str, str]) -> bool:
+        monkeypatch.undo()
+        found = is_current(name)
+        delete_here(first)
+        return found
+
+    monkeypatch.setattr(first.archive._remover, "_is_current", then_delete_here)
+    first.delete(REQUEST)
+    first.wire.background()
+    with pytest.raises(ThreadNotFound):
+        driven.machine("second").state()
