@@ -7,8 +7,9 @@ from tests.archive.driven import Driven, Town, append
 from tests.archive.test_deleted_here import delete_here
 from tests.archive_model.sidecar import NAMESPACE
 
+from stateward.v1.thread_pb2 import ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.errors import ThreadNotFound
+from stateward_sidecar.errors import Corrupt, ThreadNotFound
 
 REQUEST = DeleteThreadRequest(namespace=NAMESPACE, thread="job", allow_missing=True)
 
@@ -54,3 +55,36 @@ def test_a_copy_goes_while_the_thread_is_deleted(driven: Town, monkeypatch: pyte
     first.wire.background()
     with pytest.raises(ThreadNotFound):
         driven.machine("second").state()
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_copy_of_a_lost_thread_stays_a_copy(driven: Town, deleted: bool) -> None:
+    """The bucket lost the thread in its second epoch, and another machine made one of its name, and perhaps deleted it.
+    A reader of the lost one does not become its owner."""
+    first = begun(driven)
+    second = driven.machine("second")
+    second.archive.own(NAMESPACE, "job", take_over=True)
+    second.put(append(b"A"))
+    second.ship_now()
+    reader = driven.machine("reader")
+    reader.state()
+    for key in [key for key in driven.net.bucket.objects if key.startswith(("v1/t/", "v1/_keys/t/"))]:
+        driven.net.bucket.delete(key)
+    driven.end(first)
+    other = driven.machine("other")
+    other.put(append(b"other"))
+    other.ship_now()
+    if deleted:
+        other.delete(REQUEST)
+    driven.time.sleep(60)
+    for _ in range(2):
+        with pytest.raises(Corrupt, match="delete only this copy"):
+            reader.state()
+        with pytest.raises(Corrupt, match="delete only this copy"):
+            reader.put(append())
+    assert reader.thread().access == ACCESS_REMOTE
+    delete_here(reader)
+    if deleted:
+        assert reader.put(append()).version == 1
+    else:
+        assert reader.state().state.logs["m"].entries[0].data == b"other"

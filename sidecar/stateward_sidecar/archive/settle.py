@@ -144,12 +144,25 @@ class Settler:
         if verdict is Verdict.FENCED:
             self._lose(thread, judgement, head)
             return False
+        raise self._set_back(thread, judgement.common_sequence)
+
+    def end_copy(self, thread: Thread, place: Place, seen: Seen) -> None:
+        """Acts on a HEAD that has no thread any more, or another one, than this disk has a copy of. Raises Corrupt if
+        the bucket was set back to before this thread: a copy stays a copy, and nobody may write it here."""
+        assert thread.archive is not None
+        known = thread.archive.head
+        if thread.access == ACCESS_REMOTE and self._judge(thread, known, place, seen).verdict is Verdict.ROLLED_BACK:
+            raise self._set_back(thread, 0)
+        self.settle(thread, known, place, seen)
+
+    def _set_back(self, thread: Thread, common_sequence: int) -> Corrupt:
+        """Marks a copy that is newer than HEAD, for lists, which read only this disk. Returns the error for calls."""
         row = ArchiveRow()
         row.CopyFrom(thread.archive)
-        row.rolled_back, row.rolled_back_to = True, judgement.common_sequence  # for lists, which read only this disk
+        row.rolled_back, row.rolled_back_to = True, common_sequence
         if row != thread.archive:
             self.write_row(thread, row)
-        raise Corrupt(
+        return Corrupt(
             "its HEAD is older than the copy on this disk, because the bucket was set back; to continue from HEAD, "
             "delete only this copy (local_only)", thread.name,
         )  # fmt: skip

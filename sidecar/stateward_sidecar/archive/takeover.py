@@ -104,7 +104,7 @@ class Attacher:
         place = desk.place(namespace, name[1])
         seen = self._look(namespace, place, with_key=thread is None, makes=makes)
         if thread is not None and thread.archive is not None and seen is not None and seen.head.deleted:
-            self._settler.settle(thread, thread.archive.head, place, seen)  # a copy must not revive a deleted thread
+            self._settler.end_copy(thread, place, seen)  # a copy must not revive a deleted thread
             return False
         if seen is None and thread is not None and thread.archive is not None:
             raise self._lost_head(name)
@@ -116,8 +116,7 @@ class Attacher:
             # The thread was made here without the archive, which has another thread of that name.
             return self._settler.settle(thread, ArchiveHead(), place, seen) is not None
         if thread is not None and thread.identity.uid != seen.head.uid:
-            assert thread.archive is not None
-            self._settler.settle(thread, thread.archive.head, place, seen)
+            self._settler.end_copy(thread, place, seen)
             return False
         self._check_free(name, place, seen.head, take_over=take_over)
         return self._take(namespace, place, seen, thread)
@@ -427,7 +426,7 @@ class Attacher:
             and (seen is None or seen.head.deleted or seen.head.uid != thread.identity.uid)
         ):
             if seen is not None:
-                self._settler.settle(thread, thread.archive.head, place, seen)
+                self._settler.end_copy(thread, place, seen)
                 thread = None
                 seen = self._fetcher.look(namespace, place, with_key=True)
             else:
