@@ -68,6 +68,25 @@ def test_a_blob_that_is_removed_while_it_is_fetched_is_no_damage(driven: Town, m
     assert files(second) == []
 
 
+def test_verify_meets_the_removal_of_a_blob(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads one slice when the owner removes the blob: no finding."""
+    monkeypatch.setattr("tests.archive.test_collected_elsewhere.CONTENT", CONTENT)
+    first, second = driven.machine("first"), driven.machine("second")
+    write(first, CONTENT)
+    begin(first)
+    read = second.wire.get_range
+
+    def read_then_remove(key: str, offset: int, length: int) -> bytes:
+        found = read(key, offset, length)
+        if is_blob(key):
+            monkeypatch.setattr(second.wire, "get_range", read)
+            forget(driven, first)
+        return found
+
+    monkeypatch.setattr(second.wire, "get_range", read_then_remove)
+    assert archive_verified(second) == []
+
+
 def test_verify_meets_a_deletion(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread is deleted while it is verified: what is left of its slices is no finding."""
     first = driven.machine("first")

@@ -147,14 +147,20 @@ class Inspector:
         self._tally.objects += len(image.blobs)
         missing = list(find_missing_blobs(self._fetcher, place, image, sizes))
         if missing:
-            now = self._fleet.read([place])[0]
-            named = {bytes(row.record.blob_id) for row in now.image.blobs} if now.image is not None else set[bytes]()
+            named = self._named_blobs(place)
             yield from (flaw for row, flaw in missing if row.record.blob_id in named)
         bad = {bytes(row.record.blob_id) for row, _ in missing}
         for row in image.blobs:
             if row.record.blob_id not in bad and _is_chosen(data_percent):
                 cipher = Cipher(seen.key.data_key)
-                yield from reread_blob(self._fetcher, place, cipher, seen.head.uid, row)
+                for flaw in reread_blob(self._fetcher, place, cipher, seen.head.uid, row):
+                    if flaw is None or row.record.blob_id in self._named_blobs(place):  # else it was removed meanwhile
+                        yield flaw
+
+    def _named_blobs(self, place: Place) -> set[bytes]:
+        """Returns the ids of the blobs that a thread has now."""
+        now = self._fleet.read([place])[0]
+        return {bytes(row.record.blob_id) for row in now.image.blobs} if now.image is not None else set()
 
     def _follow_index(self, place: Place, head: ArchiveHead) -> tuple[list[ObjectRef], ObjectRef | None, list[Flaw]]:
         """Returns the objects of the chain of indexes, oldest first; the index at which it breaks off; and why."""

@@ -157,6 +157,7 @@ class Settler:
 
     def _set_back(self, thread: Thread, common_sequence: int) -> Corrupt:
         """Marks a copy that is newer than HEAD, for lists, which read only this disk. Returns the error for calls."""
+        assert thread.archive is not None
         row = ArchiveRow()
         row.CopyFrom(thread.archive)
         row.rolled_back, row.rolled_back_to = True, common_sequence
