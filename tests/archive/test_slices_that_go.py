@@ -87,6 +87,25 @@ def test_verify_meets_the_removal_of_a_blob(driven: Town, monkeypatch: pytest.Mo
     assert archive_verified(second) == []
 
 
+def test_verify_reads_what_is_deleted(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread is deleted before its pack is read: no finding."""
+    first = driven.machine("first")
+    first.put(append(os.urandom(len(CONTENT))))
+    first.ship_now()
+    second = driven.machine("second")
+    read = second.wire.read
+
+    def delete_then_read(key: str, size_bytes: int) -> bytes:
+        if key.endswith(".pack"):
+            monkeypatch.undo()
+            first.delete(DeleteThreadRequest(namespace=NAMESPACE, thread="job"))
+            first.wire.background()
+        return read(key, size_bytes)
+
+    monkeypatch.setattr(second.wire, "read", delete_then_read)
+    assert archive_verified(second) == []
+
+
 def test_verify_meets_a_deletion(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread is deleted while it is verified: what is left of its slices is no finding."""
     first = driven.machine("first")

@@ -136,7 +136,7 @@ class Inspector:
         if data_percent > 0:
             told = {ref.first_version for ref in bad if not is_pack(ref)}
             rereader = Rereader(self._fetcher, found.place, head, found.image, found.seen.key.data_key, refs, told)
-            yield from self._reread(rereader, [ref for ref in refs if ref not in bad], tail, data_percent)
+            yield from self._reread(found, rereader, [ref for ref in refs if ref not in bad], tail, data_percent)
         yield from self._check_blobs(found, sizes, data_percent)
 
     def _check_blobs(self, found: Found, sizes: Mapping[str, int], data_percent: float) -> Iterator[Flaw | None]:
@@ -208,13 +208,14 @@ class Inspector:
             return False
         return ref not in found.seen.head.objects or ref in now.head.objects
 
-    @staticmethod
     def _reread(
-        rereader: Rereader, refs: list[ObjectRef], tail: list[Entry], data_percent: float
+        self, found: Found, rereader: Rereader, refs: list[ObjectRef], tail: list[Entry], data_percent: float
     ) -> Iterator[Flaw | None]:
         for ref in sorted(refs, key=lambda ref: (ref.first_sequence, ref.first_version)):
             if _is_chosen(data_percent):
-                yield from rereader.check(ref)
+                flaws = list(rereader.check(ref))
+                if flaws and self._is_named(found, ref):  # else its owner removed it meanwhile
+                    yield from flaws
                 yield None
         yield from rereader.check_entries(
             [PackedRow(sequence=entry.header.sequence, record=entry.record) for entry in tail]
