@@ -360,11 +360,13 @@ class Corrupt(StatewardError):
 
 class NewerFormat(StatewardError):
     """A newer version of the daemon wrote the thread in the archive, and this daemon cannot read it. Nothing was
-    written. Upgrade this daemon, or call the newer one."""
+    written, except by a call that waits for "archived": its entry is kept on this daemon's disk until the upgrade.
+    Upgrade this daemon, or call the newer one."""
 
     thread = Fact(str, "Name of the thread; empty = unknown.")
     format = Fact(_whole, "The format that the daemon found; None = unknown.")
     known_format = Fact(_whole, "The newest format that the daemon knows; None = unknown.")
+    sequence = Fact(_whole, "The entry that is kept on the daemon's disk; None = nothing was written.")
 
 
 class ThreadsUnreadable(StatewardError):

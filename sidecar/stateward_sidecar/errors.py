@@ -197,6 +197,14 @@ def newer_format(what: str, found: int, known: int, *, is_proven: bool = True) -
     return NewerFormat(message, found, known, is_proven=is_proven)
 
 
+def kept_until_upgrade(error: NewerFormat, sequence: int) -> NewerFormat:
+    """Returns the error for a call that has written an entry, and whose entry cannot be archived for this reason."""
+    message = f"{error.message}; entry {sequence} is kept on this disk until then"
+    kept = NewerFormat(message, error.format, int(error.metadata["known_format"]), is_proven=error.is_proven)
+    kept.metadata |= {**error.metadata, "sequence": str(sequence)}
+    return kept
+
+
 class KeyUnavailable(StatewardError):
     """The key that opens the data is missing, or is another key."""
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from tests.archive.driven import Driven, Town, append
 from tests.archive_model.sidecar import NAMESPACE
@@ -15,6 +19,7 @@ from stateward_sidecar.archive.packs import pack_snapshot
 from stateward_sidecar.archive.places import ROOT_KEY
 from stateward_sidecar.archive.repair import Repairer
 from stateward_sidecar.errors import NewerFormat, StartError
+from stateward_sidecar.service.levels import await_archived
 
 
 def hold_of(machine: Driven) -> Hold:
@@ -116,3 +121,24 @@ def test_a_newer_key_object_is_not_replaced(driven: Town, owner: Driven) -> None
     wire.replace(ROOT_KEY, wraps.SerializeToString(), root.etag)
     with pytest.raises(StartError, match="upgrade"):
         driven.machine("third")
+
+
+def test_a_save_that_waits_for_the_archive_hears_that_its_entry_is_kept(owner: Driven) -> None:
+    """It was written before this sidecar could know: the error does not look like one of a save that wrote nothing."""
+    rewrite(owner, min_reader=heads.FORMAT + 1, min_writer=heads.FORMAT + 1)
+    sequence = owner.put(append()).sequence
+    context: Any = SimpleNamespace(time_remaining=lambda: 60.0)
+
+    async def wait() -> None:
+        waiting = asyncio.create_task(await_archived(owner.archive, owner.thread(), sequence, context))
+        await asyncio.sleep(0)
+        with pytest.raises(NewerFormat):
+            owner.ship_now()
+        await waiting
+
+    with pytest.raises(NewerFormat, match=f"entry {sequence} is kept on this disk") as caught:
+        asyncio.run(wait())
+    assert caught.value.metadata["sequence"] == str(sequence)
+    with pytest.raises(NewerFormat) as refused:
+        owner.put(append())
+    assert "sequence" not in refused.value.metadata

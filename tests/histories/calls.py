@@ -38,7 +38,8 @@ def attempt(machine: Machine, thread: str, call: Callable[[], Attempt]) -> Attem
     except grpc.RpcError as error:
         answer = classify(error)
         if answer["outcome"] == "broken" and answer["reason"].startswith(NEWER) and not machine.is_newer:
-            answer = {"outcome": "refused", "reason": NEWER}
+            is_kept = "sequence" in read_details(error.trailing_metadata() or ()).metadata
+            answer = {"outcome": "unknown" if is_kept else "refused", "reason": NEWER}
     ended = time.monotonic_ns()
     is_same = disk == (machine.disk(thread), machine.is_losing(thread)) and disk[0] == disk[1]
     return {

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import grpc.aio
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability
-from stateward_sidecar.errors import Corrupt, HistoryElsewhere, NewerFormat, VersionPruned
+from stateward_sidecar.errors import Corrupt, HistoryElsewhere, NewerFormat, VersionPruned, kept_until_upgrade
 from stateward_sidecar.spans import span
 from stateward_sidecar.store.lines import Written
 from stateward_sidecar.store.store import Store
@@ -51,7 +51,7 @@ async def archived(
     """After a commit, waits until the entry is archived, or the deadline is near.
 
     Returns the level reached, and the sequence up to which the line is archived. Raises Fenced if a takeover left the
-    entry out of history.
+    entry out of history, and NewerFormat if nobody here can tell.
     """
     line = store.lines.find_hot(entry)
     if line is None:
@@ -78,8 +78,8 @@ async def await_archived(
             if future is not None:
                 with span("archive"):
                     await asyncio.wrap_future(future)
-    except NewerFormat:  # like Fenced: this entry may never become history
-        raise
+    except NewerFormat as error:  # like Fenced: this entry may never become history
+        raise kept_until_upgrade(error, sequence) from None
     except (TimeoutError, Corrupt):  # too late, or HEAD was set back: the level reached is COMMITTED
         if future is not None:
             archive.desk.waiters.drop(line.number, future)
