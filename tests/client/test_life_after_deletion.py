@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import pytest
 
 from stateward import Client, State
 from stateward._io.aio import connection as aio
 from stateward._io.blocking import connection as blocking
-from stateward.changes import SlotSet
+from stateward.changes import SlotSet, SlotSpliced
 from stateward.effects import Effect
-from stateward.errors import LeaseHeld, ServerUnavailable, ThreadNotFound, VersionMismatch
+from stateward.errors import LeaseHeld, NotFound, ServerUnavailable, ThreadNotFound, VersionMismatch
+from stateward.migrations import Migrations
 
 
 @pytest.fixture
@@ -89,6 +92,57 @@ def test_a_late_write_reaches_nothing(handle, admin, form, remade):
     with pytest.raises(ThreadNotFound):
         WRITES[form](handle, state)
     assert kept(admin) == before
+
+
+@pytest.mark.parametrize("remade", [False, True], ids=["gone", "made again"])
+def test_a_blob_goes_where_its_edits_go(handle, admin, remade):
+    """A handle that knows only the name gets a version of the deleted thread: nothing is written, not even a blob."""
+    state, data = handle.hydrate(), b"late" * 1_000_000
+    remake(admin, remade)
+    before = kept(admin)
+    with pytest.raises(ThreadNotFound):
+        admin.thread("t").apply([SlotSet("late", data)], parent=state.checkpoint)
+    with pytest.raises((ThreadNotFound, VersionMismatch)):
+        admin.thread("t").apply([SlotSet("later", data[1:])], parent=7)
+    assert kept(admin) == before
+    with pytest.raises(NotFound):
+        admin.thread("t").read_blob(sha256(data).digest())
+
+
+def test_a_blob_begins_the_next_thread(handle, admin):
+    """Edits of the empty state continue nothing, and neither does the blob of one of their values."""
+    admin.thread("t").delete()
+    handle.apply([SlotSet("first", "x" * 3_000_000)], parent=0)
+    assert admin.thread("t").hydrate().slots["first"] == "x" * 3_000_000
+
+
+INNER_READS = {
+    "the next index of a log": lambda handle, state: (
+        state.logs["new"].append("late"), handle.save(state),
+    ),
+    "what a splice changes": lambda handle, state: handle.apply(
+        [SlotSpliced("text", ((1, 1, b"L"),))], parent=state.checkpoint,
+    ),
+    "the state of an older schema": lambda handle, state: handle.append("log", "late"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("remade", [False, True], ids=["gone", "made again"])
+@pytest.mark.parametrize("form", INNER_READS)
+def test_what_a_write_reads_turns_the_handle_to_no_other_thread(admin, daemon, name, form, remade):
+    """A write that reads first is refused, and so is the next one, as nobody has looked at what is there now."""
+    schemas = Migrations(2)
+    schemas.step(1, 2)(lambda state: None)
+    with Client(daemon.target, namespace=name) as client:
+        handle = client.thread("t", migrations=schemas if "schema" in form else None)
+        admin.thread("t").apply([SlotSet("text", "begin")])
+        state = handle.hydrate()
+        remake(admin, remade)
+        with pytest.raises((ThreadNotFound, VersionMismatch)):
+            INNER_READS[form](handle, state)
+        with pytest.raises(ThreadNotFound):
+            handle.append("log", "late")
+    assert [entry for log, *_ in kept(admin).values() for entry in log] == ["next"] * remade
 
 
 def test_the_next_read_finds_out(handle, admin):

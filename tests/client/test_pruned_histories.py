@@ -134,6 +134,20 @@ def test_newest_first_goes_on_where_it_was(daemon: Daemon, gone: set[int]) -> No
     assert seen == wanted
 
 
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_a_history_of_a_checkpoint_goes_on_where_it_was(daemon: Daemon, newest_first: bool) -> None:
+    """The digest of the version at which a history ends is that of no other version of it."""
+    name = f"known-{newest_first}"
+    with daemon.client() as client:
+        fill(client, name, 12)
+        history, seen = Cut(daemon, name, newest_first=newest_first, version=client.thread(name).checkpoint(11)), []
+        while (entry := history.next()) is not None:
+            seen.append(entry.checkpoint.version)
+            if len(seen) in (3, 6):
+                history.cut()
+    assert seen == (list(range(11, 0, -1)) if newest_first else list(range(1, 12)))
+
+
 def test_a_named_beginning_that_is_gone_is_an_error(daemon: Daemon) -> None:
     """A history from a version on that the caller named does not skip what was pruned: it raises VersionPruned."""
     with daemon.client() as client:

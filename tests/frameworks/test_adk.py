@@ -225,6 +225,34 @@ async def test_an_event_is_stored_once(daemon: Daemon) -> None:
         assert (session.state["a"], session.state["app:a"]) == (2, 1)
 
 
+async def test_an_event_is_stored_once_beside_a_prune(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to an append is lost, and the version that it started from is pruned before the event comes again.
+    After that event another one is refused as stale."""
+    async with StatewardSessionService(target=daemon.target, namespace="pruned") as service:
+        session = await service.create_session(app_name="a", user_id="u", session_id="s")
+        behind = session.model_copy(deep=True)
+        save = service._save
+
+        async def lose(prepared: Any) -> Any:
+            await save(prepared)
+            raise ServerUnavailable("the answer is lost", code="UNAVAILABLE")
+
+        event = Event(author="u", actions=EventActions(state_delta={"k": 1}))
+        monkeypatch.setattr(service, "_save", lose)
+        with pytest.raises(ServerUnavailable):
+            await service.append_event(session, event)
+        monkeypatch.undo()
+        await service._client.thread("adk/sessions/a/u/s").prune(keep_latest_per_branch=1)
+        await service.append_event(session, event)
+        await service.append_event(session, Event(author="u", actions=EventActions(state_delta={"l": 2})))
+        found = await service.get_session(app_name="a", user_id="u", session_id="s")
+        assert found is not None
+        assert found.state == {"k": 1, "l": 2}
+        assert len(found.events) == 2
+        with pytest.raises(StaleSessionError):
+            await service.append_event(behind, Event(author="u", actions=EventActions(state_delta={"k": 3})))
+
+
 async def test_only_the_change_is_sent_and_only_the_tail_is_read(daemon: Daemon) -> None:
     """Of a long session; and a list by user reads that user's sessions, without their events."""
     place = {"app_name": "long", "user_id": "ana"}

@@ -13,7 +13,10 @@ pytest.importorskip("langgraph.checkpoint.base", reason="the extra langgraph is 
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
+from stateward._operations.steps import Call
 from stateward.langgraph import StatewardSaver
+from stateward.langgraph._operations import get
+from stateward.v1.checkpoint_pb2 import VersionRef
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +80,44 @@ def test_a_root_without_checkpoints_is_empty_and_can_be_written(daemon: Daemon) 
         assert found is not None
         assert (found.config, found.parent_config) == (made, None)
         assert found.checkpoint["channel_values"] == {"a": 2}
+
+
+@pytest.mark.parametrize("is_made_again", [False, True], ids=["gone", "made again"])
+@pytest.mark.parametrize("cut", ["prune", "run", "run without a root"])
+def test_a_thread_that_is_deleted_meanwhile(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, cut: str, is_made_again: bool
+) -> None:
+    """Nothing is left to be removed from it; the next thread of the name keeps what is of another run."""
+    thread = f"{cut} {is_made_again}"
+    with StatewardSaver(daemon.target) as saver, StatewardSaver(daemon.target) as other:
+        first = put(saver, place(thread), "gone", a=1)
+        put(saver, place(thread, "inner"), "stays", b=1)
+        put(saver, first, "gone" if "root" in cut else "stays", a=2)
+        session, deleted = saver._blocking._session, list[str]()
+        perform = session.perform
+
+        def delete_first(step: Any) -> Any:
+            if isinstance(step, Call) and step.method in ("PruneThread", "Save") and not deleted:
+                deleted.append(thread)
+                other.delete_thread(thread)
+                if is_made_again:
+                    put(other, place(thread), "next", a=3)
+            return perform(step)
+
+        monkeypatch.setattr(session, "perform", delete_first)
+        if cut == "prune":
+            saver.prune([thread])
+        else:
+            saver.delete_for_runs(["gone"])
+        assert deleted == [thread]
+        assert [each.metadata["run_id"] for each in other.list(place(thread))] == ["next"] * is_made_again  # type: ignore[typeddict-item]
+
+
+def test_a_version_with_another_digest_is_not_there(daemon: Daemon) -> None:
+    """What was listed may be of a thread that was deleted and made again since."""
+    with StatewardSaver(daemon.target) as saver:
+        put(saver, place("d"), "one", a=1)
+        for digest, is_there in ((b"", True), (bytes(16), False)):
+            exactly = VersionRef(version=1, digest=digest)
+            found = saver._blocking._session.run(get(saver._refer("d"), saver.serde, exactly))
+            assert (found is not None) == is_there

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -29,6 +29,7 @@ from google.adk.errors import StaleSessionError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
+from google.genai.types import Content, Part
 from pydantic_ai import Conversation
 from pydantic_ai.conversation_store import ConversationConflict
 from pydantic_ai.messages import ModelRequest, UserPromptPart
@@ -145,7 +146,14 @@ async def adk(place: Any) -> Case:
     return Case(made, lambda: made.append_event(session, event()), again, lambda: made.delete_session(**KEY))
 
 
-CASES = [openai, strands, strands_owned, workflow, history, pydantic, adk]
+async def adk_large(place: Any) -> Case:
+    case = await adk(place)
+    session = await case.adapter.get_session(**KEY)
+    large = Event(author="x", content=Content(parts=[Part(text="late" * 500_000)]))
+    return replace(case, late=lambda: case.adapter.append_event(session, large))
+
+
+CASES = [openai, strands, strands_owned, workflow, history, pydantic, adk, adk_large]
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +208,7 @@ async def make_other(make: Any, place: Any) -> Case:
     if make is pydantic:
         store = StatewardConversationStore(**place)
         return Case(store, store.close, store.close, lambda: store.delete("c"))
-    if make is adk:
+    if make in (adk, adk_large):
         service = StatewardSessionService(**place)
         return Case(service, service.close, service.close, lambda: service.delete_session(**KEY))
     storage = StatewardCheckpointStorage("t", **place)

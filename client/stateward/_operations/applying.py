@@ -90,7 +90,10 @@ def _request(
             request.expected_version, request.expected_digest = version, digest
         yield from _complete_splices(ref, edits, parent)
     stored = [value for edit in edits for value in _values_of(edit)]
-    for value, taken in zip(stored, (yield from store_values(ref, stored, options)), strict=True):
+    # A parent is of a thread that is there already.
+    may_make = not (request.expected_version or request.parent.version)
+    values = yield from store_values(ref, stored, options, request.expected_uid, may_make=may_make)
+    for value, taken in zip(stored, values, strict=True):
         if value is not taken:
             value.CopyFrom(taken)
     request.diff.SetInParent()  # a version may change nothing
@@ -119,7 +122,8 @@ def _complete_splices(ref: ThreadRef, edits: list[diff_pb2.Edit], version: Check
     }
     if not bare:
         return
-    state = yield from hydrate_stored(ref, version, slots=bare)
+    with ref.held.working_on_the_same():
+        state = yield from hydrate_stored(ref, version, slots=bare)
     data = {slot: state.slots.raw(slot).data for slot in bare if slot in state.slots}
     for edit in edits:
         if edit.HasField("set_slot"):

@@ -71,8 +71,10 @@ def bring_up(
 
 
 def prepare_append(migrations: Migrating, ref: ThreadRef) -> Operation[int]:
-    """Migrates the head if needed, so that entries of the new schema are never appended to a state of the old one."""
-    with suppress(ThreadNotFound, VersionNotFound):  # the append creates it
+    """Migrates the head if needed, so that entries of the new schema are never appended to a state of the old one.
+
+    The append is still meant for the creation of the thread that the handle works on."""
+    with suppress(ThreadNotFound, VersionNotFound), ref.held.working_on_the_same():  # the append creates it
         yield from migrate(migrations, ref)
     return migrations.current
 

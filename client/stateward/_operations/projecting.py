@@ -113,7 +113,7 @@ def _keep(store: ThreadRef, log: str, name: str, fold: Fold, digest: bytes) -> O
         return
     place = {"log": log, "index": fold.index, "version": fold.version}
     request = yield from begin_merge("replay", store, {})
-    taken = yield from store_values(store, [encoded, values.encode(place, "")], {})
+    taken = yield from store_values(store, [encoded, values.encode(place, "")], {}, store.held.uid)
     for slot, value in zip((f"projections/{name}", f"places/{name}"), taken, strict=True):
         edit = request.diff.edits.add().set_slot
         edit.slot = slot

@@ -161,7 +161,8 @@ def save_all(saves: Sequence[PreparedSave], *, single: bool = False) -> Operatio
 
 def learn_numbers(ref: ThreadRef, state: State, logs: list[Log]) -> Operation[None]:
     """Asks the daemon for the next indexes of new logs, since a log of the same name may have been deleted before."""
-    found = yield from hydrate_stored(ref, state.version, logs={log.name: 1 for log in logs})
+    with ref.held.working_on_the_same():
+        found = yield from hydrate_stored(ref, state.version, logs={log.name: 1 for log in logs})
     for log in logs:
         log._renumber(found.logs[log.name].next_index)
 
@@ -356,7 +357,7 @@ def append(ref: ThreadRef, log: str, entries: Sequence[Any], options: SaveOption
     edit = request.diff.edits.add().append
     edit.log = log
     encoded = [values.encode(value, f"logs.{log}[{position}]") for position, value in enumerate(entries)]
-    edit.entries.extend((yield from store_values(ref, encoded, options)))
+    edit.entries.extend((yield from store_values(ref, encoded, options, request.expected_uid)))
     return (yield from merge(ref, request))
 
 
@@ -377,15 +378,17 @@ def begin_merge(what: str, ref: ThreadRef, options: SaveOptions) -> Operation[ch
 
 
 def store_values(
-    ref: ThreadRef, encoded: Sequence[state_pb2.Value], options: SaveOptions
+    ref: ThreadRef, encoded: Sequence[state_pb2.Value], options: SaveOptions, uid: str, *, may_make: bool = True
 ) -> Operation[Sequence[state_pb2.Value]]:
-    """Returns the values for such edits. Writes those above the threshold as blobs."""
+    """Returns the values for such edits. Writes those above the threshold as blobs: to the creation `uid` of the
+    thread, as the save that follows. `may_make`: whether this save, and so a blob, may make the thread."""
     threshold = ref.blobs.policy.threshold_bytes if ref.blobs else 0
     unsaved = Unsaved(diff_pb2.Diff(), blob_threshold=threshold)
     taken = [unsaved.take(value) for value in encoded]
     if unsaved.blobs and not (yield from learn_support(ref)):
         return encoded
-    yield from write_blobs(ref, unsaved.blobs, options.get("create") or ThreadOptions(), ref.held.uid)
+    create = (options.get("create") or ThreadOptions()) if may_make else None
+    yield from write_blobs(ref, unsaved.blobs, create, uid)
     return taken
 
 

@@ -10,7 +10,8 @@ This module also has the parts of requests that several operations share.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import NoneType
@@ -159,6 +160,15 @@ class Held:
     def uid(self) -> str:
         """The uid that the handle expects of its thread; empty = any."""
         return self.lease_uid or self.read_uid
+
+    @contextmanager
+    def working_on_the_same(self) -> Iterator[None]:
+        """Surrounds reads that a write makes: they do not turn the handle to another creation of the thread."""
+        before = self.read_uid
+        try:
+            yield
+        finally:
+            self.read_uid = before or self.read_uid
 
     def for_call(self) -> int:
         """Counts a call that may save, and returns the token for it."""

@@ -161,7 +161,7 @@ class HistoryReader(Reader[HistoryEntry]):
         self._is_first = True
         last = self._last
         if last is not None and self._newest_first:
-            self._request.version.version = last.parent_version
+            self._request.version.CopyFrom(checkpoint_pb2.VersionRef(version=last.parent_version))
         elif last is not None:
             self._request.from_version = last.version if self._is_whole else 0
         return super().request()

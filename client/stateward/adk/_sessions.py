@@ -21,6 +21,7 @@ from stateward.errors import ThreadNotFound, VersionMismatch, VersionNotFound, V
 from stateward.models import Checkpoint, ThreadInfo
 from stateward.state import State
 from stateward.v1 import checkpoint_pb2
+from stateward.values import RawValue
 
 EVENTS, STATE = "events", "state"
 # A session whose name is too long for a thread's has its place, [app, user, session], in this slot.
@@ -144,6 +145,15 @@ async def read_stored_state(thread: AsyncThread, session: Session, base: Checkpo
         raise stale(session) from None
     found: dict[str, Any] = kept(state.slots[STATE])
     return found
+
+
+async def find_stored(thread: AsyncThread, base: Checkpoint, encoded: RawValue) -> Checkpoint | None:
+    """Returns the newest version if it is the one that added this event to `base`."""
+    state = await thread.hydrate(slots=[], logs={EVENTS: 1})
+    head, log = state.checkpoint, state.logs[EVENTS]
+    if head is None or (head.uid, head.parent_version) != (base.uid, base.version) or not len(log):
+        return None
+    return head if log.raw(0).data == encoded.data else None
 
 
 def stale(session: Session) -> StaleSessionError:

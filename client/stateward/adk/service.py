@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any
 from weakref import WeakValueDictionary
 
+from google.adk.errors import StaleSessionError
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.events.event import Event
 from google.adk.platform import time, uuid
@@ -32,6 +33,7 @@ from stateward.adk._sessions import (
     UPDATED,
     Scopes,
     find_base,
+    find_stored,
     gather,
     gone,
     make_session,
@@ -208,7 +210,14 @@ class StatewardSessionService(Connected, BaseSessionService):
         scopes = split(make_json_safe_state(event.actions.state_delta))  # as ADK's own services: not as in the event
         changes: list[Change] = [EntriesAppended(EVENTS, (encoded,))]
         if scopes.session:
-            state = {**await read_stored_state(thread, session, base), **scopes.session}
+            try:
+                stored = await read_stored_state(thread, session, base)
+            except StaleSessionError:
+                # An append whose answer was lost may have stored the event, and a prune removed what it started from.
+                if (made := await find_stored(thread, base, encoded)) is not None:
+                    return made
+                raise
+            state = {**stored, **scopes.session}
             changes.append(SlotSet(STATE, keep(state, "state")))
         # The same event after the same revision has the same request id, so it is stored once.
         request_id = sha256(f"{base.version}:{base.digest.hex()}:".encode() + encoded.data).hexdigest()

@@ -83,7 +83,8 @@ def get(
     known: Base | None = None,
     creations: Creations | None = None,
 ) -> Operation[Found | None]:
-    """Reads a checkpoint with its writes; `version` None = the newest one of the branch. None = there is none.
+    """Reads a checkpoint with its writes; `version` None = the newest one of the branch. None = there is none, or not
+    with the digest in `version`.
 
     With `known`, an earlier version of the thread or the same one, the daemon sends only what changed since.
     """
@@ -92,7 +93,7 @@ def get(
         request.known_version, request.known_digest = known.version, known.digest
     try:
         pages = yield from read_pages(request)
-    except (ThreadNotFound, VersionNotFound, VersionPruned):
+    except (ThreadNotFound, VersionNotFound, VersionPruned, VersionMismatch):
         if creations is not None and ref.branch == MAIN and version is None:
             creations.note_missing(ref)
         return None

@@ -19,7 +19,7 @@ from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import thread_service_pb2 as threads
 
 ROUNDS_MAX = 20
-"""How often versions are listed anew, because a checkpoint came before they were removed."""
+"""How often versions are listed anew, because a checkpoint or a deletion came before they were removed."""
 
 
 def delete_thread(ref: ThreadRef) -> Operation[None]:
@@ -92,7 +92,8 @@ def _needed(
 def _prune(
     ref: ThreadRef, listed: Sequence[checkpoint_pb2.Checkpoint], versions: Sequence[int], *, move_heads: bool = False
 ) -> Operation[bool]:
-    """Removes versions of the thread as it was listed. False = it has gone on since, so the numbers may be others'."""
+    """Removes versions of the thread as it was listed. False = it has gone on since, or was deleted, so the numbers may
+    be others'."""
     if not versions:
         return True
     request = ref.about(threads.PruneThreadRequest, versions=threads.VersionList(versions=versions))
@@ -100,7 +101,7 @@ def _prune(
     request.expected_version, request.expected_digest = _head(listed)
     try:
         yield Call("PruneThread", request)
-    except VersionMismatch:
+    except (VersionMismatch, ThreadNotFound):
         return False
     return True
 
@@ -152,8 +153,8 @@ def _delete_versions(ref: ThreadRef, gone: set[tuple[str, int]]) -> Operation[No
                 request.request_id = new_request_id()
                 yield Call("Save", request)
                 listed = yield from list_all(ref)
-        except VersionMismatch:
-            continue  # a checkpoint of another run came
+        except (VersionMismatch, ThreadNotFound):
+            continue  # a checkpoint of another run came, or somebody deleted the thread
         if (yield from _prune(ref, listed, sorted(versions), move_heads=True)):
             return
     raise _changing(ref)
