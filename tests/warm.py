@@ -6,7 +6,7 @@ gRPC, no file. From the fork on all is as in a process of its own: arguments, en
 Variables that Python, gRPC or the loader read before the daemon's first line have a process of their own that waits.
 
 What is started otherwise starts cold, as without this module: another program or interpreter, systems other than Linux,
-and all daemons where `TESTS_START_COLD` is set. Daemons of `tests/start` are commands, and cold, but for those of the
+daemons with a clock of their own, and all where `TESTS_START_COLD` is set. Daemons of `tests/start` are commands, and cold, but for those of the
 tests of what they find on their disk.
 """
 
@@ -34,7 +34,9 @@ EXECUTABLE = sys.executable  # a test may put another program in its place
 MODULES = ("stateward_sidecar", "tests.crash.faulty_daemon")
 IMPORTED = ("stateward_sidecar.app", "stateward_sidecar.archive.archive", "stateward_sidecar.archive.opening")
 # Beginnings of names of variables that are read before the daemon's first line, or by libraries when they are loaded.
-READ_EARLY = ("PYTHON", "GRPC_", "LD_", "MALLOC_", "LC_", "LANG", "TZ")
+READ_EARLY = ("PYTHON", "GRPC_", "LD_", "MALLOC_", "LC_", "LANG", "TZ", "ARCHIVE_FAULTS_")
+# The same, of one daemon only: no other could use the process that waits.
+READ_EARLY_BY_ONE = ("ARCHIVE_FAULTS_CLOCK", "ARCHIVE_FAULTS_SLEPT")
 WAITING_MAX = 4
 REQUEST_MAX_BYTES = 1 << 20
 # It imports first, which takes a minute where twenty other processes do the same.
@@ -43,7 +45,8 @@ ANSWER_S = 100.0
 
 def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[str] | Warm:
     """Starts a daemon, warm if that is the same. Takes the options that `stateward.testing` gives."""
-    if sys.platform != "linux" or os.environ.get(COLD) or not _is_daemon(command):
+    is_alone = any(name in options["env"] for name in READ_EARLY_BY_ONE)
+    if sys.platform != "linux" or os.environ.get(COLD) or is_alone or not _is_daemon(command):
         return subprocess.Popen(command, **options)
     early = frozenset((name, value) for name, value in options["env"].items() if name.startswith(READ_EARLY))
     with _lock:

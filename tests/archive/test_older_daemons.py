@@ -10,6 +10,7 @@ from tests.archive_model.sidecar import NAMESPACE
 from stateward.storage.v1.archive_pb2 import ArchiveFormat, ArchivePack
 from stateward_sidecar.archive import heads, keys
 from stateward_sidecar.archive.places import FORMAT_KEY
+from stateward_sidecar.archive.slices import whole_sizes
 from stateward_sidecar.codec.entry import sequence_of
 from stateward_sidecar.errors import NewerFormat, StartError
 from stateward_sidecar.store import records
@@ -62,7 +63,8 @@ def test_no_block_reaches_the_archive(driven: Town) -> None:
     with first.store.context.engine.read() as txn:
         assert len(list(records.rows(txn, thread.identity.keys, 1))) < thread.head.tip_sequence / 5
     place = first.archive.desk.holds[thread.number].place
-    packs = [first.wire.get(key).data for key, _ in first.wire.walk("v1/t/") if key.endswith(".pack")]
+    sizes = whole_sizes(first.wire.walk("v1/t/"))
+    packs = [first.wire.read(key, size_bytes) for key, size_bytes in sizes.items() if key.endswith(".pack")]
     rows = [row for data in packs for row in ArchivePack.FromString(data[4:]).rows if row.sequence]
     tail = heads.open_head(thread.identity.namespace_keys, place, first.wire.get(place.head).data).tail
     found = [row.record for row in rows] + list(tail)

@@ -71,8 +71,8 @@ def test_asking_again_reads_what_is_whole_once(daemon: Inside, monkeypatch: pyte
     )  # fmt: skip
     assert [read(daemon), read(daemon)] == ["CORRUPT", "CORRUPT"]
     assert opened[-1] == 5
-    assert opened.count(5) == 2
-    assert len(opened) == len(set(opened)) + 1
+    assert opened.count(5) >= 2  # a third time if a commit came in between
+    assert all(opened.count(version) == 1 for version in set(opened) - {5})
 
 
 def test_a_look_with_a_commit_in_between_is_no_verdict(daemon: Inside) -> None:
