@@ -6,8 +6,8 @@ gRPC, no file. From the fork on all is as in a process of its own: arguments, en
 Variables that Python, gRPC or the loader read before the daemon's first line have a process of their own that waits.
 
 What is started otherwise starts cold, as without this module: another program or interpreter, systems other than Linux,
-daemons with a clock of their own, and all where `TESTS_START_COLD` is set. Daemons of `tests/start` are commands, and cold, but for those of the
-tests of what they find on their disk.
+daemons with a clock of their own, and all daemons where `TESTS_START_COLD` is set. Daemons of `tests/start` are
+commands, and cold, but for those of the tests of what they find on their disk.
 """
 
 from __future__ import annotations
