@@ -88,7 +88,7 @@ def test_what_waits_is_not_put_again(driven: Town, monkeypatch: pytest.MonkeyPat
 
 def test_a_tag_puts_the_part_that_it_is_in(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of a thousand tags moves: a small part of them is put again. On the next machine it is the same."""
-    monkeypatch.setattr(image, "PART_BYTES", 1 << 10)
+    monkeypatch.setattr(image, "PART_BYTES", 1 << 9)
     machine = driven.machine("first")
     machine.put(append())
     for name in ("middle", *(os.urandom(6).hex() for _ in range(1500))):
