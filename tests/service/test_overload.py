@@ -150,6 +150,28 @@ async def test_after_many_calls_in_a_row_the_next_one_shows_whether_more_are_com
         daemon.begun.clear()
 
 
+async def test_a_loop_that_stood_still_ends_no_row() -> None:
+    """It could not look for calls, so gRPC may keep a burst back. When it looks and none comes, the row ends."""
+    daemon = Daemon()
+    for number in range(FREE_CALLS):
+        daemon.turns.note_arrival()
+        with_no_turn_of_the_loop(daemon.turns.wait(("", "t"), is_write=True))
+        if number % 16 == 0:
+            time.sleep(2 * turns.ROW_S)
+    daemon.turns.note_arrival()
+    call = daemon.call("t", is_write=True)
+    await asyncio.sleep(0)
+    assert daemon.turns.waiting == (0, 1)
+    await call
+    for _ in range(2):
+        for _ in range(FREE_CALLS):
+            daemon.turns.note_arrival()
+            with_no_turn_of_the_loop(daemon.turns.wait(("", "t"), is_write=False))
+        until = asyncio.get_running_loop().time() + WAIT_S
+        while daemon.turns._is_row and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(turns.ROW_S)
+
+
 def with_no_turn_of_the_loop(waiting: object) -> None:
     assert asyncio.iscoroutine(waiting)
     try:

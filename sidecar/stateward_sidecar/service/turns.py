@@ -26,7 +26,8 @@ from google.protobuf.message import Message
 Flow = tuple[str, str]
 # How many calls begin at once, and how many writes may wait for their commits. Group commit needs no more.
 FREE_CALLS = 64
-# A row of calls ends when no call has come for this long.
+# A row of calls ends when no call has come for this long, and then for ``QUIET_TURNS`` turns of the loop: while the loop
+# stood still, it could not look for calls.
 ROW_S = 0.005
 # While calls stand in line, groups are small, because the next call waits for the group before it.
 GROUP_WRITES = 8
@@ -59,17 +60,19 @@ class Line:
         self._new: dict[Flow, None] = {}
         self._is_newest_next = True
         self._places = 0
-        # How many calls came in a row, and when the last one came.
-        self._in_row, self._came_s = 0, 0.0
+        self._in_row = 0  # how many calls came in a row
 
     def __len__(self) -> int:
         return self._places
 
-    def passes(self, now: float) -> bool:
+    def passes(self) -> bool:
         """Whether a call that comes now may begin without joining the line."""
-        self._in_row = self._in_row + 1 if now - self._came_s < ROW_S else 1
-        self._came_s = now
+        self._in_row += 1
         return not self._places and self._in_row <= FREE_CALLS
+
+    def end_row(self) -> None:
+        """The next call begins a new row."""
+        self._in_row = 0
 
     def take_all(self) -> list[asyncio.Future[None]]:
         """Takes all places in their order. A new row begins."""
@@ -117,6 +120,8 @@ class Turns:
         self._last_s = 0.0
         self._is_turning = False
         self._pause: asyncio.TimerHandle | None = None
+        # How many calls came, and whether somebody looks for the end of the row.
+        self._came, self._is_row = 0, False
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -126,6 +131,21 @@ class Turns:
     def note_arrival(self) -> None:
         """Notes that a call has come. Its message may not have been read yet."""
         self._quiet_turns = 0
+        self._came += 1
+        if not self._is_row:
+            self._is_row = True
+            self._loop.call_later(ROW_S, self._look_for_end, self._came, 0)
+
+    def _look_for_end(self, came: int, turns: int) -> None:
+        """Ends the row if no call has come since ``came`` had."""
+        if came != self._came:
+            self._loop.call_later(ROW_S, self._look_for_end, self._came, 0)
+        elif turns < QUIET_TURNS:
+            self._loop.call_soon(self._look_for_end, came, turns + 1)
+        else:
+            self._is_row = False
+            self._reads.end_row()
+            self._writes.end_row()
 
     async def wait(self, flow: Flow, *, is_write: bool) -> None:
         """Returns when the call may begin."""
@@ -158,7 +178,7 @@ class Turns:
                 self._wake()
 
     def _is_free(self, is_write: bool) -> bool:
-        passes = (self._writes if is_write else self._reads).passes(self._loop.time())
+        passes = (self._writes if is_write else self._reads).passes()
         return passes and not (is_write and self._committing >= FREE_CALLS)
 
     def _wake(self) -> None:
