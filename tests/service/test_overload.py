@@ -157,7 +157,7 @@ async def test_a_loop_that_stood_still_ends_no_row() -> None:
         daemon.turns.note_arrival()
         with_no_turn_of_the_loop(daemon.turns.wait(("", "t"), is_write=True))
         if number % 16 == 0:
-            time.sleep(2 * turns.ROW_S)
+            stand_still()
     daemon.turns.note_arrival()
     call = daemon.call("t", is_write=True)
     await asyncio.sleep(0)
@@ -167,9 +167,14 @@ async def test_a_loop_that_stood_still_ends_no_row() -> None:
         for _ in range(FREE_CALLS):
             daemon.turns.note_arrival()
             with_no_turn_of_the_loop(daemon.turns.wait(("", "t"), is_write=False))
-        until = asyncio.get_running_loop().time() + WAIT_S
-        while daemon.turns._is_row and asyncio.get_running_loop().time() < until:
+        for _ in range(int(WAIT_S / turns.ROW_S)):
+            if not daemon.turns._is_row:
+                break
             await asyncio.sleep(turns.ROW_S)
+
+
+def stand_still() -> None:
+    time.sleep(2 * turns.ROW_S)
 
 
 def with_no_turn_of_the_loop(waiting: object) -> None:

@@ -26,8 +26,8 @@ from google.protobuf.message import Message
 Flow = tuple[str, str]
 # How many calls begin at once, and how many writes may wait for their commits. Group commit needs no more.
 FREE_CALLS = 64
-# A row of calls ends when no call has come for this long, and then for ``QUIET_TURNS`` turns of the loop: while the loop
-# stood still, it could not look for calls.
+# A row of calls ends when no call has come for this long, and then for ``QUIET_TURNS`` turns of the loop: while the
+# loop stood still, it could not look for calls.
 ROW_S = 0.005
 # While calls stand in line, groups are small, because the next call waits for the group before it.
 GROUP_WRITES = 8
