@@ -146,16 +146,16 @@ class Archive:
         another one in its place, since HEAD was read: a slow wire may need longer for a history than garbage stays. So
         HEAD is asked again, and the fetch begins again as often as HEAD is another one.
         """
-        place = namespace, name
+        place: Name = namespace, name
         complete = self.attacher.window.complete if for_retry else self.history.complete
-        for is_first in (True, *(False,) * (COMPLETE_ROUNDS - 1)):
+        for round_number in range(COMPLETE_ROUNDS):
             try:
                 complete(place)
             except Missing:
                 before = self._known(place)
                 self.attacher.renew(place)
                 # An orphan has no HEAD of its own: the next round looks at the one of the thread that it comes from.
-                if self._known(place) == before and not (is_first and is_orphans(name)):
+                if self._known(place) == before and (round_number or not is_orphans(name)):
                     raise
             else:
                 return
