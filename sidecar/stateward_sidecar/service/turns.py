@@ -37,6 +37,10 @@ PACE_S = 0.002
 # While calls stand in line, the next read begins when fewer than this many are at work. Those of a burst would
 # otherwise wait for a worker, where no other call can pass them.
 READS_AT_WORK = 4
+# In a row of more than FREE_CALLS calls, a read begins for every second call that comes, or after a lull.
+# gRPC keeps the rest of a burst back, and each read that ends brings its client's next call. If a read began for every
+# call, as many would stay in gRPC's queue for ever, and the calls of others behind them.
+LULL_S = 0.001
 # gRPC hands over one call after another, each after some turns of the event loop, and the daemon can choose only among
 # these. So no call begins until none has come for QUIET_TURNS turns. While calls keep coming, one begins every
 # ARRIVING_TURNS turns. Turns are counted instead of time, because on a busy processor gRPC may hand over nothing for
@@ -64,6 +68,10 @@ class Line:
 
     def __len__(self) -> int:
         return self._places
+
+    @property
+    def is_row_long(self) -> bool:
+        return self._in_row > FREE_CALLS
 
     def passes(self) -> bool:
         """Whether a call that comes now may begin without joining the line."""
@@ -122,6 +130,8 @@ class Turns:
         self._pause: asyncio.TimerHandle | None = None
         # How many calls came, and whether somebody looks for the end of the row.
         self._came, self._is_row = 0, False
+        # When the last call came, and how many had come when the last read began.
+        self._came_s, self._came_at_read = 0.0, 0
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -132,6 +142,7 @@ class Turns:
         """Notes that a call has come. Its message may not have been read yet."""
         self._quiet_turns = 0
         self._came += 1
+        self._came_s = self._loop.time()
         if not self._is_row:
             self._is_row = True
             self._loop.call_later(ROW_S, self._look_for_end, self._came, 0)
@@ -205,8 +216,9 @@ class Turns:
         self._is_turning = bool((self._reads and self._may_read) or (self._writes and self._may_write(now)))
         if self._is_turning:
             self._loop.call_soon(self._turn)
-        elif self._writes:  # then every turn of the loop looks again, or arriving calls would delay it for ever
-            self._pause = self._loop.call_later(PACE_S, self._wake)
+        elif self._writes or (self._reads and self._has_worker):
+            # Then every turn of the loop looks again, or arriving calls would delay it for ever.
+            self._pause = self._loop.call_later(PACE_S if self._writes else LULL_S, self._wake)
 
     @property
     def _has_room(self) -> bool:
@@ -214,11 +226,17 @@ class Turns:
 
     @property
     def _may_read(self) -> bool:
-        return self._reading < READS_AT_WORK or self._are_few_reads
+        if self._are_few_reads:
+            return True
+        return self._has_worker and (self._came - self._came_at_read >= 2 or self._loop.time() - self._came_s >= LULL_S)
+
+    @property
+    def _has_worker(self) -> bool:
+        return self._reading < READS_AT_WORK
 
     @property
     def _are_few_reads(self) -> bool:
-        return len(self._reads) + self._reading <= FREE_CALLS
+        return not self._reads.is_row_long and len(self._reads) + self._reading <= FREE_CALLS
 
     def _may_write(self, now: float) -> bool:
         return self._has_room or now - self._last_s >= PACE_S
@@ -238,4 +256,5 @@ class Turns:
         self._is_write_next = not self._is_write_next
         if place is None and self._may_read:
             place = self._reads.take()
+            self._came_at_read = self._came
         return [place] if place else []
