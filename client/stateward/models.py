@@ -18,7 +18,7 @@ from stateward.durations import Duration
 from stateward.fromproto import FromProto, read_fields
 from stateward.options import ThreadOptions
 from stateward.signals import Question
-from stateward.v1 import state_pb2, thread_pb2
+from stateward.v1 import state_pb2, thread_pb2, thread_service_pb2
 
 
 class Status(IntEnum):
@@ -290,6 +290,9 @@ class PruneResult:
     pruned_versions: tuple[int, ...]
     retained_versions: int
     """How many versions are left."""
+    plan: thread_service_pb2.PrunePlan | None = field(default=None, repr=False, compare=False)
+    """Only of a dry run that found something: what `prune(plan=…)` sends, a message of `stateward.v1`. Its
+    `moved_heads` are the branches whose heads would move, or that would be deleted (version 0)."""
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,24 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **more}
 
 
-def run(*arguments: str | Path, **more: str) -> Answer:
-    """Runs the command here. Its stdin is no terminal."""
+class Person:
+    """Stands in for the terminal: does something while a question is open, and then says yes."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self.meanwhile = meanwhile
+        self.questions = 0
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self) -> str:
+        self.questions += 1
+        self.meanwhile()
+        return "y\n"
+
+
+def run(*arguments: str | Path, person: Person | None = None, **more: str) -> Answer:
+    """Runs the command here. Its stdin is no terminal, unless a person sits there."""
     from stateward.cli.app import run as run_command
 
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
@@ -69,7 +85,7 @@ def run(*arguments: str | Path, **more: str) -> Answer:
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
-            sys.stdin, stdin = nothing, sys.stdin
+            sys.stdin, stdin = person or nothing, sys.stdin
             try:
                 code = run_command(list(map(str, arguments)))
             finally:
@@ -165,7 +181,7 @@ def namespace(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def stateward(daemon: Daemon, namespace: str) -> Callable[..., Answer]:
     """Runs the command on the daemon, in a namespace of the test's own."""
-    return lambda *arguments: run("--target", daemon.target, "--namespace", namespace, *arguments)
+    return lambda *arguments, **more: run("--target", daemon.target, "--namespace", namespace, *arguments, **more)
 
 
 @pytest.fixture

@@ -63,10 +63,10 @@ def test_each_way_to_answer(stateward, client):
     """approve, reject, answer and signal send what they say, in somebody's name, to what is asked now."""
     thread = client.thread("t")
     for arguments, name, payload in (
-        (["approve", "t", "--note", "fine"], "approve", "fine"),
-        (["reject", "t", "--reason", "too dear"], "reject", "too dear"),
-        (["answer", "t", "the early one"], "answer", "the early one"),
-        (["answer", "t", "--json", '{"seat": 12}'], "answer", {"seat": 12}),
+        (["approve", "t", "--yes", "--note", "fine"], "approve", "fine"),
+        (["reject", "t", "-y", "--reason", "too dear"], "reject", "too dear"),
+        (["answer", "t", "--yes", "the early one"], "answer", "the early one"),
+        (["answer", "t", "--yes", "--json", '{"seat": 12}'], "answer", {"seat": 12}),
         (["signal", "t", "cancel"], "cancel", None),
         (["signal", "t", "price", "--json", "1350"], "price", 1350),
     ):
@@ -85,7 +85,7 @@ def test_a_stale_page(stateward, client):
     new = ask(client)
     assert "does not wait for" in stateward("approve", "t", "--wait-id", old).error
     assert stateward("approve", "t", "--wait-id", new).code == 0
-    again = stateward("approve", "t")
+    again = stateward("approve", "t", "--yes")
     assert again.code == 1
     assert "answered already" in again.error
     client.thread("busy").append("l", 1)
@@ -96,13 +96,13 @@ def test_a_stale_page(stateward, client):
 def test_an_answer_of_the_wrong_form(stateward, client):
     """It is refused before it is sent, and the line says how to say it."""
     ask(client, schema={"type": "boolean"})
-    refusal = stateward("answer", "t", "true")
+    refusal = stateward("answer", "t", "true", "--yes")
     assert refusal.code == 1
     assert "--json" in refusal.error
     assert stateward("answer", "t", "--json", "{").code == 1
     assert stateward("answer", "t").code == 2
     assert client.thread("t").signals() == []
-    assert stateward("answer", "t", "--json", "true").code == 0
+    assert stateward("answer", "t", "--json", "true", "--yes").code == 0
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_no_daemon_of_the_asker(pair, namespace):
     there = ["--archive", f"file://{pair.bucket}", "--key-file", pair.first.key_file, "--namespace", namespace]
     with pair.first.client(namespace=namespace) as client:
         wait_id = ask(client, "asks", durability="archived")
-        answer = run("answer", "asks", "yes", *there, "--as", "ana")
+        answer = run("answer", "asks", "yes", *there, "--as", "ana", "--wait-id", wait_id)
         assert (answer.code, answer.err) == (0, "")
     with pair.second.client(namespace=namespace) as client:
         thread = client.thread("asks")

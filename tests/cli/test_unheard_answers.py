@@ -73,7 +73,7 @@ def test_the_owner_is_dead(pair, namespace, there):
             client.thread("worked").append("l", 1, durability="archived")
             ask(client).attach()
         dead.kill()
-        answer = run("approve", "t", *there)
+        answer = run("approve", "t", "--yes", *there)
         refused = run("signal", "worked", "cancel", *there)
     assert answer.code == 0, answer.err
     assert "owned by 'dead'" in answer.err

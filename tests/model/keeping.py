@@ -64,14 +64,19 @@ class Keeping(Acting):
         self.compare_records(name)
 
     @precondition(lambda self: self.model)
-    @rule(pick=PICK, prefix=st.sampled_from(("a", "a/", "b", "x")))
-    def delete_records(self, pick: int, prefix: str) -> None:
-        """Those whose key begins with a text."""
+    @rule(pick=PICK, prefix=st.sampled_from(("a", "a/", "b", "x")), until=st.sampled_from((None, None, 0, 1)))
+    def delete_records(self, pick: int, prefix: str, until: int | None) -> None:
+        """Those whose key begins with a text; perhaps only those that are not newer than one of them."""
         name = self.pick(self.model, pick)
         thread = self.model[name]
         gone = [key for key in thread.records if key.startswith(prefix)]
+        most = 0
+        if until is not None and gone:
+            revisions = sorted({thread.records[key].revision for key in gone})
+            most = revisions[until % len(revisions)]
+            gone = [key for key in gone if thread.records[key].revision <= most]
         request = records.DeleteRecordsRequest(
-            namespace=self.namespace, thread=name, prefix=prefix, request_id=str(uuid.uuid4())
+            namespace=self.namespace, thread=name, prefix=prefix, request_id=str(uuid.uuid4()), max_revision=most
         )
         answer = self.call("DeleteRecords", request)
         thread.sequence += bool(gone)

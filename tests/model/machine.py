@@ -42,6 +42,7 @@ class Comparison(RuleBasedStateMachine):
         self.age = 0  # saves since the last crash
         self.locks: list[int] = []  # the tokens of the lease that guards saves
         self.is_held = self.has_lock = False
+        self.shown: tuple[str, str, Any] | None = None  # thread, uid, and the prune that somebody was asked about
         self.connect()
 
     def connect(self) -> None:

@@ -12,7 +12,7 @@ from tests.model.plain import PlainReader, PlainThread
 from tests.model.saving import Saving
 from tests.model.strategies import BRANCHES, DATA, LOGS, PICK, value
 
-from stateward.errors import InvalidField, StatewardError, VersionMismatch, VersionNotFound
+from stateward.errors import InvalidField, StatewardError, ThreadNotFound, VersionMismatch, VersionNotFound
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import diff_pb2
 from stateward.v1 import thread_service_pb2 as threads
@@ -95,8 +95,72 @@ class Moving(Saving):
         answer = self.call("PruneThread", request)
         assert list(answer.pruned_versions) == doomed
         assert answer.retained_versions == len(thread.retained) - len(doomed)
-        if not doomed or dry:
+        if doomed and dry:
+            self.show(name, request, answer.plan, doomed)
+            moved = {each.branch: each.version for each in answer.plan.moved_heads}
+            assert moved == falls
+        if doomed and not dry:
+            self.take_away(thread, request, answer, doomed, falls)
+
+    @precondition(lambda self: self.full)
+    @rule(pick=PICK, count=st.integers(1, 3))
+    def ask_about_a_prune(self, pick: int, count: int) -> None:
+        """Somebody is shown what a rule would remove; the answer comes whenever it comes."""
+        name = self.pick(self.full, pick)
+        doomed = self.model[name].doomed_by_keeping(count)
+        request = threads.PruneThreadRequest(
+            namespace=self.namespace, thread=name, keep_latest_per_branch=count, dry_run=True
+        )
+        answer = self.call("PruneThread", request)
+        assert list(answer.pruned_versions) == doomed
+        if doomed:
+            self.show(name, request, answer.plan, doomed)
+
+    def show(self, name: str, request: Any, plan: threads.PrunePlan, doomed: list[int]) -> None:
+        thread = self.model[name]
+        assert [version for span in plan.versions for version in range(span.first, span.last + 1)] == doomed
+        assert (plan.uid, plan.newest_digest) == (thread.uid, thread.versions[doomed[-1]].digest)
+        asked = threads.PruneThreadRequest()
+        asked.CopyFrom(request)
+        asked.dry_run, asked.request_id = False, str(uuid.uuid4())
+        asked.plan.CopyFrom(plan)
+        self.shown = name, thread.uid, asked
+
+    @precondition(lambda self: self.shown)
+    @rule()
+    def prune_what_was_shown(self) -> None:
+        """Of what was shown goes what the rule still names, and nothing else; or nothing, if it is there no more."""
+        assert self.shown is not None
+        (name, uid, request), self.shown = self.shown, None
+        thread = self.thread(name)
+        if name not in self.model or thread.uid != uid:
+            self.refuse("PruneThread", request, ThreadNotFound)
             return
+        shown = {version for span in request.plan.versions for version in range(span.first, span.last + 1)}
+        if max(shown) in thread.pruned:
+            self.refuse("PruneThread", request, VersionMismatch)
+            return
+        named, falls = list(request.versions.versions), dict[str, int]()
+        if named:
+            falls = thread.falls(set(named))
+            if set(named) & set(thread.tags.values()) or falls.get("main", 1) == 0:
+                self.refuse("PruneThread", request, InvalidField)
+                return
+            if {each.branch: each.version for each in request.plan.moved_heads} != falls or any(
+                thread.heads[each.branch] != each.previous_version for each in request.plan.moved_heads
+            ):
+                self.refuse("PruneThread", request, VersionMismatch)
+                return
+        now = thread.doomed_by_keeping(request.keep_latest_per_branch) if not named else set(named) - thread.pruned
+        doomed = sorted(shown & set(now))
+        answer = self.call("PruneThread", request)
+        assert list(answer.pruned_versions) == doomed
+        if doomed:
+            self.take_away(thread, request, answer, doomed, falls)
+
+    def take_away(
+        self, thread: PlainThread, request: Any, answer: Any, doomed: list[int], falls: dict[str, int]
+    ) -> None:
         thread.prune(doomed)
         thread.sequence += 2 if falls else 1
         for branch, version in falls.items():

@@ -233,6 +233,7 @@ READS: dict[str, tuple[str, Any, str]] = {
     "watch one after a cursor of all": ("threads.Watch", t.WatchRequest(after_cursor="n.1"), "after_cursor"),
     "verify a bad name": ("admin.Verify", a.VerifyRequest(thread="a\nb"), "thread"),
 }
+PLAN: dict[str, Any] = {"uid": "0" * 32, "versions": [{"first": 1, "last": 1}], "newest_digest": b"d" * 16}
 CHANGES: dict[str, tuple[str, Any, str]] = {
     "fork to nowhere": ("threads.ForkThread", t.ForkThreadRequest(), "new_thread"),
     "fork to all": ("threads.ForkThread", t.ForkThreadRequest(new_thread="-"), "new_thread"),
@@ -251,6 +252,34 @@ CHANGES: dict[str, tuple[str, Any, str]] = {
         "threads.PruneThread",
         t.PruneThreadRequest(keep_latest_per_branch=1, expected_version=-1),
         "expected_version",
+    ),
+    **{
+        f"prune by a plan with {what}": (
+            "threads.PruneThread",
+            t.PruneThreadRequest(keep_latest_per_branch=1, plan={**PLAN, **fields}, **more),
+            f"plan.{field}".removesuffix("."),
+        )
+        for what, fields, more, field in (
+            ("dry run", {}, {"dry_run": True}, ""),
+            ("no uid", {"uid": ""}, {}, "uid"),
+            ("a bad uid", {"uid": "me"}, {}, "uid"),
+            ("no versions", {"versions": []}, {}, "versions"),
+            ("version 0", {"versions": [{"first": 0, "last": 1}]}, {}, "versions[0]"),
+            ("a span that ends first", {"versions": [{"first": 2, "last": 1}]}, {}, "versions[0]"),
+            ("spans that touch", {"versions": [{"first": 1, "last": 1}, {"first": 2, "last": 3}]}, {}, "versions[1]"),
+            ("no digest", {"newest_digest": b""}, {}, "newest_digest"),
+            ("heads that stay", {"moved_heads": [{"branch": "main"}]}, {}, "moved_heads"),
+        )
+    },
+    "untag from version 0": (
+        "threads.DeleteTag",
+        t.DeleteTagRequest(tag="x", expected_tagged_version=0),
+        "expected_tagged_version",
+    ),
+    "untag by a digest alone": (
+        "threads.DeleteTag",
+        t.DeleteTagRequest(tag="x", expected_tagged_digest=b"d" * 16),
+        "expected_tagged_digest",
     ),
     "delete with a bad uid": ("threads.DeleteThread", t.DeleteThreadRequest(expected_uid="me"), "expected_uid"),
     "delete at a negative version": (

@@ -333,9 +333,9 @@ class AsyncThread:
         """
         return await self._run(threads.set_tag(self._ref, name, version, expected))
 
-    async def delete_tag(self, name: str) -> Tag:
-        """Removes a tag and returns it."""
-        return await self._run(threads.delete_tag(self._ref, name))
+    async def delete_tag(self, name: str, *, expected: Checkpoint | int | None = None) -> Tag:
+        """Removes a tag and returns it. `expected` is the version that the tag must name now."""
+        return await self._run(threads.delete_tag(self._ref, name, expected))
 
     async def move_head(
         self, version: Checkpoint | int, *, expected_version: Checkpoint | int | None = None
@@ -366,7 +366,9 @@ class AsyncThread:
         keep_latest_per_branch: int | None = None,
         move_heads: bool = False,
         dry_run: bool = False,
-        expected_version: Checkpoint | int | None = None,
+        expected_version: Checkpoint | ThreadInfo | int | None = None,
+        expected_uid: str = "",
+        plan: PruneResult | None = None,
     ) -> PruneResult:
         """Removes versions now.
 
@@ -374,11 +376,25 @@ class AsyncThread:
         `keep_latest_per_branch` is how many of each branch stay. `move_heads` allows `versions` to name heads: such a
         branch moves to its newest earlier version that is left, and is deleted if there is none. Raises LeaseHeld if a
         head would move while somebody else holds the thread's lease. `dry_run` only returns what would be removed.
-        `expected_version` is the version that must be the head of main now.
+        `expected_version` is the version that must be the head of main now, or the ThreadInfo that has it, and
+        `expected_uid`, from `ThreadInfo.uid`, the uid that the thread must have.
+
+        A person agrees to what a dry run shows. Give the result of the dry run as `plan`, with the same arguments: the
+        call then removes none but its versions. A version that the rule names only since then stays. Raises
+        ThreadNotFound if the thread was made anew, and VersionMismatch if the versions are other ones, or if other
+        heads would move.
         """
         return await self._run(
             threads.prune(
-                self._ref, versions, older_than, keep_latest_per_branch, dry_run, move_heads, expected_version
+                self._ref,
+                versions,
+                older_than,
+                keep_latest_per_branch,
+                dry_run,
+                move_heads,
+                expected_version,
+                expected_uid,
+                plan,
             )
         )
 
@@ -390,7 +406,7 @@ class AsyncThread:
         self,
         missing_ok: bool = False,
         *,
-        expected_version: Checkpoint | int | None = None,
+        expected_version: Checkpoint | ThreadInfo | int | None = None,
         expected_uid: str = "",
         durability: Durability | str | None = None,
         local_only: bool = False,
@@ -399,9 +415,10 @@ class AsyncThread:
 
         Raises ThreadNotFound if the thread does not exist, unless `missing_ok`. Deletes the creation of the thread that
         is there when the call begins, however often the call is repeated. `expected_version` is the version that must
-        be the head of main now. With `expected_uid`, from `ThreadInfo.uid`, another thread of the same name counts as
-        one that does not exist. With an archive the thread is removed there too, so the call needs the archive;
-        `local_only` removes the copy on this disk only, and the thread can be fetched from the archive again.
+        be the head of main now, or the ThreadInfo that has it. With `expected_uid`, from `ThreadInfo.uid`, another
+        thread of the same name counts as one that does not exist. With an archive the thread is removed there too, so
+        the call needs the archive; `local_only` removes the copy on this disk only, and the thread can be fetched from
+        the archive again.
         """
         return await self._run(
             threads.delete(self._ref, missing_ok, expected_version, durability, local_only, expected_uid)

@@ -113,14 +113,25 @@ def read_prefixes(request: service.ListRecordPrefixesRequest) -> Operation[list[
     return list(map(RecordPrefix.from_proto, page.prefixes))
 
 
-def delete_prefix(ref: ThreadRef, prefix: str, durability: Durability | str | None) -> Operation[int]:
+def delete_prefix(
+    ref: ThreadRef,
+    prefix: str,
+    durability: Durability | str | None,
+    max_revision: int | None = None,
+    expected_uid: str = "",
+) -> Operation[int]:
     """Deletes records, a thousand with each call. Returns how many there were."""
     deleted, has_more = 0, True
+    most = 0 if max_revision is None else whole_number(max_revision, "max_revision")
+    if max_revision == 0:
+        return 0  # no record is that old, and 0 stands for any in the request
     while has_more:
         request = ref.to_write(
             service.DeleteRecordsRequest,
+            expected_uid=expected_uid or ref.held.uid,
             prefix=text(prefix, "prefix"),
             all=not prefix,
+            max_revision=most,
             request_id=new_request_id(),
             lease_token=ref.held.for_call(),
             durability=choice_number(Durability, durability),

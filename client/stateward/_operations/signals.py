@@ -68,6 +68,8 @@ class SignalOptions(TypedDict, total=False):
     """The question that the signal answers. None = no question; for an answer, the thread's present question."""
     durability: Durability | str | None
     """The level that must be reached before the daemon answers; None = the daemon's default."""
+    expected_uid: str
+    """The uid that the thread must have, from `ThreadInfo.uid`. Empty = the creation that the handle works on."""
     request_id: str | None
     """Lets another process send the same signal again safely. None = a new id for this call and all its retries."""
 
@@ -80,7 +82,7 @@ def send(
     check_options(options, SignalOptions, "a signal")
     request = ref.to_write(
         service.SendSignalRequest,
-        expected_uid=uid or ref.held.uid,
+        expected_uid=options.get("expected_uid") or uid or ref.held.uid,
         name=name,
         payload=None if payload is None else values.encode(payload, "payload"),
         sender=options.get("sender"),

@@ -22,7 +22,7 @@ from google.protobuf.message import Message
 from stateward._operations.retry import Retry, UntilFree
 from stateward.blobs import BlobAccess, Content
 from stateward.errors import NotOwner, StatewardError
-from stateward.models import Checkpoint
+from stateward.models import Checkpoint, ThreadInfo
 from stateward.state import State
 from stateward.v1 import checkpoint_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
@@ -271,14 +271,14 @@ def new_request_id() -> str:
     return os.urandom(16).hex()
 
 
-def expectation(expected: Checkpoint | int | None) -> dict[str, Any]:
+def expectation(expected: Checkpoint | ThreadInfo | int | None) -> dict[str, Any]:
     """Returns the fields that say which head is expected; none if any head is right."""
-    if not isinstance(expected, Checkpoint):
+    if not isinstance(expected, Checkpoint | ThreadInfo):
         return {"expected_version": expected}
     return {"expected_version": expected.version, "expected_digest": expected.digest, **_uid_of(expected)}
 
 
-def _uid_of(checkpoint: Checkpoint) -> dict[str, Any]:
+def _uid_of(checkpoint: Checkpoint | ThreadInfo) -> dict[str, Any]:
     return {"expected_uid": checkpoint.uid} if checkpoint.uid else {}
 
 

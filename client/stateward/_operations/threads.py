@@ -192,14 +192,20 @@ def prune(
     keep_latest_per_branch: int | None,
     dry_run: bool,
     move_heads: bool = False,
-    expected: Checkpoint | int | None = None,
+    expected: Checkpoint | ThreadInfo | int | None = None,
+    expected_uid: str = "",
+    plan: PruneResult | None = None,
 ) -> Operation[PruneResult]:
     """Removes versions."""
+    if plan is not None and (not isinstance(plan, PruneResult) or (plan.plan is None and plan.pruned_versions)):
+        raise TypeError("plan takes the result of a dry run")
+    if plan is not None and dry_run:
+        raise TypeError("prune takes plan or dry_run, not both")
     if sum(each is not None for each in (versions, older_than, keep_latest_per_branch)) != 1:
         raise TypeError("prune takes exactly one of versions, older_than and keep_latest_per_branch")
     request = ref.to_write(
         threads.PruneThreadRequest,
-        **expectation(expected),
+        **{**expectation(expected), **({"expected_uid": expected_uid} if expected_uid else {})},
         versions=None if versions is None else threads.VersionList(versions=versions),
         older_than=None if older_than is None else span(older_than, "older_than"),
         keep_latest_per_branch=keep_latest_per_branch,
@@ -207,15 +213,19 @@ def prune(
         lease_token=ref.held.for_call() if move_heads else 0,
         dry_run=dry_run,
         request_id="" if dry_run else new_request_id(),
+        plan=None if plan is None else plan.plan,
     )
+    if plan is not None and plan.plan is None:
+        return plan  # there was nothing to remove
     response: threads.PruneThreadResponse = yield Call("PruneThread", request)
-    return PruneResult(tuple(response.pruned_versions), response.retained_versions)
+    found = response.plan if response.HasField("plan") else None
+    return PruneResult(tuple(response.pruned_versions), response.retained_versions, found)
 
 
 def delete(
     ref: ThreadRef,
     missing_ok: bool,
-    expected: Checkpoint | int | None,
+    expected: Checkpoint | ThreadInfo | int | None,
     durability: Durability | str | None,
     local_only: bool,
     expected_uid: str = "",
@@ -283,16 +293,23 @@ def set_tag(
         branch=ref.branch,
         tag=name,
         version=version_ref(version),
-        expected_tagged_version=expected.version if isinstance(expected, Checkpoint) else expected,
-        expected_tagged_digest=expected.digest if isinstance(expected, Checkpoint) else b"",
+        **_expected_tagged(expected),
         request_id=new_request_id(),
     )
     return Tag.from_proto((yield Call("SetTag", request)).tag)
 
 
-def delete_tag(ref: ThreadRef, name: str) -> Operation[Tag]:
+def _expected_tagged(expected: Checkpoint | int | None) -> dict[str, Any]:
+    if not isinstance(expected, Checkpoint):
+        return {"expected_tagged_version": expected}
+    return {"expected_tagged_version": expected.version, "expected_tagged_digest": expected.digest}
+
+
+def delete_tag(ref: ThreadRef, name: str, expected: Checkpoint | int | None) -> Operation[Tag]:
     """Removes a tag."""
-    request = ref.to_write(threads.DeleteTagRequest, tag=name, request_id=new_request_id())
+    request = ref.to_write(
+        threads.DeleteTagRequest, tag=name, **_expected_tagged(expected), request_id=new_request_id()
+    )
     return Tag.from_proto((yield Call("DeleteTag", request)).tag)
 
 

@@ -109,9 +109,18 @@ class Records:
         """Deletes a record and returns whether there was one. Raises RecordConflict as `put` does."""
         return bool((self.write([Delete(key, expected)], durability=durability)).deleted)
 
-    def delete_prefix(self, prefix: str, *, durability: Durability | str | None = None) -> int:
+    def delete_prefix(
+        self,
+        prefix: str,
+        *,
+        max_revision: int | None = None,
+        expected_uid: str = "",
+        durability: Durability | str | None = None,
+    ) -> int:
         """Deletes the records whose keys begin with `prefix` ("" = all of them), and returns how many there were.
 
-        A thousand records go with each call, all or none of them. Raises ThreadNotFound if there is no such scope.
+        With `max_revision`, records with a higher revision stay: those that were written since you looked.
+        `expected_uid`, from `ThreadInfo.uid`, is the uid that the thread must have. A thousand records go with each
+        call, all or none of them. Raises ThreadNotFound if there is no such scope.
         """
-        return self._session.run(records.delete_prefix(self._ref, prefix, durability))
+        return self._session.run(records.delete_prefix(self._ref, prefix, durability, max_revision, expected_uid))

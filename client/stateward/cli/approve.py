@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stateward.cli.connect import NamespaceOption, TargetOption, ThreadArgument
+from stateward.cli.describe import compact
 from stateward.cli.embedded import ArchiveOption, KeyFileOption, reach
-from stateward.cli.output import CommandError, clean, note, say
+from stateward.cli.output import CommandError, clean, confirm, note, say, shorten
 from stateward.cli.typed import read_json
 from stateward.errors import NotOwner, StaleAnswer
 from stateward.models import Status
@@ -26,10 +27,14 @@ if TYPE_CHECKING:
 INPUT_BYTES_MAX = 64 << 10
 # The daemon needs time for its reads, beyond the lease time for which it must see the thread unchanged.
 FREE_MARGIN_S = 2.0
+PROMPT_WIDTH, ANSWER_WIDTH = 1000, 200
 
 WaitIdOption = Annotated[
     str | None,
-    typer.Option("--wait-id", metavar="ID", help="Id of the question; default: the question that is open now."),
+    typer.Option("--wait-id", metavar="ID", help="Id of the question, from `stateward waiting`; then it does not ask."),
+]
+AnswerYesOption = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask: answer the question that is open now, whatever it is.")
 ]
 SenderOption = Annotated[
     str | None, typer.Option("--as", metavar="SENDER", help="Name of the sender; default: the login name.")
@@ -45,6 +50,7 @@ def approve(
     remark: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="A note for the agent.")] = None,
     wait_id: WaitIdOption = None,
     sender: SenderOption = None,
+    yes: AnswerYesOption = False,
     archive: ArchiveOption = None,
     key_file: KeyFileOption = None,
     target: TargetOption = None,
@@ -52,17 +58,22 @@ def approve(
 ) -> None:
     """Answer yes to a thread's question.
 
-    The thread must still be waiting for the answer. The command fails if the question was asked again or already
-    answered. With --archive no daemon needs to run: the command starts one, which takes the thread, archives the answer
-    and releases the thread. If a dead machine holds the thread, the command waits until that machine has archived
-    nothing for ten seconds; then it takes the thread.
+    The command shows the question that is open now, and asks whether that is the one. Without a terminal, give the
+    --wait-id of the question that you have read, or --yes. The thread must still be waiting for the answer. The command
+    fails if the question was asked again or already answered.
+
+    With --archive no daemon needs to run: the command starts one, which takes the thread, archives the answer and
+    releases the thread. If a dead machine holds the thread, the command waits until that machine has archived nothing
+    for ten seconds; then it takes the thread.
 
     \b
     Examples:
       stateward approve booking-42 --note "but window seats"
+      stateward approve booking-42 --wait-id 5f0c2a9d81e3b764
       stateward approve booking-42 --archive s3://bucket/agents --key-file KEY
     """  # noqa: D301  \b keeps the lines of a paragraph apart
-    _say(APPROVE, thread, remark, wait_id, sender, (context, target, namespace, archive, key_file))
+    where = (context, target, namespace, archive, key_file)
+    _say(APPROVE, thread, remark, wait_id, sender, where, ask=None if yes else "Say yes to it")
 
 
 def reject(
@@ -71,18 +82,20 @@ def reject(
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason, for the agent.")] = None,
     wait_id: WaitIdOption = None,
     sender: SenderOption = None,
+    yes: AnswerYesOption = False,
     archive: ArchiveOption = None,
     key_file: KeyFileOption = None,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Answer no to a thread's question, whatever form the question asks for.
+    """Answer no to a thread's question, whatever form the question asks for. The command asks first, as approve does.
 
     \b
     Examples:
       stateward reject booking-42 --reason "too dear"
     """  # noqa: D301  \b keeps the lines of a paragraph apart
-    _say(REJECT, thread, reason, wait_id, sender, (context, target, namespace, archive, key_file))
+    where = (context, target, namespace, archive, key_file)
+    _say(REJECT, thread, reason, wait_id, sender, where, ask=None if yes else "Say no to it")
 
 
 def answer(
@@ -94,23 +107,27 @@ def answer(
     as_json: JsonValueOption = None,
     wait_id: WaitIdOption = None,
     sender: SenderOption = None,
+    yes: AnswerYesOption = False,
     archive: ArchiveOption = None,
     key_file: KeyFileOption = None,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Answer a thread's question. If the question has a JSON schema, the command checks the answer first.
+    """Answer a thread's question. If the question has a JSON schema, the command checks the answer. It asks first, as
+    approve does.
 
     \b
     Examples:
       stateward answer booking-42 "the early flight"
       stateward answer booking-42 --json '{"seat": "12A", "meal": false}'
-      jq .choice page.json | stateward answer booking-42 --json -
+      jq .choice page.json | stateward answer booking-42 --json - --yes
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     if value is None and as_json is None:
         raise typer.BadParameter("give the answer as VALUE or with --json", param_hint="VALUE")
     content = _read_value(value, as_json, "VALUE")
-    _say(ANSWER, thread, content, wait_id, sender, (context, target, namespace, archive, key_file))
+    where = (context, target, namespace, archive, key_file)
+    ask = None if yes else f"Answer {compact(content, ANSWER_WIDTH)}"
+    _say(ANSWER, thread, content, wait_id, sender, where, ask=ask)
 
 
 def signal(
@@ -139,19 +156,23 @@ def signal(
       stateward signal booking-42 price --json 1350
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     content = _read_value(payload, as_json, "PAYLOAD")
-    _say(name, thread, content, wait_id, sender, (context, target, namespace, archive, key_file), is_answer=False)
+    _say(name, thread, content, wait_id, sender, (context, target, namespace, archive, key_file))
 
 
 def _say(
-    name: str, thread: str, content: Any, wait_id: str | None, sender: str | None, where: Any, *, is_answer: bool = True
+    name: str, thread: str, content: Any, wait_id: str | None, sender: str | None, where: Any, *, ask: str | None = ""
 ) -> None:
+    """Sends a signal. `ask`: what the person is asked about the open question; None = nothing, and "" = the signal is
+    no answer."""
     archive = where[3]
     with warnings.catch_warnings(record=True) as caught, reach(*where) as client:
         warnings.simplefilter("always", SchemaNotChecked)
         sender = _login_name() if sender is None else sender
         try:
-            is_archived = archive is not None
-            send = partial(_send, client.thread(thread), name, content, wait_id, sender, is_answer, is_archived)
+            is_archived, handle = archive is not None, client.thread(thread)
+            options: dict[str, Any] = {"sender": sender, "durability": "archived" if is_archived else None}
+            options |= _agreed(handle, ask) if ask and not wait_id else {"wait_id": wait_id}
+            send = partial(_sender(handle, name, is_answer=ask != ""), content, **options)
             sent = _send_when_free(client, thread, send) if is_archived else send()
         except AnswerRefused as error:
             raise CommandError(f"nothing was sent: {error}; use --json for an answer that is not text") from None
@@ -189,14 +210,31 @@ def _send_when_free(client: Client, thread: str, send: Callable[[], Signal]) -> 
     return send()
 
 
-def _send(
-    thread: Thread, name: str, content: Any, wait_id: str | None, sender: str, is_answer: bool, is_archived: bool
-) -> Signal:
+def _agreed(thread: Thread, ask: str) -> dict[str, Any]:
+    """Shows the open question, and asks. Returns uid and wait id of what was shown. An agent may ask another question
+    meanwhile, under the same wait id too, so the command looks once more after the yes."""
+    info = thread.info()
+    question = info.question
+    if question is None or info.status != Status.WAITING:
+        return {"wait_id": None}  # there is nothing to show; sending raises the error that says why
+    reason = f" ({info.status_detail})" if info.status_detail else ""
+    confirm(
+        f"Thread {info.name!r} asks{reason}: {shorten(question.prompt, PROMPT_WIDTH)!r}. {ask}?", yes=False,
+        give=f"give --wait-id {info.wait_id} to answer this question, or --yes to answer any",
+        otherwise="nothing was sent",
+    )  # fmt: skip
+    now = thread.info()
+    if (now.uid, now.wait_id, now.question, now.status) != (info.uid, info.wait_id, question, info.status):
+        what = f"it asks {shorten(now.question.prompt, PROMPT_WIDTH)!r}" if now.question else "it asks nothing"
+        raise CommandError(f"thread {info.name!r} has changed since the question: {what} now; nothing was sent")
+    return {"wait_id": info.wait_id, "expected_uid": info.uid}
+
+
+def _sender(thread: Thread, name: str, *, is_answer: bool) -> Callable[..., Signal]:
     answers: dict[str, Callable[..., Signal]] = {
         ANSWER: thread.answer, APPROVE: thread.approve, REJECT: thread.reject
     }  # fmt: skip
-    send = answers[name] if is_answer else partial(thread.send, name)
-    return send(content, sender=sender, wait_id=wait_id, durability="archived" if is_archived else None)
+    return answers[name] if is_answer else partial(thread.send, name)
 
 
 def _read_value(text: str | None, as_json: str | None, what: str) -> Any:

@@ -11,10 +11,10 @@ from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, Thr
 from stateward.cli.describe import checkpoint_as_json
 from stateward.cli.output import CommandError, clean, filled, is_terminal, print_json, print_table, say
 from stateward.cli.typed import read_json
-from stateward.cli.where import AtOption, find_version
+from stateward.cli.where import AtOption, find_checkpoint
 
 if TYPE_CHECKING:
-    from stateward import Thread
+    from stateward import Checkpoint, Thread
     from stateward.models import Branch
 
 
@@ -78,7 +78,7 @@ def branch(
                   f"branch {clean(name)} of {clean(thread)} deleted; its head was version {version}")  # fmt: skip
         elif move_to is not None:
             handle = client.thread(thread, branch=name)
-            to = find_version(handle, move_to, "--move-to")
+            to = find_checkpoint(handle, move_to, "--move-to")
             assert to is not None
             moved = handle.move_head(to, expected_version=expected)
             facts = {"branch": name, "version": moved.version, "previous_version": moved.previous_version}
@@ -103,7 +103,7 @@ def _begin(
 ) -> None:
     if name in [each.name for each in source.info().branches]:
         raise CommandError(f"thread {source.name!r} has a branch {name!r} already; choose another name")
-    checkpoint = _save(source, name, find_version(source, at), edits, unset)
+    checkpoint = _save(source, name, find_checkpoint(source, at), edits, unset)
     what = f", with {', '.join(sorted([*edits, *unset]))} edited" if edits or unset else ""
     _tell(as_json, checkpoint_as_json(checkpoint),
           f"branch {clean(name)} of {clean(source.name)} begins with version {checkpoint.version}, "
@@ -139,9 +139,9 @@ def _print_branches(thread: str, found: Sequence[Branch], *, as_json: bool) -> N
         say(f"thread {thread} has no branches")
 
 
-def _save(source: Thread, name: str, at: int | None, edits: dict[str, Any], unset: Sequence[str]) -> Any:
-    base = source.checkpoint(at)
-    handle = source.branch(name, at=base.version)
+def _save(source: Thread, name: str, at: Checkpoint | None, edits: dict[str, Any], unset: Sequence[str]) -> Any:
+    base = at or source.checkpoint()
+    handle = source.branch(name, at=base)
     state = handle.hydrate()
     for slot in unset:
         if slot not in state.slots:

@@ -9,7 +9,7 @@ import typer
 from stateward.cli.connect import BranchOption, JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
 from stateward.cli.describe import thread_as_json
 from stateward.cli.output import print_json, say
-from stateward.cli.where import AtOption, find_version
+from stateward.cli.where import AtOption, find_checkpoint
 
 
 def fork(
@@ -39,7 +39,7 @@ def fork(
         raise typer.BadParameter("it copies all versions; leave out --at and --branch", param_hint="--whole")
     with connect(context, target, namespace) as client:
         source = client.thread(thread, branch=branch)
-        info = source.fork(new, find_version(source, at), whole=whole).info()
+        info = source.fork(new, find_checkpoint(source, at), whole=whole).info()
     if as_json:
         print_json(thread_as_json(info))
         return

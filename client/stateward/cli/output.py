@@ -62,16 +62,22 @@ def note(message: str) -> None:
     print(f"stateward: {clean(message)}", file=sys.stderr, flush=True)
 
 
-def confirm(question: str, *, yes: bool) -> None:
-    """Asks before a command removes data. Raises CommandError if the user refuses, or if there is neither a terminal
-    nor --yes."""
+def confirm(
+    question: str, *, yes: bool, give: str = "give --yes to say so", otherwise: str = "nothing was removed"
+) -> None:
+    """Asks before a command does what the user should know of. Raises CommandError if the user refuses, or if there is
+    neither a terminal nor --yes; `give` then names the option to give.
+
+    A yes is about what the question shows. The caller acts on just that: on the uid, the versions with their digest or
+    the wait id that it read before it asked. It never looks the thing up again by its name.
+    """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise CommandError(f"{clean(question)} There is no terminal to ask on: give --yes to say so")
+        raise CommandError(f"{clean(question)} There is no terminal to ask on: {give}")
     print(f"{clean(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        raise CommandError("nothing was removed")
+        raise CommandError(otherwise)
 
 
 def say(text: str = "", style: str = "") -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, YesOption, connect
-from stateward.cli.output import confirm, counted, print_json, say
+from stateward.cli.output import CommandError, confirm, counted, note, print_json, say
 from stateward.cli.times import read_length
+from stateward.errors import ThreadNotFound, VersionMismatch
+
+if TYPE_CHECKING:
+    from stateward.models import PruneResult
 
 VERSIONS_MAX = 100_000
 SHOWN_MAX = 12
@@ -40,7 +44,8 @@ def prune(
     """Remove versions of a thread now, by one rule. The newest version of each branch, tagged versions and
     bases of branches stay.
 
-    The command asks first; without a terminal it needs --yes. The remaining versions stay readable.
+    The command asks first; without a terminal it needs --yes. It then removes none but the versions that it counted:
+    what agents save while the question is open stays. The remaining versions stay readable.
 
     \b
     Examples:
@@ -64,12 +69,14 @@ def prune(
         result = handle.prune(**rule, dry_run=True)
         number = len(result.pruned_versions)
         if number and not dry_run:
-            confirm(
-                f"Remove {number:,} of {counted(number + result.retained_versions, 'version')} of thread {thread!r} "
-                "for good?",
-                yes=yes,
-            )
-            result = handle.prune(**rule)
+            confirm(_question(thread, result), yes=yes)
+            try:
+                result = handle.prune(**rule, plan=result)
+            except (ThreadNotFound, VersionMismatch) as error:
+                raise CommandError(f"{error.message}; look again") from None
+            if len(result.pruned_versions) < number:
+                less = counted(number - len(result.pruned_versions), "version")
+                note(f"{less} less than asked about: tagged or pruned since then, or a branch begins there now")
     if as_json:
         print_json(
             {
@@ -82,6 +89,17 @@ def prune(
     did = "would remove" if dry_run else "removed"
     shown = f" ({_ranges(result.pruned_versions)})" if number else ""
     say(f"{did} {counted(len(result.pruned_versions), 'version')}{shown}; {result.retained_versions:,} left")
+
+
+def _question(thread: str, found: PruneResult) -> str:
+    number = len(found.pruned_versions)
+    moved = [
+        f"delete branch {each.branch!r}" if not each.version
+        else f"move branch {each.branch!r} from version {each.previous_version} to {each.version}"
+        for each in (found.plan.moved_heads if found.plan is not None else ())
+    ]  # fmt: skip
+    whole = counted(number + found.retained_versions, "version")
+    return " and ".join([f"Remove {number:,} of {whole} of thread {thread!r} for good", *moved]) + "?"
 
 
 def read_versions(text: str) -> list[int]:

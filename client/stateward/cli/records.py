@@ -10,13 +10,26 @@ import typer
 from stateward.cli.catalog import CONTEXT
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
 from stateward.cli.describe import plain, summarize
-from stateward.cli.output import CommandError, confirm, counted, filled, is_terminal, print_json, print_table, say, size
+from stateward.cli.output import (
+    CommandError,
+    confirm,
+    counted,
+    filled,
+    is_terminal,
+    note,
+    print_json,
+    print_table,
+    say,
+    size,
+)
 from stateward.cli.times import time_ago
 from stateward.cli.typed import read_json
 from stateward.durations import SECONDS_MAX
+from stateward.errors import ThreadNotFound
 from stateward.values import RawValue
 
 if TYPE_CHECKING:
+    from stateward import Client, Records
     from stateward.records import Record
 
 VALUE_WIDTH = 80
@@ -162,6 +175,9 @@ def rm(
 ) -> None:
     """Delete records: those that are named, or all with a prefix.
 
+    With --prefix the command asks first; without a terminal it needs --yes. Records that are written while the question
+    is open stay.
+
     \b
     Examples:
       stateward records rm store/users ana/food
@@ -172,12 +188,30 @@ def rm(
     with connect(context, target, namespace) as client:
         scope = client.records(thread)
         if prefix is not None:
-            what = f"whose key begins with {prefix!r}" if prefix else "of the thread"
-            confirm(f"delete all records {what}?", yes=yes)
-            deleted = scope.delete_prefix(prefix)
+            deleted = scope.delete_prefix(prefix) if yes else _delete_shown(client, scope, prefix)
         else:
             deleted = sum(scope.delete(key) for key in keys or ())
     say(f"{counted(deleted, 'record')} deleted")
+
+
+def _delete_shown(client: Client, scope: Records, prefix: str) -> int:
+    """Asks, and deletes the records that the question counts. Those that were written since then stay: each write gives
+    a higher revision."""
+    uid = client.thread(scope.name).info().uid
+    newest = next(iter(scope.list(prefix, newest_first=True, page_size=1, values=False)), None)
+    until = newest.revision if newest is not None else 0
+    number = sum(each.revision <= until for each in scope.list(prefix, page_size=1000, values=False))
+    if not number:
+        return 0
+    what = f"{counted(number, 'record')} of thread {scope.name!r}"
+    confirm(f"Delete {what} whose key begins with {prefix!r}?" if prefix else f"Delete all {what}?", yes=False)
+    try:
+        deleted = scope.delete_prefix(prefix, max_revision=until, expected_uid=uid)
+    except ThreadNotFound as error:
+        raise CommandError(f"{error.message}; nothing was deleted") from None
+    if deleted < number:
+        note(f"{counted(number - deleted, 'record')} less than asked about: written or deleted since the question")
+    return deleted
 
 
 def _row(each: Record) -> tuple[str, ...]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, YesOption, complete_thread, connect
-from stateward.cli.output import CommandError, clean, confirm, counted, print_json, say
+from stateward.cli.output import CommandError, clean, confirm, counted, fail, print_json, say
 from stateward.cli.threads import collected, end_with
-from stateward.errors import ThreadNotFound, ThreadsUnreadable
+from stateward.errors import ThreadNotFound, ThreadsUnreadable, VersionMismatch
 
 if TYPE_CHECKING:
     from stateward import Client, ThreadInfo
@@ -40,8 +40,9 @@ def rm(
 ) -> None:
     """Remove threads permanently: the daemon destroys each thread's key, and no version can be read again.
 
-    The command asks first; without a terminal it needs --yes. If one of the threads does not exist, it removes none.
-    Copies made with fork remain.
+    The command asks first; without a terminal it needs --yes. A thread that changes while the question is open is not
+    removed, and neither is the next one of its name; the command names it, and exits 1. If one of the threads does not
+    exist, it removes none. Copies made with fork remain.
 
     \b
     Examples:
@@ -61,15 +62,57 @@ def rm(
         removed = []
         if found:
             confirm(_question(found, client.namespace, local_only), yes=yes)
+        changed = []
         for info in found:
-            # Somebody else may have removed it while the question was open, or made the next thread of the name.
-            if client.thread(info.name).delete(missing_ok=True, expected_uid=info.uid, local_only=local_only):
-                removed.append(info.name)
-                if not as_json:
-                    say(f"removed {clean(info.name)}" + (" from this disk" if local_only else ""))
+            try:
+                if not _remove(client, info, local_only, was_asked=not yes):
+                    continue
+            except _Changed as error:
+                changed.append(str(error))
+                continue
+            removed.append(info.name)
+            if not as_json:
+                say(f"removed {clean(info.name)}" + (" from this disk" if local_only else ""))
     if as_json:
         print_json({"removed": removed})
+    for each in changed:
+        fail(each)
     end_with(problem)
+    if changed:
+        raise typer.Exit(1)
+
+
+class _Changed(Exception):
+    """A thread has changed since the question. The message says how."""
+
+
+def _remove(client: Client, info: ThreadInfo, local_only: bool, *, was_asked: bool) -> bool:
+    """Removes the creation of the thread that was found. Returns False if it is not there any more. After a question,
+    raises _Changed if the thread has changed since then."""
+    expected = None
+    if was_asked:
+        try:
+            now = _find_here(client, info.name) if local_only else client.thread(info.name).info()
+        except ThreadNotFound:
+            return False
+        if now.uid == info.uid and _shown(now) != _shown(info):
+            raise _Changed(_explain(info, _shown(now)))
+        expected = info
+    try:
+        return client.thread(info.name).delete(
+            missing_ok=True, expected_version=expected, expected_uid=info.uid, local_only=local_only
+        )
+    except VersionMismatch as error:
+        raise _Changed(_explain(info, error.message)) from None
+
+
+def _shown(info: ThreadInfo) -> str:
+    """What a thread has, for a comparison: a lease that is renewed or a signal is no change of it."""
+    return f"version {info.last_version}, {counted(info.records, 'record')} of {info.record_bytes:,} B"
+
+
+def _explain(info: ThreadInfo, now: str) -> str:
+    return f"thread {info.name!r} has changed since the question: {now}; it was not removed, look again"
 
 
 def _find(

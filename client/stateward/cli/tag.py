@@ -8,7 +8,7 @@ import typer
 
 from stateward.cli.connect import BranchOption, JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
 from stateward.cli.output import CommandError, is_terminal, print_json, print_table, say
-from stateward.cli.where import AtOption, find_version
+from stateward.cli.where import AtOption, find_checkpoint
 from stateward.errors import VersionMismatch
 
 
@@ -33,21 +33,24 @@ def tag(
     Examples:
       stateward tag booking-42                          all tags
       stateward tag booking-42 before-dates --at 12     set or move the tag
-      stateward tag booking-42 before-dates --delete
+      stateward tag booking-42 before-dates --delete --expected 12
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     if name is None and (at is not None or delete or expected is not None):
         raise typer.BadParameter("--at, --delete and --expected need a tag", param_hint="NAME")
-    if delete and (at is not None or expected is not None):
-        raise typer.BadParameter("it cannot be combined with --at or --expected", param_hint="--delete")
+    if delete and at is not None:
+        raise typer.BadParameter("it cannot be combined with --at", param_hint="--delete")
+    if delete and expected == 0:
+        raise typer.BadParameter("with --delete it is at least 1", param_hint="--expected")
     with connect(context, target, namespace) as client:
         handle = client.thread(thread, branch=branch)
         if name is None:
             found = sorted(handle.info().tags, key=lambda each: each.version)
-        elif delete:
-            found = [handle.delete_tag(name)]
         else:
             try:
-                found = [handle.tag(name, find_version(handle, at), expected=expected)]
+                if delete:
+                    found = [handle.delete_tag(name, expected=expected)]
+                else:
+                    found = [handle.tag(name, find_checkpoint(handle, at), expected=expected)]
             except VersionMismatch as error:
                 raise CommandError(f"{error.message}; `stateward tag {thread}` lists the tags") from None
     if as_json:

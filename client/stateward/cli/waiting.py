@@ -18,7 +18,7 @@ from stateward.models import Status
 if TYPE_CHECKING:
     from stateward import Client, ThreadInfo
 
-COLUMNS = ("NAMESPACE", "THREAD", "SINCE", "REASON", "ASKS", "ANSWER", "SIGNALS")
+COLUMNS = ("NAMESPACE", "THREAD", "SINCE", "REASON", "ASKS", "WAIT ID", "ANSWER", "SIGNALS")
 PROMPT_WIDTH = 200
 
 
@@ -34,7 +34,8 @@ def waiting(
 
     With --archive the command lists the threads of all sidecars in that archive, even if none of them runs. It sends
     two to four requests to the bucket for each thread, and without --namespace it lists all namespaces. A thread with
-    signals has an answer that its agent has not acknowledged yet. A thread that is handed to an agent waits for that
+    signals has an answer that its agent has not acknowledged yet. The wait id names the question: with --wait-id,
+    `stateward approve` answers this question and no later one. A thread that is handed to an agent waits for that
     agent, and takes no answer.
 
     \b
@@ -54,10 +55,10 @@ def waiting(
     if as_json:
         print_json([_as_json(each) for each in found])
     elif found:
-        columns, rows = filled(COLUMNS, list(map(_row, found)), optional=("REASON", "ANSWER", "SIGNALS"))
+        columns, rows = filled(COLUMNS, list(map(_row, found)), optional=("REASON", "WAIT ID", "ANSWER", "SIGNALS"))
         if archive is None or namespace:
             columns, rows = columns[1:], [row[1:] for row in rows]
-        print_table(columns, rows, right=("SIGNALS",), below=("ASKS", "ANSWER"))
+        print_table(columns, rows, right=("SIGNALS",), below=("ASKS", "WAIT ID", "ANSWER"))
     elif is_terminal():
         say("no thread waits")
     for each in problems:
@@ -90,6 +91,7 @@ def _row(info: ThreadInfo) -> tuple[str, ...]:
         time_ago(info.update_time),
         info.status_detail,
         shorten(" ".join(asks.split()), PROMPT_WIDTH),
+        "" if question is None else info.wait_id,
         "" if question is None or question.schema is None else compact(question.schema, PROMPT_WIDTH),
         str(info.pending_signals or ""),
     )

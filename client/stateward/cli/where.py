@@ -14,7 +14,7 @@ from stateward.cli.output import CommandError
 from stateward.errors import VersionNotFound
 
 if TYPE_CHECKING:
-    from stateward import Thread, ThreadInfo
+    from stateward import Checkpoint, Thread, ThreadInfo
 
 VERSION_DIGITS_MAX = 19
 FORMS = "12, a tag, step:14, id:CHECKPOINT_ID, or a branch"
@@ -59,6 +59,13 @@ def find_version(thread: Thread, text: str | None, option: str = "--at", least: 
     if "version" in where:
         return int(where["version"])
     return thread.checkpoint(**where).version
+
+
+def find_checkpoint(thread: Thread, text: str | None, option: str = "--at") -> Checkpoint | None:
+    """Returns the version with its digest, for what is then done with it: another version may get its number. None =
+    none was given."""
+    version = find_version(thread, text, option)
+    return None if version is None else thread.checkpoint(version)
 
 
 @contextmanager

@@ -140,7 +140,7 @@ class ListRecordPrefixesResponse(_message.Message):
     def __init__(self, prefixes: _Optional[_Iterable[_Union[_record_pb2.RecordPrefix, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class DeleteRecordsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "prefix", "all", "request_id", "lease_token", "durability", "expected_uid")
+    __slots__ = ("namespace", "thread", "prefix", "all", "request_id", "lease_token", "durability", "expected_uid", "max_revision")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +149,7 @@ class DeleteRecordsRequest(_message.Message):
     LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
+    MAX_REVISION_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     prefix: str
@@ -157,7 +158,8 @@ class DeleteRecordsRequest(_message.Message):
     lease_token: int
     durability: _checkpoint_pb2.Durability
     expected_uid: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., prefix: _Optional[str] = ..., all: bool = ..., request_id: _Optional[str] = ..., lease_token: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., expected_uid: _Optional[str] = ...) -> None: ...
+    max_revision: int
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., prefix: _Optional[str] = ..., all: bool = ..., request_id: _Optional[str] = ..., lease_token: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., expected_uid: _Optional[str] = ..., max_revision: _Optional[int] = ...) -> None: ...
 
 class DeleteRecordsResponse(_message.Message):
     __slots__ = ("deleted", "has_more", "sequence", "durability", "archived_sequence", "uid", "digest")

@@ -144,7 +144,7 @@ class ForkThreadResponse(_message.Message):
     def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ...) -> None: ...
 
 class PruneThreadRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "versions", "older_than", "keep_latest_per_branch", "expected_version", "expected_uid", "dry_run", "request_id", "move_heads", "lease_token", "expected_digest")
+    __slots__ = ("namespace", "thread", "versions", "older_than", "keep_latest_per_branch", "expected_version", "expected_uid", "dry_run", "request_id", "move_heads", "lease_token", "expected_digest", "plan")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +157,7 @@ class PruneThreadRequest(_message.Message):
     MOVE_HEADS_FIELD_NUMBER: _ClassVar[int]
     LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     versions: VersionList
@@ -169,7 +170,28 @@ class PruneThreadRequest(_message.Message):
     move_heads: bool
     lease_token: int
     expected_digest: bytes
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., versions: _Optional[_Union[VersionList, _Mapping]] = ..., older_than: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., keep_latest_per_branch: _Optional[int] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., dry_run: bool = ..., request_id: _Optional[str] = ..., move_heads: bool = ..., lease_token: _Optional[int] = ..., expected_digest: _Optional[bytes] = ...) -> None: ...
+    plan: PrunePlan
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., versions: _Optional[_Union[VersionList, _Mapping]] = ..., older_than: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., keep_latest_per_branch: _Optional[int] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., dry_run: bool = ..., request_id: _Optional[str] = ..., move_heads: bool = ..., lease_token: _Optional[int] = ..., expected_digest: _Optional[bytes] = ..., plan: _Optional[_Union[PrunePlan, _Mapping]] = ...) -> None: ...
+
+class PrunePlan(_message.Message):
+    __slots__ = ("uid", "versions", "newest_digest", "moved_heads")
+    UID_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    MOVED_HEADS_FIELD_NUMBER: _ClassVar[int]
+    uid: str
+    versions: _containers.RepeatedCompositeFieldContainer[VersionSpan]
+    newest_digest: bytes
+    moved_heads: _containers.RepeatedCompositeFieldContainer[MovedHead]
+    def __init__(self, uid: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[VersionSpan, _Mapping]]] = ..., newest_digest: _Optional[bytes] = ..., moved_heads: _Optional[_Iterable[_Union[MovedHead, _Mapping]]] = ...) -> None: ...
+
+class VersionSpan(_message.Message):
+    __slots__ = ("first", "last")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    last: int
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
 
 class VersionList(_message.Message):
     __slots__ = ("versions",)
@@ -178,16 +200,18 @@ class VersionList(_message.Message):
     def __init__(self, versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PruneThreadResponse(_message.Message):
-    __slots__ = ("pruned_versions", "retained_versions", "sequence", "archived_sequence")
+    __slots__ = ("pruned_versions", "retained_versions", "sequence", "archived_sequence", "plan")
     PRUNED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     RETAINED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     pruned_versions: _containers.RepeatedScalarFieldContainer[int]
     retained_versions: int
     sequence: int
     archived_sequence: int
-    def __init__(self, pruned_versions: _Optional[_Iterable[int]] = ..., retained_versions: _Optional[int] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
+    plan: PrunePlan
+    def __init__(self, pruned_versions: _Optional[_Iterable[int]] = ..., retained_versions: _Optional[int] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ..., plan: _Optional[_Union[PrunePlan, _Mapping]] = ...) -> None: ...
 
 class DeleteThreadRequest(_message.Message):
     __slots__ = ("namespace", "thread", "expected_version", "expected_uid", "allow_missing", "durability", "local_only", "expected_digest")
@@ -278,18 +302,22 @@ class SetTagResponse(_message.Message):
     def __init__(self, tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
 
 class DeleteTagRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "tag", "expected_uid", "request_id")
+    __slots__ = ("namespace", "thread", "tag", "expected_uid", "request_id", "expected_tagged_version", "expected_tagged_digest")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_TAGGED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_TAGGED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     tag: str
     expected_uid: str
     request_id: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., tag: _Optional[str] = ..., expected_uid: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    expected_tagged_version: int
+    expected_tagged_digest: bytes
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., tag: _Optional[str] = ..., expected_uid: _Optional[str] = ..., request_id: _Optional[str] = ..., expected_tagged_version: _Optional[int] = ..., expected_tagged_digest: _Optional[bytes] = ...) -> None: ...
 
 class DeleteTagResponse(_message.Message):
     __slots__ = ("tag", "sequence", "archived_sequence")

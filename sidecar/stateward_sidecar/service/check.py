@@ -21,7 +21,7 @@ from stateward.v1.checkpoint_service_pb2 import (
     SaveRequest,
 )
 from stateward.v1.thread_pb2 import Retention, ThreadOptions
-from stateward.v1.thread_service_pb2 import WaitDurableRequest
+from stateward.v1.thread_service_pb2 import PruneThreadRequest, WaitDurableRequest
 from stateward_sidecar.codec.edits import (
     COMMUTATIVE,
     MAX_MEDIA_TYPE_BYTES,
@@ -90,6 +90,26 @@ def check_digest(digest: bytes, field: str, version: int, version_field: str) ->
         raise InvalidField(field, f"is allowed only with a positive {version_field}")
     if len(digest) != DIGEST_BYTES:
         raise InvalidField(field, f"has {len(digest)} bytes, not {DIGEST_BYTES}")
+
+
+def check_plan(request: PruneThreadRequest) -> None:
+    """Checks the plan of a prune."""
+    plan = request.plan
+    if request.dry_run:
+        raise InvalidField("plan", "is not allowed with dry_run, which makes one")
+    if not plan.uid:
+        raise InvalidField("plan.uid", "is required")
+    check_uid(plan.uid, "plan.uid")
+    if not 1 <= len(plan.versions) <= PRUNE_VERSIONS_MAX:
+        raise InvalidField("plan.versions", f"must have 1 to {PRUNE_VERSIONS_MAX} spans; prune fewer at a time")
+    before = -1
+    for index, span in enumerate(plan.versions):
+        if not before + 1 < span.first <= span.last:
+            raise InvalidField(f"plan.versions[{index}]", "is not a span of versions behind the one before it")
+        before = span.last
+    check_digest(plan.newest_digest, "plan.newest_digest", before, "version")
+    if plan.moved_heads and not request.move_heads:
+        raise InvalidField("plan.moved_heads", "goes with move_heads only")
 
 
 def check_namespace(request: object) -> None:

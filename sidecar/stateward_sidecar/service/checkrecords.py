@@ -132,5 +132,7 @@ def check_delete(request: DeleteRecordsRequest) -> None:
     check_text(request.prefix, "prefix", KEY_BYTES_MAX)
     if request.all == bool(request.prefix):
         raise InvalidField("all", "must be true without prefix, and false with prefix")
+    if request.max_revision < 0:
+        raise InvalidField("max_revision", f"{request.max_revision} is negative")
     check_token(request.lease_token, "lease_token")
     need_request_id(request.request_id)

@@ -184,6 +184,8 @@ class ThreadService:
             check.check_duration(request.older_than, "older_than")
         if what == "keep_latest_per_branch" and request.keep_latest_per_branch < 1:
             raise InvalidField("keep_latest_per_branch", f"{request.keep_latest_per_branch} is less than 1")
+        if request.HasField("plan"):
+            check.check_plan(request)
 
         async def prune() -> PruneThreadResponse:
             name = request.namespace, request.thread
@@ -253,6 +255,11 @@ class ThreadService:
     async def delete_tag(self, request: DeleteTagRequest, context: grpc.aio.ServicerContext) -> DeleteTagResponse:
         check.check_place(request)
         check.check_tag(request.tag)
+        if request.HasField("expected_tagged_version") and request.expected_tagged_version < 1:
+            raise InvalidField("expected_tagged_version", f"{request.expected_tagged_version} is less than 1")
+        if request.expected_tagged_digest:
+            digest, version = request.expected_tagged_digest, request.expected_tagged_version
+            check.check_digest(digest, "expected_tagged_digest", version, "expected_tagged_version")
 
         async def delete_tag() -> DeleteTagResponse:
             return await self._calls.write(self._store.settings.delete_tag(request), context, frees_space=True)

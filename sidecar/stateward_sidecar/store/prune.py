@@ -31,12 +31,13 @@ from stateward_sidecar.store import replay
 from stateward_sidecar.store.alone import Alone
 from stateward_sidecar.store.clear import Clearer
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.expecting import other_creation
 from stateward_sidecar.store.goneeffects import find_gone
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.leases import check_lease
 from stateward_sidecar.store.lineage import Lineages
 from stateward_sidecar.store.moves import put_moves
-from stateward_sidecar.store.pruneplan import Plan, find_falls, find_moves
+from stateward_sidecar.store.pruneplan import Fall, Plan, Shown, find_falls, find_moves
 from stateward_sidecar.store.ranges import Pruned, Ranges
 from stateward_sidecar.store.retention import Chooser
 from stateward_sidecar.store.settings import begin_change, check_change
@@ -160,10 +161,21 @@ class Pruner:
         with self._context.engine.read() as txn:
             if check_change(txn, Draft(thread), request).replayed_sequence:
                 return None
-        return self._plan(thread, self.chooser.by_request(thread, request), request)
+            if (shown := Shown.of(request)) is not None:
+                if thread.identity.uid_text != request.plan.uid:
+                    raise other_creation(thread.identity, request.plan.uid)
+                shown.check_newest(txn, thread)
+        doomed = self.chooser.by_request(thread, request)
+        if shown is not None:
+            doomed = [version for version in doomed if version in shown.versions]
+        return self._plan(thread, doomed, request, shown)
 
     def _plan(
-        self, thread: Thread, doomed: list[int], request: PruneThreadRequest = BY_RULE
+        self,
+        thread: Thread,
+        doomed: list[int],
+        request: PruneThreadRequest = BY_RULE,
+        shown: Shown | None = None,
     ) -> Plan | None:
         retained = thread.pruned.missing(thread.head.last_version)
         if thread.floor_version and retained.pairs() and retained[0] <= thread.floor_version:
@@ -173,12 +185,17 @@ class Pruner:
         lineage = self._lineages.of(thread)
         gone = set(doomed)
         alone = frozenset(lineage.left_alone(gone, thread.head.last_version))
-        going = Ranges((version, version) for version in doomed)
+        going, falls = Ranges((version, version) for version in doomed), dict[str, Fall]()
         if request.move_heads:
             with self._context.engine.read() as txn:
-                find_falls(txn, thread, going)  # raises before anything is written
+                falls = find_falls(txn, thread, going)  # raises before anything is written
         if request.dry_run:
-            return Plan(thread.number, thread.head.tip_sequence, thread.pruned, going, frozenset(), {})
+            with self._context.engine.read() as txn:
+                digest = replay.read_version(txn, thread, going.last).header.digest
+            tip, nothing = thread.head.tip_sequence, frozenset[int]()
+            return Plan(
+                thread.number, tip, thread.pruned, going, nothing, {}, falls=falls, newest_digest=digest
+            )
         for version in sorted(alone - thread.snapshots):
             with self._context.engine.read() as txn:
                 digest = replay.read_version(txn, thread, version).header.digest
@@ -188,6 +205,8 @@ class Pruner:
         with self._context.engine.read() as txn:
             moves = find_moves(txn, now, going, alone) if now is not None else {}
             falls = find_falls(txn, now, going) if now is not None and request.move_heads else {}
+        if shown is not None:
+            shown.check_moved(thread, falls)
         effects = find_gone(self._context, thread, lineage, going)
         snapshots, had_effects = now.snapshots if now else frozenset[int](), thread.head.effects > 0
         tip = thread.head.tip_sequence
@@ -237,7 +256,11 @@ class Pruner:
                 return answer
             if plan is None:
                 return answer
-            if not request.dry_run:
+            if plan.number != draft.identity.number:
+                return None
+            if request.dry_run:
+                answer.plan.CopyFrom(plan.shown(draft.identity.uid_text))
+            else:
                 if plan.falls:
                     check_lease(self._context, draft, request.lease_token)
                 if not plan.holds(txn, draft):

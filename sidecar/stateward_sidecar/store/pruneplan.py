@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import lmdb
 
 from stateward.storage.v1.head_pb2 import BranchHead
-from stateward_sidecar.errors import InvalidField
+from stateward.v1.thread_service_pb2 import MovedHead, PrunePlan, PruneThreadRequest, VersionSpan
+from stateward_sidecar.errors import InvalidField, VersionMismatch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.branches import Pointed, fall_back, point_branch
 from stateward_sidecar.store.goneeffects import GoneEffects
@@ -44,6 +45,49 @@ class Fall:
     before: BranchHead
     to: Pointed | None
 
+    def facts(self, name: str) -> tuple[str, int, int]:
+        """Returns the branch, its head afterwards (0 = it is deleted), and its head before."""
+        return name, self.to.branch.version if self.to is not None else 0, self.before.version
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a dry run found, for a person to agree to. A prune that was given it removes nothing else."""
+
+    versions: Ranges
+    newest_digest: bytes
+    moved: frozenset[tuple[str, int, int]]  # branch, its head afterwards (0 = deleted), its head before
+
+    @classmethod
+    def of(cls, request: PruneThreadRequest) -> Shown | None:
+        """Returns the plan that a request was given; None = none."""
+        if not request.HasField("plan"):
+            return None
+        plan = request.plan
+        spans = ((span.first, span.last) for span in plan.versions)
+        moved = frozenset((each.branch, each.version, each.previous_version) for each in plan.moved_heads)
+        return cls(Ranges(spans), plan.newest_digest, moved)
+
+    def check_newest(self, txn: lmdb.Transaction, thread: Thread) -> None:
+        """Raises VersionMismatch if the newest version was pruned, or is another one. The digest of an entry stands for
+        all entries before it."""
+        newest, name = self.versions.last, thread.name
+        is_there = newest <= thread.head.last_version and newest not in thread.pruned
+        if not is_there or replay.read_version(txn, thread, newest).header.digest != self.newest_digest:
+            why = f"version {newest} was pruned since, or is another version"
+            raise _changed(name, why, current_version=thread.head.main_version, expected_version=newest)
+
+    def check_moved(self, thread: Thread, falls: Mapping[str, Fall]) -> None:
+        """Raises VersionMismatch if other heads would move."""
+        if frozenset(fall.facts(name) for name, fall in falls.items()) != self.moved:
+            why = "other heads of branches would move"
+            raise _changed(thread.name, why, current_version=thread.head.main_version)
+
+
+def _changed(thread: str, why: str, **facts: int) -> VersionMismatch:
+    what = f"thread {thread!r} is not as the plan of the prune says: {why}; nothing was removed, make a new plan"
+    return VersionMismatch(what, thread=thread, **facts)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -60,6 +104,19 @@ class Plan:
     effects: GoneEffects = field(default_factory=GoneEffects)  # those that go with the versions
     had_effects: bool = False  # the thread had effects when they were searched
     signals: Ranges = field(default_factory=Ranges)  # those that the versions acknowledged
+    newest_digest: bytes = b""  # of the newest of the versions; only in a dry run
+
+    def shown(self, uid: str) -> PrunePlan:
+        """Returns the plan as an answer has it."""
+        moved = [
+            MovedHead(
+                branch=name, version=fall.to.branch.version if fall.to else 0,
+                digest=fall.to.branch.digest if fall.to else b"", previous_version=fall.before.version,
+            )
+            for name, fall in sorted(self.falls.items())
+        ]  # fmt: skip
+        spans = [VersionSpan(first=first, last=last) for first, last in self.going.pairs()]
+        return PrunePlan(uid=uid, versions=spans, newest_digest=self.newest_digest, moved_heads=moved)
 
     def holds(self, txn: lmdb.Transaction, draft: Draft) -> bool:
         """Returns whether the plan is still right after the writes since. Reads only the new entries."""

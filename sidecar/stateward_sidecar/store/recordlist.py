@@ -55,6 +55,7 @@ HOT_RECORDS_MAX, HOT_BYTES_MAX = 16, 64 << 10
 CHECKED_BY_WRITER_MAX = 500
 # How many keys DeleteRecords deletes in one call.
 DELETED_MAX = 1000
+REVISION_MAX = 2**63 - 1
 # How many opened entries a read keeps: several records may share one.
 OPENED_MAX = 64
 _POSITION = struct.Struct(">IQ")
@@ -232,7 +233,7 @@ class RecordList:
         return answer
 
     def to_delete(self, request: DeleteRecordsRequest) -> tuple[dict[str, int], bool]:
-        """Returns keys and revisions of the records that a DeleteRecords deletes, and whether more have the prefix.
+        """Returns keys and revisions of the records that a DeleteRecords deletes, and whether it selects more.
 
         Records that have expired are among them. Raises ThreadNotFound, Corrupt or HistoryElsewhere.
         """
@@ -240,7 +241,9 @@ class RecordList:
             if view is None:
                 raise not_found(request.namespace, request.thread)
             order = view.order
-        items = list(islice(order.walk(request.prefix), DELETED_MAX + 1))
+        most = request.max_revision or REVISION_MAX
+        selected = (item for item in order.walk(request.prefix) if item.revision <= most)
+        items = list(islice(selected, DELETED_MAX + 1))
         return {item.key: item.revision for item in items[:DELETED_MAX]}, len(items) > DELETED_MAX
 
     def needs_check(self, namespace: str, name: str) -> bool:

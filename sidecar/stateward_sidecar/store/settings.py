@@ -143,6 +143,7 @@ class Settings:
                 raise VersionNotFound(
                     f"thread {request.thread!r} has no tag {request.tag!r}", thread=request.thread, tag=request.tag
                 )
+            self._check_tagged(txn, draft, request)
             tag = Tag(name=request.tag, version=version)
             sequence = self._append_tag(txn, batch, change, tag, ENTRY_KIND_TAG_DELETED)
             return DeleteTagResponse(tag=tag, sequence=sequence, archived_sequence=draft.thread.archived_sequence)
@@ -180,7 +181,7 @@ class Settings:
         return run
 
     @staticmethod
-    def _check_tagged(txn: lmdb.Transaction, draft: Draft, request: SetTagRequest) -> None:
+    def _check_tagged(txn: lmdb.Transaction, draft: Draft, request: SetTagRequest | DeleteTagRequest) -> None:
         if not request.HasField("expected_tagged_version"):
             return
         current = draft.tag(request.tag) or 0
