@@ -38,9 +38,18 @@ def run(
     pause_s: Annotated[
         float,
         typer.Option(
-            "--pause", metavar="SECONDS", min=0.01, help="First pause after a command that acknowledged nothing."
+            "--pause", metavar="SECONDS", min=0.01, help="First pause after a command that failed."
         ),
     ] = 1.0,
+    detached: Annotated[
+        bool, typer.Option("--detached", help="The command starts the agent elsewhere, and ends before the agent does.")
+    ] = False,
+    acknowledged_s: Annotated[
+        float,
+        typer.Option(
+            "--ack-within", metavar="SECONDS", min=0.1, help="Time for the agent after a command that ended with 0."
+        ),
+    ] = 600.0,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
@@ -49,12 +58,17 @@ def run(
     The command finds STATEWARD_THREAD, STATEWARD_NAMESPACE and STATEWARD_TARGET in its environment. It hydrates the
     thread and finds the answer to its question in `state.answer`, which the next save acknowledges. It finds all
     signals in `state.signals`, and names those that are no answer in `save(ack=…)`. One command runs for a thread at a
-    time. If it ends and has acknowledged nothing, it is started again after a pause, which doubles up to a minute, or
-    at once when another signal comes.
+    time, without a terminal.
 
-    On SIGTERM, this command passes the signal to the running commands and ends after them. After SIGKILL they continue
-    to run, and the next `stateward run` does not know them and starts a second command for the same thread. An agent
-    that must run alone takes its thread's lease (thread.writer).
+    A command that fails and has acknowledged nothing is started again after a pause, which doubles up to a minute. Exit
+    code 0 means that an agent was started: the command is started again for the same signals only if they still wait
+    after 600 seconds (--ack-within). Another signal starts it at once. With --detached another signal does not start it while
+    the agent still has signals to acknowledge, and --at-most counts such agents, too.
+
+    On SIGTERM, this command passes the signal to the running commands and ends after them. If its terminal is closed
+    (SIGHUP), it starts no command any more, gives the running ones 20 seconds, and then ends as after SIGTERM; under
+    nohup it goes on. After SIGKILL they continue to run, and the next `stateward run` does not know them and starts a
+    second command for the same thread. An agent that must run alone takes its thread's lease (thread.writer).
 
     With an archive, this command also finds answers that were sent through another sidecar. Every --poll seconds it
     reads the waiting threads that this daemon knows and does not hold, or those named with --thread. Without --thread
@@ -66,12 +80,12 @@ def run(
     Examples:
       stateward run --on-signal 'python agent.py'
       stateward run --on-signal 'python agent.py' --thread booking-42 --once
-      stateward run --on-signal 'kubectl create job …' --label team=travel
+      stateward run --on-signal 'kubectl create job …' --detached
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     if not command.strip():
         raise typer.BadParameter("it is empty", param_hint="--on-signal")
     chosen = Chosen(frozenset(thread or ()), read_labels(label or ()))
     with connect(context, target, namespace, retry_timeout_s=PATIENCE_S) as client:
         client.server_info()  # from here on a daemon that is away is waited for
-        pauses = Pauses(poll_s=poll_s, first_s=pause_s)
-        Starter(client, command, chosen, pauses, at_most=at_most, is_once=once).run()
+        pauses = Pauses(poll_s=poll_s, first_s=pause_s, acknowledged_s=acknowledged_s)
+        Starter(client, command, chosen, pauses, at_most=at_most, is_once=once, is_detached=detached).run()

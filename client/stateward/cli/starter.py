@@ -3,11 +3,18 @@
 All events (a signal arrived, a command ended, a poll, the stop) go into one queue, and one thread handles them, so that
 nothing needs a lock. Before it starts a command, that thread asks the daemon which signals wait. A late or repeated
 event therefore does no harm.
+
+The end of a command says little about its agent: the command may have started the agent elsewhere. Exit code 0 means
+that an agent was started, and only an acknowledgement says that it has done its work. So a command that ended with 0 is
+not started again for the same signals until they have waited for long. Any other exit code is a failure.
+
+Commands get a session without a terminal. So a terminal cannot stop them, and its end reaches this process alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import queue
 import signal
@@ -16,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,6 +41,10 @@ GRACE_S = 20.0
 RECONNECT_S = 2.0
 # The archive is listed once in this many polls: a list costs two to four requests for each archived thread.
 ARCHIVE_LOOKS = 10
+# Signals that end the supervisor. SIGHUP says that the terminal is gone.
+ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# The machine has no room for another process at the moment.
+NO_ROOM = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 Happening = Callable[[], None]
 
 
@@ -55,6 +66,8 @@ class Pauses:
 
     poll_s: float
     first_s: float
+    acknowledged_s: float
+    """For the acknowledgement, after a command that ended with 0."""
 
 
 @dataclass
@@ -65,16 +78,30 @@ class Agent:
     told: frozenset[str] = frozenset()
     """Ids of the signals that were waiting when the command started."""
     failures: int = 0
-    """How many times in a row the command ended while all of these signals still waited."""
-    again_at: float = field(default=0.0)
-    """Earliest time of the next start, on the monotonic clock; 0 = no start is planned."""
+    """How many times in a row the command failed while all of these signals still waited."""
+    is_away: bool = False
+    """Whether the command ended with 0, and its agent has not acknowledged the signals yet."""
+    looks: int = 0
+    """How many times the daemon was asked for this acknowledgement."""
+    again_at: float = 0.0
+    """Earliest time of the next start for the same signals, on the monotonic clock."""
+    look_at: float = 0.0
+    """Time of the next look at the thread, on the monotonic clock; 0 = none is planned."""
 
 
 class Starter:
     """Starts commands until it is stopped."""
 
     def __init__(
-        self, client: Client, command: str, chosen: Chosen, pauses: Pauses, *, at_most: int, is_once: bool
+        self,
+        client: Client,
+        command: str,
+        chosen: Chosen,
+        pauses: Pauses,
+        *,
+        at_most: int,
+        is_once: bool,
+        is_detached: bool,
     ) -> None:
         self._client = client
         self._command = command
@@ -82,15 +109,17 @@ class Starter:
         self._pauses = pauses
         self._at_most = at_most
         self._is_once = is_once
+        self._is_detached = is_detached
         self._agents: dict[str, Agent] = {}
         self._queued: dict[str, None] = {}  # threads that wait for a free place, in order
         self._happened: queue.SimpleQueue[Happening] = queue.SimpleQueue()  # reentrant: a signal handler may call put
         self._is_over = False
+        self._is_patient = False  # the terminal is gone: running commands may end by themselves
         self._has_ended = threading.Event()
         self._failure: StatewardError | None = None
 
     def run(self) -> None:
-        """Returns after SIGTERM or Ctrl-C, or, with `is_once`, when an agent is done. Raises permanent errors."""
+        """Returns after SIGTERM, SIGHUP or Ctrl-C, or, with `is_once`, when an agent is done. Raises lasting errors."""
         with self._stopped_by_signals():
             threading.Thread(target=self._listen, daemon=True).start()
             if not self._chosen.threads:
@@ -102,9 +131,9 @@ class Starter:
                     if now >= next_poll:
                         next_poll = now + self._pauses.poll_s
                         self._guarded(self._poll)
-                    self._start_due(now)
-                    with suppress(queue.Empty):
-                        self._happened.get(timeout=max(self._next_due(next_poll) - time.monotonic(), 0))()
+                    self._look_due(now)
+                    self._start_queued()
+                    self._handle_until(self._next_due(next_poll))
             finally:
                 self._end_agents()
         if self._failure is not None:
@@ -112,17 +141,29 @@ class Starter:
 
     @contextmanager
     def _stopped_by_signals(self) -> Iterator[None]:
-        before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+        before = {each: signal.getsignal(each) for each in ENDINGS}
+        # A command that began under `nohup` goes on without a terminal.
+        heard = [each for each in ENDINGS if each != signal.SIGHUP or before[each] != signal.SIG_IGN]
         try:
-            for each in before:
-                signal.signal(each, lambda *_: self._happened.put(self._stop))
+            for each in heard:
+                end = self._hang_up if each == signal.SIGHUP else self._stop
+                signal.signal(each, lambda *_, end=end: self._happened.put(end))
             yield
         finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            for each in heard:
+                signal.signal(each, before[each])
 
     def _stop(self) -> None:
+        self._is_over, self._is_patient = True, False
+
+    def _hang_up(self) -> None:
+        self._is_patient = self._is_patient or not self._is_over
         self._is_over = True
+
+    def _handle_until(self, end: float) -> None:
+        """Waits for an event until a time of the monotonic clock, and handles it."""
+        with suppress(queue.Empty):
+            self._happened.get(timeout=max(end - time.monotonic(), 0))()
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -161,7 +202,7 @@ class Starter:
             except (NoArchive, RuntimeError):  # RuntimeError: the client was closed
                 return
             except StatewardError as error:
-                note(f"{error.message}; the archive is read again later")
+                _tell(f"{error.message}; the archive is read again later")
             self._has_ended.wait(self._pauses.poll_s * ARCHIVE_LOOKS)
 
     def _poll(self) -> None:
@@ -178,13 +219,19 @@ class Starter:
         try:
             look()
         except StatewardError as error:  # one unreadable thread must not stop the others
-            note(f"{error.message}; trying again at the next poll")
+            _tell(f"{error.message}; trying again at the next poll")
 
     def _look(self, name: str) -> None:
-        """Starts a thread's command if signals wait and the command is not running."""
+        """Starts a thread's command if signals wait and the command is not running. After an error, looks again at the
+        time of the next poll: a poll itself passes over threads that do not wait for an answer."""
         agent = self._agents.get(name)
-        if agent is None or agent.process is None:
-            self._guarded(partial(self._start_if_needed, name))
+        if self._is_over or (agent is not None and agent.process is not None):
+            return
+        try:
+            self._start_if_needed(name)
+        except StatewardError as error:
+            _tell(f"{error.message}; trying again at the next poll")
+            self._agents.setdefault(name, Agent()).look_at = time.monotonic() + self._pauses.poll_s
 
     def _waiting(self, name: str) -> frozenset[str]:
         """Returns the ids of the waiting signals. Empty if the labels do not match or the thread does not exist."""
@@ -199,78 +246,141 @@ class Starter:
 
     # -- commands ---------------------------------------------------------------------------------------------------
 
-    def _start_due(self, now: float) -> None:
+    def _look_due(self, now: float) -> None:
         for name, agent in list(self._agents.items()):
-            if agent.process is None and 0 < agent.again_at <= now:
-                agent.again_at = 0.0
+            if agent.process is None and 0 < agent.look_at <= now:
+                agent.look_at = 0.0
                 self._look(name)
 
     def _next_due(self, next_poll: float) -> float:
-        return min([next_poll, *(each.again_at for each in self._agents.values() if each.again_at)])
+        return min([next_poll, *(each.look_at for each in self._agents.values() if each.look_at)])
 
     def _start_if_needed(self, name: str) -> None:
         waiting = self._waiting(name)
+        agent = self._agents.get(name)
         if not waiting:
             self._agents.pop(name, None)
+            self._is_over = self._is_over or (self._is_once and agent is not None and agent.is_away)
             return
-        agent = self._agents.get(name)
-        if agent is not None and agent.again_at > time.monotonic() and waiting <= agent.told:
-            return  # no new signals, and the pause is not over
-        if self._is_full():
+        if agent is not None and self._must_wait(agent, waiting):
+            self._plan_look(agent)
+            return
+        if self._is_full(besides=agent):
             self._queued[name] = None
             return
         agent = self._agents.setdefault(name, Agent())
         if agent.told != waiting:
             agent.told, agent.failures = waiting, 0
+        agent.is_away, agent.looks, agent.again_at, agent.look_at = False, 0, 0.0, 0.0
+        self._start(name, agent)
+
+    def _must_wait(self, agent: Agent, waiting: frozenset[str]) -> bool:
+        """Whether a command ended, and it is too early for the next one."""
+        if time.monotonic() >= agent.again_at:
+            return False
+        if not (agent.is_away and self._is_detached):
+            return waiting <= agent.told  # no new signals
+        left = waiting & agent.told
+        if left and left != agent.told:  # the agent is at work
+            agent.told, agent.again_at = left, time.monotonic() + self._pauses.acknowledged_s
+        return bool(left)
+
+    def _plan_look(self, agent: Agent) -> None:
+        """Plans the next look: when the pause ends. An acknowledgement is no signal, so it is looked for at times."""
+        agent.look_at = agent.again_at
+        if agent.is_away:
+            pause_s = min(self._pauses.first_s * 2 ** min(agent.looks, 30), self._pauses.poll_s)
+            agent.looks += 1
+            agent.look_at = min(agent.again_at, time.monotonic() + pause_s)
+
+    def _start(self, name: str, agent: Agent) -> None:
         environment = {
             **os.environ,
             "STATEWARD_TARGET": self._client.target,
             "STATEWARD_NAMESPACE": self._client.namespace,
             "STATEWARD_THREAD": name,
         }
-        try:  # its own process group: SIGTERM reaches the shell's children too, and Ctrl-C only this process
-            process = subprocess.Popen(["/bin/sh", "-c", self._command], env=environment, process_group=0)  # noqa: S603
+        started: queue.SimpleQueue[subprocess.Popen[bytes] | None] = queue.SimpleQueue()
+        try:  # the waiting thread first: without it, nobody would notice the end of the command
+            threading.Thread(target=self._await, args=(name, started), daemon=True).start()
+        except RuntimeError as error:
+            self._fall_behind(name, agent, str(error))
+            return
+        try:
+            # Its own session: SIGTERM reaches the shell's children too, and Ctrl-C only this process. A command in this
+            # session would be stopped for ever by a read from the terminal.
+            agent.process = subprocess.Popen(  # noqa: S603
+                ["/bin/sh", "-c", self._command], env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+            )
         except OSError as error:
-            raise CommandError(f"--on-signal: {error.strerror or error}") from None
-        agent.process, agent.again_at = process, 0.0
-        threading.Thread(target=self._await, args=(name, process), daemon=True).start()
+            if error.errno not in NO_ROOM:
+                raise CommandError(f"--on-signal: {error.strerror or error}") from None
+            self._fall_behind(name, agent, error.strerror or str(error))
+        finally:
+            started.put(agent.process)
 
-    def _await(self, name: str, process: subprocess.Popen[bytes]) -> None:
-        code = process.wait()
-        self._happened.put(partial(self._ended, name, code))
+    def _await(self, name: str, started: queue.SimpleQueue[subprocess.Popen[bytes] | None]) -> None:
+        process = started.get()
+        if process is not None:
+            code = process.wait()
+            self._happened.put(partial(self._ended, name, code))
 
     def _ended(self, name: str, code: int) -> None:
         """Handles the end of a command. Starts it again for new signals, or after a pause for the same ones."""
         agent = self._agents[name]
         agent.process = None
+        if self._is_over:
+            return
         try:
             waiting = self._waiting(name)
         except StatewardError:
             waiting = agent.told  # unknown: assume that nothing was acknowledged
-        if waiting == agent.told:
-            pause_s = min(self._pauses.first_s * 2**agent.failures, PAUSE_MAX_S)
-            agent.failures += 1
-            agent.again_at = time.monotonic() + pause_s
-            note(f"{name}: the command ended with {code} and acknowledged nothing; starts again in {pause_s:g} s")
-        elif self._is_once and not waiting:
-            self._is_over = True
-        elif waiting:
-            self._guarded(partial(self._start_if_needed, name))
-        else:
+        if not waiting:
             del self._agents[name]
-        while self._queued and not self._is_full() and not self._is_over:
-            queued = next(iter(self._queued))
-            del self._queued[queued]
-            self._look(queued)
+            self._is_over = self._is_once
+        elif code == 0 and (waiting == agent.told or (self._is_detached and waiting & agent.told)):
+            self._wait_for_agent(name, agent, waiting)
+        elif waiting == agent.told:
+            self._fall_behind(name, agent, f"the command ended with {code} and acknowledged nothing")
+        else:
+            self._look(name)
 
-    def _is_full(self) -> bool:
-        return sum(each.process is not None for each in self._agents.values()) >= self._at_most
+    def _wait_for_agent(self, name: str, agent: Agent, waiting: frozenset[str]) -> None:
+        """Leaves the signals to the agent that a command has started."""
+        pause_s = self._pauses.acknowledged_s
+        if waiting == agent.told and not self._is_detached:
+            _tell(f"{name}: the command ended with 0 and acknowledged nothing yet; starts again in {pause_s:g} s")
+        agent.told, agent.is_away, agent.failures = waiting & agent.told, True, 0
+        agent.again_at = time.monotonic() + pause_s
+        self._plan_look(agent)
+
+    def _fall_behind(self, name: str, agent: Agent, why: str) -> None:
+        """Plans the next start after a failure."""
+        pause_s = min(self._pauses.first_s * 2 ** min(agent.failures, 30), PAUSE_MAX_S)
+        agent.failures += 1
+        agent.again_at = agent.look_at = time.monotonic() + pause_s
+        _tell(f"{name}: {why}; starts again in {pause_s:g} s")
+
+    def _start_queued(self) -> None:
+        while self._queued and not self._is_full() and not self._is_over:
+            name = next(iter(self._queued))
+            del self._queued[name]
+            self._look(name)
+
+    def _is_full(self, besides: Agent | None = None) -> bool:
+        """Whether --at-most commands run; with --detached, or agents work that they have started."""
+        busy = [each for each in self._agents.values() if each.process or (self._is_detached and each.is_away)]
+        return sum(each is not besides for each in busy) >= self._at_most
 
     def _end_agents(self) -> None:
-        """Sends SIGTERM to the running commands and waits for them. Kills them after GRACE_S."""
+        """Sends SIGTERM to the running commands and waits for them. Kills them after GRACE_S. If the terminal is gone,
+        they first have GRACE_S to end by themselves: nobody has asked for their end."""
         self._is_over = True
         self._has_ended.set()
-        running = [agent.process for agent in self._agents.values() if agent.process is not None]
+        end = time.monotonic() + GRACE_S
+        while self._is_patient and self._running() and time.monotonic() < end:
+            self._handle_until(end)
+        running = self._running()
         for process in running:
             _kill(process, signal.SIGTERM)
         end = time.monotonic() + GRACE_S
@@ -280,6 +390,15 @@ class Starter:
             except subprocess.TimeoutExpired:
                 _kill(process, signal.SIGKILL)
                 process.wait()
+
+    def _running(self) -> list[subprocess.Popen[bytes]]:
+        return [agent.process for agent in self._agents.values() if agent.process is not None]
+
+
+def _tell(message: str) -> None:
+    """Prints a note. A terminal that is gone must not end the supervisor."""
+    with suppress(OSError):
+        note(message)
 
 
 def _kill(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
