@@ -62,8 +62,8 @@ def run(
 
     A command that fails and has acknowledged nothing is started again after a pause, which doubles up to a minute. Exit
     code 0 means that an agent was started: the command is started again for the same signals only if they still wait
-    after 600 seconds (--ack-within). Another signal starts it at once. With --detached another signal does not start it while
-    the agent still has signals to acknowledge, and --at-most counts such agents, too.
+    after 600 seconds (--ack-within). Another signal starts it at once. With --detached another signal does not start it
+    while the agent still has signals to acknowledge, and --at-most counts such agents, too.
 
     On SIGTERM, this command passes the signal to the running commands and ends after them. If its terminal is closed
     (SIGHUP), it starts no command any more, gives the running ones 20 seconds, and then ends as after SIGTERM; under
