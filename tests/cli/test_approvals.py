@@ -201,7 +201,7 @@ def test_a_flood_of_signals_starts_few_commands(daemon, stateward, client, agent
     with running(
         [*COMMAND, *arguments, "--pause", "0.01"], env=environment(), stderr=subprocess.PIPE, text=True
     ) as process:
-        eventually(lambda: log.exists() and set(log.read_text().split()) == {"a", "b", "c"}, 20)
+        eventually(lambda: log.exists() and set(log.read_text().split()) == {"a", "b", "c"})
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
         assert "ended with 9" not in process.stderr.read()
@@ -241,7 +241,7 @@ def test_the_end_is_passed_on(daemon, namespace, client, tmp_path):
         def lines() -> list[str]:
             return sorted(log.read_text().splitlines()) if log.exists() else []
 
-        eventually(lambda: len(lines()) >= 2, 20)
+        eventually(lambda: len(lines()) >= 2)
         client.thread("one").send("more")  # while its command runs
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0

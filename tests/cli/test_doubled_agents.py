@@ -89,7 +89,7 @@ def after(code: str) -> tuple[str, ...]:
 def let_time_pass(client: Client, log: Log) -> None:
     client.thread("clock").send("go")  # its pauses begin anew
     seen = log.count("clock")
-    eventually(lambda: log.count("clock") >= seen + FAILURES, 30)
+    eventually(lambda: log.count("clock") >= seen + FAILURES)
 
 
 def test_an_agent_that_is_started_elsewhere(supervise, client, log):
@@ -100,14 +100,14 @@ def test_an_agent_that_is_started_elsewhere(supervise, client, log):
     let_time_pass(client, log)
     assert log.count("job") == 1
     client.thread("job").send("another")
-    eventually(lambda: log.count("job") == 2, 30)
+    eventually(lambda: log.count("job") == 2)
 
 
 def test_an_agent_that_never_comes_up(supervise, client, log):
     """If nothing is acknowledged for long, the command is started again."""
     wake(client, "job")
     supervise(job(log), "--ack-within", "0.3")
-    eventually(lambda: log.count("job") >= 3, 30)
+    eventually(lambda: log.count("job") >= 3)
 
 
 def test_one_agent_at_a_time_elsewhere(supervise, client, log):
@@ -115,13 +115,13 @@ def test_one_agent_at_a_time_elsewhere(supervise, client, log):
     the first has acknowledged what it was started for."""
     wake(client, "job", "clock")
     supervise(job(log), "--detached")
-    eventually(lambda: log.count("job") == 1, 30)
+    eventually(lambda: log.count("job") == 1)
     client.thread("job").send("another")
     client.thread("job").send("a third")
     let_time_pass(client, log)
     assert log.count("job") == 1
     acknowledge(client, "job", 1)
-    eventually(lambda: log.count("job") == 2, 30)
+    eventually(lambda: log.count("job") == 2)
     acknowledge(client, "job", 1)  # one of two: this agent is at work
     let_time_pass(client, log)
     assert log.count("job") == 2
@@ -131,17 +131,17 @@ def test_places_for_agents_elsewhere(supervise, client, log):
     """With --detached an agent takes one of the --at-most places until it has acknowledged its signals."""
     wake(client, "a", "b")
     supervise(job(log), "--detached", "--at-most", "1")
-    eventually(lambda: len(log.lines()) == 1, 30)
+    eventually(lambda: len(log.lines()) == 1)
     (first,) = log.lines()
     acknowledge(client, first, 1)
-    eventually(lambda: sorted(log.lines()) == ["a", "b"], 30)
+    eventually(lambda: sorted(log.lines()) == ["a", "b"])
 
 
 def test_once_waits_for_the_acknowledgement(supervise, client, log):
     """With --once the command ends when the agent elsewhere has acknowledged its signals."""
     wake(client, "job")
     process = supervise(job(log), "--once")
-    eventually(lambda: log.count("job") == 1, 30)
+    eventually(lambda: log.count("job") == 1)
     acknowledge(client, "job", 1)
     assert process.wait(30) == 0
     assert log.count("job") == 1
@@ -162,7 +162,7 @@ def test_the_terminal_is_closed(supervise, client, log, tmp_path):
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), inside)
     process = supervise(at_work(log, tmp_path / "done"), before=after(ON_A_TERMINAL), start_new_session=True, **streams)
     os.close(inside)
-    eventually(lambda: log.count("began") == 1, 30)
+    eventually(lambda: log.count("began") == 1)
     os.close(terminal)
     wake(client, "other")
     (tmp_path / "done").touch()
@@ -174,7 +174,7 @@ def test_an_end_that_cannot_wait(supervise, client, log, tmp_path):
     """SIGTERM after SIGHUP reaches the agents at once."""
     wake(client, "t")
     process = supervise(at_work(log, tmp_path / "done"))
-    eventually(lambda: log.count("began") == 1, 30)
+    eventually(lambda: log.count("began") == 1)
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
@@ -185,10 +185,10 @@ def test_a_hangup_that_is_ignored(supervise, client, log):
     """Under nohup the end of the terminal changes nothing."""
     process = supervise(job(log), before=after(WITHOUT_HANGUPS))
     wake(client, "first")
-    eventually(lambda: log.count("first") == 1, 30)
+    eventually(lambda: log.count("first") == 1)
     process.send_signal(signal.SIGHUP)
     wake(client, "second")
-    eventually(lambda: log.count("second") == 1, 30)
+    eventually(lambda: log.count("second") == 1)
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
 
@@ -203,7 +203,7 @@ def test_an_agent_that_reads_the_terminal(supervise, client, log):
     try:
         supervise(command, before=after(ON_A_TERMINAL), start_new_session=True, **streams)
         os.close(inside)
-        eventually(lambda: log.lines() == ["''", "no terminal"], 30)
+        eventually(lambda: log.lines() == ["''", "no terminal"])
         while select.select([terminal], [], [], 0)[0]:
             os.read(terminal, 1 << 16)
     finally:

@@ -129,8 +129,8 @@ def test_a_machine_that_knows_nothing_of_the_thread(pair, namespace, watched):
         watched(pair.second, namespace, "--poll", "0.1")
         first.thread("t").approve("from afar", durability="archived")
         # Seen through the first one: a look through the second would make it known there.
-        eventually(lambda: [each.thread.owner_id for each in first.archive.list()] == ["second"], 15)
-        eventually(lambda: list(second.thread("t").hydrate().logs["done"]) == ["from afar"], 15)
+        eventually(lambda: [each.thread.owner_id for each in first.archive.list()] == ["second"])
+        eventually(lambda: list(second.thread("t").hydrate().logs["done"]) == ["from afar"])
 
 
 def test_an_answer_during_the_pause(pair, namespace, watched):
@@ -139,9 +139,9 @@ def test_an_answer_during_the_pause(pair, namespace, watched):
         thread = ask(client)
         client.thread("t").send("note")
         said = watched(pair.first, namespace, "--pause", "60")
-        eventually(lambda: said().count("acknowledged nothing") == 1, 15)
+        eventually(lambda: said().count("acknowledged nothing") == 1)
         client.thread("t").approve("fine")
-        eventually(lambda: list(thread.hydrate().logs["done"]) == ["fine"], 15)
+        eventually(lambda: list(thread.hydrate().logs["done"]) == ["fine"])
         assert [each.name for each in thread.signals()] == ["note"]
         assert "again in 120 s" not in said()
 
@@ -153,7 +153,7 @@ def test_a_command_that_did_one_of_two_things(pair, namespace, watched):
         client.thread("t").send("note")
         client.thread("t").approve("fine")
         said = watched(pair.first, namespace, "--pause", "60")
-        eventually(lambda: "again in" in said(), 15)
+        eventually(lambda: "again in" in said())
         # Told of the second one, which had the note only.
         assert said().splitlines()[:2] == ["the agent runs"] * 2
         assert said().count("acknowledged nothing") == 1
