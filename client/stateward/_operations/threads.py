@@ -197,7 +197,7 @@ def prune(
     plan: PruneResult | None = None,
 ) -> Operation[PruneResult]:
     """Removes versions."""
-    if plan is not None and (not isinstance(plan, PruneResult) or (plan.plan is None and plan.pruned_versions)):
+    if plan is not None and plan.plan is None and plan.pruned_versions:
         raise TypeError("plan takes the result of a dry run")
     if plan is not None and dry_run:
         raise TypeError("prune takes plan or dry_run, not both")
