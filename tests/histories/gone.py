@@ -25,6 +25,7 @@ from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 THREAD = "gone"
 PAUSE_S = 0.03
 NEVER = float("inf")
+SHOWN = ("durability", "replayed", "version", "reason")  # what a history shows of the answer to a save
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Creation:
     sent: set[str] = field(default_factory=set)  # words of saves that named it, or made it
     archived: set[str] = field(default_factory=set)  # of these, what was answered ARCHIVED
     asked: float = NEVER  # when its deletion was asked for first
-    deleted: float = NEVER  # when its deletion was answered
+    deleted: float = NEVER  # when a deletion was answered by a daemon that could know of the creation
 
 
 class Ledger:
@@ -69,13 +70,16 @@ class Ledger:
             is_archived = answer["durability"] == "archived"
             if is_archived:
                 made.archived.add(word)
-            late = 0.0 if is_archived else self._stale_s
+            late = 0.0 if is_archived and not answer["replayed"] else self._stale_s
             if uid and begun > made.deleted + late:
                 self.find(machine, f"a save reached {uid} {begun - made.deleted:.1f} s after its deletion was answered")
 
-    def asked(self, uid: str) -> None:
+    def asked(self, uid: str) -> bool:
+        """A deletion is on its way. Returns whether every daemon can know of the creation."""
         with self._lock:
-            self.creations[uid].asked = min(self.creations[uid].asked, time.monotonic())
+            made = self.creations[uid]
+            made.asked = min(made.asked, time.monotonic())
+            return bool(made.archived)  # else perhaps only the daemon that made it
 
     def deleted(self, uid: str) -> None:
         with self._lock:
@@ -154,7 +158,10 @@ class LateWriter(threading.Thread):
         for _ in range(2):
             begun = time.monotonic()
             answer = calls.save(machine, request, self._timeout())
-            self._recorder.counts[f"late save: {answer['outcome']}"] += 1
+            self._recorder.event(
+                f"late save: {answer['outcome']}", machine=machine.name, uid=uid or answer.get("uid", ""), word=word,
+                seconds=round(time.monotonic() - begun, 3), **{key: answer[key] for key in SHOWN if key in answer},
+            )  # fmt: skip
             if answer["outcome"] == "ok":
                 self._ledger.saved(machine.name, word, uid, answer, begun)
             elif answer["outcome"] == "broken":
@@ -167,7 +174,7 @@ class LateWriter(threading.Thread):
 
     def delete(self, machine: Machine, uid: str) -> None:
         """Deletes a creation everywhere."""
-        self._ledger.asked(uid)
+        is_known = self._ledger.asked(uid)
         request = DeleteThreadRequest(thread=THREAD, expected_uid=uid, allow_missing=True)
 
         def call() -> Attempt:
@@ -175,9 +182,10 @@ class LateWriter(threading.Thread):
             return {"outcome": "ok"}
 
         answer = calls.attempt(machine, THREAD, call)
-        self._recorder.counts[f"late delete: {answer['outcome']}"] += 1
+        self._recorder.event(f"late delete: {answer['outcome']}", machine=machine.name, uid=uid, is_known=is_known)
         if answer["outcome"] == "ok":
-            self._ledger.deleted(uid)
+            if is_known:  # else the daemon may have found nothing to delete
+                self._ledger.deleted(uid)
         elif answer["outcome"] == "broken":
             self._ledger.find(machine.name, f"a deletion was answered {answer['reason']}")
 

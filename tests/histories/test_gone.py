@@ -23,10 +23,11 @@ class Told:
         self.path = path
         self.ledger = Ledger(self.recorder, STALE_S)
 
-    def saved(self, word: str, uid: str, *, named: str = "", level: str = "archived", at: float = 0.0) -> None:
+    def saved(self, word: str, uid: str, *, named: str = "", level: str = "archived", replayed: bool = False) -> None:
         if named:
             self.ledger.send(word, named)
-        self.ledger.saved("A", word, named, {"uid": uid, "durability": level}, at or time.monotonic())
+        answer = {"uid": uid, "durability": level, "replayed": replayed}
+        self.ledger.saved("A", word, named, answer, time.monotonic())
 
     def found(self) -> list[str]:
         self.recorder._file.flush()
@@ -42,7 +43,7 @@ def told(tmp_path: Path) -> Iterator[Told]:
 
 
 def delete(told: Told) -> None:
-    told.ledger.asked("u")
+    assert told.ledger.asked("u")
     told.ledger.deleted("u")
 
 
@@ -56,10 +57,19 @@ def test_what_is_allowed(told: Told) -> None:
     told.ledger.read("A", "u", ["first", "second"], time.monotonic())
     delete(told)
     told.saved("late", "u", named="u", level="committed")
+    told.saved("second", "u", named="u", replayed=True)
     told.ledger.read("B", "u", ["first", "second"], time.monotonic())
     told.saved("third", "v")
     told.ledger.read("A", "v", ["third"], time.monotonic() + LONG, is_end=True)
     assert told.found() == []
+
+
+def test_a_daemon_may_find_nothing_to_delete(told: Told) -> None:
+    """It cannot know of a creation that another daemon has not archived."""
+    told.saved("other", "w", level="committed")
+    assert not told.ledger.asked("w")
+    told.saved("other", "w", named="w")
+    assert told.ledger.asked("w")
 
 
 CASES: dict[str, Callable[[Told], None]] = {
