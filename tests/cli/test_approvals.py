@@ -85,9 +85,9 @@ def test_a_stale_page(stateward, client):
     new = ask(client)
     assert "does not wait for" in stateward("approve", "t", "--wait-id", old).error
     assert stateward("approve", "t", "--wait-id", new).code == 0
-    again = stateward("approve", "t", "--yes")
-    assert again.code == 1
-    assert "answered already" in again.error
+    for again in (stateward("approve", "t", "--yes"), stateward("approve", "t")):  # neither asks
+        assert again.code == 1
+        assert "answered already" in again.error
     client.thread("busy").append("l", 1)
     assert "does not wait" in stateward("reject", "busy").error
     assert "stateward threads" in stateward("approve", "nobody").error

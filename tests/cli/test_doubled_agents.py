@@ -22,10 +22,12 @@ from tests.processes import running
 
 from stateward import Client
 from stateward.cli import starter
-from stateward.errors import ServerUnavailable
+from stateward.errors import ServerUnavailable, ThreadNotFound
 
 # How often the command of another thread fails, while a command is expected not to be started again.
 FAILURES = 4
+# After this time a command that nobody started would never be started.
+SOON_S = 60.0
 # Makes the process the leader of a session with a terminal, as a login shell's command is.
 ON_A_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
 WITHOUT_HANGUPS = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
@@ -129,12 +131,14 @@ def test_one_agent_at_a_time_elsewhere(supervise, client, log):
 
 def test_places_for_agents_elsewhere(supervise, client, log):
     """With --detached an agent takes one of the --at-most places until it has acknowledged its signals."""
-    wake(client, "a", "b")
-    supervise(job(log), "--detached", "--at-most", "1")
-    eventually(lambda: len(log.lines()) == 1)
-    (first,) = log.lines()
-    acknowledge(client, first, 1)
-    eventually(lambda: sorted(log.lines()) == ["a", "b"])
+    wake(client, "a", "b", "clock")
+    supervise(job(log), "--detached", "--at-most", "1", "--thread", "a", "--thread", "b")
+    supervise(job(log), "--thread", "clock")
+    eventually(lambda: log.count("a") + log.count("b"))
+    let_time_pass(client, log)
+    assert log.count("a") + log.count("b") == 1
+    acknowledge(client, "a" if log.count("a") else "b", 1)
+    eventually(lambda: log.count("a") == log.count("b") == 1)
 
 
 def test_once_waits_for_the_acknowledgement(supervise, client, log):
@@ -257,7 +261,7 @@ def test_no_room_for_a_process(stateward, client, monkeypatch, log, lacks):
     assert client.thread("t").signals() == []
 
 
-def test_a_look_that_fails(stateward, client, monkeypatch, log):
+def test_a_look_that_fails(stateward, client, monkeypatch):
     """A daemon that does not answer one look at a thread does not lose the signal, though the thread asks nothing."""
     wake(client, "t")
     real, failures = starter.Starter._waiting, []
@@ -269,7 +273,14 @@ def test_a_look_that_fails(stateward, client, monkeypatch, log):
         return real(self, name)
 
     monkeypatch.setattr(starter.Starter, "_waiting", waiting)
-    agent = f"echo {{}} >> {log.path}; {shlex.join([*COMMAND, '-n', client.namespace, 'rm', 't', '--yes'])}"
-    answer = stateward("run", "--once", "--poll", "0.1", "--on-signal", agent)
+    agent = shlex.join([*COMMAND, "-n", client.namespace, "rm", "t", "--yes"])
+    ends = threading.Timer(SOON_S, os.kill, (os.getpid(), signal.SIGTERM))
+    ends.start()
+    try:
+        answer = stateward("run", "--once", "--poll", "0.1", "--on-signal", agent)
+    finally:
+        ends.cancel()
     assert (answer.code, failures) == (0, ["t"])
     assert "trying again" in answer.err
+    with pytest.raises(ThreadNotFound):
+        client.thread("t").info()

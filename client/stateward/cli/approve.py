@@ -217,6 +217,8 @@ def _agreed(thread: Thread, ask: str) -> dict[str, Any]:
     question = info.question
     if question is None or info.status != Status.WAITING:
         return {"wait_id": None}  # there is nothing to show; sending raises the error that says why
+    if info.pending_signals and any(each.wait_id == info.wait_id for each in thread.signals()):
+        return {"wait_id": info.wait_id}  # answered already, which the error says
     reason = f" ({info.status_detail})" if info.status_detail else ""
     confirm(
         f"Thread {info.name!r} asks{reason}: {shorten(question.prompt, PROMPT_WIDTH)!r}. {ask}?", yes=False,
