@@ -76,8 +76,9 @@ class Event:
         Checkpoint | Tag | ThreadOptions | Pruned | Signal | effect_pb2.RecordedEffect | Lease | HeadsMoved
         | effect_pb2.EffectsDeleted | record_pb2.RecordsChange | str | None
     )  # fmt: skip
-    """For "deleted" this is the cause: "request" or "ttl". An effect has no value, and a lease without a holder was
-    given back; both are messages of `stateward.v1`, and so are moved heads, deleted effects and changed records."""
+    """For "deleted" this is the cause: "request", "ttl", or "local" if only the copy on this daemon's disk was deleted.
+    An effect has no value, and a lease without a holder was given back; both are messages of `stateward.v1`, and so are
+    moved heads, deleted effects and changed records."""
     changes: list[Change] | None = None
     """What a checkpoint changed, if `include_diff` asked for it and the version is not pruned."""
 

@@ -221,7 +221,9 @@ class ThreadServiceServicer(object):
     def Watch(self, request, context):
         """Streams the changes of one thread, or of all threads of a namespace, with no gap and no duplicate. Fails with
         THREAD_NOT_FOUND if the thread does not exist. The watch of a thread ends after its deletion. Changes by another
-        sidecar are sent after a read or a write of the thread at this sidecar has asked the archive for it.
+        sidecar are sent after a read or a write of the thread at this sidecar has asked the archive for it. If only the
+        copy on this disk is deleted, the watch fetches the thread again. The watch of a namespace does not send entries
+        that were fetched from the archive after later entries of their thread.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

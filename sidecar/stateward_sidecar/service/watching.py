@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable
 
 from stateward.v1.thread_service_pb2 import WatchRequest, WatchResponse
-from stateward_sidecar.errors import HistoryElsewhere
+from stateward_sidecar.errors import HistoryElsewhere, ThreadNotFound
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.feed import Feed
+from stateward_sidecar.service.holding import ROUNDS
 from stateward_sidecar.store.listing import ALL_THREADS
 from stateward_sidecar.store.watch import Watch
 
@@ -18,25 +19,31 @@ async def follow(calls: Calls, feed: Feed, request: WatchRequest) -> AsyncIterat
         watch = await _open(calls, request)
 
         async def read() -> WatchResponse | None:
-            watch.cursor, watch.is_over = before, False  # the answer may be made again
+            watch.place = before  # the answer may be made again
             events = await calls.read(calls.store.watcher.read, watch)
             return WatchResponse(events=events, cursor=watch.position) if events else None
 
         yield WatchResponse(cursor=watch.position)
-        fetches = 0
+        tries = 0
         while not watch.is_over:
             seen = listener.changes
-            before = watch.cursor
+            before = watch.place
             try:
                 async with calls.sending(read) as answer:
                     if answer is not None:
                         yield answer
             except HistoryElsewhere as error:  # another sidecar wrote more than this disk fetched
-                fetches += 1
-                await calls.holding.complete(error, fetches)
+                tries += 1
+                await calls.holding.complete(error, tries)
                 continue
-            fetches = 0
-            if answer is None and watch.cursor == before and not watch.is_over:
+            except ThreadNotFound:  # perhaps only the copy on this disk was deleted, or set aside
+                tries += 1
+                if calls.holding.archive is None or tries == ROUNDS:
+                    raise
+                await calls.holding.know(request.namespace, request.thread)
+                continue
+            tries = 0
+            if answer is None and watch.place == before and not watch.is_over:
                 await listener.wait_beyond(seen)
 
 

@@ -32,7 +32,7 @@
     Q number(4)                              threads with blobs
     R second(8) number(4)                    threads by the time when the next of their records may expire
     L namespace(8) label_hash(16) time_us(8) number(4) sequence(8)   checkpoints by label
-    W cursor(8)                              every entry of the store in the order of commit → number, sequence
+    W cursor(8)                              every entry of the store in the order of commit → number, sequence; is it past
     D cursor(8)                              deletions
 
 Numbers are big-endian, so that keys sort by number. A thread's number is local to this store and is never reused. The
@@ -57,6 +57,7 @@ _LABEL = struct.Struct(">QIQ")
 _FUTURE = (1 << 63) - 1
 NUMBER_MAX = (1 << 32) - 1
 SEQUENCE_MAX = (1 << 63) - 1
+_PAST = 1 << 63
 ROW_FORMAT = 1
 
 FORMAT_KEY = b"Mformat"
@@ -394,15 +395,21 @@ def feed_key(cursor: int) -> bytes:
     return b"W" + _U64.pack(cursor)
 
 
-def pack_feed(thread: int, sequence: int) -> bytes:
-    """Value of such a row. Thread 0 stands for a deletion, whose row in table D has the same cursor."""
-    return _FEED.pack(thread, sequence)
+def pack_feed(thread: int, sequence: int, *, is_past: bool = False) -> bytes:
+    """Value of such a row. Thread 0 stands for a deletion, whose row in table D has the same cursor. ``is_past``: later
+    entries of the thread have earlier places, so the row is no event."""
+    return _FEED.pack(thread, sequence | _PAST if is_past else sequence)
 
 
 def unpack_feed(value: bytes | memoryview) -> tuple[int, int]:
     """Thread number and sequence of such a row."""
     thread, sequence = _unpack(_FEED, value)
-    return thread, sequence
+    return thread, sequence & ~_PAST
+
+
+def is_past_feed(value: bytes | memoryview) -> bool:
+    """Whether such a row is no event."""
+    return bool(_unpack(_FEED, value)[1] & _PAST)
 
 
 def deletion_key(cursor: int) -> bytes:

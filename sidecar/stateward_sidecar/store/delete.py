@@ -34,6 +34,8 @@ from stateward_sidecar.telemetry import guarded
 
 PURGE_ROWS_MAX = 512
 DELETION_MAGIC = b"SD"
+LOCAL = "local"
+"""The cause of a deletion of this disk's copy alone."""
 
 
 class Deleter:
@@ -52,7 +54,8 @@ class Deleter:
                 return DeleteThreadResponse()
             draft = get_draft(self._threads, txn, batch, request)
             check_main_version(draft, request)
-            self._remove(txn, batch, draft, "request")
+            is_copy = self._context.archive is not None and draft.thread.access != ACCESS_ORPHAN
+            self._remove(txn, batch, draft, LOCAL if request.local_only and is_copy else "request")
             return DeleteThreadResponse(uid=draft.identity.uid.hex(), forks=draft.head.forks)
 
         return run

@@ -126,11 +126,12 @@ def put_rows(txn: lmdb.Transaction, draft: Draft, found: Sequence[PackedRow]) ->
             txn.put(keys.snapshot_piece(item.snapshot_version, item.index), item.record)
 
 
-def index_entries(txn: lmdb.Transaction, draft: Draft, entries: Sequence[Entry]) -> None:
-    """Puts the index rows that consecutive entries imply."""
+def index_entries(txn: lmdb.Transaction, draft: Draft, entries: Sequence[Entry], past: int) -> None:
+    """Puts the index rows that consecutive entries imply. ``past``: entries up to this one are no events, because the
+    watches of the namespace were told of them, or of later ones."""
     offset: int | None = None
     for entry in entries:
-        _index_entry(txn, draft, entry)
+        _index_entry(txn, draft, entry, is_past=entry.header.sequence <= past)
         header = entry.header
         # The first entry always gets a row: the entries before it may come later, with another offset.
         if header.version and header.sequence - header.version != offset:
@@ -138,13 +139,13 @@ def index_entries(txn: lmdb.Transaction, draft: Draft, entries: Sequence[Entry])
             txn.put(draft.identity.keys.version_offset(header.version), layout.i64(offset))
 
 
-def _index_entry(txn: lmdb.Transaction, draft: Draft, entry: Entry) -> None:
+def _index_entry(txn: lmdb.Transaction, draft: Draft, entry: Entry, *, is_past: bool) -> None:
     identity, header = draft.identity, entry.header
     keys = identity.keys
     metadata = entry.open_metadata(identity.cipher, identity.uid)
     if metadata.request_hash:
         put_request(txn, request_key(identity, metadata.request_hash), header.sequence, header.create_time_us)
-    put_feed(txn, identity.number, header.sequence)
+    put_feed(txn, identity.number, header.sequence, is_past=is_past)
     if header.kind == ENTRY_KIND_EFFECT and not draft.pruned.cuts(header):
         index_effect(txn, identity, header, metadata.effect)
     elif header.kind == ENTRY_KIND_RECORDS and not draft.pruned.cuts(header) and not entry.is_husk:

@@ -23,6 +23,7 @@ from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobinstall import install_blobs
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.delete import orphans_of
 from stateward_sidecar.store.effectrows import take_pruned
 from stateward_sidecar.store.fetched import (
     check_chain,
@@ -131,7 +132,7 @@ class Installer:
         old_pruned = draft.pruned
         take_pruned(txn, draft, image.pruned)
         note_uncleared(txn, draft, entries, pruned_elsewhere(txn, draft, old_pruned))
-        index_entries(txn, draft, entries)
+        index_entries(txn, draft, entries, before.tip_sequence if old is not None else self._told(txn, identity.uid))
         draft.snapshots |= {item.snapshot_version for item in incoming.rows if is_snapshot(item)}
         if has_records(image.head):
             self._context.engine.raise_format(txn, RECORDS_FORMAT)
@@ -143,6 +144,12 @@ class Installer:
         self._threads.keep_draft(batch, draft)
         batch.after_commit.append(lambda: self._forget_heads(draft.thread, before))
         return draft
+
+    def _told(self, txn: lmdb.Transaction, uid: bytes) -> int:
+        """Returns up to which entry the watches of the namespace were told of a thread whose copy was set aside."""
+        orphans = (self._threads.stored_head(txn, number) for number in orphans_of(txn, uid))
+        rows_ = [orphan.archive for orphan in orphans if orphan is not None]
+        return max((row.common_sequence for row in rows_ if row is not None), default=0)
 
     def _forget_heads(self, thread: Thread, before: ThreadHead) -> None:
         thread.records_checked = thread.effects_checked = False
@@ -260,7 +267,7 @@ class Installer:
                         mark(txn, thread.number, item.snapshot_version, item.index)
                 entries = [unpack(item.record, item.sequence) for item in some if is_entry(item)]
                 note_uncleared(txn, draft, entries)
-                index_entries(txn, draft, entries)
+                index_entries(txn, draft, entries, layout.SEQUENCE_MAX)
 
             self._submit(Write(run=run, size_bytes=size + 8192, background=True))
 

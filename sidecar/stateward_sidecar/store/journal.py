@@ -165,9 +165,9 @@ def index_expiry(txn: lmdb.Transaction, number: int, old: ThreadHead, new: Threa
             txn.put(layout.expiry_key(after, number), layout.PRESENT)
 
 
-def put_feed(txn: lmdb.Transaction, number: int, sequence: int) -> None:
-    """Gives an entry its place in the feed of all entries of the store."""
-    txn.put(layout.feed_key(next_place(txn)), layout.pack_feed(number, sequence), append=True)
+def put_feed(txn: lmdb.Transaction, number: int, sequence: int, *, is_past: bool = False) -> None:
+    """Gives an entry its place in the feed of all entries of the store. ``is_past``: it is no event."""
+    txn.put(layout.feed_key(next_place(txn)), layout.pack_feed(number, sequence, is_past=is_past), append=True)
 
 
 def put_whole_feed(txn: lmdb.Transaction, number: int, last_sequence: int) -> None:

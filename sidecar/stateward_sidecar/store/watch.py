@@ -4,6 +4,9 @@ A watch has no queue, only a cursor, however slow its reader is. The cursor of a
 and the digest of that entry. The cursor of a namespace's watch is a place in the feed of all entries. Both stay valid
 after a restart. After a takeover the digest shows that the last event is no longer part of the history: FENCED.
 
+The number of a thread changes while it is watched if its copy was set aside, or deleted on this disk alone, and came
+back from the archive. The watch then compares digests: it goes on if its last event is in the new copy, too.
+
 A watch of chosen slots and logs reads the edits of each version, and skips versions that change none of them. Its
 cursor moves with the next event. The edits of a pruned version are gone, so its event is always sent.
 """
@@ -15,7 +18,7 @@ from dataclasses import dataclass
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import DeletionRecord, EffectRow, SignalRow
+from stateward.storage.v1.head_pb2 import EffectRow, SignalRow
 from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_CHECKPOINT,
     ENTRY_KIND_EFFECT,
@@ -31,7 +34,7 @@ from stateward.storage.v1.journal_pb2 import (
     EntryHeader,
     EntryMetadata,
 )
-from stateward.v1.thread_service_pb2 import Event, ThreadDeletion, WatchRequest
+from stateward.v1.thread_service_pb2 import Event, WatchRequest
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.codec.pages import Selection
 from stateward_sidecar.errors import Corrupt, Fenced, InvalidField, KeyUnavailable, VersionPruned
@@ -39,11 +42,12 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import open_deletion
+from stateward_sidecar.store.departed import deleted_event, fenced, find_deletion, orphan_of_watch
 from stateward_sidecar.store.effectrows import view_effect
 from stateward_sidecar.store.journal import next_place
 from stateward_sidecar.store.leases import view_record
 from stateward_sidecar.store.lines import Lines, Written, digest_at
-from stateward_sidecar.store.listing import ALL_THREADS, find_entry, rows_before
+from stateward_sidecar.store.listing import ALL_THREADS, find_entry
 from stateward_sidecar.store.moves import view_move
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.read import select_edits
@@ -72,7 +76,7 @@ class Watch:
     cursor: int = 0  # sequence, or place in the feed of all entries
     uid: bytes = b""  # of the thread; empty for the watch of a namespace
     digest: bytes = b""  # of the entry at the cursor of a thread's watch; empty = the entry is not on this disk
-    number: int = 0  # of the thread: after a takeover the thread's name leads to another number
+    number: int = 0  # of the thread's copy from which the watch reads; 0 = none yet
     is_over: bool = False
     # A watch from the beginning skips removed entries up to this sequence.
     holes_until: int = 0
@@ -89,6 +93,15 @@ class Watch:
     def position(self) -> str:
         """The cursor of the watch, as its reader gets it."""
         return _thread_cursor(self.uid, self.cursor, self.digest) if self.uid else f"n.{self.cursor}"
+
+    @property
+    def place(self) -> tuple[int, bytes]:
+        """Where the watch is. Set it to read from there again."""
+        return self.cursor, self.digest
+
+    @place.setter
+    def place(self, place: tuple[int, bytes]) -> None:
+        (self.cursor, self.digest), self.is_over = place, False
 
 
 class Watcher:
@@ -112,23 +125,33 @@ class Watcher:
         with self._context.engine.read() as txn:
             thread = self._threads.find(txn, request.namespace, request.thread)
             if found and (thread is None or thread.identity.uid.hex() != found[1]):
-                return Watch(request, int(found[2]), bytes.fromhex(found[1]))  # deleted: only the last event follows
+                watch = Watch(request, int(found[2]), bytes.fromhex(found[1]), bytes.fromhex(found[3] or ""))
+                self._end(txn, watch)  # raises if no deletion is known; else only the last event follows
+                watch.is_over = False
+                return watch
             if thread is None:
                 raise not_found(request.namespace, request.thread)
             tip = thread.head.tip_sequence
             after = request.after_sequence if request.HasField("after_sequence") else tip
-            field = "after_sequence"
             if found:
-                after, field = int(found[2]), "after_cursor"
-            if after < thread.floor_sequence:  # of older entries, this disk has some or none
-                raise replay.history_elsewhere(thread.identity)
-            if found and found[3]:
-                self._check_line(txn, thread, after, bytes.fromhex(found[3]))
-            if after > tip:
-                raise InvalidField(field, f"{after} does not exist; the newest sequence is {tip}")
-            self._check_retained(txn, thread, after)
-            digest = digest_at(txn, thread.identity, after)
-        return Watch(request, after, thread.identity.uid, digest, thread.number, holes_until=0 if after else tip)
+                after = int(found[2])
+            watch = Watch(request, after, thread.identity.uid, bytes.fromhex(found[3] or "") if found else b"")
+            self._bind(txn, thread, watch)
+        return watch
+
+    def _bind(self, txn: lmdb.Transaction, thread: Thread, watch: Watch) -> None:
+        """Lets a watch read from this copy of its thread, if its last event is a part of it. Raises as ``open``."""
+        after, tip = watch.cursor, thread.head.tip_sequence
+        if after < thread.floor_sequence:  # of older entries, this disk has some or none
+            raise replay.history_elsewhere(thread.identity)
+        if watch.digest:
+            self._check_line(txn, thread, after, watch.digest)
+        if after > tip:
+            field = "after_cursor" if watch.request.after_cursor else "after_sequence"
+            raise InvalidField(field, f"{after} does not exist; the newest sequence is {tip}")
+        self._check_retained(txn, thread, after)
+        watch.digest = digest_at(txn, thread.identity, after)
+        watch.number, watch.holes_until = thread.number, 0 if after else tip
 
     def read(self, watch: Watch) -> list[Event]:
         """Returns the next events, at most ``EVENTS_MAX``. Sets ``is_over`` after the last event of the thread.
@@ -143,8 +166,8 @@ class Watcher:
             thread = self._threads.find(txn, watch.request.namespace, watch.request.thread)
             if thread is None or thread.identity.uid != watch.uid:
                 return self._end(txn, watch)
-            if watch.number and thread.number != watch.number:
-                raise self._fenced(watch)
+            if thread.number != watch.number:
+                self._bind(txn, thread, watch)
             return self._read_thread(txn, thread, watch)
 
     def _check_line(self, txn: lmdb.Transaction, thread: Thread, after: int, digest: bytes) -> None:
@@ -156,7 +179,7 @@ class Watcher:
         entry = Written(identity.namespace, thread.name, after, identity.uid_text, digest)
         orphan = Lines(self._context, self._threads).find(entry)
         if orphan is not None:
-            raise _fenced(thread.name, orphan)
+            raise fenced(thread.name, orphan)
         raise Fenced(
             f"entry {after} of thread {thread.name!r} is not the entry of this cursor: another sidecar took the thread "
             f"over; hydrate it and watch from its newest sequence, {thread.head.tip_sequence}",
@@ -255,6 +278,8 @@ class Watcher:
             number, sequence = layout.unpack_feed(row)
             if number == 0:
                 return self._deletion_event(txn, request, place)
+            if layout.is_past_feed(row):
+                return None
             thread = self._threads.by_number(txn, number)
             if thread is None or thread.identity.namespace != request.namespace:
                 return None
@@ -262,7 +287,8 @@ class Watcher:
             if any(labels.get(key) != value for key, value in request.labels.items()):
                 return None
             entry = find_entry(txn, thread, sequence)
-            return self._event(txn, thread, entry, selection, request) if entry is not None else None
+            event = self._event(txn, thread, entry, selection, request) if entry is not None else None
+            return _as_history(thread, event) if event is not None else None
         except (Corrupt, KeyUnavailable) as error:
             if number and self._is_deleted(number):
                 return None
@@ -282,30 +308,27 @@ class Watcher:
         if keys is None or row is None:
             return None
         record = open_deletion(keys, place, bytes(row))
-        return _deleted(record) if record is not None else None
+        return deleted_event(record) if record is not None else None
 
     def _end(self, txn: lmdb.Transaction, watch: Watch) -> list[Event]:
-        """Returns the last event of a deleted thread, even if another thread has its name now."""
-        keys = self._context.keystore.namespace(watch.request.namespace)
-        watch.is_over = True
-        # Newest first: thousands of watches may wait for thousands of deletions.
-        for key, row in rows_before(txn, b"D", None) if keys is not None else ():
-            place = layout.tail_number(key)
-            record = open_deletion(keys, place, row) if keys is not None else None
-            if record is not None and record.uid == watch.uid:
-                if watch.cursor >= record.sequence:
-                    return []
-                event = _deleted(record)
-                event.cursor = _thread_cursor(watch.uid, record.sequence)
-                return [event]
-        if watch.number and txn.get(layout.orphan_key(watch.uid, watch.number)) is not None:
-            raise self._fenced(watch)
-        raise not_found(watch.request.namespace, watch.request.thread)
+        """Returns the last event of a deleted thread, even if another thread has its name now.
 
-    def _fenced(self, watch: Watch) -> Fenced:
-        """Returns the error for a thread that became an orphan: its newest events may not be part of the history."""
-        with self._context.engine.read() as txn:
-            return _fenced(watch.request.thread, self._threads.by_number(txn, watch.number))
+        Raises Fenced if a takeover left the last event out of the history, and ThreadNotFound if the thread is not on
+        this disk and no deletion is known. With an archive, the archive then says whether there is still such a thread.
+        """
+        namespace, name = watch.request.namespace, watch.request.thread
+        orphan = orphan_of_watch(txn, self._threads, watch.uid, watch.number)
+        if orphan is not None and orphan.archive is not None and watch.cursor > orphan.archive.common_sequence:
+            raise fenced(name, orphan)
+        record = find_deletion(self._context, txn, namespace, name, watch.uid) if orphan is None else None
+        if record is None:
+            raise not_found(namespace, name)
+        watch.is_over = True
+        if watch.cursor >= record.sequence:
+            return []
+        event = deleted_event(record)
+        event.cursor = _thread_cursor(watch.uid, record.sequence)
+        return [event]
 
     def _event(
         self, txn: lmdb.Transaction, thread: Thread, entry: Entry, selection: Selection, request: WatchRequest
@@ -381,24 +404,18 @@ def _tell_work(event: Event, header: EntryHeader, metadata: EntryMetadata) -> No
         event.lease.ClearField("remaining")  # not known for a grant that is read later
 
 
-def _fenced(thread: str, orphan: Thread | None) -> Fenced:
-    name, common = (orphan.name, orphan.archive.common_sequence) if orphan and orphan.archive else ("", 0)
-    kept = f"its entries after {common} are in thread {name!r}" if name else "its entries here were deleted"
-    return Fenced(
-        f"thread {thread!r} was taken over by another sidecar; {kept}; watch again after sequence {common}",
-        thread=thread, orphan=name, common_sequence=common,
-    )  # fmt: skip
+def _as_history(thread: Thread, event: Event) -> Event:
+    """Names an entry that an orphan shares with its thread as an entry of the thread."""
+    row = thread.archive
+    if row is not None and row.orphan_of and event.sequence <= row.common_sequence:
+        event.thread = row.orphan_of
+        if event.HasField("checkpoint"):
+            event.checkpoint.thread = row.orphan_of
+    return event
 
 
 def _thread_cursor(uid: bytes, sequence: int, digest: bytes = b"") -> str:
     return f"t.{uid.hex()}.{sequence}" + (f".{digest.hex()}" if digest else "")
-
-
-def _deleted(record: DeletionRecord) -> Event:
-    event = Event(thread=record.thread, uid=record.uid.hex(), sequence=record.sequence)
-    event.time.FromMicroseconds(record.time_us)
-    event.deleted.CopyFrom(ThreadDeletion(cause=record.cause))
-    return event
 
 
 def _match(pattern: re.Pattern[str], cursor: str) -> re.Match[str] | None:
