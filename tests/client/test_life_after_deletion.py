@@ -366,3 +366,38 @@ def test_a_checkpoint_of_another_history(daemon, open_client, name):
         with pytest.raises(ThreadNotFound):  # a checkpoint names its creation, too
             call(client.thread("t"))
     assert list(client.thread("t").hydrate().logs["log"]) == ["one", "other"]
+
+
+def test_a_follower_does_not_go_on_in_the_next_thread(handle, admin):
+    """Its index means nothing there."""
+    follower = iter(handle.log("log").follow())
+    assert next(follower).value == "hello"
+    remake(admin, remade=True)
+    admin.thread("t").append("log", "more")
+    with pytest.raises(ThreadNotFound):
+        next(follower)
+
+
+def test_entries_of_two_threads_are_never_folded_together(handle, admin):
+    """The thread is deleted and made again between two pages: for a moment there was none."""
+    admin.thread("t").append("log", *range(1500))
+
+    def fold(values, value):
+        if value == 7:
+            remake(admin, remade=True)
+            admin.thread("t").append("log", *["x"] * 3000)
+        return [*values, value]
+
+    assert handle.log("log").replay(fold, []) == []
+
+
+def test_pages_of_two_threads_are_never_one_list(handle, admin):
+    """The second page is of the thread of the first, or there is none."""
+    admin.thread("t").append("log", *range(1500))
+    pages = iter(handle.log("log").read())
+    assert next(pages).value == "hello"
+    admin.thread("t").delete()
+    for _ in range(3):
+        admin.thread("t").append("log", *["x"] * 1000)
+    with pytest.raises(ThreadNotFound):
+        list(pages)

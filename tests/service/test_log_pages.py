@@ -163,6 +163,18 @@ def test_a_wait_ends_with_the_thread(place: Place) -> None:
     assert "THREAD_NOT_FOUND" in str(call.exception().trailing_metadata())
 
 
+def test_a_page_of_another_thread_of_the_name_is_refused(place: Place) -> None:
+    """Whoever names the thread of the page before never gets entries of the thread that was made under its name."""
+    change(place, events(b"a"))
+    first = read(place)
+    assert first.uid == place.thread().uid
+    place.wire.threads.DeleteThread(DeleteThreadRequest(namespace=place.namespace, thread=THREAD))
+    place.wire.save(place.request(expected_version=0, diff=Diff(edits=[events(b"x", b"y")])))
+    for fields in ({}, {"wait": duration(PATIENCE_S)}):
+        found = refused(place.wire.checkpoints.ReadLog, asked(place, from_index=1, known_uid=first.uid, **fields))
+        assert found.reason == "THREAD_NOT_FOUND"
+
+
 def test_a_wait_does_not_hold_up_the_stop() -> None:
     """A daemon that stops answers who waits with what is there, and ends in time."""
     with run_daemon() as daemon:
@@ -205,6 +217,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "long wait": ({"wait": duration(61)}, "wait"),
     "wait for the past": ({"wait": duration(1), "version": VersionRef(version=1)}, "version"),
     "no version": ({"version": VersionRef()}, "version"),
+    "no uid": ({"known_uid": "x"}, "known_uid"),
+    "known version without digest": ({"known_version": 1}, "known_digest"),
+    "known digest without version": ({"known_digest": b"x" * 16}, "known_version"),
 }
 
 

@@ -45,7 +45,9 @@ class LogPages:
                 raise
             self.ended = True
             return []
-        self._request.version.version, self._is_begun = page.version, True
+        self._request.version.version, self._request.version.digest = page.version, page.digest
+        note_known(self._request, page)
+        self._is_begun = True
         self._request.from_index, self.ended = page.next_index, page.next_index >= page.end_index
         return (yield from decode_entries(self._ref, self._request.log, page))
 
@@ -72,10 +74,13 @@ class LogFollower:
             page = yield from read_page(self._ref, request)
             request.ClearField("max_entries")
             request.from_index, self._version, self._starts_at_end = page.end_index, page.version, False
+            note_known(request, page)
         request.wait.FromTimedelta(timedelta(seconds=self._wait_s))
         page = yield from read_page(self._ref, request)
         is_rewritten = self._version is not None and not page.rewritten_version <= self._version <= page.version
+        is_rewritten = is_rewritten or page.known_missing  # another sidecar went on from an earlier version
         request.from_index, self._version = page.next_index, page.version
+        note_known(request, page)
         if is_rewritten:  # the end may have been cut off: new entries get those indexes again
             request.from_index = min(page.next_index, page.end_index)
             yield from prepare_reading(self._ref, None)  # a newer program may have migrated it too far
@@ -93,6 +98,11 @@ def prepare_reading(ref: ThreadRef, version: int | None) -> Operation[None]:
 def page_request(ref: ThreadRef, log: str, start: int, version: int | None) -> checkpoints.ReadLogRequest:
     """Builds the request for the entries from `start` on."""
     return ref.on_branch(checkpoints.ReadLogRequest, log=log, from_index=start, version=version_ref(version))
+
+
+def note_known(request: checkpoints.ReadLogRequest, page: checkpoints.ReadLogResponse) -> None:
+    """Names a page in the request for the next one, so that this is of the same thread and history."""
+    request.known_uid, request.known_version, request.known_digest = page.uid, page.version, page.digest
 
 
 def read_page(ref: ThreadRef, request: checkpoints.ReadLogRequest) -> Operation[checkpoints.ReadLogResponse]:

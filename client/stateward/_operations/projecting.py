@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import Any
 
 from stateward import values
-from stateward._operations.logs import decode_entries, page_request, prepare_reading, read_page
+from stateward._operations.logs import decode_entries, note_known, page_request, prepare_reading, read_page
 from stateward._operations.reading import hydrate
 from stateward._operations.saving import begin_merge, merge, store_values
 from stateward._operations.steps import Await, Operation, ThreadRef, limited
@@ -37,16 +37,20 @@ ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 
 @dataclass
 class Fold:
-    """A value folded from the entries before `index`, as they were at `version` (0 = none yet)."""
+    """A value folded from the entries before `index`, as they were at `version` (0 = none yet) of a thread."""
 
     value: Any
     index: int = 0
     version: int = 0
+    uid: str = ""
+    digest: bytes = b""
 
     def holds(self, page: checkpoints.ReadLogResponse) -> bool:
         """Whether the log still has the folded entries unchanged."""
         return not self.version or (
-            page.rewritten_version <= self.version <= page.version and self.index <= page.end_index
+            page.rewritten_version <= self.version <= page.version
+            and self.index <= page.end_index
+            and not page.known_missing
         )
 
 
@@ -73,14 +77,16 @@ def _fold(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, fold: Fold) 
     """Folds the new entries. Starts again, with a new Fold, if folded entries have changed."""
     yield from prepare_reading(ref, None)
     request = page_request(ref, log, fold.index, None)
+    request.known_uid, request.known_version, request.known_digest = fold.uid, fold.version, fold.digest
     restarts = 0
     while True:
         page = yield from read_page(ref, request)
         if not fold.holds(page):
             fold = Fold(copy.deepcopy(initial))
             restarts += 1
+            request.known_version, request.known_digest = 0, b""
             if restarts > RESTARTS_MAX:
-                request.version.version = page.version
+                request.version.version, request.version.digest = page.version, page.digest
             if request.from_index:
                 request.from_index = 0
                 continue
@@ -88,7 +94,8 @@ def _fold(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, fold: Fold) 
             result = reducer(fold.value, entry.value)
             fold.value = (yield Await(result)) if inspect.isawaitable(result) else result
         fold.index = request.from_index = page.next_index
-        fold.version = page.version
+        fold.version, fold.uid, fold.digest = page.version, page.uid, page.digest
+        note_known(request, page)
         if page.next_index >= page.end_index:
             return fold
 
@@ -103,7 +110,8 @@ def _read(store: ThreadRef, log: str, name: str) -> Operation[tuple[Fold | None,
     found = state.slots[place]
     if value not in state.slots or found["log"] != log:
         return None, digest
-    return Fold(state.slots[value], found["index"], found["version"]), digest
+    uid = state.checkpoint.uid if state.checkpoint is not None else ""
+    return Fold(state.slots[value], found["index"], found["version"], uid, bytes.fromhex(found["digest"])), digest
 
 
 def _keep(store: ThreadRef, log: str, name: str, fold: Fold, digest: bytes) -> Operation[None]:
@@ -111,7 +119,7 @@ def _keep(store: ThreadRef, log: str, name: str, fold: Fold, digest: bytes) -> O
     info = yield from get_thread(store)
     if info.access == Access.REMOTE or info.status in ENDED:
         return
-    place = {"log": log, "index": fold.index, "version": fold.version}
+    place = {"log": log, "index": fold.index, "version": fold.version, "digest": fold.digest.hex()}
     request = yield from begin_merge("replay", store, {})
     taken = yield from store_values(store, [encoded, values.encode(place, "")], {}, store.held.uid)
     for slot, value in zip((f"projections/{name}", f"places/{name}"), taken, strict=True):

@@ -431,7 +431,7 @@ class DiffCheckpointsResponse(_message.Message):
     def __init__(self, to: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., next_page_token: _Optional[str] = ..., **kwargs) -> None: ...
 
 class ReadLogRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "version", "log", "from_index", "max_entries", "max_bytes", "wait")
+    __slots__ = ("namespace", "thread", "branch", "version", "log", "from_index", "max_entries", "max_bytes", "wait", "known_uid", "known_version", "known_digest")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
@@ -441,6 +441,9 @@ class ReadLogRequest(_message.Message):
     MAX_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_UID_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     branch: str
@@ -450,20 +453,29 @@ class ReadLogRequest(_message.Message):
     max_entries: int
     max_bytes: int
     wait: _duration_pb2.Duration
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., log: _Optional[str] = ..., from_index: _Optional[int] = ..., max_entries: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    known_uid: str
+    known_version: int
+    known_digest: bytes
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., log: _Optional[str] = ..., from_index: _Optional[int] = ..., max_entries: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., known_uid: _Optional[str] = ..., known_version: _Optional[int] = ..., known_digest: _Optional[bytes] = ...) -> None: ...
 
 class ReadLogResponse(_message.Message):
-    __slots__ = ("first_index", "entries", "next_index", "end_index", "rewritten_version", "version")
+    __slots__ = ("first_index", "entries", "next_index", "end_index", "rewritten_version", "version", "uid", "digest", "known_missing")
     FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     NEXT_INDEX_FIELD_NUMBER: _ClassVar[int]
     END_INDEX_FIELD_NUMBER: _ClassVar[int]
     REWRITTEN_VERSION_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_MISSING_FIELD_NUMBER: _ClassVar[int]
     first_index: int
     entries: _containers.RepeatedCompositeFieldContainer[_state_pb2.Value]
     next_index: int
     end_index: int
     rewritten_version: int
     version: int
-    def __init__(self, first_index: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[_state_pb2.Value, _Mapping]]] = ..., next_index: _Optional[int] = ..., end_index: _Optional[int] = ..., rewritten_version: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+    uid: str
+    digest: bytes
+    known_missing: bool
+    def __init__(self, first_index: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[_state_pb2.Value, _Mapping]]] = ..., next_index: _Optional[int] = ..., end_index: _Optional[int] = ..., rewritten_version: _Optional[int] = ..., version: _Optional[int] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ..., known_missing: bool = ...) -> None: ...

@@ -314,16 +314,17 @@ def check_hydrate(request: HydrateRequest) -> None:
     if request.HasField("projection"):
         check_projection(request.projection)
     if request.known_version or request.known_digest:
-        _check_known(request)
+        check_known(request.known_version, request.known_digest)
+        if request.HasField("projection"):
+            raise InvalidField("projection", "is not allowed with known_version, which names a whole state")
 
 
-def _check_known(request: HydrateRequest) -> None:
-    if request.known_version <= 0:
-        raise InvalidField("known_version", f"{request.known_version} is not positive, but known_digest is set")
-    if len(request.known_digest) != DIGEST_BYTES:
-        raise InvalidField("known_digest", f"has {len(request.known_digest)} bytes, not {DIGEST_BYTES}")
-    if request.HasField("projection"):
-        raise InvalidField("projection", "is not allowed with known_version, which names a whole state")
+def check_known(version: int, digest: bytes) -> None:
+    """Checks number and digest of a version that the client knows."""
+    if version <= 0:
+        raise InvalidField("known_version", f"{version} is not positive, but known_digest is set")
+    if len(digest) != DIGEST_BYTES:
+        raise InvalidField("known_digest", f"has {len(digest)} bytes, not {DIGEST_BYTES}")
 
 
 def check_projection(projection: Projection) -> None:

@@ -7,6 +7,7 @@ from stateward.v1.thread_service_pb2 import WatchRequest
 from stateward_sidecar.codec.edits import check_name
 from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.service import check
+from stateward_sidecar.service.checkfacts import check_uid
 
 ENTRIES_MAX = 10_000
 WAIT_S_MAX = 60.0
@@ -25,6 +26,9 @@ def check_read_log(request: ReadLogRequest) -> None:
         raise InvalidField("max_entries", f"{request.max_entries} is negative")
     request.max_entries = min(request.max_entries, ENTRIES_MAX)
     check.check_max_bytes(request.max_bytes)
+    check_uid(request.known_uid, "known_uid")
+    if request.known_version or request.known_digest:
+        check.check_known(request.known_version, request.known_digest)
     if request.HasField("wait"):
         check.check_duration(request.wait, "wait")
         if request.wait.ToMicroseconds() > WAIT_S_MAX * 1e6:

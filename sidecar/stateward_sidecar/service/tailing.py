@@ -1,7 +1,8 @@
 """Waits at the end of a log until there are new entries.
 
 The feed of commits wakes a waiting call, as it wakes watches. The feed does not tell what was committed. So the call
-compares the branch's head in memory before it reads the log again.
+compares the branch's head in memory before it reads the log again. Each page names the version of the page before, so
+that no page goes on in another thread of the name, or in another line.
 """
 
 from __future__ import annotations
@@ -46,25 +47,33 @@ async def await_page(calls: Calls, feed: Feed, request: ReadLogRequest, context:
             except TimeoutError:
                 if _is_as_seen(calls, request, page):
                     return page
-                return await read_page(calls, request)  # the feed knows nothing of what another sidecar wrote
+                return await _next_page(calls, request, page)  # the feed knows nothing of what another sidecar wrote
             except ShuttingDown:
                 break
             seen = listener.changes
-            if calls.store.log_reader.head(request) != page.answer.version:
-                page = await read_page(calls, request)
+            if not calls.store.log_reader.shows(request, page.answer):
+                page = await _next_page(calls, request, page)
     return page
+
+
+async def _next_page(calls: Calls, request: ReadLogRequest, page: LogPage) -> LogPage:
+    """Reads the page again. Raises ThreadNotFound if the thread was deleted since."""
+    now = page.answer
+    request.known_uid, request.known_version, request.known_digest = now.uid, now.version, now.digest
+    return await read_page(calls, request)
 
 
 def _continues(page: LogPage, first: LogPage) -> bool:
     """Returns whether the index of a reader of the first page means the same in a later one."""
     now, then = page.answer, first.answer
-    return now.rewritten_version == then.rewritten_version and now.version >= then.version
+    is_same = now.rewritten_version == then.rewritten_version and not now.known_missing
+    return is_same and now.version >= then.version
 
 
 def _is_as_seen(calls: Calls, request: ReadLogRequest, page: LogPage) -> bool:
     """Whether the log is surely unchanged. Thousands of waits that end at once then do not all read again."""
     is_ours = calls.holding.is_fresh(request.namespace, request.thread)
-    return is_ours and calls.store.log_reader.head(request) == page.answer.version
+    return is_ours and calls.store.log_reader.shows(request, page.answer)
 
 
 def _wait_s(request: ReadLogRequest, context: grpc.aio.ServicerContext) -> float:

@@ -32,7 +32,7 @@
     Q number(4)                              threads with blobs
     R second(8) number(4)                    threads by the time when the next of their records may expire
     L namespace(8) label_hash(16) time_us(8) number(4) sequence(8)   checkpoints by label
-    W cursor(8)                              every entry of the store in the order of commit → number, sequence; is it past
+    W cursor(8)                              every entry of the store in the order of commit → number, sequence
     D cursor(8)                              deletions
 
 Numbers are big-endian, so that keys sort by number. A thread's number is local to this store and is never reused. The

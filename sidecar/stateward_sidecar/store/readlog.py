@@ -7,6 +7,9 @@ same tag. If the state is in memory, the cost depends on the page and not on the
 the version that is shown: the state records the real version only when a log of that name is made again, and the reader
 must start again before. The same holds if the branch was moved to a version that was not made from its head, because
 the log may have lost entries and grown again by the same number.
+
+After a takeover another version may have the number of the page before. So a reader names the version that it knows
+with its digest, and learns whether the history still has it.
 """
 
 from __future__ import annotations
@@ -14,14 +17,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 
+import lmdb
+
 from stateward.v1.checkpoint_service_pb2 import ReadLogRequest, ReadLogResponse
 from stateward_sidecar.codec.state import EMPTY_ENTRIES, LogState, StateTree
-from stateward_sidecar.errors import StateTooLarge
+from stateward_sidecar.errors import StateTooLarge, ThreadNotFound
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.lines import digest_at, digest_before
 from stateward_sidecar.store.pagebytes import PAGE_BYTES, page_bytes
-from stateward_sidecar.store.refs import resolve_or_head
-from stateward_sidecar.store.thread import MAIN
+from stateward_sidecar.store.refs import digest_of_version, resolve_or_head
+from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.threads import Threads
 
 ENTRIES = 1000
@@ -59,6 +65,14 @@ class LogReader:
         branch = thread.branches.get(request.branch or MAIN) if thread is not None else None
         return branch.version if branch is not None else 0
 
+    def shows(self, request: ReadLogRequest, answer: ReadLogResponse) -> bool:
+        """Returns whether the newest version of the branch is in memory and is the one that an answer shows."""
+        if self.head(request) != answer.version:
+            return False
+        thread = self._threads.cached(request.namespace, request.thread)
+        branch = thread.branches.get(request.branch or MAIN) if thread is not None else None
+        return thread is not None and branch is not None and branch.digest == answer.digest
+
     def is_hot(self, request: ReadLogRequest) -> bool:
         """Returns whether the event loop can make the page: the state is in memory and the page is small."""
         thread = self._threads.cached(request.namespace, request.thread)
@@ -79,14 +93,19 @@ class LogReader:
         return min(asked_bytes, log.entries.size_bytes) if log is not None else 0
 
     def read(self, request: ReadLogRequest) -> LogPage:
-        """Returns the page for a checked request. Raises StateTooLarge if the first entry is larger than a message."""
+        """Returns the page for a checked request. Raises StateTooLarge if the first entry is larger than a message, and
+        ThreadNotFound if the thread is not the one that the reader knows."""
         with self._context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
+            _check_creation(thread, request)
             ref = request.version if request.HasField("version") else None
             version = resolve_or_head(txn, thread, ref, request.branch or MAIN, "version")
+            branch = thread.branches.get(request.branch or MAIN)
+            is_head = branch is not None and branch.version == version
+            digest = branch.digest if branch is not None and is_head else digest_of_version(txn, thread, version)
+            is_missing = _misses(txn, thread, request, version, digest)
             tree = replay.state_at(txn, thread, version, self._context.cache)
         log = _find_log(tree, request.log, version)
-        branch = thread.branches.get(request.branch or MAIN)
         moved = branch.moved_version if branch is not None else 0
         if moved > version:  # at the head, after it went back: which versions were moves before this one is not known
             moved = 0 if ref is not None else version
@@ -102,9 +121,35 @@ class LogReader:
             raise StateTooLarge(len(frames[0]), ENTRY_BYTES_MAX, text)
         answer = ReadLogResponse(
             first_index=index, next_index=index + len(frames), end_index=log.next_index,
-            rewritten_version=max(log.rewritten_version, moved), version=version,
+            rewritten_version=max(log.rewritten_version, moved), version=version, uid=thread.identity.uid_text,
+            digest=digest, known_missing=is_missing,
         )  # fmt: skip
         return LogPage(frames, answer)
+
+
+def _check_creation(thread: Thread, request: ReadLogRequest) -> None:
+    uid = thread.identity.uid_text
+    if request.known_uid not in ("", uid):
+        raise ThreadNotFound(
+            f"thread {request.thread!r} was deleted and made again: it has uid {uid}, and the page before is of "
+            f"{request.known_uid}; begin to read it anew",
+            namespace=request.namespace, thread=request.thread, uid=uid,
+        )  # fmt: skip
+
+
+def _misses(txn: lmdb.Transaction, thread: Thread, request: ReadLogRequest, version: int, digest: bytes) -> bool:
+    """Returns whether the history does not have the known version. ``version``, ``digest``: of the page. Raises
+    HistoryElsewhere or Corrupt."""
+    known = request.known_version
+    if not known or known > thread.head.last_version:
+        return bool(known)
+    if known == version:
+        return bool(digest != request.known_digest)
+    if known <= thread.floor_version:
+        raise replay.history_elsewhere(thread.identity)
+    sequence = replay.place_of(txn, thread, known)
+    here = digest_at(txn, thread.identity, sequence) or digest_before(txn, thread.identity, sequence + 1)
+    return here not in (b"", request.known_digest)
 
 
 def _find_log(tree: StateTree, name: str, version: int) -> LogState:
