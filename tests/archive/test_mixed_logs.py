@@ -1,4 +1,4 @@
-"""The danger: a reader of a log goes on in another line of its thread, because the version has the same number there."""
+"""The danger: a reader of a log goes on in another line of its thread, where a version has the same number."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from stateward.changes import SlotSet, SlotSpliced
 from stateward.effects import Effect
 from stateward.errors import LeaseHeld, NotFound, ServerUnavailable, ThreadNotFound, VersionMismatch
 from stateward.migrations import Migrations
+from stateward.records import Put
 
 
 @pytest.fixture
@@ -401,3 +402,24 @@ def test_pages_of_two_threads_are_never_one_list(handle, admin):
         admin.thread("t").append("log", *["x"] * 1000)
     with pytest.raises(ThreadNotFound):
         list(pages)
+
+
+def test_a_deletion_of_many_records_ends_with_their_thread(handle, admin, monkeypatch):
+    """A thousand go with each call. The next thread of the name keeps its records, whichever call comes late."""
+    records = admin.records("many")
+    for begin in (0, 1000):
+        records.write([Put(f"a/{number}", number) for number in range(begin, begin + 1000)])
+    call = blocking.Connection.call
+
+    def deleting(connection, method, *arguments):
+        answer = call(connection, method, *arguments)
+        if method == "DeleteRecords":
+            monkeypatch.setattr(blocking.Connection, "call", call)
+            admin.thread("many").delete()
+            records.put("a/next", 1)
+        return answer
+
+    monkeypatch.setattr(blocking.Connection, "call", deleting)
+    with pytest.raises(ThreadNotFound):
+        admin.records("many").delete_prefix("a/")
+    assert [record.key for record in records.list()] == ["a/next"]

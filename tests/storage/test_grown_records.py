@@ -111,8 +111,8 @@ def test_what_is_deleted_leaves_no_values(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         put(store, *(value(f"a/{number}", os.urandom(900)) for number in range(40)))
         request = DeleteRecordsRequest(**PLACE, all=True, request_id="d")
-        keys, has_more = store.record_list.to_delete(request)
-        assert write(store, store.record_puts.delete(request, keys, has_more=has_more)).deleted == 40
+        read = store.record_list.to_delete(request)
+        assert write(store, store.record_puts.delete(request, read)).deleted == 40
         store.record_mover.consider("default", "t")
         settle(store)
         assert left(store) == {}

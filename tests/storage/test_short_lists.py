@@ -74,7 +74,7 @@ def count(store: Store) -> list[str]:
 
 
 def to_delete(store: Store) -> list[str]:
-    return list(store.read(store.record_list.to_delete, DeleteRecordsRequest(**PLACE, prefix="a/"))[0])
+    return list(store.read(store.record_list.to_delete, DeleteRecordsRequest(**PLACE, prefix="a/")).revisions)
 
 
 def export(store: Store) -> list[str]:

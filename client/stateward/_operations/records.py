@@ -120,15 +120,15 @@ def delete_prefix(
     max_revision: int | None = None,
     expected_uid: str = "",
 ) -> Operation[int]:
-    """Deletes records, a thousand with each call. Returns how many there were."""
-    deleted, has_more = 0, True
+    """Deletes records, a thousand with each call, of one creation of the thread. Returns how many there were."""
+    deleted, has_more, uid = 0, True, expected_uid or ref.held.uid
     most = 0 if max_revision is None else whole_number(max_revision, "max_revision")
     if max_revision == 0:
         return 0  # no record is that old, and 0 stands for any in the request
     while has_more:
         request = ref.to_write(
             service.DeleteRecordsRequest,
-            expected_uid=expected_uid or ref.held.uid,
+            expected_uid=uid,
             prefix=text(prefix, "prefix"),
             all=not prefix,
             max_revision=most,
@@ -139,5 +139,5 @@ def delete_prefix(
         response: service.DeleteRecordsResponse = yield Call("DeleteRecords", request)
         if response.durability < request.durability:
             yield from threads.await_archived(ref, threads.entry_of(ref, response, response.sequence))
-        deleted, has_more = deleted + response.deleted, response.has_more
+        deleted, has_more, uid = deleted + response.deleted, response.has_more, response.uid
     return deleted

@@ -125,9 +125,9 @@ class RecordService:
         is_archived = holding.is_wanted(request.durability)
 
         async def delete() -> DeleteRecordsResponse:
-            revisions, has_more = await self._calls.read(self._list.to_delete, request)
-            run = self._puts.delete(request, revisions, has_more=has_more)
-            size_bytes = ENTRY_BYTES + ROW_BYTES * len(revisions)
+            read = await self._calls.read(self._list.to_delete, request)
+            run = self._puts.delete(request, read)
+            size_bytes = ENTRY_BYTES + ROW_BYTES * len(read.revisions)
             answer = await self._calls.write(run, context, size_bytes=size_bytes, frees_space=True)
             self._mover.consider(request.namespace, request.thread)
             return answer

@@ -30,7 +30,7 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.pagebytes import page_bytes
 from stateward_sidecar.store.recordfilters import matches
 from stateward_sidecar.store.recordorder import Item, RecordOrder
-from stateward_sidecar.store.recordputs import is_refresh_due
+from stateward_sidecar.store.recordputs import ToDelete, is_refresh_due
 from stateward_sidecar.store.recordrows import (
     find_record,
     has_records,
@@ -232,19 +232,19 @@ class RecordList:
             answer.next_page_token = self._context.tokens.pack(binding, shown[most - 1].encode())
         return answer
 
-    def to_delete(self, request: DeleteRecordsRequest) -> tuple[dict[str, int], bool]:
-        """Returns keys and revisions of the records that a DeleteRecords deletes, and whether it selects more.
+    def to_delete(self, request: DeleteRecordsRequest) -> ToDelete:
+        """Returns what a DeleteRecords deletes.
 
         Records that have expired are among them. Raises ThreadNotFound, Corrupt or HistoryElsewhere.
         """
         with self._views.view(request.namespace, request.thread) as view:
             if view is None:
                 raise not_found(request.namespace, request.thread)
-            order = view.order
+            order, uid = view.order, view.thread.identity.uid_text
         most = request.max_revision or REVISION_MAX
         selected = (item for item in order.walk(request.prefix) if item.revision <= most)
         items = list(islice(selected, DELETED_MAX + 1))
-        return {item.key: item.revision for item in items[:DELETED_MAX]}, len(items) > DELETED_MAX
+        return ToDelete({item.key: item.revision for item in items[:DELETED_MAX]}, len(items) > DELETED_MAX, uid)
 
     def needs_check(self, namespace: str, name: str) -> bool:
         """Returns whether a write should wait for ``check``, so that it does not hold the writer for long."""

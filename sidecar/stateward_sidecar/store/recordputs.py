@@ -6,6 +6,7 @@ Order of checks: request id → ownership and lease → expected revisions → l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import lmdb
 
@@ -45,6 +46,15 @@ ENTRY_BYTES, ROW_BYTES = 16384, 8192
 def size_of(request: PutRecordsRequest, message_bytes: int) -> int:
     """Returns about how much space a write takes."""
     return ENTRY_BYTES + ROW_BYTES * len(request.writes) + message_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ToDelete:
+    """What a DeleteRecords deletes, as it was read."""
+
+    revisions: Mapping[str, int]  # by key
+    has_more: bool  # more records have the prefix
+    uid: str  # of the thread
 
 
 class RecordPuts:
@@ -109,11 +119,11 @@ class RecordPuts:
     # -- delete ---------------------------------------------------------------------------------------------------
 
     def delete(
-        self, request: DeleteRecordsRequest, revisions: Mapping[str, int], *, has_more: bool
+        self, request: DeleteRecordsRequest, read: ToDelete
     ) -> Callable[[lmdb.Transaction, Batch], DeleteRecordsResponse]:
-        """Returns the write of DeleteRecords. ``revisions``: of the records to delete; ``has_more``: there are more.
+        """Returns the write of DeleteRecords. It raises ThreadNotFound if the thread that was read is gone.
 
-        A record that was written since they were read stays, so the call never deletes a part of another call's put.
+        A record that was written since then stays, so the call never deletes a part of another call's put.
         """
         mark, request_hash = fingerprint(request), hash_request(request.request_id)
 
@@ -125,13 +135,15 @@ class RecordPuts:
                 return _delete_answer(txn, draft, body, found.header.sequence)
             draft.check_writable()
             check_lease(self._context, draft, request.lease_token)
-            rows = ((key, record_key(draft.identity, key)) for key in revisions)
+            if draft.identity.uid_text != read.uid:  # its records may have the same keys and revisions
+                raise other_creation(draft.identity, read.uid)
+            rows = ((key, record_key(draft.identity, key)) for key in read.revisions)
             found_rows = ((key, row_key, find_record(txn, draft, row_key)) for key, row_key in rows)
             changes = [
                 Changed(key, row_key, row) for key, row_key, row in found_rows
-                if row is not None and row.facts.revision == revisions[key]
+                if row is not None and row.facts.revision == read.revisions[key]
             ]  # fmt: skip
-            body = RecordsBody(deleted=self._count_deleted(changes), has_more=has_more)
+            body = RecordsBody(deleted=self._count_deleted(changes), has_more=read.has_more)
             if changes:
                 metadata = EntryMetadata(request_hash=request_hash, fingerprint=mark, records=body)
                 with whole(batch, draft):
