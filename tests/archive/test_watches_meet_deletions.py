@@ -4,6 +4,7 @@ namespace twice, or out of order, when the thread comes back."""
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from tests.archive.driven import Driven, Town, append
 from tests.archive.rig import Fleet, write_steps
 from tests.archive.test_deleted_here import delete_here
 from tests.archive.test_watches_travel import watch as watch_remotely
+from tests.archive.twins import NAME, twins
+from tests.archive_model.sidecar import NAMESPACE, Sidecar
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, Event, WatchRequest
 from stateward_sidecar.errors import Fenced, StatewardError, ThreadNotFound
@@ -26,7 +29,7 @@ def watch(machine: Driven, thread: str = "job", **fields: Any) -> Watch:
     return machine.store.watcher.open(WatchRequest(namespace="default", thread=thread, **fields))
 
 
-def read(machine: Driven, opened: Watch) -> list[Event]:
+def read(machine: Sidecar, opened: Watch) -> list[Event]:
     """All events that are there."""
     found: list[Event] = []
     while not opened.is_over and (events := machine.store.read(machine.store.watcher.read, opened)):
@@ -157,6 +160,37 @@ def test_a_namespace_is_told_each_entry_once_through_a_takeover(driven: Town) ->
     late = read(here, slow)
     assert told(late) == [*shared, ("job@@1", 6, "checkpoint"), ("job", 6, "checkpoint")]
     assert {event.checkpoint.thread for event in late[:5]} == {"job"}
+
+
+def test_a_namespace_is_told_of_a_line_that_parted_earlier(tmp_path: Path) -> None:
+    """An orphan shares entries with a line that the bucket lost since: those of the new line are told all the same."""
+    with twins(tmp_path) as pair:
+        here, other = pair.a, pair.b
+        here.put("1")
+        here.archive_all()
+        pair.back_up()
+        here.put("2")
+        here.put("3")
+        here.archive_all()
+        here.put("lost")
+        other.take()
+        other.put("4")
+        other.archive_all()
+        with suppress(StatewardError):
+            here.archive_all()
+        assert here.words() == ["1", "2", "3", "4"]
+        opened = here.store.watcher.open(WatchRequest(namespace=NAMESPACE, thread="-"))
+        pair.set_back()
+        third = pair.start("third")
+        third.take()
+        for word in ("5", "6", "7"):
+            third.put(word)
+        third.archive_all()
+        pair.wait_for_lease()
+        assert here.words() == ["1", "5", "6", "7"]
+        assert len(here.orphans()) == 2
+        found = [event for event in read(here, opened) if event.thread == NAME]
+        assert [event.sequence for event in found] == [2, 3, 4]
 
 
 def test_older_history_that_is_fetched_later_is_no_event(driven: Town) -> None:

@@ -42,6 +42,7 @@ from stateward_sidecar.store.journal import (
     index_options,
     index_time,
 )
+from stateward_sidecar.store.lines import digest_at
 from stateward_sidecar.store.recordrows import forget_gone, has_records, record_floor
 from stateward_sidecar.store.recordrows import index_expiry as index_records_expiry
 from stateward_sidecar.store.signals import drop_signals, put_signals
@@ -132,7 +133,8 @@ class Installer:
         old_pruned = draft.pruned
         take_pruned(txn, draft, image.pruned)
         note_uncleared(txn, draft, entries, pruned_elsewhere(txn, draft, old_pruned))
-        index_entries(txn, draft, entries, before.tip_sequence if old is not None else self._told(txn, identity.uid))
+        told = before.tip_sequence if old is not None else self._told(txn, identity, entries)
+        index_entries(txn, draft, entries, told)
         draft.snapshots |= {item.snapshot_version for item in incoming.rows if is_snapshot(item)}
         if has_records(image.head):
             self._context.engine.raise_format(txn, RECORDS_FORMAT)
@@ -145,11 +147,19 @@ class Installer:
         batch.after_commit.append(lambda: self._forget_heads(draft.thread, before))
         return draft
 
-    def _told(self, txn: lmdb.Transaction, uid: bytes) -> int:
-        """Returns up to which entry the watches of the namespace were told of a thread whose copy was set aside."""
-        orphans = (self._threads.stored_head(txn, number) for number in orphans_of(txn, uid))
-        rows_ = [orphan.archive for orphan in orphans if orphan is not None]
-        return max((row.common_sequence for row in rows_ if row is not None), default=0)
+    def _told(self, txn: lmdb.Transaction, identity: Identity, entries: Sequence[Entry]) -> int:
+        """Returns the newest of these entries that a copy had which was set aside: the watches of the namespace were
+        told of it. The copy may be of any line, so digests are compared."""
+        told = 0
+        for number in orphans_of(txn, identity.uid):
+            orphan = self._threads.stored_head(txn, number)
+            common = orphan.archive.common_sequence if orphan is not None and orphan.archive is not None else 0
+            for header in (entry.header for entry in reversed(entries)):
+                if orphan is None or header.sequence <= told:
+                    break
+                if header.sequence <= common and digest_at(txn, orphan.identity, header.sequence) == header.digest:
+                    told = header.sequence
+        return told
 
     def _forget_heads(self, thread: Thread, before: ThreadHead) -> None:
         thread.records_checked = thread.effects_checked = False
