@@ -99,8 +99,7 @@ class Namespace:
         while events := machine.store.read(machine.store.watcher.read, self._watch):
             for event in events:
                 if event.WhichOneof("what") == "deleted":
-                    if event.thread == "job":
-                        self._told.pop(event.uid, None)
+                    self._told.pop(event.uid, None)  # nothing is left here that says what was told
                     continue
                 told = self._told.setdefault(event.uid, [])
                 digest = event.checkpoint.digest
