@@ -39,7 +39,7 @@ LOGS = ("messages", "gone", "long", "never")
 LARGE = b"blob " * 500_000
 # What a restored thread has of its own.
 OWN = {
-    "ReadLogResponse": ["uid", "digest"],
+    "ReadLogResponse": ("uid", "digest"),
     "Thread": ("uid", "digest", "sequence", "archived_sequence", "stored_bytes", "expire_time", "lease"),
     "Branch": ("digest",),
     "Checkpoint": ("uid", "digest", "sequence", "stored_bytes", "durability"),
