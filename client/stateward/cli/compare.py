@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from stateward.cli.depth import is_deep
 from stateward.cli.describe import entry_of, plain, slot_of
 
 if TYPE_CHECKING:
@@ -127,8 +128,11 @@ def _compare_log(name: str, old: Log | None, new: Log | None) -> LogDifference:
 
 def compare_values(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
     """Yields the places in which two JSON values differ. Skips the items that two lists share at their start and
-    end."""
-    if isinstance(old, dict) and isinstance(new, dict):
+    end. Compares deep values only as a whole."""
+    if not path and (is_deep(old) or is_deep(new)):
+        if not _is_same(old, new):
+            yield Difference(path, old, new)
+    elif isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(key for key in new if key not in old)]:
             yield from compare_values(old.get(key, MISSING), new.get(key, MISSING), _joined(path, key))
     elif isinstance(old, list) and isinstance(new, list):

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
+from stateward.cli.depth import is_deep, write_flatly
 from stateward.cli.output import counted, is_terminal, shorten
 from stateward.models import Access
-from stateward.values import JSON5, Blob, Json5, MsgPack, RawValue
+from stateward.values import JSON, JSON5, Blob, Json5, MsgPack, RawValue
 
 if TYPE_CHECKING:
     from stateward import Checkpoint, Log, State, ThreadInfo
@@ -91,7 +92,13 @@ def checkpoint_as_json(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Converts a decoded value to values that JSON can hold."""
+    """Converts a decoded value to values that JSON can hold, nested at most DEPTH_MAX levels deep."""
+    if is_deep(value):
+        value = RawValue(JSON, write_flatly(value, _plain).encode())
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
     from google.protobuf.json_format import MessageToDict  # noqa: PLC0415  rarely needed and slow to import
 
     match value:
@@ -102,15 +109,15 @@ def plain(value: Any) -> Any:
         case Blob():
             return {"media_type": value.media_type, "sha256": value.sha256.hex(), "size_bytes": value.size_bytes}
         case MsgPack() | Json5():
-            return plain(value.value)
+            return plain(value.value)  # may be deep, because `is_deep` does not look into these
         case float() if not math.isfinite(value):
             return {"media_type": JSON5, "base64": base64.b64encode(json.dumps(value).encode()).decode()}
         case Message():
             return MessageToDict(value)
         case dict():
-            return {str(key): plain(each) for key, each in value.items()}
+            return {str(key): _plain(each) for key, each in value.items()}
         case list() | tuple():
-            return [plain(each) for each in value]
+            return [_plain(each) for each in value]
         case None | bool() | int() | float() | str():
             return value
         case _:  # a value of a codec that another module registers, or a msgpack timestamp

@@ -8,8 +8,8 @@
            {"delete_log": log}
     VALUE  {"json": any}   {"text": "…", "type": media type}   {"base64": "…", "type": media type}   {"number": n}
            {"blob": SHA-256, "size": bytes, "preview": base64, "type": media type}
-           {"json"} is used only if writing it compactly gives the stored bytes back. SHA-256 is in hex; a splice whose
-           "base" is empty was made by the daemon.
+           {"json"} is used only if writing it compactly gives the stored bytes back, and if the value is not deep
+           (`depth.py`). SHA-256 is in hex; a splice whose "base" is empty was made by the daemon.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from stateward.cli.depth import is_deep
 from stateward.values import JSON, encode
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def value_to_json(value: state_pb2.Value) -> dict[str, Any]:
     if value.media_type == JSON:
         try:
             parsed = json.loads(text)
-            if encode(parsed, "").data == value.data:
+            if not is_deep(parsed) and encode(parsed, "").data == value.data:
                 return {"json": parsed}
         except (TypeError, ValueError, RecursionError):
             pass

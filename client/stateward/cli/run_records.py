@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from stateward.cli.depth import is_deep
 from stateward.cli.importing import MESSAGES_LOG, ORIGIN_SLOT, RUN_SLOT
 from stateward.values import JSON
 
 if TYPE_CHECKING:
     from stateward import Client, State, Thread, ThreadInfo
 
+RUN_DEPTH_MAX = 200
+TOO_DEEP = f"it is nested more than {RUN_DEPTH_MAX} levels deep"
 # Branches on which `thread.replay` stores projections. It can compute them again.
 PROJECTIONS = "projections/"
 # Step number, metadata, and the whole message list.
@@ -35,21 +38,32 @@ def read_run_record(client: Client, name: str) -> dict[str, Any]:
     facts = _facts(thread.info(), head)
     steps = list(_steps(thread, head))
     if _is_plain(steps):
-        return {**facts, "messages": steps[-1][2]}
+        return _readable({**facts, "messages": steps[-1][2]})
     states = [{"step": number, **(metadata or {}), "messages": messages} for number, metadata, messages in steps]
     for state in states:
         if state["step"] is None:
             del state["step"]
-    return {**facts, "states": states}
+    return _readable({**facts, "states": states})
 
 
 def read_messages_record(client: Client, name: str) -> dict[str, Any]:
     """Returns the current messages of any thread as a run, and nothing else. Raises NoRun if they cannot be decoded."""
     log = client.thread(name).hydrate(logs=[MESSAGES_LOG], must_exist=True).logs[MESSAGES_LOG]
     try:
-        return {"run_id": name, "messages": list(log)}
+        return _readable({"run_id": name, "messages": list(log)})
+    except NoRun:
+        raise
     except ValueError as error:
+        if isinstance(error.__cause__, RecursionError):
+            raise NoRun(TOO_DEEP) from None
         raise NoRun(str(error)) from None
+
+
+def _readable(run: dict[str, Any]) -> dict[str, Any]:
+    """Returns the run. Raises NoRun if it is so deep that an import may not read it."""
+    if is_deep(run, RUN_DEPTH_MAX):
+        raise NoRun(TOO_DEEP)
+    return run
 
 
 def _facts(info: ThreadInfo, head: State) -> dict[str, Any]:
