@@ -6,9 +6,10 @@
      "messages": [MESSAGE, …], "messages_missing": 0, "tool_calls": [CALL, …], "tool_calls_missing": 0,
      "tools": [{"name", "calls", "errors"}, …]}
 
-`messages` and `tool_calls` are the complete logs of these names. Entries that a sliding window trimmed are read from
-earlier versions, unless those were pruned; `…_missing` counts the lost entries. `outcome` is the value of a slot.
-Values that JSON cannot hold become {"media_type", "base64"}.
+`messages` and `tool_calls` are the complete logs of these names. Entries that a sliding window trimmed, or that went
+with a log that was deleted, are read from earlier versions, unless those were pruned; `…_missing` counts the lost
+entries. Entries that were cut off at the end of a log are left out. `outcome` is the value of a slot. Values that JSON
+cannot hold, and deep values, become {"media_type", "base64"}.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
+from stateward._operations.logs import page_request, read_page
 from stateward.blobs import MARK
-from stateward.changes import EntriesAppended, EntryReplaced, LogDeleted, LogTrimmed
+from stateward.changes import EntriesAppended, EntryReplaced, LogTrimmed
 from stateward.cli.tool_calls import MESSAGES, TOOL_CALLS, count_calls
 from stateward.models import Status
 from stateward.v1 import state_pb2
@@ -121,14 +123,23 @@ def whole_log(thread: Thread, state: State, name: str) -> tuple[list[Any], int]:
     `thread.log(name).trimmed()` does not suffice: it returns only entries that a window trimmed, as they were then, and
     fails if one of its versions is pruned.
     """
-    if name not in state.logs:
-        return [], 0
-    log, entries = state.logs[name], entries_of(state, name)
-    first = log.first_index
+    entries = entries_of(state, name)
+    first, following = _indexes(thread, state, name)
     if first:
         earlier = _earlier(thread, state.version, name)
         entries = {at: _read(thread, value) for at, value in earlier.items() if at < first} | entries
-    return [entries[at] for at in sorted(entries)], log.next_index - len(entries)
+    return [entries[at] for at in sorted(entries)], following - len(entries)
+
+
+def _indexes(thread: Thread, state: State, name: str) -> tuple[int, int]:
+    """Returns the index of the log's first entry, and the one that its next entry gets. A log that was deleted has no
+    entries, and goes on with the next index."""
+    if name in state.logs:
+        return state.logs[name].first_index, state.logs[name].next_index
+    request = page_request(thread._ref, name, 0, state.version)
+    request.max_entries = 1
+    end = thread._session.run(read_page(thread._ref, request)).end_index
+    return end, end
 
 
 def entries_of(state: State, name: str) -> dict[int, Any]:
@@ -140,7 +151,8 @@ def entries_of(state: State, name: str) -> dict[int, Any]:
 
 
 def _earlier(thread: Thread, version: int, name: str) -> dict[int, Any]:
-    """Returns the log's entries by index, read from all versions up to this one, with those trimmed at the start."""
+    """Returns the log's entries by index, read from all versions up to this one, with those trimmed at the start or
+    deleted with the log."""
     entries: dict[int, Any] = {}
     following = 0
     with thread.history(version=version, logs=[name]) as line:
@@ -148,10 +160,9 @@ def _earlier(thread: Thread, version: int, name: str) -> dict[int, Any]:
             checkpoint, state, changes = entry
             if entry.begins:
                 state = state or thread.hydrate(checkpoint.version, logs=[name])
-                entries = entries_of(state, name) | {
-                    place: value for place, value in entries.items() if place < state.logs[name].first_index
-                }
-                following = state.logs[name].next_index
+                first, following = _indexes(thread, state, name)
+                kept = {place: value for place, value in entries.items() if place < first}
+                entries = kept | entries_of(state, name)
                 continue
             for change in changes:
                 match change:
@@ -164,8 +175,6 @@ def _earlier(thread: Thread, version: int, name: str) -> dict[int, Any]:
                     case LogTrimmed(from_index=int(index)):
                         entries = {place: value for place, value in entries.items() if place < index}
                         following = min(following, index)
-                    case LogDeleted():
-                        entries = {}
     return entries
 
 
