@@ -414,3 +414,47 @@ def test_progress_is_on_the_terminal(daemon: Daemon, namespace: str, filled: Pat
     assert code == 0
     assert "importing" in shown
     assert "written and compared" in shown
+
+
+def has_long_term_memory(daemon: Daemon, namespace: str, source: Path | str, store: Any) -> None:
+    """Puts items into the database, and checks that an import says what it leaves there."""
+    assert "store" not in import_(daemon, namespace, source).err
+    store.setup()
+    assert "store" not in import_(daemon, namespace, source).err
+    for name in ("food", "seat"):
+        store.put(("users", "ana"), name, {"likes": "pizza"})
+    for options in ([], ["--dry-run"]):
+        answer = import_(daemon, namespace, source, *options)
+        assert answer.code == 0
+        assert "LangGraph's store in this database has 2 items (long-term memory)" in answer.error
+
+
+def test_long_term_memory_that_stays_behind_is_named(daemon: Daemon, namespace: str, filled: Path) -> None:
+    """An import of a SQLite database that also holds LangGraph's store does not seem complete."""
+    from langgraph.store.sqlite import SqliteStore
+
+    with closing(sqlite3.connect(filled, check_same_thread=False, isolation_level=None)) as connection:
+        has_long_term_memory(daemon, namespace, filled, SqliteStore(connection))
+
+
+def test_long_term_memory_in_postgres_is_named(daemon: Daemon, namespace: str, postgres: str) -> None:
+    """An import of a PostgreSQL database that also holds LangGraph's store does not seem complete."""
+    from langgraph.store.postgres import PostgresStore
+
+    with open_postgres(postgres) as saver:
+        fill(saver)
+    with PostgresStore.from_conn_string(postgres) as store:
+        has_long_term_memory(daemon, namespace, postgres, store)
+
+
+def test_a_thread_of_a_reserved_name_is_refused_by_name(daemon: Daemon, namespace: str, tmp_path: Path) -> None:
+    """A thread called "-" costs no other, and the error says why it cannot be imported."""
+    path = tmp_path / "c.sqlite"
+    with open_sqlite(path) as saver:
+        for thread in ("-", "t"):
+            put(saver, place(thread), x=1)
+    answer = import_(daemon, namespace, path)
+    assert answer.code == 1
+    assert "thread '-' cannot be imported: in Stateward this name stands for all threads" in answer.err
+    with StatewardSaver(daemon.target, namespace=namespace) as saver:
+        assert saver.get_tuple(place("t")) is not None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stateward.cli.connect import NamespaceOption, TargetOption, connect
-from stateward.cli.output import CommandError, counted, fail, is_terminal, print_facts, say
+from stateward.cli.output import CommandError, counted, fail, is_terminal, note, print_facts, say
 from stateward.cli.ticker import Ticker
 from stateward.cli.workers import OF_ONE_RUN
 from stateward.errors import AlreadyExists, EditConflict, OwnershipLost, Unavailable
@@ -54,6 +54,9 @@ def import_langgraph(
     database. Stop the graphs before the last import. The command does not change a thread that has something else.
     Exit code 1 if a thread could not be imported.
 
+    The command leaves LangGraph's store (long-term memory) where it is, and says how many items it has. To move them,
+    read them with the old store, and put them into `stateward.langgraph.StatewardStore`.
+
     Set LANGGRAPH_AES_KEY if LangGraph encrypted the values. The versions in Stateward have the time of the import; the
     checkpoints themselves keep theirs. A file of the name "langgraph" is ./langgraph.
 
@@ -68,13 +71,18 @@ def import_langgraph(
     with _open(source) as opened, connect(context, target, namespace) as client:
         client.server_info()  # a daemon that is not there is one error, not one for each thread
         threads = _chosen(opened, thread)
-        run = _Run(sum(count for _, count in threads), len(threads), dry_run)
+        run = _Run(sum(count for _, count in threads), len(threads), dry_run, opened.store_items())
         try:
             _import_all(run, opened, client, [name for name, _ in threads], concurrency)
         except KeyboardInterrupt:
             fail("interrupted; run the same import again to continue")
             raise typer.Exit(130) from None
     _print_summary(run, time.monotonic() - started)
+    if run.store_items:
+        note(
+            f"LangGraph's store in this database has {counted(run.store_items, 'item')} (long-term memory), which this "
+            "command does not import; see --help"
+        )
     if run.failures:
         fail(f"{len(run.failures)} of {counted(run.threads, 'thread')} not imported; the reasons are above")
         raise typer.Exit(1)
@@ -88,6 +96,8 @@ class _Run:
     """Checkpoints of the chosen threads."""
     threads: int
     dry_run: bool
+    store_items: int = 0
+    """Items of LangGraph's store, which stay in the database."""
     written: int = 0
     compared: int = 0
     done: list[Imported] = field(default_factory=list)

@@ -31,6 +31,7 @@ from stateward.v1.effect_pb2 import Effect
 # The source may change while it is read: writes of its newest checkpoint come one by one.
 ROUNDS_MAX = 3
 REQUEST_BYTES = 16 << 20
+ALL_THREADS = "-"
 
 
 class ThreadRefused(Exception):
@@ -92,6 +93,8 @@ def import_thread(
 
     Raises ThreadRefused if the thread has something else, and SourceInvalid if the source cannot be read.
     """
+    if thread == ALL_THREADS:
+        raise ThreadRefused(f"thread {thread!r} cannot be imported: in Stateward this name stands for all threads")
     wanted, result, compared = source.checkpoints(thread), Imported(thread), set[Key]()
 
     def tell(key: Key) -> None:

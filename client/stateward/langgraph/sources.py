@@ -57,6 +57,8 @@ class _Dialect:
 
     writes: str
     value: str
+    find_store: str
+    """Selects a row if there is a table of LangGraph's store."""
     task_path: str = "task_path"
 
 
@@ -81,6 +83,12 @@ class Source:
         """The checkpoints of a thread in all its namespaces, oldest first."""
         query = "SELECT checkpoint_ns, checkpoint_id FROM checkpoints WHERE thread_id = ?"
         return sorted((Key(*row) for row in self._rows(query, thread)), key=lambda key: (key[1], key[0]))
+
+    def store_items(self) -> int:
+        """The number of items in LangGraph's store (long-term memory), if the database has one."""
+        if not self._rows(self._dialect.find_store):
+            return 0
+        return int(self._rows("SELECT count(*) FROM store")[0][0])
 
     def get(self, thread: str, key: Key) -> CheckpointTuple | None:
         """A checkpoint as LangGraph's saver returns it; None = it is gone."""
@@ -172,7 +180,8 @@ def _open_sqlite(path: Path, serde: SerializerProtocol) -> Iterator[Source]:
             with saver.lock:
                 return connection.execute(query, values).fetchall()
 
-        dialect = _Dialect("writes", "value", "task_path" if saver._has_task_path else "''")
+        find_store = "SELECT 1 FROM pragma_table_info('store') WHERE name = 'prefix'"
+        dialect = _Dialect("writes", "value", find_store, "task_path" if saver._has_task_path else "''")
         yield Source(str(path), serde, saver, select, dialect, (sqlite3.Error,))
 
 
@@ -203,7 +212,8 @@ def _open_postgres(url: str, serde: SerializerProtocol) -> Iterator[Source]:
             with saver.lock, connection.cursor(row_factory=tuple_row) as cursor:
                 return cursor.execute(query.replace("?", "%s"), values).fetchall()
 
-        yield Source(name, serde, saver, select, _Dialect("checkpoint_writes", "blob"), (psycopg.Error,))
+        find_store = "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass('store') AND attname = 'prefix'"
+        yield Source(name, serde, saver, select, _Dialect("checkpoint_writes", "blob", find_store), (psycopg.Error,))
 
 
 def _missing(package: str, error: ImportError) -> SourceInvalid:
