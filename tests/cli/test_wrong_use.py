@@ -200,7 +200,8 @@ def test_local_without_an_archive(stateward, client):
 
 def test_arguments_that_are_no_utf_8(stateward):
     """Bytes that no name can hold are one line too."""
-    for arguments in (["show", "\udcff"], ["threads", "--prefix", "\udcff"], ["show", "t", "--at", "\udcff"]):
+    for arguments in (["show", "\udcff"], ["threads", "--prefix", "\udcff"], ["show", "t", "--at", "\udcff"],
+                      ["records", "get", "t", "\udcff"]):  # fmt: skip
         answer = stateward(*arguments)
         assert answer.code == 1
         assert "not UTF-8" in answer.error

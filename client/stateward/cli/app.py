@@ -103,8 +103,8 @@ def run(arguments: Sequence[str]) -> int:
         fail(str(error))
     except StatewardError as error:
         fail(_advise(error))
-    except UnicodeEncodeError as error:  # bytes that are no UTF-8 reach Python as lone surrogates
-        fail(f"an argument is not UTF-8: {error.object!a}")
+    except ValueError as error:
+        fail(f"an argument is not UTF-8: {_find_wrong(error, arguments)!a}")
     except _ClickException as error:
         return _explain_usage(error)
     except (KeyboardInterrupt, typer.Abort):
@@ -114,6 +114,17 @@ def run(arguments: Sequence[str]) -> int:
     else:
         return code if isinstance(code, int) else 0
     return EXIT_FAILED
+
+
+def _find_wrong(error: ValueError, arguments: Sequence[str]) -> str:
+    """Returns the text that is not UTF-8: its bytes reach Python as lone surrogates. Raises `error` if there is
+    none."""
+    if isinstance(error, UnicodeEncodeError):
+        return str(error.object)
+    for each in arguments:
+        if any(0xD800 <= ord(character) < 0xE000 for character in each):
+            return each
+    raise error
 
 
 def _leave_stdout(error: OSError) -> None:
