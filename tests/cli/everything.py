@@ -43,6 +43,7 @@ OWN = {
     "Thread": ("uid", "digest", "sequence", "archived_sequence", "stored_bytes", "expire_time", "lease"),
     "Branch": ("digest",),
     "Checkpoint": ("uid", "digest", "sequence", "stored_bytes", "durability"),
+    "Record": ("expire_time",),
     "RecordedEffect": ("sequence",),
     "Signal": ("sequence",),
     "StatBlobResponse": ("sequence", "stored_bytes", "durability", "write_time"),
@@ -60,7 +61,8 @@ def fill(wire: Wire, namespace: str) -> None:
     at = {"namespace": namespace, "thread": "no version"}
     wire.effects.BeginEffect(e.BeginEffectRequest(**at, key="pay", holder=HOLDER, request_id="1"))
     at["thread"] = "lock"
-    wire.leases.AcquireLease(l.AcquireLeaseRequest(**at, holder=HOLDER, request_id="1"))
+    term = {"seconds": 3600}  # longer than the tests take
+    wire.leases.AcquireLease(l.AcquireLeaseRequest(**at, holder=HOLDER, request_id="1", term=term))
     at["thread"] = "store"
     wire.records.PutRecords(
         r.PutRecordsRequest(**at, writes=[RecordWrite(key="k", value=text("v"))], request_id="1")

@@ -109,7 +109,7 @@ def test_restore_goes_on_where_it_was_cut_off(stateward, client, rich, tmp_path)
     assert (answer.code, "1 thread, 6 versions saved" in answer.out) == (1, True)
     assert "the end of thread 'u' is missing: the file is truncated" in answer.err
     answer = stateward("import", whole, "--thread-prefix", "copy-")
-    assert "2 threads, 1 version saved, 6 were there already" in answer.out
+    assert "2 threads, 1 version saved; 6 versions were there already" in answer.out
     check_same(rich, client.thread("copy-rich"))
     check_same(client.thread("u"), client.thread("copy-u"))
     answer = stateward("import", whole, "--thread-prefix", "copy-", "--no-resume")
@@ -131,7 +131,7 @@ def test_restore_never_writes_over_another_thread(stateward, client, rich, tmp_p
     assert stateward("import", path, "--thread-prefix", "z-").code == 0
     client.thread("z-rich").append("messages", "later")
     before = client.thread("z-rich").info()
-    assert "6 were there already" in stateward("import", path, "--thread-prefix", "z-").out
+    assert "6 versions were there already" in stateward("import", path, "--thread-prefix", "z-").out
     assert client.thread("z-rich").info() == before
 
 
@@ -147,7 +147,8 @@ def test_wrong_lines_cost_only_their_thread(stateward, client, rich, tmp_path):
     path.write_text("\n".join([*lines[:8], "{}", '{"stateward_version": 9, "thread": "n"}', *lines[8:]]))
     answer = stateward("import", path, "--thread-prefix", "c-")
     assert answer.code == 1
-    for told in ("line 3: this is not a record", "jump", "line 9 is not a record of an export", "line 10 has format 9"):
+    told_of_line_3 = "line 3: thread 'rich': this is not a record"
+    for told in (told_of_line_3, "jump", "line 9 is not a record of an export", "line 10 has format 9"):
         assert told in answer.err
     assert {info.name for info in client.threads()} == {"rich", "u", "c-u"}
     assert client.thread("c-u").info().version == 1
@@ -177,7 +178,7 @@ def test_export_of_an_older_version_comes_back(stateward, client, tmp_path):
     assert state.logs["messages"].first_index == 1
     assert len(state.slots.raw("blob").data) == 1500
     again = stateward("import", path)
-    assert "0 versions saved, 5 were there already" in again.out
+    assert "0 versions saved; 5 versions were there already" in again.out
     changed = tmp_path / "other.jsonl"
     changed.write_text(path.read_text().replace("new end", "other"))
     assert "was not restored from this export" in stateward("import", changed).err

@@ -6,6 +6,8 @@ import json
 import os
 
 import pytest
+from tests.archive_faults.test_clock_jumps import set_clock
+from tests.archive_faults.wires import started_with
 from tests.cli.conftest import run
 from tests.cli.everything import HOLDER, fill, lists, read
 from tests.service.wire import Wire, appends, refused
@@ -13,25 +15,30 @@ from tests.service.wire import Wire, appends, refused
 from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1 import effect_service_pb2 as e
 from stateward.v1 import lease_service_pb2 as l
+from stateward.v1 import record_service_pb2 as r
 from stateward.v1 import signal_service_pb2 as s
 from stateward.v1 import thread_service_pb2 as t
-from stateward.v1.effect_pb2 import EFFECT_STATE_DONE, EFFECT_STATE_UNCERTAIN
+from stateward.v1.effect_pb2 import EFFECT_STATE_DONE, EFFECT_STATE_NEW, EFFECT_STATE_UNCERTAIN
 
+# The restore happens so long after the export: longer than the TTL of the thread and of the record that have one.
+AGE_S = 30 * 86400
 THREADS = ("rich", "no version", "lock", "store", "empty", "copy", "one")
 
 
 @pytest.fixture(scope="module")
 def stores(daemon, tmp_path_factory):
-    """An original with every kind of thing, its export, and a daemon into which it was imported."""
+    """An original with every kind of thing, its export, and a daemon into which it was imported a month later."""
     from stateward.testing import run_daemon
 
-    path, wire = tmp_path_factory.mktemp("backup") / "all.jsonl", Wire(daemon.target)
+    directory = tmp_path_factory.mktemp("backup")
+    path, clock, wire = directory / "all.jsonl", set_clock(directory / "clock", AGE_S), Wire(daemon.target)
     fill(wire, "space")
     answer = run("--target", daemon.target, "-n", "space", "export", "--all", "--versions", "-o", path)
     assert answer.code == 0, answer.err
-    with run_daemon() as other:
+    with started_with({"ARCHIVE_FAULTS_CLOCK": str(clock)}), run_daemon() as other:
         answer = run("--target", other.target, "-n", "space", "import", path)
         assert (answer.code, answer.err) == (0, "")
+        assert "7 threads, 16 versions, 301 records, 13 effects, 2 signals, 7 blobs saved" in answer.out
         yield wire, Wire(other.target), path, other
 
 
@@ -50,8 +57,33 @@ def test_lists_and_rows_are_equal(stores):
     original, restored, *_ = stores
     assert lists(original, "space") == lists(restored, "space")
     assert restored.findings("space") == []
-    times = restored.thread("space", "rich")
-    assert times.expire_time.seconds > original.thread("space", "rich").expire_time.seconds - 1, "a TTL counts anew"
+
+
+def record(wire, namespace, key):
+    """A record of the rich thread."""
+    return wire.records.GetRecords(r.GetRecordsRequest(namespace=namespace, thread="rich", keys=[key])).records[0]
+
+
+def test_every_ttl_counts_from_the_restore(stores):
+    """A thread and a record that would have expired since the export live for their whole TTL."""
+    original, restored, *_ = stores
+    for old, new in (
+        (original.thread("space", "rich"), restored.thread("space", "rich")),
+        (record(original, "space", "a/2"), record(restored, "space", "a/2")),
+    ):
+        assert new.ttl == old.ttl
+        assert AGE_S <= new.expire_time.seconds - old.expire_time.seconds < AGE_S + 3600
+
+
+def test_results_keep_their_age(stores):
+    """An agent that wants no result older than a week does not get one of a month ago from a backup."""
+    _, restored, path, other = stores
+    assert run("--target", other.target, "-n", "aged", "import", path).code == 0
+    at = {"namespace": "aged", "thread": "rich", "anchor": "a", "key": "done", "name": "tool", "holder": HOLDER}
+    for days, state in ((31, EFFECT_STATE_DONE), (7, EFFECT_STATE_NEW)):
+        begin = e.BeginEffectRequest(**at, request_id=str(days))
+        begin.max_age.seconds = days * 86400
+        assert restored.effects.BeginEffect(begin).state == state
 
 
 def begin(wire, key, request_id, incarnation="2"):
@@ -232,6 +264,55 @@ def test_cut_off_between_threads_is_told(stores):
     assert restored.thread("part", first).thread == first
 
 
+def test_threads_that_are_missing_in_the_middle_are_told(stores):
+    """A file that lacks a whole thread gives the others, and is not taken for the whole."""
+    _, restored, path, other = stores
+    holed = path.with_name("holed.jsonl")
+    lines = path.read_text().splitlines(keepends=True)
+    holed.write_text("".join(line for line in lines if json.loads(line).get("thread") != "lock"))
+    answer = run("--target", other.target, "-n", "holed", "import", holed)
+    assert answer.code == 1
+    assert f"has only {len(THREADS) - 1} of the {len(THREADS)} threads that were exported" in answer.err
+    assert len(restored.threads.ListThreads(t.ListThreadsRequest(namespace="holed")).threads) == len(THREADS) - 1
+
+
+def test_threads_that_find_no_room_are_named(stores, tmp_path):
+    """If the store is full, each thread that was not restored is named."""
+    from stateward.testing import run_daemon
+
+    original, *_ = stores
+    path = tmp_path / "large.jsonl"
+    for name in ("one", "two", "three"):
+        for at in range(3):
+            data = os.urandom(1_900_000).hex()
+            original.save(c.SaveRequest(namespace="large", thread=name, diff=appends(data), request_id=str(at)))
+    assert run("--target", original.target, "-n", "large", "export", "--all", "--versions", "-o", path).code == 0
+    with run_daemon(map_size="16MiB") as small:
+        answer = run("--target", small.target, "-n", "large", "import", path)
+        there = Wire(small.target).threads.ListThreads(t.ListThreadsRequest(namespace="large")).threads
+        left = {each.thread for each in there}
+    assert answer.code == 1
+    assert left < {"one", "two", "three"}
+    for name in {"one", "two", "three"} - left:
+        assert f"thread {name!r} is not restored" in answer.err
+
+
+def test_long_term_memory_outlives_its_ttl_in_a_backup(stores):
+    """All items of a LangGraph store with a TTL come back from a backup that is older than the TTL."""
+    from stateward.langgraph import StatewardStore
+
+    original, _, path, other = stores
+    memory = path.with_name("memory.jsonl")
+    options = {"namespace": "memory", "ttl": {"default_ttl": 60}}
+    with StatewardStore(original.target, **options) as store:
+        for at in range(10):
+            store.put(("users", "ana"), f"k{at}", {"likes": at})
+    assert run("--target", original.target, "-n", "memory", "export", "--all", "--versions", "-o", memory).code == 0
+    assert run("--target", other.target, "-n", "memory", "import", memory).code == 0
+    with StatewardStore(other.target, **options) as store:
+        assert len(store.search(("users", "ana"), limit=100)) == 10
+
+
 def test_cut_off_packed_file_gives_its_whole_threads(stores):
     """A packed export that is cut off costs the threads at the cut, and not those before it."""
     _, restored, path, other = stores
@@ -305,3 +386,6 @@ def test_keep_all_leaves_expiry_out(stores):
     assert not thread.HasField("ttl")
     assert not thread.HasField("retention")
     assert thread.agent == "agent"
+    kept = record(restored, "keep", "a/2")
+    assert not kept.HasField("ttl")
+    assert not kept.HasField("expire_time")

@@ -15,8 +15,7 @@ A record is one line with a JSON object. All records of a thread are together, i
                "retired_logs": {name: index}}}
     {…, "kind": "effect", "key": …, "state": "done", "anchor", "name", "sort_key", "stays", "value", "holder",
      "claim_token", "begin_time", "end_time", "detail", "attempts", "idempotency_key"}
-    {…, "kind": "record", "key": …, "revision": n, "create_time", "update_time", "value", "attributes", "ttl_s",
-     "expire_time"}
+    {…, "kind": "record", "key": …, "revision": n, "create_time", "update_time", "value", "attributes", "ttl_s"}
     {…, "kind": "signal", "signal_id", "name", "time", "payload", "sender", "wait_id", "request"}
     {…, "kind": "end", "last_version", "branches", "tags": {name: version}, "versions", "blobs", "effects", "signals",
      "records", "deleted_branches", "sha256": of all lines of the thread before this one, each with its newline; not
@@ -216,7 +215,6 @@ def _kept_record(each: Record) -> dict[str, Any]:
         **_given(
             attributes=read_attributes(each.attributes),
             ttl_s=each.ttl.ToMicroseconds() / 1e6,
-            expire_time=_time(each.expire_time) if each.HasField("expire_time") else None,
         ),
     }
 

@@ -15,7 +15,7 @@ from stateward.cli.importing import Run, RunInvalid, Totals
 from stateward.cli.output import CommandError, counted, fail, is_terminal, print_facts, say, size, times
 from stateward.cli.progress import Bar, Lines
 from stateward.cli.recordings import Line, Recording, examine, read_runs
-from stateward.cli.restore import Options, restore
+from stateward.cli.restore import KINDS, Options, Restored, restore
 from stateward.cli.ticker import Ticker
 from stateward.cli.workers import Task, work
 
@@ -37,7 +37,7 @@ def import_(
         int | None, typer.Option(min=1, metavar="N", help="Only the first N runs (or threads) of each file.")
     ] = None,
     keep_all: Annotated[
-        bool, typer.Option("--keep-all", help="Import without TTL and retention, so that nothing expires.")
+        bool, typer.Option("--keep-all", help="Restore without retention and any TTL, so that nothing expires.")
     ] = False,
     concurrency: Annotated[
         int, typer.Option(min=1, max=64, metavar="N", help="Runs imported at the same time; they share commits.")
@@ -58,11 +58,12 @@ def import_(
     damaged or incomplete in the file. If you run the same import again, it skips the threads that it restored.
 
     A restored thread has its versions with their numbers, times, states, branches, tags, checkpoint ids, labels,
-    metadata, metrics and questions, and its settings, effects, waiting signals and blobs. A retry of an earlier save or
-    signal gets its first answer. These things differ: uid, digests, sequences and sizes at rest. Nobody holds a lease,
-    and the next lease has a higher token. An open tool call becomes UNCERTAIN, so that an agent checks it before it
-    calls the tool again. A TTL counts from now. The journal has no records of acknowledged signals, moved tags and
-    removed blobs. Retention rules use the original times of the versions; use --keep-all to import without them.
+    metadata, metrics and questions, and its settings, effects, records, waiting signals and blobs. A retry of an
+    earlier save or signal gets its first answer. These things differ: uid, digests, sequences and sizes at rest. Nobody
+    holds a lease, and the next lease has a higher token. An open tool call becomes UNCERTAIN, so that an agent checks
+    it before it calls the tool again. A TTL, of the thread or of a record, counts from now. The journal has no entries
+    for acknowledged signals, moved tags and removed blobs. All other times are the original ones, also for retention
+    rules: use --keep-all if a rule would prune an old backup.
 
     \b
     Examples:
@@ -122,9 +123,15 @@ def _restore(client: Client, recording: Recording, options: Options) -> int:
             ),
             on_problem=tell,
         )
-    before = f", {totals.versions_before:,} were there already" if totals.versions_before else ""
-    say(f"{recording.path}: {counted(totals.threads, 'thread')}, {counted(totals.versions, 'version')} saved{before}")
+    say(f"{recording.path}: {_what_was_saved(totals)}")
     return len(problems)
+
+
+def _what_was_saved(totals: Restored) -> str:
+    """Returns the summary of a restore. Kinds of which nothing was saved are left out, except versions."""
+    kinds = [counted(totals.saved[kind], kind) for kind in KINDS if kind == "version" or totals.saved[kind]]
+    before = f"; {counted(totals.versions_before, 'version')} were there already" if totals.versions_before else ""
+    return f"{counted(totals.threads, 'thread')}, {', '.join(kinds)} saved{before}"
 
 
 def _import_all(

@@ -7,6 +7,7 @@ changed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from stateward.transfer import ThreadUpload
     from stateward.v1.backup_service_pb2 import ThreadPart
 
+# Kinds of records that a summary counts.
+KINDS = ("version", "record", "effect", "signal", "blob")
 WRONG_RECORD = (KeyError, TypeError, ValueError, AttributeError)
 
 
@@ -32,7 +35,8 @@ class Restored:
     lines: int = 0
     threads: int = 0
     """Threads that exist now."""
-    versions: int = 0
+    saved: Counter[str] = field(default_factory=Counter)
+    """Number of things that were saved, by kind."""
     versions_before: int = 0
     """Versions of threads that already existed."""
 
@@ -105,14 +109,16 @@ class _File:
         self._old_ids = _old_request_ids(recording)
         self._thread: _Thread | None = None
         self._given_up = ""
-        self._begun = 0
+        self._begun = self._ended = self._exported = 0
         self._is_whole = False
 
     def take(self, line: Line, record: Mapping[str, Any], totals: Restored) -> bool:
         """Takes a record. Returns False once the limit of threads is reached."""
-        self._is_whole = record.get(KIND) == FILE_END
-        if self._is_whole:
+        self._is_whole = record.get(KIND) == FILE_END and type(record.get("threads")) is int
+        if record.get(KIND) == FILE_END:
+            self._exported += record["threads"] if self._is_whole else 0
             return True
+        self._ended += record.get(KIND) == "end"
         where, source = f"{self._recording.path} line {line.number}", record["thread"]
         is_new = record[MARK] == FORMAT and record.get(KIND) == "thread"
         if is_new or source != (self._thread.source if self._thread is not None else self._given_up):
@@ -132,7 +138,7 @@ class _File:
         except Unavailable:
             raise
         except (RunRefused, StatewardError, *WRONG_RECORD) as problem:
-            self._on_problem(f"{where}: {_explain(problem)}")
+            self._on_problem(f"{where}: {_explain(problem, source)}")
             self.cancel()
             self._given_up = source
         return True
@@ -155,19 +161,24 @@ class _File:
         except Unavailable:
             raise
         except (RunRefused, StatewardError) as problem:
-            self._on_problem(f"{self._recording.path}: {_explain(problem)}")
+            self._on_problem(f"{self._recording.path}: {_explain(problem, thread.source)}")
             return
         finally:
             thread.cancel()
         totals.threads += 1
-        totals.versions += 0 if thread.existed else thread.versions
-        totals.versions_before += thread.versions if thread.existed else 0
+        if thread.existed:
+            totals.versions_before += thread.came["version"]
+        else:
+            totals.saved.update(thread.came)
 
     def finish(self, totals: Restored) -> None:
-        """Finishes the last thread at the end of the file. Reports a problem if the file is truncated."""
+        """Finishes the last thread at the end of the file. Reports a problem if the file lacks threads."""
         self._leave(totals)
+        path, ended, exported = self._recording.path, self._ended, self._exported
         if not self._is_whole and not self._old_ids:
-            self._on_problem(f"{self._recording.path} is truncated: threads at its end are missing; get it again")
+            self._on_problem(f"{path} is truncated: threads at its end are missing; get it again")
+        elif ended < exported:
+            self._on_problem(f"{path} has only {ended:,} of the {exported:,} threads that were exported; get it again")
 
     def cancel(self) -> None:
         """Cancels the open thread, if any, so that nothing of it is stored."""
@@ -188,7 +199,8 @@ class _Thread:
     request_id: str
     options: Options
     is_old: bool
-    versions: int = 0
+    came: Counter[str] = field(default_factory=Counter)
+    """Number of the file's lines of this thread, by kind."""
     existed: bool = False
     is_over: bool = False
     _sums: Any = field(default_factory=sha256)
@@ -232,7 +244,7 @@ class _Thread:
     def take(self, line: Line, record: Mapping[str, Any]) -> None:
         """Sends a record."""
         kind = record.get(KIND, "version")
-        self.versions += kind == "version"
+        self.came[kind] += 1
         if kind == "end":
             self.is_over = True
             if record.get("sha256", self._sums.hexdigest()) != self._sums.hexdigest():
@@ -280,10 +292,11 @@ def _old_request_ids(recording: Recording) -> dict[str, str]:
     return {thread: f"import {found.hexdigest()}" for thread, found in sums.items()}
 
 
-def _explain(problem: Exception) -> str:
+def _explain(problem: Exception, thread: str) -> str:
+    """Returns the problem of a thread, with the thread's name."""
     if isinstance(problem, RunRefused):
-        return str(problem)
+        return str(problem)  # has the name
     if isinstance(problem, StatewardError):
-        return problem.message
+        return f"thread {thread!r} is not restored: {problem.message}"
     what = f"lacks {problem}" if isinstance(problem, KeyError) else str(problem)
-    return f"this is not a record of `stateward export --versions`: {what}"
+    return f"thread {thread!r}: this is not a record of `stateward export --versions`: {what}"

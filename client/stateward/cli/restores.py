@@ -29,7 +29,7 @@ VERSION_FACTS = (
 
 
 def parts_of(record: Mapping[str, Any], *, keep_all: bool = False) -> Iterator[backup.ThreadPart]:
-    """Yields the parts of a record. `keep_all` leaves out TTL and retention."""
+    """Yields the parts of a record. `keep_all` leaves out retention and every TTL."""
     match record[KIND]:
         case "thread":
             yield backup.ThreadPart(thread=_thread(record, keep_all=keep_all))
@@ -46,7 +46,7 @@ def parts_of(record: Mapping[str, Any], *, keep_all: bool = False) -> Iterator[b
         case "effect":
             yield backup.ThreadPart(effect=_effect(record))
         case "record":
-            yield backup.ThreadPart(record=_kept(record))
+            yield backup.ThreadPart(record=_kept(record, keep_all=keep_all))
         case "signal":
             yield backup.ThreadPart(signal=_signal(record))
         case "end":
@@ -165,7 +165,7 @@ def _effect(record: Mapping[str, Any]) -> backup.BackupEffect:
     return part
 
 
-def _kept(record: Mapping[str, Any]) -> backup.BackupRecord:
+def _kept(record: Mapping[str, Any], *, keep_all: bool) -> backup.BackupRecord:
     part = backup.BackupRecord()
     each = part.record
     each.key, each.revision = record["key"], record["revision"]
@@ -174,9 +174,8 @@ def _kept(record: Mapping[str, Any]) -> backup.BackupRecord:
     each.value.CopyFrom(value_from_json(record["value"]))
     for key, value in write_attributes(record.get("attributes", {})).items():
         each.attributes[key].CopyFrom(value)
-    if "ttl_s" in record:
+    if "ttl_s" in record and not keep_all:
         each.ttl.FromMicroseconds(round(record["ttl_s"] * 1e6))
-        _read_time(each.expire_time, record["expire_time"])
     return part
 
 

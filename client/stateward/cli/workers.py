@@ -118,7 +118,7 @@ def _import(
     except VersionMismatch:
         return Result(task, problem=f"{run.where}: another writer changes thread {run.thread!r}; import it again later")
     except OF_ONE_RUN as error:
-        return Result(task, problem=f"{run.where}: {error.message}")
+        return Result(task, problem=f"{run.where}: thread {run.thread!r}: {error.message}")
     except Exception as error:  # noqa: BLE001  raised again by the thread that waits for this result
         return Result(task, error=error)
     return Result(task, totals)

@@ -29,8 +29,9 @@ class BackupServiceStub(object):
     """Copies threads between stores that share no keys. ImportThread takes the parts that ExportThread sends.
 
     A restored thread reads like the original, with these differences. Its uid, digests and sequences are new. Its sizes
-    at rest differ. Nobody holds its lease. An effect that was IN_PROGRESS is UNCERTAIN. `expire_time` counts from the
-    restore. The restored thread does not know which threads were forked from the original. Its journal is new: it holds
+    at rest differ. Nobody holds its lease. An effect that was IN_PROGRESS is UNCERTAIN. Every TTL, of the thread and of
+    each record, counts from the restore; all other times are those of the original. So retention rules and `max_age` of
+    BeginEffect see the true age of versions and results. The restored thread does not know which threads were forked from the original. Its journal is new: it holds
     what the original still kept, and not the signals that were acknowledged, the moves of tags or the claims that ended.
     Its tokens of leases and claims are higher than all tokens of the original.
     """
@@ -57,8 +58,9 @@ class BackupServiceServicer(object):
     """Copies threads between stores that share no keys. ImportThread takes the parts that ExportThread sends.
 
     A restored thread reads like the original, with these differences. Its uid, digests and sequences are new. Its sizes
-    at rest differ. Nobody holds its lease. An effect that was IN_PROGRESS is UNCERTAIN. `expire_time` counts from the
-    restore. The restored thread does not know which threads were forked from the original. Its journal is new: it holds
+    at rest differ. Nobody holds its lease. An effect that was IN_PROGRESS is UNCERTAIN. Every TTL, of the thread and of
+    each record, counts from the restore; all other times are those of the original. So retention rules and `max_age` of
+    BeginEffect see the true age of versions and results. The restored thread does not know which threads were forked from the original. Its journal is new: it holds
     what the original still kept, and not the signals that were acknowledged, the moves of tags or the claims that ended.
     Its tokens of leases and claims are higher than all tokens of the original.
     """
@@ -107,8 +109,9 @@ class BackupService(object):
     """Copies threads between stores that share no keys. ImportThread takes the parts that ExportThread sends.
 
     A restored thread reads like the original, with these differences. Its uid, digests and sequences are new. Its sizes
-    at rest differ. Nobody holds its lease. An effect that was IN_PROGRESS is UNCERTAIN. `expire_time` counts from the
-    restore. The restored thread does not know which threads were forked from the original. Its journal is new: it holds
+    at rest differ. Nobody holds its lease. An effect that was IN_PROGRESS is UNCERTAIN. Every TTL, of the thread and of
+    each record, counts from the restore; all other times are those of the original. So retention rules and `max_age` of
+    BeginEffect see the true age of versions and results. The restored thread does not know which threads were forked from the original. Its journal is new: it holds
     what the original still kept, and not the signals that were acknowledged, the moves of tags or the claims that ended.
     Its tokens of leases and claims are higher than all tokens of the original.
     """

@@ -140,9 +140,9 @@ def _check_record(part: BackupRecord) -> None:
         write.ttl.CopyFrom(record.ttl)
     checkrecords.check_write(write, "record")
     _check_number(record.revision, "record.revision")
-    if not record.revision or record.HasField("ttl") != record.HasField("expire_time"):
-        raise InvalidField("record", "needs a revision, and an expire_time if it has a ttl")
-    _check_times(record, "create_time", "update_time", "expire_time", prefix="record.")
+    if not record.revision:
+        raise InvalidField("record.revision", "is required")
+    _check_times(record, "create_time", "update_time", prefix="record.")
 
 
 def _check_signal(part: BackupSignal) -> None:

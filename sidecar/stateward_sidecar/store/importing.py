@@ -212,7 +212,8 @@ class Import:
         )  # fmt: skip
         if record.HasField("ttl"):
             facts.ttl_us = record.ttl.ToMicroseconds()
-            facts.expire_time_us = min(record.expire_time.ToMicroseconds(), self._now_us + facts.ttl_us)
+            # From now, as the TTL of the thread: the backup may be older than the TTL.
+            facts.expire_time_us = self._context.clock.now_us() + facts.ttl_us
         change = RecordChange(facts=facts, value=record.value)
         if self._record_bytes + change.ByteSize() > ENTRY_VALUES_BYTES:
             self._flush_records()
