@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from stateward.v1 import backup_service_pb2 as backup
 
 if TYPE_CHECKING:
-    from stateward import Client
+    from stateward import Client, Thread
 
 MESSAGE_BYTES = 1 << 20
 """Size at which a message of several parts is sent. A message with one large part may be larger."""
@@ -27,6 +27,15 @@ def read_parts(client: Client, name: str) -> Iterator[backup.ThreadPart]:
     with client._session.open(export(client.namespace, name)) as stream:
         for message in stream:
             yield from message.parts
+
+
+def read_end(thread: Thread, log: str, version: int) -> int:
+    """Returns the index that the next entry of a log gets, at a version. It is above 0 if the log was deleted."""
+    from stateward._operations.logs import page_request, read_page  # noqa: PLC0415  not needed to read files
+
+    request = page_request(thread._ref, log, 0, version)
+    request.max_entries = 1
+    return thread._session.run(read_page(thread._ref, request)).end_index
 
 
 class ThreadUpload:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
-from stateward._operations.logs import page_request, read_page
 from stateward.blobs import MARK
 from stateward.changes import EntriesAppended, EntryReplaced, LogTrimmed
 from stateward.cli.tool_calls import MESSAGES, TOOL_CALLS, count_calls
 from stateward.models import Status
+from stateward.transfer import read_end
 from stateward.v1 import state_pb2
 from stateward.values import Blob, decode_leniently
 
@@ -136,9 +136,7 @@ def _indexes(thread: Thread, state: State, name: str) -> tuple[int, int]:
     entries, and goes on with the next index."""
     if name in state.logs:
         return state.logs[name].first_index, state.logs[name].next_index
-    request = page_request(thread._ref, name, 0, state.version)
-    request.max_entries = 1
-    end = thread._session.run(read_page(thread._ref, request)).end_index
+    end = read_end(thread, name, state.version)
     return end, end
 
 
