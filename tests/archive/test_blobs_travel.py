@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 
-from tests.archive.rig import Fleet
+import pytest
+from tests.archive.rig import Fleet, eventually
 
-from stateward import Durability
+from stateward import Durability, Status
+from stateward.errors import Fenced, NotOwner
+from stateward.models import Access
 
 
 def test_a_large_value_is_read_on_another_machine(machines: Fleet) -> None:
@@ -26,6 +31,43 @@ def test_a_large_value_is_read_on_another_machine(machines: Fleet) -> None:
     assert (value if isinstance(value, bytes) else value.read()) == content
 
 
+def test_a_thread_is_given_up_during_an_upload(machines: Fleet) -> None:
+    """The daemon gives the thread up by itself, because its work waits. It takes the thread again for the blob that was
+    being uploaded, and does not ask for all bytes once more."""
+    client = machines.client(machines.machine("first"), retry_timeout=0)
+    thread, content = client.thread("job"), os.urandom(3 << 20)
+    thread.append("l", 1)
+
+    def source() -> Iterator[bytes]:
+        yield content[: 2 << 20]
+        thread.append("l", 2, status=Status.WAITING, durability=Durability.ARCHIVED)
+        eventually(lambda: thread.info().access is Access.REMOTE)
+        yield content[2 << 20 :]
+
+    blob = thread.write_blob(source())
+    assert thread.read_blob(blob) == content
+
+
+def test_a_thread_is_taken_during_an_upload(machines: Fleet) -> None:
+    """Another machine takes the thread: the blob is refused, and leaves no file."""
+    first = machines.machine("first")
+    thread = machines.client(first, retry_timeout=0).thread("job")
+    other = machines.client(machines.machine("other")).thread("job")
+    thread.append("l", 1, durability=Durability.ARCHIVED)
+
+    def source() -> Iterator[bytes]:
+        yield bytes(2 << 20)
+        other.attach(take_over=True)
+        other.append("l", 2, durability=Durability.ARCHIVED)
+        with suppress(Fenced):
+            thread.append("l", 3, durability=Durability.ARCHIVED)
+        yield bytes(1 << 20)
+
+    with pytest.raises((NotOwner, Fenced)):
+        thread.write_blob(source())
+    assert not [path for path in (first.data_dir / "blobs").rglob("*") if path.is_file()]
+
+
 def test_a_deleted_thread_leaves_no_blob(machines: Fleet) -> None:
     """The objects of its blobs go with it."""
     thread = machines.client(machines.machine("first")).thread("job")
@@ -33,8 +75,6 @@ def test_a_deleted_thread_leaves_no_blob(machines: Fleet) -> None:
     state.slots["picture"] = os.urandom(2 << 20)
     thread.save(state, durability=Durability.ARCHIVED)
     thread.delete()
-    from tests.archive.rig import eventually
-
     eventually(lambda: not [key for key in machines.objects() if key.endswith(".blob")])
 
 

@@ -271,6 +271,23 @@ def test_a_lost_file_is_not_called_archived(place: Town) -> None:
     assert read(place.machine("third")) == CONTENT
 
 
+def test_a_cut_file_is_not_called_archived(place: Town) -> None:
+    """The file loses its end before it is uploaded. That counts as a lost file, and the same bytes are taken again."""
+    first = place.machine("first")
+    first.put(append())
+    first.ship_now()
+    write(first)
+    name(first)
+    (path,) = files(first)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(Corrupt, match="write the blob again"):
+        first.ship_now()
+    assert objects(place) == []
+    assert not write(first).existed
+    first.ship_now()
+    assert read(place.machine("third")) == CONTENT
+
+
 def test_a_damaged_object_leaves_no_file(place: Town) -> None:
     """An object with a flipped bit is CORRUPT at every read, and its bytes are read once the object is whole again."""
     first, second = place.machine("first"), place.machine("second")

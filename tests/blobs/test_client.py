@@ -20,7 +20,7 @@ from tests.crash.faulty_daemon import FaultyDaemon
 
 from stateward import Blob, Text
 from stateward.cli.backups import read_records
-from stateward.errors import InvalidField, VersionNotFound
+from stateward.errors import Corrupt, InvalidField, VersionNotFound
 from stateward.testing import Daemon, run_daemon
 
 THRESHOLD = 10_000
@@ -202,6 +202,28 @@ def test_a_failing_source_fails_the_write(client: Any) -> None:
         thread.write_blob(Path("/nowhere/at/all"))
     with pytest.raises(TypeError):
         thread.write_blob(42)
+
+
+def test_lost_bytes_are_sent_again(shared: Daemon, client: Any) -> None:
+    """Bytes that the daemon has lost since are taken again, by a write and by a save, as its error asks for."""
+    thread = client.thread("t")
+    blob = thread.write_blob(DATA)
+    files = shared.data_dir / "blobs" / thread.info().uid
+
+    def lose() -> None:
+        for path in files.iterdir():
+            path.unlink()
+        with pytest.raises(Corrupt):
+            thread.read_blob(blob)
+
+    lose()
+    assert thread.write_blob(DATA) == blob
+    assert thread.read_blob(blob) == DATA
+    lose()
+    state = thread.hydrate()
+    state.slots["s"] = DATA
+    thread.save(state)
+    assert thread.read_blob(blob) == DATA
 
 
 def test_saves_of_every_kind_take_large_values(client: Any) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import Any
 
 from google.protobuf.message import Message
 
-from stateward._operations.steps import Await, Call, Operation, Pause, T, ThreadRef, through
-from stateward.errors import NotOwner
+from stateward._operations.steps import Await, Call, Operation, Pause, T, ThreadRef, Upload, through
+from stateward.errors import NotOwner, StatewardError
 from stateward.models import ThreadInfo
 from stateward.v1 import thread_service_pb2 as threads
 
@@ -45,6 +46,9 @@ def with_take_over(operation: Operation[T]) -> Operation[T]:
 
 
 def _perform(step: Call | Pause | Await) -> Operation[object]:
+    if isinstance(step, Upload) and not step.content.is_repeatable:
+        yield from _take_first(step)
+        return (yield step)
     taken: set[tuple[str, str]] = set()
     while True:
         try:
@@ -55,9 +59,23 @@ def _perform(step: Call | Pause | Await) -> Operation[object]:
             if held is None or held in taken:
                 raise
         taken.add(held)
-        namespace, thread = held
-        mode = threads.ATTACH_MODE_TAKE_OVER
-        yield Call("Attach", threads.AttachRequest(namespace=namespace, thread=thread, mode=mode))
+        yield _attach(*held, threads.ATTACH_MODE_TAKE_OVER)
+
+
+def _take_first(upload: Upload) -> Operation[None]:
+    """Takes the thread over, if another sidecar owns it, before bytes are read that cannot be read again: the first
+    attempt would have some of them when it fails, and the second one would write the rest."""
+    begin: Any = upload.request
+    try:
+        yield _attach(begin.namespace, begin.thread, threads.ATTACH_MODE_IF_FREE)
+    except NotOwner:
+        yield _attach(begin.namespace, begin.thread, threads.ATTACH_MODE_TAKE_OVER)
+    except StatewardError:
+        pass  # there is no archive or no thread yet, or the upload tells what is wrong
+
+
+def _attach(namespace: str, thread: str, mode: threads.AttachMode) -> Call:
+    return Call("Attach", threads.AttachRequest(namespace=namespace, thread=thread, mode=mode))
 
 
 def _held_thread(step: Call | Pause | Await, error: NotOwner) -> tuple[str, str] | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from stateward._operations.steps import Call, Download, Operation, ThreadRef, Upload
 from stateward.blobs import Blob, Content
-from stateward.errors import ThreadNotFound, VersionNotFound
+from stateward.errors import InvalidField, ThreadNotFound, VersionNotFound
 from stateward.options import ThreadOptions
 from stateward.state import State
 from stateward.v1 import admin_service_pb2 as admin
@@ -28,11 +28,25 @@ def write_blob(
     if create is not None:
         begin.create.CopyFrom(create.to_proto())
         begin.create.SetInParent()
+    answer = None
     if content.sha256 and (yield from _is_written(begin)):
-        # Only announces the blob: the daemon then counts it as written now.
-        content = Content.nothing(content.size_bytes, content.sha256)
-    written = (yield Upload("WriteBlob", begin, content=content)).blob
+        answer = yield from _announce(begin, content)
+    written = (answer or (yield Upload("WriteBlob", begin, content=content))).blob
     return Blob(media_type, written.sha256, written.size_bytes, written.preview, ref.blobs)
+
+
+def _announce(begin: blobs.BlobBegin, content: Content) -> Operation[blobs.WriteBlobResponse | None]:
+    """Only announces a blob: the daemon then counts it as written now. Returns None if the daemon needs the bytes,
+    because they were lost, or the blob was removed meanwhile."""
+    try:
+        found: blobs.WriteBlobResponse = yield Upload(
+            "WriteBlob", begin, content=Content.nothing(content.size_bytes, content.sha256)
+        )
+    except InvalidField as error:
+        if error.field != "begin.size_bytes":
+            raise
+        return None
+    return found
 
 
 def _is_written(begin: blobs.BlobBegin) -> Operation[bool]:

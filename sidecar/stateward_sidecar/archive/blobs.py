@@ -55,9 +55,10 @@ class BlobCarrier:
                 continue
             if blob.is_again and self._is_there(hold.place, blob.record):
                 continue
-            path = self._desk.context.blob_files.path(moment.thread.identity.uid, blob_id)
-            if path.exists():
-                uploads.add(blob.record.stored_bytes, partial(self._upload, hold, blob_id, path))
+            uid, files = moment.thread.identity.uid, self._desk.context.blob_files
+            if files.is_whole(uid, blob_id, blob.record.stored_bytes):
+                upload = partial(self._upload, hold, blob_id, files.path(uid, blob_id))
+                uploads.add(blob.record.stored_bytes, upload)
             elif not self._is_there(hold.place, blob.record):
                 self._check_lost(moment.thread, blob.record, is_repair=is_repair)
 

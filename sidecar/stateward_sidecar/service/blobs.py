@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -137,7 +137,7 @@ class BlobService:
         if not is_here and not is_there:
             return None, row.record
         renew = blobs.renew(thread, row, ships=is_there is False)
-        answer = await self._calls.write(renew, context, size_bytes=ENTRY_BYTES)
+        answer = await self._written(thread, lambda: self._calls.write(renew, context, size_bytes=ENTRY_BYTES))
         if answer is not None and not is_there:
             answer.durability = DURABILITY_COMMITTED
         return answer, None
@@ -198,8 +198,10 @@ class BlobService:
         is_kept = False
         try:
             run: Callable[[lmdb.Transaction, Batch], WriteBlobResponse] = partial(write.commit, self._store.threads)
-            # Else an entry of the same transaction would be archived only with the blob.
-            answer = await self._calls.write(run, None, size_bytes=ENTRY_BYTES, is_alone=write.is_large)
+            answer = await self._written(
+                # Else an entry of the same transaction would be archived only with the blob.
+                write.thread, lambda: self._calls.write(run, None, size_bytes=ENTRY_BYTES, is_alone=write.is_large)
+            )  # fmt: skip
             is_kept = not answer.existed
             return answer
         except OutcomeUnknown:
@@ -208,6 +210,10 @@ class BlobService:
         finally:
             if not is_kept:
                 await self._work(write.discard)
+
+    async def _written(self, thread: Thread, write: Callable[[], Awaitable[T]]) -> T:
+        """Runs the write of an entry. An upload takes long, so this process may have given the thread up since."""
+        return await self._calls.holding.write(thread.identity.namespace, thread.name, write, must_exist=True)
 
     async def _work(self, verb: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._store.disk, verb, *args)

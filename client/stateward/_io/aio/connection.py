@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
@@ -24,6 +25,10 @@ from stateward._io.channel import (
 from stateward._io.token import call_metadata, token_metadata
 from stateward.blobs import Content, slices
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
+
+T = TypeVar("T")
+TOLD_S = 1.0
+"""How much later than a write that breaks the daemon's reason may come."""
 
 
 class Connection:
@@ -99,20 +104,35 @@ class Connection:
         call = self._methods["WriteBlob"](
             timeout=upload_deadline_s(self._settings, content), metadata=call_metadata(self._settings.token)
         )
+        told: list[grpc.RpcError] = []
+        call.add_done_callback(partial(_note, told))
         try:
-            try:
-                await call.write(WriteBlobRequest(begin=begin))
-                async for piece in _each(content):
-                    for part in slices(piece):
-                        await call.write(WriteBlobRequest(data=part))
-                await call.done_writing()
-            except asyncio.InvalidStateError:
-                pass  # the daemon has answered already
-            return await call
+            broken = await self._send(call, begin, content)
+            async with asyncio.timeout(TOLD_S if broken is not None else None):
+                return await call
+        except TimeoutError:
+            assert broken is not None
+            raise explain_written(broken, self._settings) from broken
         except grpc.RpcError as failure:
-            raise explain_written(failure, self._settings) from failure
+            if not call.done():  # it is of the source
+                raise
+            raise explain_written(_first_told(told, failure), self._settings) from failure
         finally:
             call.cancel()
+
+    @staticmethod
+    async def _send(call: Any, begin: BlobBegin, content: Content) -> grpc.RpcError | None:
+        """Sends a blob, until the daemon has answered or refused the call. Returns the error of a write that broke."""
+        async for message in _messages(begin, content):
+            try:
+                await call.write(message)
+            except asyncio.InvalidStateError:
+                return None
+            except grpc.RpcError as failure:
+                return failure
+        with suppress(asyncio.InvalidStateError, grpc.RpcError):
+            await call.done_writing()
+        return None
 
     def open(self, method: str, request: Message) -> Any:
         """Starts a streaming call. Does not wait."""
@@ -138,6 +158,39 @@ async def _lifetime(channel: Any, streams: weakref.WeakSet[Any]) -> AsyncGenerat
             for stream in list(streams):
                 await stream.close()
             await channel.close(CLOSE_S if loop is asyncio.get_running_loop() else None)
+
+
+def _note(told: list[grpc.RpcError], call: Any) -> None:
+    """Notes a status of a call.
+
+    A daemon refuses an upload without reading the rest. A write that is under way then breaks, and gRPC puts INTERNAL
+    in the place of the daemon's status, before or after it came.
+    """
+    code, details, trailers = map(_at_once, (call.code(), call.details(), call.trailing_metadata()))
+    told.append(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailers, details))
+
+
+def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Returns the result of a coroutine that does not wait."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    raise AssertionError("the status of a call that is over has to be waited for")
+
+
+def _first_told(told: list[grpc.RpcError], failure: grpc.RpcError) -> grpc.RpcError:
+    """Returns the first error that is not gRPC's own INTERNAL."""
+    own = (grpc.StatusCode.OK, grpc.StatusCode.INTERNAL)
+    return next((each for each in told if each.code() not in own or each.trailing_metadata()), failure)
+
+
+async def _messages(begin: BlobBegin, content: Content) -> AsyncIterator[WriteBlobRequest]:
+    yield WriteBlobRequest(begin=begin)
+    async for piece in _each(content):
+        for part in slices(piece):
+            yield WriteBlobRequest(data=part)
 
 
 async def _each(content: Content) -> AsyncIterator[bytes]:
