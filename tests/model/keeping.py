@@ -64,6 +64,31 @@ class Keeping(Acting):
         self.compare_records(name)
 
     @precondition(lambda self: self.model)
+    @rule(pick=PICK)
+    def delete_what_was_counted(self, pick: int) -> None:
+        """Somebody counts the records, one is written, and those that were counted are deleted."""
+        name = self.pick(self.model, pick)
+        thread = self.model[name]
+        for key in (KEPT, "a", "b"):
+            request = records.PutRecordsRequest(namespace=self.namespace, thread=name, request_id=str(uuid.uuid4()))
+            request.writes.add(key=key, value=value(b"counted"))
+            answer = self.call("PutRecords", request)
+            thread.sequence += 1
+            thread.records[key] = PlainRecord(b"counted", answer.revision)
+        most = thread.records["a"].revision
+        gone = [key for key, it in thread.records.items() if key.startswith("a") and it.revision <= most]
+        asked = records.DeleteRecordsRequest(
+            namespace=self.namespace, thread=name, prefix="a", request_id=str(uuid.uuid4()), max_revision=most
+        )
+        assert self.call("DeleteRecords", asked).deleted == len(gone)
+        asked.prefix, asked.request_id = "b", str(uuid.uuid4())
+        assert self.call("DeleteRecords", asked).deleted == 0
+        thread.sequence += 1
+        for key in gone:
+            del thread.records[key]
+        self.compare_records(name)
+
+    @precondition(lambda self: self.model)
     @rule(pick=PICK, prefix=st.sampled_from(("a", "a/", "b", "x")), until=st.sampled_from((None, None, 0, 1)))
     def delete_records(self, pick: int, prefix: str, until: int | None) -> None:
         """Those whose key begins with a text; perhaps only those that are not newer than one of them."""

@@ -103,10 +103,25 @@ class Moving(Saving):
             self.take_away(thread, request, answer, doomed, falls)
 
     @precondition(lambda self: self.full)
-    @rule(pick=PICK, count=st.integers(1, 3))
-    def ask_about_a_prune(self, pick: int, count: int) -> None:
-        """Somebody is shown what a rule would remove; the answer comes whenever it comes."""
+    @rule(pick=PICK, count=st.integers(1, 3), busy=st.integers(0, 3))
+    def ask_about_a_prune(self, pick: int, count: int, busy: int) -> None:
+        """Somebody is shown what a rule would remove; the answer comes whenever it comes. If the agent is busy, it
+        saves before the look and after it, and the answer comes at once."""
         name = self.pick(self.full, pick)
+        self.work_on(name, busy)
+        self.ask_about(name, count)
+        if busy:
+            self.work_on(name, busy)
+            if self.shown is not None:
+                self.prune_what_was_shown()
+
+    def work_on(self, name: str, saves: int) -> None:
+        for _ in range(saves):
+            request = self.request("main", "", None, "")
+            request.diff.edits.add().append.CopyFrom(diff_pb2.Append(log="work", entries=[value(b"more")]))
+            self.save(name, request)
+
+    def ask_about(self, name: str, count: int) -> None:
         doomed = self.model[name].doomed_by_keeping(count)
         request = threads.PruneThreadRequest(
             namespace=self.namespace, thread=name, keep_latest_per_branch=count, dry_run=True
