@@ -76,7 +76,8 @@ def run(*arguments: str | Path, person: Person | None = None, **more: str) -> An
     from stateward.cli.app import run as run_command
 
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
-    handler, variables = signal.getsignal(signal.SIGTERM), dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    variables = dict(os.environ)
     try:
         os.environ.clear()
         os.environ.update(environment(**more))
@@ -93,7 +94,8 @@ def run(*arguments: str | Path, person: Person | None = None, **more: str) -> An
     finally:
         os.environ.clear()
         os.environ.update(variables)
-        signal.signal(signal.SIGTERM, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     return Answer(code, *(_written(stream) for stream in (out, err)))
 
 

@@ -32,7 +32,9 @@ from stateward.errors import (
     VersionPruned,
 )
 
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_BY_SIGNAL = 128  # and the number of the signal
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)  # the second comes when a terminal is closed, or an ssh connection breaks
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of stdout: writers of other files report their own errors
 
 # typer brings its own click or uses the installed one, by version; this is the base of its usage errors in both.
@@ -91,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # agents may write text that the terminal's encoding cannot show
             stream.reconfigure(errors="backslashreplace")
-    signal.signal(signal.SIGTERM, _end)
+    _end_in_order()
     if "_STATEWARD_COMPLETE" in os.environ:  # the shell asks, by the script of `stateward completion`
         from stateward.cli.completion import answer_shell  # noqa: PLC0415
 
@@ -136,9 +138,25 @@ def _leave_stdout(error: OSError) -> None:
         fail(f"cannot write to stdout: {error.strerror}")
 
 
-def _end(_number: int, _frame: FrameType | None) -> None:
-    """Ends the command in order on SIGTERM, so that the demo's processes end too."""
-    raise SystemExit(EXIT_TERMINATED)
+def _end_in_order() -> None:
+    """Lets signals end the command in order, unless they are ignored, as with nohup."""
+    for number in ENDINGS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _end)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    """Ends the command in order, so that unfinished files are removed and the demo's processes end too.
+
+    Later signals do not interrupt that: a shell and the kernel both send SIGHUP for a closed terminal.
+    """
+    for each in ENDINGS:
+        signal.signal(each, _pass_over)  # no SIG_IGN, which programs that are started later would inherit
+    raise SystemExit(EXIT_BY_SIGNAL + number)
+
+
+def _pass_over(_number: int, _frame: FrameType | None) -> None:
+    """Does nothing about a signal."""
 
 
 def _explain_usage(error: Any) -> int:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
 from stateward.cli.connect import NamespaceOption, TargetOption, complete_thread, connect
 from stateward.cli.exporting import FILE_END, FORMAT, KIND, MARK
-from stateward.cli.files import written
+from stateward.cli.files import Output, written
+from stateward.cli.one_by_one import ATTEMPTS, Failures, read_again
 from stateward.cli.output import CommandError, counted, note, size
 from stateward.cli.run_records import NoRun, read_messages_record, read_run_record
 from stateward.cli.threads import StatusName, collected, read_labels
 from stateward.cli.ticker import Ticker
 from stateward.cli.times import read_time
-from stateward.errors import Corrupt, KeyUnavailable, ThreadNotFound, ThreadsUnreadable, VersionNotFound
+from stateward.errors import Fenced, ThreadNotFound, ThreadsUnreadable, VersionNotFound, VersionPruned
 from stateward.values import encode
 
 if TYPE_CHECKING:
@@ -25,6 +28,13 @@ if TYPE_CHECKING:
     from stateward.models import ThreadFilters
 
 PAGE_MAX = 1000
+
+
+class _Form(TypedDict):
+    """What an export has of each thread."""
+
+    versions: bool
+    messages_only: bool
 
 
 def export(
@@ -139,46 +149,77 @@ def export(
             raise CommandError(
                 f"there is no such thread in namespace {client.namespace}; `stateward threads` lists what there is"
             )
-        problems = _write(client, chosen, output, are_named=bool(names), versions=versions, messages_only=messages_only)
-    if problem is not None:
-        problems.append(problem.message)
-    if problems:
-        raise CommandError(f"the export lacks threads: {'; '.join(problems)}; `stateward verify` says more")
-
-
-def _write(
-    client: Client, chosen: list[str], output: Path | None, *, are_named: bool, versions: bool, messages_only: bool
-) -> list[str]:
-    """Writes the chosen threads. Returns what is wrong with those that cannot be read, unless they were named."""
-    problems: list[str] = []
-    size_bytes = lines = counts = written_threads = 0
-    with written(output) as file, Ticker("exporting") as ticker:
-        for number, name in enumerate(chosen, 1):
-            before = lines
-            try:
-                for line, is_whole in _lines(client, name, versions=versions, messages_only=messages_only):
-                    file.write(line)
-                    lines, size_bytes, counts = lines + 1, size_bytes + len(line), counts + is_whole
-                    ticker.say(f"{number}/{len(chosen)} threads, {lines:,} lines, {size(size_bytes)}")
-            except ThreadNotFound:
-                if are_named or lines > before:
-                    raise
-                note(f"thread {name!r} was removed meanwhile, and is skipped")
-                continue
-            except (Corrupt, KeyUnavailable) as error:
-                if are_named:
-                    raise
-                problems.append(f"{name!r} cannot be read ({error.message})")  # import skips what was written of it
-                continue
-            written_threads += lines > before
-            if lines == before:
-                note(f"thread {name!r} has no version on branch main yet, and is skipped")
-        if versions:
-            file.write(_encode({MARK: FORMAT, KIND: FILE_END, "threads": written_threads}, "") + b"\n")
+        failures = Failures()
+        failures.note(problem)
+        with written(output) as file, Ticker("exporting") as ticker:
+            writing = _Export(client, file, ticker, len(chosen), versions=versions, messages_only=messages_only)
+            if names and len(chosen) == 1:
+                writing.take(chosen[0])
+            else:
+                writing.take_all(chosen, failures, are_named=bool(names))
+            if failures and not writing.threads:
+                failures.end("nothing is exported; the export would lack")
+            if versions:
+                file.write(_encode({MARK: FORMAT, KIND: FILE_END, "threads": writing.threads}, "") + b"\n")
     if output is not None:
-        what = counted(counts, "version") + " of " if versions else ""
-        note(f"{output} holds {what}{counted(written_threads, 'thread')}, {size(size_bytes)} before packing")
-    return problems
+        what = counted(writing.records, "version") + " of " if versions else ""
+        note(f"{output} holds {what}{counted(writing.threads, 'thread')}, {size(writing.size_bytes)} before packing")
+    failures.end("the export lacks")
+
+
+class _Export:
+    """Writes threads one by one, each of them whole or not at all, and counts what it wrote."""
+
+    def __init__(
+        self, client: Client, file: Output, ticker: Ticker, chosen: int, *, versions: bool, messages_only: bool
+    ) -> None:
+        self._client, self._file, self._ticker, self._chosen = client, file, ticker, chosen
+        self._options: _Form = {"versions": versions, "messages_only": messages_only}
+        self._begun = self.threads = self.lines = self.size_bytes = self.records = 0
+
+    def take_all(self, names: list[str], failures: Failures, *, are_named: bool) -> None:
+        """Writes the threads that can be read, and names the others. A thread that was removed since it was listed is
+        no failure."""
+        for name in names:
+            with failures.beside(name):
+                try:
+                    self.take(name)
+                except ThreadNotFound:
+                    if are_named:
+                        raise
+                    note(f"thread {name!r} was removed meanwhile, and is skipped")
+
+    def take(self, name: str) -> None:
+        """Writes a thread. Begins anew if the daemon was restarted, or if the parts would be of two histories."""
+        self._begun += 1
+        read = partial(read_again, self._client, name, partial(self._write, name))
+        lines = None
+        for _ in range(ATTEMPTS - 1):
+            with suppress(Fenced, VersionPruned, ThreadNotFound):  # the last: another thread may have the name by now
+                lines = read()
+                break
+        if lines is None:
+            lines = read()
+        if not lines:
+            note(f"thread {name!r} has no version on branch main yet, and is skipped")
+        self.threads += bool(lines)
+
+    def _write(self, name: str) -> int:
+        """Writes the lines of a thread; returns how many. Leaves nothing of it in a file if it raises."""
+        place, before = self._file.place(), (self.lines, self.size_bytes, self.records)
+        try:
+            for line, is_whole in _lines(self._client, name, **self._options):
+                self._file.write(line)
+                self.lines += 1
+                self.size_bytes += len(line)
+                self.records += is_whole
+                so_far = f"{self.lines:,} lines, {size(self.size_bytes)}"
+                self._ticker.say(f"{self._begun}/{self._chosen} threads, {so_far}")
+        except Exception:
+            self._file.return_to(place)
+            self.lines, self.size_bytes, self.records = before
+            raise
+        return self.lines - before[0]
 
 
 def _choose(client: Client, names: list[str], prefix: str) -> tuple[list[str], ThreadsUnreadable | None]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ import typer
 
 from stateward.cli.describe import plain
 from stateward.cli.files import written
+from stateward.cli.one_by_one import Failures, read_again
 from stateward.cli.output import CommandError, counted, note, size
 from stateward.cli.ticker import Ticker
 from stateward.cli.trajectories import MetricRange, find_runs, read_trajectory
@@ -31,30 +34,47 @@ def export_trajectories(
     output: Path | None,
 ) -> None:
     """Writes a line for each named thread, or for each run that fits."""
+    failures = Failures()
     lines = size_bytes = 0
     with written(output) as file, Ticker("exporting") as ticker:
-        for info in _named(client, names) if names else find_runs(client, filters, metrics, agent):
-            try:
-                record = read_trajectory(client, info, plain, outcome)
-                line = encode(record, "").data + b"\n"
-            except ThreadNotFound:
-                continue  # deleted meanwhile
-            except VersionNotFound:
-                note(f"thread {info.name!r} has no version on branch main yet, and is skipped")
-                continue
-            except (TypeError, ValueError) as error:
-                raise CommandError(f"thread {info.name!r} cannot be written as JSON: {error}") from None
-            file.write(line)
-            lines, size_bytes = lines + 1, size_bytes + len(line)
-            ticker.say(f"{lines:,} runs, {size(size_bytes)}; now {info.name}")
+        runs = find_runs(client, filters, metrics, agent)
+        for name, info in _named(names) if names else _found(failures.listed(runs)):
+            with nullcontext() if len(names) == 1 else failures.beside(name):
+                line = read_again(client, name, partial(_line, client, name, info, outcome))
+                if line:
+                    file.write(line)
+                    lines, size_bytes = lines + 1, size_bytes + len(line)
+                ticker.say(f"{lines:,} runs, {size(size_bytes)}; now {name}")
+        if failures and not lines:
+            failures.end("nothing is exported; the export would lack")
     if output is not None or not lines:
         where = f"{output} holds" if output is not None else "there are"
         note(f"{where} {counted(lines, 'run')}, {size(size_bytes)} before packing")
+    failures.end("the export lacks")
 
 
-def _named(client: Client, names: Sequence[str]) -> Iterator[ThreadInfo]:
-    for name in dict.fromkeys(names):
-        yield client.thread(name).info()
+def _named(names: Sequence[str]) -> Iterator[tuple[str, None]]:
+    return ((name, None) for name in dict.fromkeys(names))
+
+
+def _found(infos: Iterator[ThreadInfo]) -> Iterator[tuple[str, ThreadInfo]]:
+    return ((info.name, info) for info in infos)
+
+
+def _line(client: Client, name: str, info: ThreadInfo | None, outcome: str | None) -> bytes:
+    """Returns the line of a run; empty if there is none."""
+    try:
+        record = read_trajectory(client, info or client.thread(name).info(), plain, outcome)
+        return encode(record, "").data + b"\n"
+    except ThreadNotFound:
+        if info is None:
+            raise
+        note(f"thread {name!r} was removed meanwhile, and is skipped")
+    except VersionNotFound:
+        note(f"thread {name!r} has no version on branch main yet, and is skipped")
+    except (TypeError, ValueError) as error:
+        raise CommandError(f"thread {name!r} cannot be written as JSON: {error}") from None
+    return b""
 
 
 def read_metrics(given: Sequence[str], option: str) -> dict[str, float]:

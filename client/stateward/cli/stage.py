@@ -1,7 +1,7 @@
 """Runs the demo's processes: a daemon and an agent that can be killed. Neither outlives the demo.
 
 A signal handler that raises can do so anywhere: between the start of a process and the assignment of its variable, or
-during the cleanup. So on a stage Ctrl-C and SIGTERM raise only inside `Signals.heard`, and only once.
+during the cleanup. So on a stage Ctrl-C, SIGTERM and SIGHUP raise only inside `Signals.heard`, and only once.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Telling:
 
 
 class Signals:
-    """Delays Ctrl-C and SIGTERM: they raise inside `heard`, wait elsewhere and inside `held`, and are never lost.
+    """Delays Ctrl-C, SIGTERM and SIGHUP: they raise inside `heard`, wait elsewhere and inside `held`, and are not lost.
 
     Only the first signal raises, so that no other one interrupts the cleanup. If its exception is lost (Python drops
     an exception raised in a destructor), the next `check` raises it again.
@@ -76,7 +76,7 @@ class Signals:
     def take(self) -> None:
         """Starts to delay the signals. A signal that the process ignores (such as in a background job) stays
         ignored."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             handler = signal.getsignal(number)
             if callable(handler):
                 self._before[number] = handler
