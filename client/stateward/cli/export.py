@@ -85,7 +85,7 @@ def export(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Written whole or not at all; .gz packs. Default: stdout."),
+        typer.Option("--output", "-o", metavar="FILE", help="Written at the end; .gz packs. Default: stdout."),
     ] = None,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
@@ -101,6 +101,10 @@ def export(
     an agent writes meanwhile, the export still shows the thread as it was at one moment. Export each namespace
     separately. With an archive, --all exports the threads that this daemon knows; `stateward archive index` makes it
     know all of them. An orphan is restored as a thread that can be written; its name gets an ending, `~` and 12 digits.
+
+    A thread that cannot be read is named on stderr; the file has the others, and the exit code is 1. Threads that are
+    removed meanwhile are left out. The export waits up to five minutes for a daemon that restarts. If no thread can be
+    read, the file stays as it was. Links are followed; a device or a FIFO is written to directly.
 
     With --trajectories each line is a finished run: thread, uid, agent, version, step, status, status_detail, outcome,
     labels, metrics, create_time, update_time, messages, tool_calls and tools ([{name, calls, errors}]). messages and

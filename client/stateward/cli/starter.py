@@ -28,6 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stateward.cli.output import CommandError, note
+from stateward.cli.threads import collected
 from stateward.errors import NoArchive, NotFound, OwnershipLost, StatewardError, Unavailable
 from stateward.models import Access, Status
 
@@ -209,7 +210,9 @@ class Starter:
         """Looks at the threads for which another sidecar may have received a signal."""
         names = set(self._chosen.threads)
         if not names:
-            found = self._client.threads(status=Status.WAITING, labels=self._chosen.labels)
+            found, problem = collected(self._client.threads(status=Status.WAITING, labels=self._chosen.labels))
+            if problem is not None:  # the others are looked at
+                _tell(problem.message)
             names = {info.name for info in found if info.access == Access.REMOTE or info.pending_signals}
         for name in sorted(names):
             self._look(name)

@@ -9,6 +9,7 @@ import typer
 
 from stateward.cli import transcripts
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, complete_thread, connect
+from stateward.cli.one_by_one import Failures
 from stateward.cli.output import filled, is_terminal, print_json, print_table, say, shorten
 from stateward.cli.threads import StatusName, read_labels
 from stateward.cli.times import read_time, time_ago
@@ -60,7 +61,7 @@ def tools(
     filters = _filters(names, since, label)
     filters["statuses"] = [each.value for each in status or ()]
     with connect(context, target, namespace) as client:
-        found = transcripts.tools_used(client, names or (), agent, filters)
+        found = transcripts.tools_used(client, names or (), agent, filters, missed := Failures())
     if as_json:
         print_json([vars(each) for each in found])
     elif found:
@@ -72,6 +73,7 @@ def tools(
         print_table(columns, shown, right=("CALLS", "FAILED", "THREADS"))
     elif is_terminal():
         say("no tool calls in these threads")
+    missed.end("the counts lack")
 
 
 def failures(
@@ -97,7 +99,7 @@ def failures(
       stateward replay booking-42 --to VERSION       the steps before the failure
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     with connect(context, target, namespace) as client:
-        found = transcripts.failures(client, names or (), agent, _filters(names, since, label))
+        found = transcripts.failures(client, names or (), agent, _filters(names, since, label), missed := Failures())
     if as_json:
         print_json([{**vars(each), "time": each.time.isoformat()} for each in found])
     elif found:
@@ -109,6 +111,7 @@ def failures(
         print_table(columns, rows, right=("VERSION", "STEP"), below=("WHY",))
     elif is_terminal():
         say("no failures in these threads")
+    missed.end("the list lacks")
 
 
 def _row(each: transcripts.Failure) -> tuple[str, ...]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from stateward.cli.one_by_one import Failures, read_again
 from stateward.cli.tool_calls import MESSAGES, TOOL_CALLS, Calls, count_calls
 from stateward.cli.trajectories import entries_of, whole_log
 from stateward.effects import EffectState
@@ -57,23 +59,25 @@ class Failure:
     """True if the thread has another status now."""
 
 
-def tools_used(client: Client, names: Iterable[str], agent: str | None, filters: ThreadFilters) -> list[ToolUse]:
+def tools_used(
+    client: Client, names: Iterable[str], agent: str | None, filters: ThreadFilters, missed: Failures | None = None
+) -> list[ToolUse]:
     """Returns the tools that were called in the named threads, or in those that fit; the most used first.
 
     Reads the logs "messages" and "tool_calls" of each thread with their trimmed entries, and the names of its effects.
+    Threads that cannot be read are added to `missed`.
     """
+    missed = Failures() if missed is None else missed
     total = Calls()
     threads: Counter[str] = Counter()
     last: dict[str, str] = {}
     last_error: dict[str, str] = {}
-    for info in _chosen(client, names, agent, filters):
-        thread = client.thread(info.name)
-        try:
-            state = thread.hydrate(logs=[MESSAGES, TOOL_CALLS])
-            calls = count_calls(*(whole_log(thread, state, log)[0] for log in (MESSAGES, TOOL_CALLS)))
-        except ThreadNotFound:
-            continue  # deleted meanwhile
-        calls.merge(_recorded(thread))
+    for info in _chosen(client, names, agent, filters, missed):
+        calls = None
+        with missed.beside(info.name), suppress(ThreadNotFound):  # deleted meanwhile
+            calls = read_again(client, info.name, partial(_calls, client.thread(info.name)))
+        if calls is None:
+            continue
         total.calls += calls.calls
         total.errors += calls.errors
         for name in calls.calls:  # the most recently changed thread comes first
@@ -88,49 +92,66 @@ def tools_used(client: Client, names: Iterable[str], agent: str | None, filters:
     return sorted(found, key=lambda each: (-each.calls, each.name))
 
 
-def failures(client: Client, names: Iterable[str], agent: str | None, filters: ThreadFilters) -> list[Failure]:
+def _calls(thread: Thread) -> Calls:
+    """Returns the calls of a thread."""
+    state = thread.hydrate(logs=[MESSAGES, TOOL_CALLS])
+    calls = count_calls(*(whole_log(thread, state, log)[0] for log in (MESSAGES, TOOL_CALLS)))
+    calls.merge(_recorded(thread))
+    return calls
+
+
+def failures(
+    client: Client, names: Iterable[str], agent: str | None, filters: ThreadFilters, missed: Failures | None = None
+) -> list[Failure]:
     """Returns the last failure of each thread, newest first. Without names, of all threads that fit and are failed now.
 
-    A named thread is included even if it continued after its failure.
+    A named thread is included even if it continued after its failure. Threads that cannot be read are added to
+    `missed`.
     """
+    missed = Failures() if missed is None else missed
     found: list[Failure] = []
     names = list(names)
     if not names:
         filters = {**filters, "status": Status.FAILED}
-    for info in _chosen(client, names, agent, filters):
-        thread = client.thread(info.name)
-        try:
-            failed = next(iter(thread.checkpoints(statuses=[Status.FAILED], page_size=1)), None)
-            if failed is None:
-                continue
-            state = thread.hydrate(failed.version, logs=dict.fromkeys((MESSAGES, TOOL_CALLS), LAST_MESSAGES))
-        except ThreadNotFound:
-            continue  # deleted meanwhile
-        tool = count_calls(entries_of(state, MESSAGES).values(), entries_of(state, TOOL_CALLS).values()).last
-        found.append(
-            Failure(
-                thread=failed.thread,
-                version=failed.version,
-                branch=failed.branch,
-                step=failed.step,
-                status_detail=failed.status_detail,
-                time=failed.create_time,
-                tool=tool,
-                is_overcome=info.status != Status.FAILED,
-            )
-        )
+    for info in _chosen(client, names, agent, filters, missed):
+        with missed.beside(info.name), suppress(ThreadNotFound):  # deleted meanwhile
+            failure = read_again(client, info.name, partial(_last_failure, client.thread(info.name), info))
+            found += [] if failure is None else [failure]
     return sorted(found, key=lambda each: each.time, reverse=True)
 
 
-def _chosen(client: Client, names: Iterable[str], agent: str | None, filters: ThreadFilters) -> Iterator[ThreadInfo]:
+def _last_failure(thread: Thread, info: ThreadInfo) -> Failure | None:
+    failed = next(iter(thread.checkpoints(statuses=[Status.FAILED], page_size=1)), None)
+    if failed is None:
+        return None
+    state = thread.hydrate(failed.version, logs=dict.fromkeys((MESSAGES, TOOL_CALLS), LAST_MESSAGES))
+    return Failure(
+        thread=failed.thread,
+        version=failed.version,
+        branch=failed.branch,
+        step=failed.step,
+        status_detail=failed.status_detail,
+        time=failed.create_time,
+        tool=count_calls(entries_of(state, MESSAGES).values(), entries_of(state, TOOL_CALLS).values()).last,
+        is_overcome=info.status != Status.FAILED,
+    )
+
+
+def _chosen(
+    client: Client, names: Iterable[str], agent: str | None, filters: ThreadFilters, missed: Failures
+) -> Iterator[ThreadInfo]:
     """Returns the named threads, or those that fit, the most recently changed first.
 
     Filters by agent here, because no index of the daemon has the agent.
     """
-    infos = [client.thread(name).info() for name in names]
-    if not infos:
+    infos: list[ThreadInfo] = []
+    names = list(names)
+    for name in names:
+        with nullcontext() if len(names) == 1 else missed.beside(name):
+            infos.append(client.thread(name).info())
+    if not names:
         wanted: ThreadFilters = {"page_size": PAGE_MAX, **filters}
-        listed = client.threads(**wanted)
+        listed = missed.listed(client.threads(**wanted))
         infos = sorted(listed, key=lambda each: each.update_time, reverse=True)
     return (info for info in infos if agent is None or info.options.agent == agent)
 

@@ -10,6 +10,7 @@ from stateward.cli.connect import EVERY_NAMESPACE, JsonOption, NamespaceOption, 
 from stateward.cli.describe import compact
 from stateward.cli.embedded import ArchiveOption, KeyFileOption, reach
 from stateward.cli.output import counted, fail, filled, is_terminal, print_json, print_table, say, shorten
+from stateward.cli.threads import collected, end_with
 from stateward.cli.ticker import Ticker
 from stateward.cli.times import time_ago
 from stateward.handoff import handed_to
@@ -17,6 +18,7 @@ from stateward.models import Status
 
 if TYPE_CHECKING:
     from stateward import Client, ThreadInfo
+    from stateward.errors import ThreadsUnreadable
 
 COLUMNS = ("NAMESPACE", "THREAD", "SINCE", "REASON", "ASKS", "WAIT ID", "ANSWER", "SIGNALS")
 PROMPT_WIDTH = 200
@@ -50,7 +52,11 @@ def waiting(
         Ticker("reading the archive" if archive else "asking") as ticker,
         reach(context, target, namespace, archive, key_file, fallback=fallback) as client,
     ):
-        found = list(client.waiting()) if archive is None else _listed(client, ticker, problems)
+        unread: ThreadsUnreadable | None = None
+        if archive is None:
+            found, unread = collected(client.waiting())
+        else:
+            found = _listed(client, ticker, problems)
     found.sort(key=lambda each: each.update_time)
     if as_json:
         print_json([_as_json(each) for each in found])
@@ -66,6 +72,7 @@ def waiting(
     if problems:
         fail(f"{counted(len(problems), 'thread')} of the archive could not be read")
         raise typer.Exit(1)
+    end_with(unread)
 
 
 def _listed(client: Client, ticker: Ticker, problems: list[str]) -> list[ThreadInfo]:
