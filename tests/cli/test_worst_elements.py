@@ -4,6 +4,7 @@ import json
 
 import pytest
 from tests.cli.conftest import run
+from tests.cli.test_silent_gaps import flip
 
 from stateward import RawValue
 from stateward.cli import export, one_by_one
@@ -166,3 +167,31 @@ def test_counts_name_the_thread_that_fails(stateward, client, monkeypatch, comma
     assert f"entry 1 of thread {BAD!r} is damaged" in answer.err
     found = json.loads(answer.out)
     assert {each.get("last_thread") or each["thread"] for each in found} == set(TEN) - {BAD}
+
+
+COMMANDS = (
+    ["threads", "--limit", "0", "--json"], ["waiting", "--json"], ["tools", "--json"], ["export", "--all"],
+    ["export", "--all", "--versions"], ["export", "--prefix", "t", "--messages-only"],
+    ["export", "--trajectories", "--status", "waiting"],
+)  # fmt: skip
+
+
+def test_every_list_serves_what_can_be_opened(tmp_path):
+    """With a damaged key, every command that lists or exports has the other nine, says so, and exits 1."""
+    with run_daemon(tmp_path / "data") as daemon:
+        with daemon.client() as client:
+            for name in TEN:
+                call = {"role": "assistant", "tool_calls": [{"id": "1", "name": f"tool-{name}"}]}
+                client.thread(name).append("messages", call, status="waiting")
+        daemon.stop()
+        flip(daemon.data_dir, 60)
+        daemon.start()
+        for command in COMMANDS:
+            answer = run("--target", daemon.target, *command)
+            assert answer.code == 1, command
+            assert "1 thread cannot be opened" in answer.err, command
+            found = [json.loads(line) for line in answer.out.splitlines()]
+            if len(found) == 1:
+                found = found[0]
+            names = {each.get("last_thread") or each.get("thread") or each.get("run_id") for each in found} - {None}
+            assert len(names) == 9, command
