@@ -1,16 +1,18 @@
-"""The danger: a copy is deleted on this disk while a call uses it, and the call is told that there is no thread."""
+"""The danger: a thread, or its copy here, is deleted while a call uses it, and the call is told something else."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from tests.archive.driven import Driven, Town, append, town
 from tests.archive.test_deleted_here import delete_here
+from tests.archive_model import small
 from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
@@ -23,10 +25,12 @@ PLACES_MAX = 40
 
 
 class Deletion:
-    """Deletes the copy before or after the n-th request to the bucket, or the n-th commit, that comes from now on."""
+    """Deletes the thread before or after the n-th request to the bucket, or the n-th commit, that comes from now on.
+    Without ``elsewhere``, the copy on this disk alone; with it, that machine deletes the thread everywhere.
+    """
 
-    def __init__(self, machine: Driven, at: int, *, after: bool) -> None:
-        self._machine, self._left, self._after = machine, at, after
+    def __init__(self, machine: Driven, at: int, *, after: bool, elsewhere: Driven | None = None) -> None:
+        self._machine, self._left, self._after, self._elsewhere = machine, at, after, elsewhere
         self.is_over = False
         for name in REQUESTS:
             self._wrap(machine.wire, name)
@@ -50,8 +54,11 @@ class Deletion:
         setattr(owner, name, call)
 
     def _delete(self) -> None:
-        with suppress(ThreadNotFound):  # not here yet
-            delete_here(self._machine)
+        if self._elsewhere is not None:
+            self._elsewhere.delete(DeleteThreadRequest(namespace=NAMESPACE, thread="job"))
+        else:
+            with suppress(ThreadNotFound):  # not here yet
+                delete_here(self._machine)
         self.is_over = True
 
 
@@ -143,6 +150,37 @@ def test_the_archive_is_asked_again(
             verb(here, tip)
             threads = here.store.threads
             assert all(threads.exists(hold.thread) for hold in here.archive.desk.holds.values())
+            if not deletion.is_over:
+                return
+    raise AssertionError("a call that has no end")
+
+
+@pytest.fixture
+def short_copies() -> Iterator[None]:
+    """A copy has the newest entries only."""
+    small.shrink(window=2)
+    yield
+    small.restore()
+
+
+@pytest.mark.usefixtures("short_copies")
+@pytest.mark.parametrize("verb", [read, read_old], ids=lambda verb: verb.__name__)
+@pytest.mark.parametrize("scene", [none, copy, old_copy], ids=lambda scene: scene.__name__)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_its_owner_deletes_it(
+    tmp_path: Path, scene: Callable[[Town, Driven, Driven], Driven], verb: Callable[[Driven, int], None], *, after: bool
+) -> None:
+    """At whatever request or commit of a call: it gets what was there, or there is no thread. Nothing is damaged."""
+    for at in range(PLACES_MAX):
+        with town(tmp_path / str(at)) as machines:
+            other, here = machines.machine("other"), machines.machine("here")
+            for number in range(SAVES):
+                other.put(append(Random(number).randbytes(400)))
+                other.ship_now()
+            here = scene(machines, other, here)
+            deletion = Deletion(here, at, after=after, elsewhere=other)
+            with suppress(ThreadNotFound):
+                verb(here, SAVES + (3 if scene is old_copy else 0))
             if not deletion.is_over:
                 return
     raise AssertionError("a call that has no end")

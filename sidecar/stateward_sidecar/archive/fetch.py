@@ -63,6 +63,10 @@ class Seen:
         """True if the name is claimed, and nothing was saved yet."""
         return self.head.tip_sequence == 0
 
+    def leads_to(self, thread: Thread) -> bool:
+        """Returns True if HEAD is of this very thread, and it was not deleted. Its tombstone still has its uid."""
+        return self.head.uid == thread.identity.uid and not self.head.deleted
+
     def is_new_to(self, thread: Thread | None) -> bool:
         """Returns True if HEAD is empty and the copy on this disk has nothing from the archive either. If the copy has
         something, the bucket was set back."""

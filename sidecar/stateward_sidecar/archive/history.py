@@ -65,7 +65,7 @@ class History:
                 return False
             place = self._desk.place(identity.namespace_keys, thread.name)
             seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
-            if seen is None or seen.head.uid != identity.uid:
+            if seen is None or not seen.leads_to(thread):
                 return False
             refs = [ref for ref in self._missing(place, seen.head, thread)[0] if ref.kind == OBJECT_KIND_SNAPSHOT]
             found = [rows for _, rows in self.read(thread, place, refs) if not isinstance(rows, Corrupt)]
@@ -149,7 +149,7 @@ class History:
         orphan = row if thread.access == ACCESS_ORPHAN else None
         place = self._desk.place(identity.namespace_keys, orphan.orphan_of if orphan is not None else thread.name)
         seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
-        is_there = seen is not None and seen.head.uid == identity.uid
+        is_there = seen is not None and seen.leads_to(thread)
         if orphan is not None and (not is_there or thread.floor_sequence > orphan.common_sequence):
             raise _gone(thread)
         if seen is None or not is_there:

@@ -37,7 +37,7 @@ class Window:
             keys = thread.identity.namespace_keys
             place = self._desk.place(keys, thread.name)
             seen = self._fetcher.look(keys, place, with_key=False)
-            if seen is None or seen.head.uid != thread.identity.uid:
+            if seen is None or not seen.leads_to(thread):
                 raise not_found(*name)
             self.fill(thread, place, seen.head)
 
