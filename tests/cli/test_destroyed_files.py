@@ -65,7 +65,7 @@ def test_a_fifo_is_written_to(stateward, thread, tmp_path, form):
     """A FIFO stays one, and its reader gets the lines."""
     fifo, read = tmp_path / "fifo", list[bytes]()
     os.mkfifo(fifo)
-    reader = threading.Thread(target=lambda: read.append(fifo.read_bytes()))
+    reader = threading.Thread(target=lambda: read.append(fifo.read_bytes()), daemon=True)
     reader.start()
     assert stateward("export", "t", *form, "-o", fifo).code == 0
     reader.join(TIMEOUT_S)
