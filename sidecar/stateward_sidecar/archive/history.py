@@ -23,9 +23,12 @@ from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.pulse import Pulse
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.errors import Corrupt, VersionPruned
+from stateward_sidecar.store.effectrows import are_effects_whole
 from stateward_sidecar.store.fetched import is_entry, is_snapshot
 from stateward_sidecar.store.lines import digest_before
-from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.ranges import Pruned, Ranges
+from stateward_sidecar.store.recordrows import are_records_whole
+from stateward_sidecar.store.replay import gone_with_thread
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
 
@@ -118,8 +121,11 @@ class History:
         place, head = self._source(thread)
         refs, hole = self._missing(place, head, thread)
         chain = Chain(thread, self._following(thread))
-        if thread.access == ACCESS_ORPHAN and not self._is_kept(thread, place, head, refs, chain):
-            raise _gone(thread)
+        cleared = Pruned()
+        if thread.access == ACCESS_ORPHAN:
+            cleared = Pruned.from_message(self._fetcher.image(place, head, thread.identity.cipher).pruned)
+            if not self._is_kept(thread, place, head, refs, chain, cleared):
+                raise _gone(thread)
         snapshots, count = set[int](), 0
         pending: list[PackedRow] = []
         size = 0
@@ -140,8 +146,20 @@ class History:
         desk.installer.add_history(thread, pending)
         if hole.error is not None and hole.last_sequence >= thread.floor_sequence:
             raise hole.error
-        desk.installer.finish_history(thread, snapshots, (hole.last_sequence, hole.last_version))
+        gone = self._went(thread, cleared)
+        desk.installer.finish_history(thread, snapshots, (hole.last_sequence, hole.last_version), gone)
         return count
+
+    def _went(self, thread: Thread, cleared: Pruned) -> tuple[bool, bool]:
+        """Returns whether rows of records and of effects are missing, because the thread that the orphan comes from
+        cleared their entries."""
+        floor, own = thread.floor_sequence, thread.pruned
+        records, effects = (
+            _has_more(theirs.until(floor), ours)
+            for theirs, ours in ((cleared.records, own.records), (cleared.effects, own.effects))
+        )
+        with self._desk.context.engine.read() as txn:
+            return records and not are_records_whole(txn, thread), effects and not are_effects_whole(txn, thread)
 
     def _source(self, thread: Thread) -> tuple[Place, ArchiveHead]:
         """Returns the HEAD that leads to the older history. An orphan's is the HEAD of the thread it comes from."""
@@ -161,13 +179,11 @@ class History:
         return place, seen.head
 
     def _is_kept(
-        self, orphan: Thread, place: Place, head: ArchiveHead, refs: Sequence[ObjectRef], chain: Chain
+        self, orphan: Thread, place: Place, head: ArchiveHead, refs: Sequence[ObjectRef], chain: Chain, pruned: Pruned
     ) -> bool:
         """Whether the archive has the older history of an orphan: nothing of it was pruned since, and the entry at the
         floor is the one that goes on here. HEAD may be of a third line by now."""
-        image = self._fetcher.image(place, head, orphan.identity.cipher)
-        pruned = Ranges.from_message(image.pruned).until(orphan.floor_version)
-        if len(pruned) > len(pruned.common(orphan.pruned)):
+        if _has_more(pruned.until(orphan.floor_version), orphan.pruned):
             return False
         wanted = [ref for ref in refs if is_pack(ref) and ref.first_sequence <= chain.floor <= ref.last_sequence]
         found = [rows for _, rows in self._fetcher.history(place, wanted) if not isinstance(rows, Corrupt)]
@@ -190,11 +206,11 @@ def _carried(thread: Thread, head: ArchiveHead, refs: Sequence[ObjectRef]) -> li
 
 
 def _gone(orphan: Thread) -> VersionPruned:
-    assert orphan.archive is not None
-    return VersionPruned(
-        f"the older history of orphan {orphan.name!r} went with thread {orphan.archive.orphan_of!r}",
-        thread=orphan.name, version=orphan.floor_version,
-    )  # fmt: skip
+    return gone_with_thread(orphan, "older history")
+
+
+def _has_more(theirs: Ranges, ours: Ranges) -> bool:
+    return len(theirs) > len(theirs.common(ours))
 
 
 class _Hole:

@@ -81,25 +81,35 @@ def page_effects(txn: lmdb.Transaction, thread: Thread, after: bytes, count: int
     return page
 
 
+def are_effects_whole(txn: lmdb.Transaction, thread: Draft | Thread) -> bool:
+    """Returns whether the rows have the sum in the head. Raises Corrupt if a row cannot be read."""
+    total, identity = 0, thread.identity
+    for key, record in rows(txn, identity.keys.all_of(b"E")):
+        total ^= effect_part(identity, key, open_effect_row(identity, key, record))
+    return total == int.from_bytes(thread.head.effect_sum, "big")
+
+
 def _check_sum(txn: lmdb.Transaction, thread: Draft | Thread) -> None:
-    """Compares the effect rows with the sum in the head, once for each thread in memory. Raises Corrupt.
+    """Compares the effect rows with the sum in the head, once for each thread in memory. Raises Corrupt, and
+    VersionPruned if entries went.
 
     A row that was lost or rolled back would make a tool run again.
     """
     loaded = thread.thread if isinstance(thread, Draft) else thread
     if loaded.effects_checked or thread.floor_sequence:
         return
-    total, identity = 0, thread.identity
-    for key, record in rows(txn, identity.keys.all_of(b"E")):
-        total ^= effect_part(identity, key, open_effect_row(identity, key, record))
-    if total != int.from_bytes(thread.head.effect_sum, "big"):
-        raise Corrupt("the row of an effect is missing, foreign or older than the thread's head", identity.name)
+    if thread.archive is not None and thread.archive.effects_gone:
+        raise replay.gone_with_thread(thread, "effects")
+    if not are_effects_whole(txn, thread):
+        raise Corrupt("the row of an effect is missing, foreign or older than the thread's head", thread.identity.name)
     loaded.effects_checked = True
 
 
 def verify_effects(txn: lmdb.Transaction, thread: Thread) -> Iterator[Corrupt]:
     """Compares all rows with the sum in the head, and each row with the entry that it names. Yields the damage."""
     identity = thread.identity
+    if thread.archive is not None and thread.archive.effects_gone:
+        return
     try:
         _check_sum(txn, thread)
     except Corrupt as error:

@@ -281,8 +281,14 @@ class Installer:
 
             self._submit(Write(run=run, size_bytes=size + 8192, background=True))
 
-    def finish_history(self, thread: Thread, snapshots: set[int], floor: tuple[int, int] = (0, 0)) -> None:
-        """Lowers the floor to ``floor`` (sequence, version): everything after it is on this disk now."""
+    def finish_history(
+        self, thread: Thread, snapshots: set[int], floor: tuple[int, int] = (0, 0),
+        gone: tuple[bool, bool] = (False, False),
+    ) -> None:  # fmt: skip
+        """Lowers the floor to ``floor`` (sequence, version): everything after it is on this disk now.
+
+        ``gone``: whether entries of records and of effects went with the thread from which an orphan comes.
+        """
 
         def run(txn: lmdb.Transaction, batch: Batch) -> None:
             draft = self._of(txn, batch, thread)
@@ -291,6 +297,7 @@ class Installer:
             row = ArchiveRow()
             row.CopyFrom(draft.archive)
             row.floor_sequence, row.floor_version = floor
+            row.records_gone, row.effects_gone = gone
             write_archive_row(txn, draft, row)
             if row.floor_sequence <= record_floor(draft):
                 forget_gone(txn, draft.identity)

@@ -44,7 +44,9 @@ def has_records(head: ThreadHead) -> bool:
 
 
 def check_here(thread: Draft | Thread) -> None:
-    """Raises HistoryElsewhere if entries of records may be in the archive only."""
+    """Raises HistoryElsewhere if entries of records may be in the archive only, VersionPruned if they went."""
+    if thread.archive is not None and thread.archive.records_gone:
+        raise replay.gone_with_thread(thread, "records")
     if thread.floor_sequence > record_floor(thread) and thread.head.record_entry_bytes:
         raise replay.history_elsewhere(thread.identity)
 
@@ -93,10 +95,21 @@ def check_sum(txn: lmdb.Transaction, thread: Draft | Thread) -> None:
 
     A row that was lost or rolled back would let a compare-and-swap succeed that must fail.
     """
+    check_here(thread)
+    mark_checked(thread, sum_records(txn, thread))
+
+
+def sum_records(txn: lmdb.Transaction, thread: Draft | Thread) -> int:
+    """Returns the sum of the rows. Raises Corrupt."""
     total, identity = 0, thread.identity
-    for key, row in all_records(txn, thread):
+    for key, row in records_after(txn, thread, b""):
         total ^= record_part(identity, key, row)
-    mark_checked(thread, total)
+    return total
+
+
+def are_records_whole(txn: lmdb.Transaction, thread: Thread) -> bool:
+    """Returns whether the rows have the sum in the head. Raises Corrupt if a row cannot be read."""
+    return sum_records(txn, thread) == int.from_bytes(thread.head.record_sum, "big")
 
 
 def mark_checked(thread: Draft | Thread, total: int) -> None:
@@ -312,7 +325,8 @@ def open_record(identity: Identity, row_key: bytes, record: bytes | memoryview) 
 def verify_records(txn: lmdb.Transaction, thread: Thread) -> Iterator[Corrupt]:
     """Compares all rows with the sum in the head, and each row with the entries that it names. Yields the damage."""
     identity = thread.identity
-    if not has_records(thread.head) or thread.floor_sequence > record_floor(thread):
+    is_gone = thread.archive is not None and thread.archive.records_gone
+    if is_gone or not has_records(thread.head) or thread.floor_sequence > record_floor(thread):
         return  # a copy without all entries is not read either
     try:
         check_sum(txn, thread)

@@ -70,6 +70,16 @@ def history_elsewhere(identity: Identity, *, for_retry: bool = False) -> History
     )  # fmt: skip
 
 
+def gone_with_thread(orphan: Draft | Thread, what: str) -> VersionPruned:
+    """Returns the error for what the thread from which an orphan comes has cleared or pruned since."""
+    assert orphan.archive is not None
+    name = orphan.identity.name
+    return VersionPruned(
+        f"the {what} of orphan {name!r} went with thread {orphan.archive.orphan_of!r}", thread=name,
+        version=orphan.floor_version,
+    )  # fmt: skip
+
+
 def read_entry(txn: lmdb.Transaction, identity: Identity, sequence: int) -> Entry:
     """Returns a journal entry that must exist. Raises Corrupt if it is missing."""
     try:

@@ -187,7 +187,7 @@ class ArchiveIndex(_message.Message):
     def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ..., previous: _Optional[_Union[ObjectRef, _Mapping]] = ...) -> None: ...
 
 class ArchiveRow(_message.Message):
-    __slots__ = ("access", "head", "floor_sequence", "floor_version", "rolled_back", "orphan_of", "common_sequence", "rolled_back_to", "newer_format")
+    __slots__ = ("access", "head", "floor_sequence", "floor_version", "rolled_back", "orphan_of", "common_sequence", "rolled_back_to", "newer_format", "records_gone", "effects_gone")
     ACCESS_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
     FLOOR_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -197,6 +197,8 @@ class ArchiveRow(_message.Message):
     COMMON_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ROLLED_BACK_TO_FIELD_NUMBER: _ClassVar[int]
     NEWER_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_GONE_FIELD_NUMBER: _ClassVar[int]
+    EFFECTS_GONE_FIELD_NUMBER: _ClassVar[int]
     access: _thread_pb2.Access
     head: ArchiveHead
     floor_sequence: int
@@ -206,7 +208,9 @@ class ArchiveRow(_message.Message):
     common_sequence: int
     rolled_back_to: int
     newer_format: int
-    def __init__(self, access: _Optional[_Union[_thread_pb2.Access, str]] = ..., head: _Optional[_Union[ArchiveHead, _Mapping]] = ..., floor_sequence: _Optional[int] = ..., floor_version: _Optional[int] = ..., rolled_back: bool = ..., orphan_of: _Optional[str] = ..., common_sequence: _Optional[int] = ..., rolled_back_to: _Optional[int] = ..., newer_format: _Optional[int] = ...) -> None: ...
+    records_gone: bool
+    effects_gone: bool
+    def __init__(self, access: _Optional[_Union[_thread_pb2.Access, str]] = ..., head: _Optional[_Union[ArchiveHead, _Mapping]] = ..., floor_sequence: _Optional[int] = ..., floor_version: _Optional[int] = ..., rolled_back: bool = ..., orphan_of: _Optional[str] = ..., common_sequence: _Optional[int] = ..., rolled_back_to: _Optional[int] = ..., newer_format: _Optional[int] = ..., records_gone: bool = ..., effects_gone: bool = ...) -> None: ...
 
 class KeyObject(_message.Message):
     __slots__ = ("wraps",)
