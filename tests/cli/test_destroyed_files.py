@@ -19,8 +19,7 @@ LONG_NAME = "x" * 246 + ".jsonl"
 SIGNALLED = """
 import os, pathlib, signal, sys
 from stateward.cli import app, export
-if sys.argv.pop(1) == "ignored":
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv.pop(1) == "ignored" else signal.SIG_DFL)
 lines = export._lines
 def interrupted(*given, **options):
     for line in lines(*given, **options):

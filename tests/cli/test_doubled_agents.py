@@ -29,7 +29,8 @@ FAILURES = 4
 # After this time a command that nobody started would never be started.
 SOON_S = 60.0
 # Makes the process the leader of a session with a terminal, as a login shell's command is.
-ON_A_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+WITH_HANGUPS = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)"  # the tests may run under nohup
+ON_A_TERMINAL = f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); {WITH_HANGUPS}"
 WITHOUT_HANGUPS = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
 
 
@@ -177,7 +178,7 @@ def test_the_terminal_is_closed(supervise, client, log, tmp_path):
 def test_an_end_that_cannot_wait(supervise, client, log, tmp_path):
     """SIGTERM after SIGHUP reaches the agents at once."""
     wake(client, "t")
-    process = supervise(at_work(log, tmp_path / "done"))
+    process = supervise(at_work(log, tmp_path / "done"), before=after(WITH_HANGUPS))
     eventually(lambda: log.count("began") == 1)
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGTERM)

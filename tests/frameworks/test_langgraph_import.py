@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import types
+import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import make_dataclass
@@ -45,17 +46,28 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    """The URL of a server of the test's own."""
+def postgres_server() -> Iterator[str]:
+    """The URL of a server of these tests, without a database's name."""
     pytest.importorskip("langgraph.checkpoint.postgres", reason="the extra langgraph-import is not installed")
     with TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)  # the server runs as another user, if this is root
         try:
             with run_postgres(folder / "data", folder / "s") as server:
-                yield "postgresql://bench@/postgres?host=" + re.findall(r"host=(\S+)", server.address)[0]
+                yield "postgresql://bench@/{}?host=" + re.findall(r"host=(\S+)", server.address)[0]
         except PeerAbsent as error:
             pytest.skip(f"PostgreSQL: {error}")
+
+
+@pytest.fixture
+def postgres(postgres_server: str) -> str:
+    """The URL of an empty database of the test's own."""
+    import psycopg
+
+    name = f"test_{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_server.format("postgres"), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return postgres_server.format(name)
 
 
 @pytest.fixture
@@ -398,13 +410,10 @@ def test_a_missing_package_is_named(
 
 def test_a_postgres_database_of_something_else(daemon: Daemon, namespace: str, postgres: str) -> None:
     """The error says which database, and which table is missing."""
-    import psycopg
-
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE other")
-    answer = import_(daemon, namespace, postgres.replace("/postgres?", "/other?"))
+    answer = import_(daemon, namespace, postgres)
     assert answer.code == 1
-    assert "PostgreSQL database 'other' is not one of LangGraph's PostgresSaver" in answer.error
+    name = re.findall(r"/(test_\w+)\?", postgres)[0]
+    assert f"PostgreSQL database '{name}' is not one of LangGraph's PostgresSaver" in answer.error
     assert 'relation "checkpoints" does not exist' in answer.error
 
 
