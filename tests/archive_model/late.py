@@ -143,6 +143,6 @@ class LateWriters(Messages):
         if answer.uid:
             gone = bytes.fromhex(uid)
             assert gone in self.truth.deleted or self.era, "deleted here, and not in the archive"
-            # The bucket may have lost HEAD, so that the deletion leaves no tombstone. This disk deleted it all the same.
+            # The bucket may have lost HEAD, so that the deletion leaves no tombstone; this disk deleted the thread.
             sidecar.disk.drop(gone)
         assert not is_alive() or self.is_disturbed(sidecar), "a deletion was answered, and the archive has the thread"
