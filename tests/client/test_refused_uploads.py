@@ -33,13 +33,14 @@ def test_a_late_blob_is_told_why(real_daemon, open_client, name):
             thread.write_blob(iter([PIECE] * 20))
 
 
-def test_an_error_of_the_source_is_raised(real_daemon, open_client, name):
+@pytest.mark.parametrize("error", [ServerUnavailable, TimeoutError, OSError])
+def test_an_error_of_the_source_is_raised(real_daemon, open_client, name, error):
     """It comes unchanged, and nothing is waited for."""
     thread = open_client(real_daemon.target).thread(name)
 
     def source():
         yield PIECE
-        raise ServerUnavailable("the source is away")
+        raise error("the source is away")
 
-    with pytest.raises(ServerUnavailable, match="the source is away"):
+    with pytest.raises(error, match="the source is away"):
         thread.write_blob(source())

@@ -108,11 +108,12 @@ class Connection:
         call.add_done_callback(partial(_note, told))
         try:
             broken = await self._send(call, begin, content)
-            async with asyncio.timeout(TOLD_S if broken is not None else None):
-                return await call
-        except TimeoutError:
-            assert broken is not None
-            raise explain_written(broken, self._settings) from broken
+            try:  # around this alone: a source may raise TimeoutError, too
+                async with asyncio.timeout(TOLD_S if broken is not None else None):
+                    return await call
+            except TimeoutError:
+                assert broken is not None
+                raise explain_written(broken, self._settings) from broken
         except grpc.RpcError as failure:
             if not call.done():  # it is of the source
                 raise
