@@ -9,6 +9,7 @@ longer than the rest. This one has neither threads nor connections.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -23,16 +24,15 @@ from stateward.langgraph import StatewardSaver
 
 def aim(session: Any, method: str, nth: int, when: str) -> None:
     """Makes the n-th call of a method the last thing that this process does."""
-    perform, calls = session.perform, []
+    perform, calls = session.perform, itertools.count(1)
 
     def aimed(step: Any) -> Any:
-        is_aimed = isinstance(step, Call) and step.method == method
-        if is_aimed:
-            calls.append(step)
-        if is_aimed and len(calls) == nth and when == "before":
+        # Parallel tasks call at once: each call takes its number here, and keeps it.
+        is_aimed = isinstance(step, Call) and step.method == method and next(calls) == nth
+        if is_aimed and when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         answer = perform(step)
-        if is_aimed and len(calls) == nth:
+        if is_aimed:
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
 
