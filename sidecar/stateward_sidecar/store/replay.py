@@ -29,6 +29,11 @@ Versions = Thread | Draft
 Held = dict[int, Dictionary]
 
 
+class MissingSnapshot(Corrupt):
+    """This disk lacks a snapshot that a version needs, because what came before was pruned, or because it is compressed
+    with it. A copy may lack one: its owner pruned further, and the snapshot was gone when the copy was fetched."""
+
+
 def sequence_of(txn: lmdb.Transaction, thread: Versions, version: int) -> int:
     """Returns the sequence of a retained version. Raises as ``check_version`` does, or Corrupt."""
     check_version(thread, version)
@@ -142,8 +147,10 @@ def read_version(txn: lmdb.Transaction, thread: Versions, version: int) -> Entry
 
 def read_snapshot(txn: lmdb.Transaction, identity: Identity, version: int) -> tuple[bytes, bytes]:
     """Returns the content of a snapshot, and the digest of its version. Raises Corrupt."""
-    pieces = (value for _, value in rows(txn, identity.keys.snapshot_pieces(version)))
-    return parts.open_pieces(identity.cipher, parts.SNAPSHOT_MAGIC, pieces, identity.uid, layout.u64(version))
+    pieces = [value for _, value in rows(txn, identity.keys.snapshot_pieces(version))]
+    if not pieces:
+        raise MissingSnapshot("the snapshot is missing", identity.name, version)
+    return parts.open_pieces(identity.cipher, parts.SNAPSHOT_MAGIC, iter(pieces), identity.uid, layout.u64(version))
 
 
 def read_dictionary(
@@ -313,7 +320,7 @@ def _chain_entry(txn: lmdb.Transaction, thread: Versions, version: int) -> Entry
     try:
         return read_version(txn, thread, version)
     except (VersionPruned, VersionNotFound):
-        raise Corrupt(
+        raise MissingSnapshot(
             f"version {version} is missing without a snapshot, and later versions need it", thread.identity.name
         ) from None
 

@@ -3,7 +3,9 @@
 For each thread, Verify reads the rows on disk (never what is in memory), opens every entry and computes its digest
 again, replays every state, compares every snapshot with the replay, and compares every index row with the journal.
 It runs beside normal operation, with a bounded number of records in each transaction. What is pruned or deleted
-meanwhile is not a finding. What a copy lacks up to its floor is not a finding either, because the archive has it.
+meanwhile is not a finding. What a copy lacks up to its floor is not a finding either, because the archive has it. Nor
+is a snapshot that the copy of another machine's thread lacks: its owner may have pruned what needs it, which this disk
+learns at its next look at HEAD. If not, the next read fetches it.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from stateward.storage.v1.journal_pb2 import (
     EntryMetadata,
 )
 from stateward.v1.admin_service_pb2 import Finding, VerifyRequest, VerifyResponse
+from stateward.v1.thread_pb2 import ACCESS_REMOTE
 from stateward_sidecar.codec.edits import apply_edits
 from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
 from stateward_sidecar.codec.seal import content_hash
@@ -267,15 +270,20 @@ class Verifier:
         self._verify_index(txn, thread, entry, metadata)
         if thread.pruned.cuts(header) or 0 < header.version <= thread.floor_version:
             return  # the edits are pruned, or what they need is in the archive only
+        # A version between the floor and the first snapshot after it needs history that only the archive has.
+        with suppress(*_elsewhere(thread)):
+            self._verify_content(txn, progress, entry, metadata_bytes)
+
+    def _verify_content(self, txn: lmdb.Transaction, progress: _Progress, entry: Entry, metadata_bytes: bytes) -> None:
+        """Checks the edits of an entry, and the state of its version."""
+        identity, header = progress.thread.identity, entry.header
         edits = (
             replay.read_edits(txn, identity, entry, self._context.cache, progress.held) if header.edit_bytes else b""
         )
         if entry_digest(identity.cipher, header, metadata_bytes, content_hash(edits)) != header.digest:
             raise Corrupt("the entry's digest does not match its content")
         if header.kind == ENTRY_KIND_CHECKPOINT:
-            # A version between the floor and the first snapshot after it needs history that only the archive has.
-            with suppress(HistoryElsewhere):
-                self._verify_state(txn, progress, entry, edits)
+            self._verify_state(txn, progress, entry, edits)
 
     def _follow(self, progress: _Progress, entry: Entry, metadata: EntryMetadata) -> None:
         header = entry.header
@@ -313,7 +321,7 @@ class Verifier:
         if head.options.HasField("retention") and txn.get(layout.retention_key(number)) is None:
             yield Corrupt("the row of the thread's retention is missing", thread.name)
         for branch in thread.branches.values():
-            is_here = branch.version > thread.floor_version
+            is_here = branch.version > thread.floor_version and not _is_copy(thread)
             if is_here and branch.snapshot_version and branch.snapshot_version not in thread.snapshots:
                 yield Corrupt("a snapshot is missing", thread.name, branch.snapshot_version)
 
@@ -382,6 +390,16 @@ class Verifier:
             return now.pruned.cuts(header)
         except StatewardError:
             return True  # reported already, or deleted
+
+
+def _is_copy(thread: Thread) -> bool:
+    """Returns whether another machine owns the thread."""
+    return thread.access == ACCESS_REMOTE
+
+
+def _elsewhere(thread: Thread) -> tuple[type[StatewardError], ...]:
+    """Returns the errors by which a thread says that only the archive has what is needed."""
+    return (HistoryElsewhere, replay.MissingSnapshot) if _is_copy(thread) else (HistoryElsewhere,)
 
 
 def _leads_to(txn: lmdb.Transaction, name_hash: bytes, number: int) -> bool:
