@@ -76,7 +76,7 @@ soak-tests: .venv/ready-dev ## Run the tests that take many minutes: kills, all 
 	@$(PY) -m pytest -m soak --timeout 3600 -o faulthandler_timeout=4000
 
 mutants: .venv/ready-dev ## Break each promise once, and check that its tests fail
-	@$(PY) -m tests.mutants
+	@$(PY) -m tests.mutants --jobs 2
 
 docs: .venv/ready-docs ## Build the site of the documentation in build/site; warnings are errors
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1 | { ! grep -E "^(WARNING|ERROR|Aborted)"; } && echo 'docs: build/site'

@@ -1,10 +1,11 @@
 """Breaks one promise after the other in a copy of the source tree, and prints which test noticed.
 
-python -m tests.mutants [WORD …]
+python -m tests.mutants [--jobs N] [WORD …]
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -12,7 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("client", "sidecar", "proto", "tests", "examples", "docs", "packages", "pyproject.toml")
 NPM = "node_modules"
 TIMEOUT_S = 600
+WHOLE_TIMEOUT_S = 3600
 _HEADER = re.compile(r"Promise: (?P<promise>.+)\nTests: (?P<tests>.+)\n")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 _PASSED = re.compile(r"^\d+ passed|, \d+ passed", re.MULTILINE)
@@ -75,14 +79,14 @@ def copy_tree(target: Path) -> None:
         (target / installed.relative_to(ROOT)).symlink_to(installed)
 
 
-def run_tests(tree: Path, tests: Sequence[str]) -> tuple[int, str]:
+def run_tests(tree: Path, tests: Sequence[str], *options: str, timeout_s: float = TIMEOUT_S) -> tuple[int, str]:
     """Runs tests on a tree. Returns pytest's exit code and output."""
     path = os.pathsep.join(str(tree / name) for name in ("client", "sidecar"))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "", *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "", *options, *tests]
     try:
         done = subprocess.run(
-            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired:
         return 1, "FAILED timeout"
@@ -95,7 +99,7 @@ def judge(mutant: Mutant, tree: Path) -> tuple[bool | None, str]:
     if applied.returncode:
         return False, f"does not apply: {applied.stderr.strip()}"
     try:
-        code, output = run_tests(tree, mutant.tests)
+        code, output = run_tests(tree, mutant.tests, "-x")
     finally:
         mutant.apply(tree, "--reverse")
     if code == 0 and not _PASSED.search(output):
@@ -106,30 +110,64 @@ def judge(mutant: Mutant, tree: Path) -> tuple[bool | None, str]:
     return True, found[1] if found else "a test"
 
 
-def main(words: Sequence[str]) -> int:
-    """Prints a line for each mutant. Returns the exit code."""
-    mutants = load(words)
-    if not mutants:
-        print(f"no mutant has a name with {' or '.join(words)}", file=sys.stderr)
-        return 2
+@contextmanager
+def trees(count: int) -> Iterator[list[Path]]:
+    """Copies of the source tree, one for each job."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
-        tree = Path(place)
-        copy_tree(tree)
+        made = [Path(place) / str(number) for number in range(count)]
+        for tree in made:
+            tree.mkdir()
+            copy_tree(tree)
+        yield made
+
+
+def judge_all(mutants: Sequence[Mutant], copies: Sequence[Path]) -> Iterator[tuple[Mutant, float, bool | None, str]]:
+    """Yields each mutant as soon as it is judged: how long that took in seconds, and what ``judge`` returned."""
+    free = list(copies)
+
+    def run(mutant: Mutant) -> tuple[Mutant, float, bool | None, str]:
+        tree, began = free.pop(), time.monotonic()
+        try:
+            is_killed, told = judge(mutant, tree)
+        finally:
+            free.append(tree)
+        return mutant, time.monotonic() - began, is_killed, told
+
+    with ThreadPoolExecutor(len(copies)) as pool:
+        yield from (future.result() for future in as_completed(pool.submit(run, mutant) for mutant in mutants))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints a line for each mutant. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.partition("\n")[0])
+    parser.add_argument("words", nargs="*", metavar="WORD", help="only mutants whose names contain one of these")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many mutants are tried at once [1]")
+    options = parser.parse_args(arguments)
+    mutants = load(options.words)
+    if not mutants:
+        print(f"no mutant has a name with {' or '.join(options.words)}", file=sys.stderr)
+        return 2
+    with trees(options.jobs) as copies:
         whole = sorted({test for mutant in mutants for test in mutant.tests})
         print(f"{len(mutants)} mutants; first the {len(whole)} groups of tests on the whole tree …", flush=True)
-        code, output = run_tests(tree, whole)
+        workers = ["-n", str(options.jobs)] if options.jobs > 1 else []
+        code, output = run_tests(copies[0], whole, *workers, timeout_s=WHOLE_TIMEOUT_S)
+        broken = {name.partition("::")[0] for name in _FAILED.findall(output)}
         if code:
-            print(f"the tests fail without any mutant:\n{output[-3000:]}", file=sys.stderr)
+            print(f"tests fail without any mutant:\n{output[-3000:]}", file=sys.stderr)
+        if code and not broken:
             return 2
+        provable = [each for each in mutants if not broken.intersection(name.partition("::")[0] for name in each.tests)]
         killed = skipped = 0
-        for mutant in mutants:
-            began = time.monotonic()
-            is_killed, told = judge(mutant, tree)
+        for number, (mutant, took_s, is_killed, told) in enumerate(judge_all(provable, copies), 1):
             killed += bool(is_killed)
             skipped += is_killed is None
             word = "skipped" if is_killed is None else "killed " if is_killed else "ALIVE  "
-            print(f"{word} {time.monotonic() - began:5.1f} s  {mutant.name}: {told}")
+            print(f"{word} {number:3}/{len(provable)} {took_s:5.1f} s  {mutant.name}: {told}")
             print(f"                 {mutant.promise}", flush=True)
+    for mutant in mutants:
+        if mutant not in provable:
+            print(f"not tried: {mutant.name}, because its tests fail without it", file=sys.stderr)
     print(f"{killed} of {len(mutants)} mutants were killed, {skipped} skipped")
     return 0 if killed + skipped == len(mutants) else 1
 
