@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 
@@ -24,7 +25,7 @@ from stateward_sidecar.codec.blob import BLOB_ID_BYTES, SEGMENT_BYTES, BlobCiphe
 from stateward_sidecar.codec.edits import MAX_PREVIEW_BYTES
 from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.entry import draft as draft_content
-from stateward_sidecar.errors import DeadlineExceeded, InvalidField, StateTooLarge, no_room
+from stateward_sidecar.errors import ArchiveUnavailable, DeadlineExceeded, InvalidField, StateTooLarge, no_room
 from stateward_sidecar.storage.blobfiles import NewBlobFile
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobread import archived_until
@@ -70,17 +71,27 @@ class Sealing:
 
     def finish(self, media_type: str) -> BlobRecord:
         """Seals the last segment, and makes the file durable. Raises DiskFull."""
+        record = self.seal(media_type)
+        self.publish()
+        return record
+
+    def seal(self, media_type: str) -> BlobRecord:
+        """Seals the last segment. Raises DiskFull."""
         if self._file is None:
             self.add(b"")
         assert self._file is not None
         self._seal(self._pending, is_last=True)
         digest = self.digest
         self._file.write(self._cipher.seal_index(self._lengths, self.size_bytes, digest))
-        self._file.publish()
         return BlobRecord(
             blob_id=self.blob_id, sha256=digest, size_bytes=self.size_bytes, media_type=media_type,
             preview=self._preview, stored_bytes=self._file.size_bytes,
         )  # fmt: skip
+
+    def publish(self) -> None:
+        """Makes the sealed file durable. Raises DiskFull, or FileNotFoundError if the thread was deleted meanwhile."""
+        assert self._file is not None
+        self._file.publish()
 
     @property
     def digest(self) -> bytes:
@@ -144,11 +155,10 @@ class BlobWrite:
             raise InvalidField("begin.size_bytes", f"is {self._announced}, but {size} bytes were received")
         if begin.sha256 and self._sealing.digest != begin.sha256:
             raise InvalidField("begin.sha256", f"the bytes that were received have {self._sealing.digest.hex()}")
-        try:
-            self.record = self._sealing.finish(begin.media_type)
-        except FileNotFoundError:  # the thread was deleted during the write, and its directory with it
-            raise not_found(begin.namespace, begin.thread) from None
+        self.record = self._sealing.seal(begin.media_type)
         self._content = draft_content(EntryMetadata(blob=self.record))
+        with suppress(FileNotFoundError):  # the thread was deleted here, and its files with it: ``commit`` says so
+            self._sealing.publish()
 
     def _check_open(self) -> None:
         if self._is_over:
@@ -162,7 +172,11 @@ class BlobWrite:
         self._sealing.add(data)
 
     def commit(self, threads: Threads, txn: lmdb.Transaction, batch: Batch) -> WriteBlobResponse:
-        """Runs in the writer. The caller discards the file if the answer has ``existed``, or if the write failed."""
+        """Runs in the writer. The caller discards the file if the answer has ``existed``, or if the write failed.
+
+        The copy of the thread may have been deleted on this disk during the write, and may be back from the archive,
+        under the same uid. A row must not name the file that went with it.
+        """
         begin, record, context = self._begin, self.record, self._context
         assert record is not None
         draft = threads.draft(txn, batch, begin.namespace, begin.thread)
@@ -174,6 +188,11 @@ class BlobWrite:
         if row is not None and not self._is_lost(draft.thread, row):
             # Another call wrote it since the service looked.
             return self._again(txn, batch, draft, row, self._content)
+        if not is_here(context, identity, record):
+            raise ArchiveUnavailable(
+                f"the copy of thread {identity.name!r} on this disk was deleted during the write, and the bytes with it; "
+                "send them again"
+            )
         if row is not None:
             remove_blob(context, txn, batch, draft, row)
         entry = append(context, txn, draft, ENTRY_KIND_BLOB, self._content)
