@@ -1,4 +1,4 @@
-"""The danger: the copy of a thread goes from this disk during an upload and comes back, with a blob that has no bytes."""
+"""The danger: a copy of a thread goes from this disk during an upload and comes back, with a blob without bytes."""
 
 from __future__ import annotations
 

@@ -190,8 +190,8 @@ class BlobWrite:
             return self._again(txn, batch, draft, row, self._content)
         if not is_here(context, identity, record):
             raise ArchiveUnavailable(
-                f"the copy of thread {identity.name!r} on this disk was deleted during the write, and the bytes with it; "
-                "send them again"
+                f"the copy of thread {identity.name!r} on this disk was deleted during the write, and the bytes with "
+                "it; send them again"
             )
         if row is not None:
             remove_blob(context, txn, batch, draft, row)
