@@ -28,6 +28,7 @@ from stateward.langgraph._channels import (
     to_value,
 )
 from stateward.langgraph._names import CHANNEL, MAIN, by_id, channel_name, namespace_of, thread_of
+from stateward.langgraph._telling import Told, status_of
 from stateward.langgraph._types import dump
 from stateward.options import ThreadOptions
 from stateward.v1 import checkpoint_pb2, diff_pb2, effect_pb2, state_pb2
@@ -205,9 +206,11 @@ def put_writes(
     create: ThreadOptions,
     *,
     ancestors: Iterable[str] = (),
+    told: Told | None = None,
 ) -> Operation[None]:
-    """Writes pending writes: (index, channel, serialized value). Those with an index below 0 replace earlier ones, also
-    earlier ones of the same call: LangGraph writes a channel of this kind twice when a node asks twice.
+    """Writes pending writes: (index, channel, serialized value), and what they tell about the work. Those with an index
+    below 0 replace earlier ones, also earlier ones of the same call: LangGraph writes a channel of this kind twice when a
+    node asks twice.
 
     Raises ThreadNotFound if the thread of the checkpoint, or of one of the `ancestors`, was deleted.
     """
@@ -216,12 +219,12 @@ def put_writes(
     anchor = name_for(checkpoint_id)
     known = creations.of(ref, (anchor, *map(name_for, ancestors)))
     try:
-        uid = yield from put_effects(ref, made, create, known or creations.of_thread(ref))
+        uid = yield from put_effects(ref, made, create, known or creations.of_thread(ref), told)
     except ThreadNotFound:
         # A checkpoint that this saver has not seen may belong to the next thread of the name.
         if known or not (current := (yield from _uid_of(ref, checkpoint_id))):
             raise
-        uid = yield from put_effects(ref, made, create, current)
+        uid = yield from put_effects(ref, made, create, current, told)
     creations.note(ref, anchor, uid)
 
 
@@ -276,13 +279,16 @@ def _open_value(value: state_pb2.Value) -> tuple[dict[str, Any], str, bytes]:
 
 
 def put_effects(
-    ref: ThreadRef, made: Sequence[effect_pb2.Effect], create: ThreadOptions, uid: str = ""
+    ref: ThreadRef, made: Sequence[effect_pb2.Effect], create: ThreadOptions, uid: str = "", told: Told | None = None
 ) -> Operation[str]:
-    """Writes pending writes of any number of tasks and checkpoints. Returns the uid of the thread."""
+    """Writes pending writes of any number of tasks and checkpoints. Returns the uid of the thread. `told`: what writes
+    of one checkpoint tell about the work."""
     for start in range(0, len(made), _EFFECTS_MAX):
         part = made[start : start + _EFFECTS_MAX]
         request = ref.about(effects.PutEffectsRequest, effects=part, request_id=new_request_id(), expected_uid=uid)
         request.create.CopyFrom(create.to_proto())
+        if told is not None and start + _EFFECTS_MAX >= len(made):
+            told.add_to(request)
         answer: effects.PutEffectsResponse = yield Call("PutEffects", request)
         uid = answer.uid
     return uid
@@ -402,6 +408,8 @@ def _request(
         checkpoints.SaveRequest, checkpoint_id=name_for(wanted.checkpoint_id), request_id=new_request_id(),
         metadata=to_value(*dump(serde, about)), diff=diff_pb2.Diff(edits=[first, *edits.edits]),
     )  # fmt: skip
+    if ref.branch == MAIN:
+        request.status = status_of(wanted.rest, wanted.values, wanted.metadata.get("source"))
     if isinstance(step := wanted.metadata.get("step"), int) and INT_MIN <= step <= INT_MAX:
         request.step = step
     if isinstance(run_id := wanted.metadata.get(RUN_LABEL), str) and run_id:

@@ -34,6 +34,7 @@ from stateward.langgraph import _threads as whole
 from stateward.langgraph._bases import Bases, Creations
 from stateward.langgraph._names import MAIN, branch_of, by_id, channels_of, thread_of
 from stateward.langgraph._operations import Found, Put
+from stateward.langgraph._telling import told_by
 from stateward.langgraph._types import AllowedType, Guarded, dump
 from stateward.models import ThreadInfo
 from stateward.options import Retention, ThreadOptions
@@ -194,10 +195,10 @@ class StatewardSaver(BaseCheckpointSaver[str]):
             (WRITES_IDX_MAP.get(channel, index), channel, dump(self.serde, value))
             for index, (channel, value) in enumerate(writes)
         ]
-        checkpoint_id = config["configurable"]["checkpoint_id"]
+        checkpoint_id, ref = config["configurable"]["checkpoint_id"], self._ref(config)
         return operations.put_writes(
-            self._ref(config), self._creations, checkpoint_id, made, task_id, task_path, self._made_with,
-            ancestors=_ancestors(config),
+            ref, self._creations, checkpoint_id, made, task_id, task_path, self._made_with,
+            ancestors=_ancestors(config), told=told_by(writes, checkpoint_id, task_id) if ref.branch == MAIN else None,
         )  # fmt: skip
 
     # -- lists --------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
 from stateward.v1 import effect_pb2 as _effect_pb2
 from stateward.v1 import lease_pb2 as _lease_pb2
+from stateward.v1 import signal_pb2 as _signal_pb2
 from stateward.v1 import state_pb2 as _state_pb2
 from stateward.v1 import thread_pb2 as _thread_pb2
 from google.protobuf.internal import containers as _containers
@@ -115,7 +116,7 @@ class CompleteEffectResponse(_message.Message):
     def __init__(self, effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., archived_sequence: _Optional[int] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class PutEffectsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "effects", "request_id", "durability", "create", "lease_token", "expected_uid")
+    __slots__ = ("namespace", "thread", "effects", "request_id", "durability", "create", "lease_token", "expected_uid", "status", "status_detail", "wait_id", "question", "asker")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +125,11 @@ class PutEffectsRequest(_message.Message):
     CREATE_FIELD_NUMBER: _ClassVar[int]
     LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_DETAIL_FIELD_NUMBER: _ClassVar[int]
+    WAIT_ID_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    ASKER_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     effects: _containers.RepeatedCompositeFieldContainer[_effect_pb2.Effect]
@@ -132,7 +138,12 @@ class PutEffectsRequest(_message.Message):
     create: _thread_pb2.ThreadOptions
     lease_token: int
     expected_uid: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., lease_token: _Optional[int] = ..., expected_uid: _Optional[str] = ...) -> None: ...
+    status: _checkpoint_pb2.Status
+    status_detail: str
+    wait_id: str
+    question: _signal_pb2.Question
+    asker: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., lease_token: _Optional[int] = ..., expected_uid: _Optional[str] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., asker: _Optional[str] = ...) -> None: ...
 
 class PutEffectsResponse(_message.Message):
     __slots__ = ("written", "sequence", "durability", "archived_sequence", "uid", "digest")

@@ -2,20 +2,37 @@ import datetime
 
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from stateward.v1 import state_pb2 as _state_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Question(_message.Message):
-    __slots__ = ("prompt", "answer_schema")
+    __slots__ = ("prompt", "answer_schema", "parts")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     ANSWER_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     answer_schema: str
-    def __init__(self, prompt: _Optional[str] = ..., answer_schema: _Optional[str] = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[QuestionPart]
+    def __init__(self, prompt: _Optional[str] = ..., answer_schema: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[QuestionPart, _Mapping]]] = ...) -> None: ...
+
+class QuestionPart(_message.Message):
+    __slots__ = ("name", "prompt", "answer_schema", "asker", "wait_id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    ASKER_FIELD_NUMBER: _ClassVar[int]
+    WAIT_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    prompt: str
+    answer_schema: str
+    asker: str
+    wait_id: str
+    def __init__(self, name: _Optional[str] = ..., prompt: _Optional[str] = ..., answer_schema: _Optional[str] = ..., asker: _Optional[str] = ..., wait_id: _Optional[str] = ...) -> None: ...
 
 class Signal(_message.Message):
     __slots__ = ("signal_id", "name", "payload", "sender", "wait_id", "create_time", "sequence")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
+from stateward.v1.checkpoint_pb2 import STATUS_RUNNING, STATUS_WAITING, Status
 from stateward.v1.checkpoint_service_pb2 import ON_MISMATCH_FORK, OnMismatch, SaveRequest
 from stateward.v1.effect_pb2 import (
     EFFECT_STATE_DONE,
@@ -25,19 +26,20 @@ from stateward.v1.effect_service_pb2 import (
 )
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
+from stateward.v1.signal_pb2 import QuestionPart
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.state_pb2 import Value
 from stateward_sidecar.codec.edits import check_name, check_value
 from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.service.checkfacts import check_uid
 from stateward_sidecar.store.branches import fork_branch
+from stateward_sidecar.store.telling import PARTS_MAX, QUESTION_BYTES_MAX
 from stateward_sidecar.store.thread import MAIN
 
 NAME_BYTES_MAX = 256
 NUMBER_MAX = 1 << 62
 NOT_IN_WRITER = frozenset({"on_mismatch", "fork_branch", "guard"})
 PAYLOAD_BYTES_MAX = 512 << 10
-QUESTION_BYTES_MAX = 64 << 10
 SORT_BYTES_MAX = 1 << 10
 EFFECTS_MAX, ACKS_MAX = 1000, 1024
 INCARNATION_BYTES_MAX = 64
@@ -198,6 +200,39 @@ def check_put(request: PutEffectsRequest) -> None:
     check_effects(request.effects)
     check_token(request.lease_token, "lease_token")
     need_request_id(request.request_id)
+    if request.status:
+        _check_told(request)
+        return
+    for field in ("status_detail", "wait_id", "question", "asker"):
+        if request.HasField("question") if field == "question" else getattr(request, field):
+            raise InvalidField("status", f"is required with {field}")
+
+
+def _check_told(request: PutEffectsRequest) -> None:
+    """Checks what a PutEffects says of the work."""
+    if request.status not in Status.values():
+        raise InvalidField("status", f"{request.status} is unknown")
+    check_short(request.status_detail, "status_detail", DETAIL_BYTES_MAX)
+    check_short(request.wait_id, "wait_id", 1024)
+    check_short(request.asker, "asker", 1024)
+    anchor = request.effects[0].anchor
+    for index, effect in enumerate(request.effects):
+        if not effect.anchor or effect.anchor != anchor:
+            raise InvalidField(
+                f"effects[{index}].anchor", "must name the version of which the status is told, in every effect"
+            )
+    if request.HasField("question"):
+        if request.status != STATUS_WAITING:
+            raise InvalidField("status", "must be WAITING with a question")
+        check_question(request)
+    if not request.asker:
+        return
+    if request.status == STATUS_RUNNING:
+        return
+    if request.status != STATUS_WAITING:
+        raise InvalidField("status", "must be WAITING or RUNNING with an asker")
+    if not request.question.parts:
+        raise InvalidField("question.parts", "is required with an asker that waits")
 
 
 def check_delete(request: DeleteEffectsRequest) -> None:
@@ -240,12 +275,31 @@ def check_signal(request: SendSignalRequest) -> None:
     need_request_id(request.request_id)
 
 
-def check_question(request: SaveRequest) -> None:
-    """Checks the question of a save."""
+def check_question(request: SaveRequest | PutEffectsRequest) -> None:
+    """Checks the question of a save, or one that is told with effects."""
     if not request.wait_id:
         raise InvalidField("wait_id", "is required with a question: an answer must name it")
     check_short(request.question.prompt, "question.prompt", QUESTION_BYTES_MAX)
     check_short(request.question.answer_schema, "question.answer_schema", QUESTION_BYTES_MAX)
+    if request.question.parts:
+        _check_parts(request.question.parts)
+
+
+def _check_parts(parts: Sequence[QuestionPart]) -> None:
+    if len(parts) > PARTS_MAX:
+        raise InvalidField("question.parts", f"are {len(parts)}, more than {PARTS_MAX}")
+    names, size_bytes = set[str](), 0
+    for index, part in enumerate(parts):
+        field = f"question.parts[{index}]"
+        check_short(part.name, f"{field}.name", 1024, required=True)
+        check_short(part.asker, f"{field}.asker", 1024)
+        check_short(part.wait_id, f"{field}.wait_id", 1024)
+        if part.name in names:
+            raise InvalidField(f"{field}.name", f"{part.name!r} is in the question twice")
+        names.add(part.name)
+        size_bytes += len(part.prompt.encode()) + len(part.answer_schema.encode())
+    if size_bytes > QUESTION_BYTES_MAX:
+        raise InvalidField("question.parts", f"have {size_bytes} bytes of text, more than {QUESTION_BYTES_MAX}")
 
 
 def check_acks(ids: Iterable[str]) -> None:

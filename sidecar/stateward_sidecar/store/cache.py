@@ -30,9 +30,9 @@ class Facts:
     header: EntryHeader
     body: CheckpointBody
     stored_bytes: int
-    # The bytes of the last answer that showed them, with its durability level and the thread's name: an orphan has the
-    # facts of the thread that it was (views.py).
-    start: tuple[Durability, str, bytes] | None = None
+    # The bytes of the last answer that showed them, with its durability level, the thread's name (an orphan has the
+    # facts of the thread that it was), and the entry that told a status of it (views.py).
+    start: tuple[Durability, str, int, bytes] | None = None
 
 
 class EffectPlace(NamedTuple):

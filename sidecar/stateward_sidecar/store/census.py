@@ -110,7 +110,7 @@ class Census:
         head = thread.head
         if head.status == STATUS_WAITING and head.wait_id:
             counted.questions += 1
-            since = head.save_time_us or head.update_time_us
+            since = head.told.time_us or head.save_time_us or head.update_time_us
             counted.oldest_question_us = min(counted.oldest_question_us or since, since)
         return thread
 

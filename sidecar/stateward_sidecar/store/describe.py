@@ -87,7 +87,9 @@ def take_over(body: CheckpointBody, parent: CheckpointBody, request: SaveRequest
 
 
 def describe_main(head: ThreadHead, body: CheckpointBody, header: EntryHeader) -> None:
-    """Copies the description of the newest version on main into the head, for lists."""
+    """Copies the description of main's head into the thread's head, for lists. What was told of it is over."""
+    if head.HasField("told"):
+        head.ClearField("told")
     head.main_version = header.version
     head.main_digest = header.digest
     head.status = body.status

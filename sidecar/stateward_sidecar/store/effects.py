@@ -21,6 +21,7 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import EffectRow
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT, EffectRecord, EntryMetadata
+from stateward.v1.checkpoint_pb2 import StatusTold
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_pb2 import (
     EFFECT_STATE_DONE,
@@ -60,6 +61,7 @@ from stateward_sidecar.store.leases import check_lease, next_token
 from stateward_sidecar.store.lines import digest_of
 from stateward_sidecar.store.opening import describe_creation, opened, settle_options
 from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
+from stateward_sidecar.store.telling import Told, find_told, tell
 from stateward_sidecar.store.thread import Draft
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.views import reached
@@ -252,7 +254,8 @@ class Effects:
                 draft.check_writable()
                 check_lease(self._context, draft, request.lease_token)
                 with whole(batch, draft):
-                    written = self.put_all(txn, batch, draft, request.effects, asked)
+                    told = find_told(txn, draft, request)
+                    written = self.put_all(txn, batch, draft, request.effects, asked, told)
                 return self._put_answer(txn, draft, written, draft.head.tip_sequence)
 
         return run
@@ -266,9 +269,11 @@ class Effects:
         )  # fmt: skip
 
     def put_all(
-        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, effects: Sequence[Effect], asked: _Asked | None = None
-    ) -> int:
-        """Records results in the caller's transaction, in their order. Returns how many were written."""
+        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, effects: Sequence[Effect],
+        asked: _Asked | None = None, told: Told | None = None,
+    ) -> int:  # fmt: skip
+        """Records results in the caller's transaction, in their order. Returns how many were written. ``told``: the
+        status that is told with the last of them."""
         now, chosen = self._context.clock.now_us(), list[tuple[bytes, EffectRow | None, Effect]]()
         for effect in effects:
             row_key = effect_key(draft.identity, effect.anchor, effect.key)
@@ -287,25 +292,31 @@ class Effects:
             if is_last:
                 record.written = len(chosen)
             each = asked if asked is not None and is_last else _Asked(create=asked.create if asked else None)
-            self._append(txn, batch, draft, row_key, row, record, effect.value, each)
+            self._append(
+                txn, batch, draft, row_key, row, record, effect.value, each, told if is_last else None
+            )
         return len(chosen)
 
     # -- writing --------------------------------------------------------------------------------------------------
 
     def _append(
         self, txn: lmdb.Transaction, batch: Batch, draft: Draft, row_key: bytes, old: EffectRow | None,
-        record: EffectRecord, value: Value | None, asked: _Asked,
+        record: EffectRecord, value: Value | None, asked: _Asked, told: Told | None = None,
     ) -> EffectRow:  # fmt: skip
         context, is_new, old_head = self._context, draft.head.tip_sequence == 0, draft.head
         record.has_value = value is not None
         record.previous_sequence = old.sequence if old is not None else 0
         metadata = EntryMetadata(request_hash=asked.request_hash, fingerprint=asked.fingerprint, effect=record)
+        if isinstance(told, StatusTold):
+            metadata.told.CopyFrom(told)
         options = asked.create or ThreadOptions()
         describe_creation(draft, metadata, options)
         content = draft_content(metadata, value.SerializeToString() if value is not None else b"")
         entry = append(context, txn, draft, ENTRY_KIND_EFFECT, content, request_hash=asked.request_hash)
         if is_new:
             settle_options(txn, draft, old_head, entry.head, options)
+        if told is not None:
+            tell(entry.head, entry.header, told)
         row = EffectRow(record=record, sequence=entry.header.sequence)
         put_effect(txn, draft.identity, entry.head, row_key, old, row)
         commit_entry(context, txn, batch, draft, entry, {})

@@ -52,6 +52,7 @@ from stateward_sidecar.store.recordrows import records_after
 from stateward_sidecar.store.recordviews import RecordView, RecordViews
 from stateward_sidecar.store.refs import resolve_or_head
 from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
+from stateward_sidecar.store.telling import show_told
 from stateward_sidecar.store.thread import MAIN, Thread, write_head
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.times import made_us
@@ -159,8 +160,9 @@ class Forker:
             with self._context.engine.read() as txn:
                 now = self._now(txn, source)
                 entry = replay.read_version(txn, now, version)
-                metadata = entry.open_metadata(source.identity.cipher, source.identity.uid)
-                return metadata.checkpoint, replay.state_at(txn, now, version, self._context.cache)
+                body = entry.open_metadata(source.identity.cipher, source.identity.uid).checkpoint
+                show_told(body, now.head, version)
+                return body, replay.state_at(txn, now, version, self._context.cache)
 
         body, tree = self._context.settled(read)
         anchors = {body.checkpoint_id} - {""}
@@ -271,6 +273,7 @@ class Forker:
             source = self._now(txn, source)
             entry = replay.read_version(txn, source, version)
             body = entry.open_metadata(identity.cipher, identity.uid).checkpoint
+            show_told(body, source.head, version)
             edits = replay.read_edits(txn, identity, entry, cache)
             tree = None
             if version in wanted or entry.header.parent_version in pruned:

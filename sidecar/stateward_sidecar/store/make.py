@@ -33,9 +33,11 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.describe import (
     describe_numbers,
     describe_version,
+    keeps_status,
     take_over,
 )
 from stateward_sidecar.store.requests import hash_request
+from stateward_sidecar.store.telling import mark, show_told, take_early
 from stateward_sidecar.store.thread import MAIN, Draft, Thread
 
 # A missing dictionary is loaded after this many saves without one. The first save after a start must not wait for it,
@@ -66,10 +68,14 @@ class Made:
     tree: StateTree
     content: Content
     body: CheckpointBody
+    mark: tuple[int, int]  # of what was told of the work (telling.py)
 
     def fits(self, draft: Draft | None) -> bool:
-        """Whether the thread still has the dictionary that the version was compressed with."""
+        """Whether the thread still has the dictionary that the version was compressed with, and nothing was told of the
+        work since."""
         dictionary = self.content.dictionary
+        if self.mark != mark(draft):
+            return False
         return dictionary is None or (draft is not None and dictionary.version in draft.snapshots)
 
 
@@ -145,9 +151,21 @@ class VersionMaker:
         body.schema_version = request.schema_version
         if parent is not None:
             take_over(body, parent, request)
+        if thread is not None and (thread.head.HasField("told") or thread.head.HasField("early")):
+            self._take_told(body, thread, base)
         describe_numbers(body, request.diff, changed.tree)
         line = thread.identity.number if thread is not None else 0
-        return Made(line, base, version, changed.tree, draft_content(metadata, edits, dictionary), body)
+        content = draft_content(metadata, edits, dictionary)
+        return Made(line, base, version, changed.tree, content, body, mark(thread))
+
+    def _take_told(self, body: CheckpointBody, thread: Thread | Draft, base: int) -> None:
+        """Takes over a status that PutEffects told: of the parent, if the save keeps its status, or of this version."""
+        request = self._request
+        if keeps_status(request):
+            show_told(body, thread.head, base)
+            body.status_detail = request.status_detail or body.status_detail
+        if self.branch == MAIN:
+            take_early(body, thread.head, request)
 
     def _dictionary(
         self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int, old: StateTree

@@ -53,6 +53,7 @@ from stateward_sidecar.store.make import Made, VersionMaker
 from stateward_sidecar.store.refs import find_named, names_head, resolve
 from stateward_sidecar.store.requests import find_keyed, fingerprint, request_key
 from stateward_sidecar.store.signals import acknowledged, drop_signals
+from stateward_sidecar.store.telling import has_early
 from stateward_sidecar.store.thread import MAIN, Draft, Thread, write_branch
 from stateward_sidecar.store.threads import Threads, not_found
 
@@ -362,6 +363,8 @@ class SaveWrite:
             head.pending_signals -= len(acked)
         if self.branch == MAIN:
             describe_main(head, made.body, header)
+            if has_early(head, request):
+                head.ClearField("early")
         index_expiry(txn, identity.number, old_head, head)
         commit_entry(self._context, txn, batch, draft, entry, sums)
         draft.branches[self.branch] = moved

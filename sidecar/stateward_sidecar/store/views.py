@@ -18,6 +18,7 @@ from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store.cache import Facts
 from stateward_sidecar.store.identity import Identity
+from stateward_sidecar.store.telling import show_told
 from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.times import SECOND_US, expire_second
 
@@ -34,18 +35,21 @@ def read_facts(thread: Thread, entry: Entry) -> Facts:
 
 def view_entry(thread: Thread, entry: Entry) -> Checkpoint:
     """A checkpoint from its entry. Raises Corrupt."""
-    return _view(thread, read_facts(thread, entry))
+    return _view(thread, read_facts(thread, entry), thread.head)
 
 
 def hydrate_start(thread: Thread, facts: Facts) -> bytes:
-    """The checkpoint in the answer to a hydrate, serialized. It is made once for each durability level."""
-    level, name = reached(thread, facts.header.sequence), thread.name
-    if facts.start is None or facts.start[:2] != (level, name):
-        facts.start = level, name, HydrateResponse(checkpoint=_view(thread, facts)).SerializeToString()
-    return facts.start[2]
+    """The checkpoint in the answer to a hydrate, serialized. It is made once for each durability level, and for each
+    status that is told of it."""
+    head, header = thread.head, facts.header
+    told = head.told.sequence if head.told.version == header.version else 0
+    key = reached(thread, header.sequence), thread.name, told
+    if facts.start is None or facts.start[:3] != key:
+        facts.start = *key, HydrateResponse(checkpoint=_view(thread, facts, head)).SerializeToString()
+    return facts.start[3]
 
 
-def _view(thread: Thread, facts: Facts) -> Checkpoint:
+def _view(thread: Thread, facts: Facts, head: ThreadHead) -> Checkpoint:
     identity, header, body = thread.identity, facts.header, facts.body
     view = Checkpoint(
         namespace=identity.namespace, thread=identity.name, uid=identity.uid.hex(), version=header.version,
@@ -68,6 +72,7 @@ def _view(thread: Thread, facts: Facts) -> Checkpoint:
         view.metadata.CopyFrom(body.metadata)
     if body.HasField("question"):
         view.question.CopyFrom(body.question)
+    show_told(view, head, header.version)
     return view
 
 

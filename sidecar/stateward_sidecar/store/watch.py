@@ -397,6 +397,8 @@ def _tell_work(event: Event, header: EntryHeader, metadata: EntryMetadata) -> No
         event.signal.CopyFrom(view_signal(signal))
     elif header.kind == ENTRY_KIND_EFFECT:
         event.effect.CopyFrom(view_effect(EffectRow(record=metadata.effect, sequence=header.sequence)))
+        if metadata.HasField("told"):
+            event.status_told.CopyFrom(metadata.told)
     elif header.kind == ENTRY_KIND_EFFECTS_DELETED:
         event.effects_deleted.CopyFrom(metadata.deleted_effects)
     elif header.kind == ENTRY_KIND_LEASE:

@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ThreadHead(_message.Message):
-    __slots__ = ("namespace", "thread", "epoch", "tip_sequence", "tip_digest", "last_version", "create_time_us", "update_time_us", "save_time_us", "options", "forked_from", "status", "status_detail", "step", "metrics", "wait_id", "stored_bytes", "retained_versions", "version_offset", "row_sum", "forks", "main_version", "main_digest", "lease", "question", "effects", "pending_signals", "effect_sum", "token_floor", "main", "deleted_version", "records", "record_sum", "record_bytes", "record_stored_bytes", "record_entry_bytes", "record_expire_second", "clock_steps", "loose_entries")
+    __slots__ = ("namespace", "thread", "epoch", "tip_sequence", "tip_digest", "last_version", "create_time_us", "update_time_us", "save_time_us", "options", "forked_from", "status", "status_detail", "step", "metrics", "wait_id", "stored_bytes", "retained_versions", "version_offset", "row_sum", "forks", "main_version", "main_digest", "lease", "question", "effects", "pending_signals", "effect_sum", "token_floor", "main", "deleted_version", "records", "record_sum", "record_bytes", "record_stored_bytes", "record_entry_bytes", "record_expire_second", "clock_steps", "loose_entries", "told", "early")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,8 @@ class ThreadHead(_message.Message):
     RECORD_EXPIRE_SECOND_FIELD_NUMBER: _ClassVar[int]
     CLOCK_STEPS_FIELD_NUMBER: _ClassVar[int]
     LOOSE_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    EARLY_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     epoch: int
@@ -97,7 +99,35 @@ class ThreadHead(_message.Message):
     record_expire_second: int
     clock_steps: _containers.RepeatedCompositeFieldContainer[ClockStep]
     loose_entries: int
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., epoch: _Optional[int] = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., update_time_us: _Optional[int] = ..., save_time_us: _Optional[int] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., forked_from: _Optional[_Union[_thread_pb2.ForkSource, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., retained_versions: _Optional[int] = ..., version_offset: _Optional[int] = ..., row_sum: _Optional[bytes] = ..., forks: _Optional[int] = ..., main_version: _Optional[int] = ..., main_digest: _Optional[bytes] = ..., lease: _Optional[_Union[_journal_pb2.LeaseRecord, _Mapping]] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., effects: _Optional[int] = ..., pending_signals: _Optional[int] = ..., effect_sum: _Optional[bytes] = ..., token_floor: _Optional[int] = ..., main: _Optional[_Union[BranchHead, _Mapping]] = ..., deleted_version: _Optional[int] = ..., records: _Optional[int] = ..., record_sum: _Optional[bytes] = ..., record_bytes: _Optional[int] = ..., record_stored_bytes: _Optional[int] = ..., record_entry_bytes: _Optional[int] = ..., record_expire_second: _Optional[int] = ..., clock_steps: _Optional[_Iterable[_Union[ClockStep, _Mapping]]] = ..., loose_entries: _Optional[int] = ...) -> None: ...
+    told: ToldStatus
+    early: EarlyStatus
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., epoch: _Optional[int] = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., update_time_us: _Optional[int] = ..., save_time_us: _Optional[int] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., forked_from: _Optional[_Union[_thread_pb2.ForkSource, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., retained_versions: _Optional[int] = ..., version_offset: _Optional[int] = ..., row_sum: _Optional[bytes] = ..., forks: _Optional[int] = ..., main_version: _Optional[int] = ..., main_digest: _Optional[bytes] = ..., lease: _Optional[_Union[_journal_pb2.LeaseRecord, _Mapping]] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., effects: _Optional[int] = ..., pending_signals: _Optional[int] = ..., effect_sum: _Optional[bytes] = ..., token_floor: _Optional[int] = ..., main: _Optional[_Union[BranchHead, _Mapping]] = ..., deleted_version: _Optional[int] = ..., records: _Optional[int] = ..., record_sum: _Optional[bytes] = ..., record_bytes: _Optional[int] = ..., record_stored_bytes: _Optional[int] = ..., record_entry_bytes: _Optional[int] = ..., record_expire_second: _Optional[int] = ..., clock_steps: _Optional[_Iterable[_Union[ClockStep, _Mapping]]] = ..., loose_entries: _Optional[int] = ..., told: _Optional[_Union[ToldStatus, _Mapping]] = ..., early: _Optional[_Union[EarlyStatus, _Mapping]] = ...) -> None: ...
+
+class ToldStatus(_message.Message):
+    __slots__ = ("version", "sequence", "time_us")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    sequence: int
+    time_us: int
+    def __init__(self, version: _Optional[int] = ..., sequence: _Optional[int] = ..., time_us: _Optional[int] = ...) -> None: ...
+
+class EarlyStatus(_message.Message):
+    __slots__ = ("checkpoint_id", "status", "status_detail", "wait_id", "question", "sequence")
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_DETAIL_FIELD_NUMBER: _ClassVar[int]
+    WAIT_ID_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_id: str
+    status: _checkpoint_pb2.Status
+    status_detail: str
+    wait_id: str
+    question: _signal_pb2.Question
+    sequence: int
+    def __init__(self, checkpoint_id: _Optional[str] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class ClockStep(_message.Message):
     __slots__ = ("sequence", "before_us", "after_us")
