@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
+from stateward.cli.decoding import readable, readable_in, without_pickles
 from stateward.cli.depth import is_deep, write_flatly
-from stateward.cli.output import counted, is_terminal, shorten
+from stateward.cli.output import counted, is_terminal, shorten, size
 from stateward.models import Access
 from stateward.values import JSON, JSON5, Blob, Json5, MsgPack, RawValue
 
@@ -93,31 +95,50 @@ def checkpoint_as_json(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """Converts a decoded value to values that JSON can hold, nested at most DEPTH_MAX levels deep."""
+    value = readable(value)
     if is_deep(value):
         value = RawValue(JSON, write_flatly(value, _plain).encode())
     return _plain(value)
 
 
-def _plain(value: Any) -> Any:
+def for_screen(value: Any) -> Any:
+    """Does the same for people: bytes are their type and size."""
+    value = readable(value)
+    if is_deep(value):
+        value = RawValue(JSON, write_flatly(value, _plain).encode())
+    return _plain(value, _sized)
+
+
+def _encoded(media_type: str, data: bytes) -> dict[str, Any]:
+    return {"media_type": media_type, "base64": base64.b64encode(data).decode()}
+
+
+def _sized(media_type: str, data: bytes) -> str:
+    return f"<{size(len(data))} of {media_type}>"
+
+
+def _plain(value: Any, show: Callable[[str, bytes], Any] = _encoded) -> Any:
     from google.protobuf.json_format import MessageToDict  # noqa: PLC0415  rarely needed and slow to import
 
     match value:
         case bytes():
-            return {"media_type": "application/octet-stream", "base64": base64.b64encode(value).decode()}
+            return show("application/octet-stream", value)
         case RawValue():
-            return {"media_type": value.media_type, "base64": base64.b64encode(value.data).decode()}
+            return show(value.media_type, value.data)
         case Blob():
             return {"media_type": value.media_type, "sha256": value.sha256.hex(), "size_bytes": value.size_bytes}
         case MsgPack() | Json5():
-            return plain(value.value)  # may be deep, because `is_deep` does not look into these
+            # May be deep, because `is_deep` does not look into these.
+            return plain(value.value) if show is _encoded else for_screen(value.value)
         case float() if not math.isfinite(value):
-            return {"media_type": JSON5, "base64": base64.b64encode(json.dumps(value).encode()).decode()}
+            return show(JSON5, json.dumps(value).encode()) if show is _encoded else str(value)
         case Message():
             return MessageToDict(value)
         case dict():
-            return {str(key): _plain(each) for key, each in value.items()}
+            held = value if show is _encoded else without_pickles(value)
+            return {str(key): _plain(each, show) for key, each in held.items()}
         case list() | tuple():
-            return [_plain(each) for each in value]
+            return [_plain(each, show) for each in value]
         case None | bool() | int() | float() | str():
             return value
         case _:  # a value of a codec that another module registers, or a msgpack timestamp
@@ -127,29 +148,30 @@ def _plain(value: Any) -> Any:
 def metadata_of(checkpoint: Checkpoint) -> Any:
     """Returns the metadata of a version, or its raw bytes if they do not match their media type."""
     try:
-        return checkpoint.metadata
+        return readable(checkpoint.metadata)
     except ValueError:
         return None if (stored := checkpoint.metadata_value) is None else RawValue(stored.media_type, stored.data)
 
 
 def slot_of(state: State, name: str) -> Any:
-    """Returns the value of a slot, or its raw bytes if they do not match their media type."""
+    """Returns the value of a slot, as `readable` shows it; its raw bytes if they do not match their media type."""
     try:
-        return state.slots[name]
+        return readable_in(state.checkpoint.thread if state.checkpoint else "", state.slots[name])
     except ValueError:
         return state.slots.raw(name)
 
 
 def entry_of(log: Log, position: int) -> Any:
-    """Returns an entry of a log, or its raw bytes if they do not match their media type."""
+    """Returns an entry of a log, as `readable` shows it; its raw bytes if they do not match their media type."""
     try:
-        return log[position]
+        return readable(log[position])
     except ValueError:
         return log.raw(position)
 
 
 def summarize(entry: Any, width: int) -> str:
     """Returns a log entry on one line. A message shows its role, its text and its tool calls."""
+    entry = readable(entry)
     if not isinstance(entry, dict) or not isinstance(entry.get("role"), str):
         return compact(entry, width)
     parts = [shorten(entry["role"], 20)]
@@ -178,6 +200,7 @@ def summarize(entry: Any, width: int) -> str:
 
 def whole(value: Any) -> list[str]:
     """Returns a whole value as lines. A message shows its role, its text unchanged, and its other fields as JSON."""
+    value = readable(value)
     rest, lines = value, list[str]()
     if isinstance(value, str):
         return value.splitlines()
@@ -187,13 +210,13 @@ def whole(value: Any) -> list[str]:
         if isinstance(value.get("content"), str):
             lines += rest.pop("content").splitlines()
     if rest or rest == value:
-        lines += json.dumps(plain(rest), ensure_ascii=False, indent=2).splitlines()
+        lines += json.dumps(for_screen(rest), ensure_ascii=False, indent=2).splitlines()
     return lines
 
 
 def compact(value: Any, width: int) -> str:
     """Returns a value as JSON on one line."""
-    return shorten(json.dumps(plain(value), ensure_ascii=False), width if not is_terminal() else min(width, 500))
+    return shorten(json.dumps(for_screen(value), ensure_ascii=False), width if not is_terminal() else min(width, 500))
 
 
 def pairs(values: Any) -> str:

@@ -1,12 +1,16 @@
 """Counts the tools that agents called, and the calls that failed.
 
-Calls are found in the logs "messages" and "tool_calls", in the usual shapes, and in the names of effects:
+Calls are found in messages and in the log "tool_calls", in the usual shapes, and in the names of effects:
 
     {"role": "assistant", "tool_calls": [{"id", "function": {"name"}}]}       OpenAI; {"name", "args"} as in LangChain
     {"role" | "type": "tool", "tool_call_id" | "id", "status": "error"}       their results
     {"type": "function_call", "name", "call_id"}                              OpenAI, responses
     {"content": [{"type": "tool_use", "id", "name"}]}                         Anthropic
     {"content": [{"type": "tool_result", "tool_use_id", "is_error": true}]}   their results
+    {"content": [{"toolUse": {"name", "toolUseId"}}]}, {"toolResult": …}      Strands Agents
+    {"contents": [{"type": "function_call", "name", "call_id"}]}              Microsoft Agent Framework
+    {"content": {"parts": [{"functionCall": {"name", "id"}}]}}                Google ADK
+    {"parts": [{"part_kind": "tool-call", "tool_name", "tool_call_id"}]}      Pydantic AI
     {"name" | "tool": "search", "error": "…"}                                 an entry of "tool_calls"
     stateward.agent.v1.ToolCall                                               the same, in the typed schema
 
@@ -27,7 +31,6 @@ from google.protobuf.message import Message
 
 from stateward.values import Json5, MsgPack
 
-MESSAGES, TOOL_CALLS = "messages", "tool_calls"
 FAILED_WORDS = {"error", "failed", "failure"}
 FAILED_TEXT = re.compile(r"[\s\[<(*#`]*(?:(?:Error|ERROR)\b|error:|Traceback \(most recent call last\))")
 RESULT_ROLES = ("tool", "function")
@@ -68,7 +71,8 @@ def _objects(entries: Iterable[Any]) -> Iterator[dict[str, Any]]:
 
 def _in_messages(messages: Iterable[dict[str, Any]]) -> Calls:
     found, names = Calls(), dict[str, str]()
-    for message in messages:
+    for each in messages:
+        message = _usual(each)
         for name, call_id in _called(message):
             found.calls[name] += 1
             found.last = names[call_id] = name
@@ -86,6 +90,59 @@ def _in_calls(entries: Iterable[dict[str, Any]]) -> Calls:
             found.errors[name] += _says_error(entry) or _begins_with_error(entry)
             found.last = name
     return found
+
+
+def _usual(message: dict[str, Any]) -> dict[str, Any]:
+    """Returns a message of one of the frameworks in a usual shape; any other as it is."""
+    content = message.get("content")
+    parts = _dicts(content.get("parts") if isinstance(content, dict) else message.get("parts"))
+    found = [made for part in parts for made in (*_of_adk(part), *_of_pydantic(part))]
+    found += [made for part in _dicts(content) for made in _of_strands(part)]
+    found += [made for part in _dicts(message.get("contents")) for made in _of_microsoft(part)]
+    return {"content": found} if found else message
+
+
+def _of_adk(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    call = part.get("function_call") or part.get("functionCall")
+    result = part.get("function_response") or part.get("functionResponse")
+    if isinstance(call, dict):
+        yield _use(call.get("name"), call.get("id"))
+    if isinstance(result, dict):
+        answer = result.get("response")
+        error = isinstance(answer, dict) and (answer.get("error") or answer.get("isError"))
+        yield {**_result(result.get("id"), answer, error=error), "name": result.get("name")}
+
+
+def _of_pydantic(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    kind = part.get("part_kind")
+    if kind in ("tool-call", "builtin-tool-call"):
+        yield _use(part.get("tool_name"), part.get("tool_call_id"))
+    if kind in ("tool-return", "retry-prompt") and part.get("tool_name"):
+        error = kind == "retry-prompt" or part.get("outcome") == "failed"
+        yield _result(part.get("tool_call_id"), part.get("content"), error=error)
+
+
+def _of_strands(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    call, result = part.get("toolUse"), part.get("toolResult")
+    if isinstance(call, dict):
+        yield _use(call.get("name"), call.get("toolUseId"))
+    if isinstance(result, dict):
+        yield _result(result.get("toolUseId"), result.get("content"), error=result.get("status") == "error")
+
+
+def _of_microsoft(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if part.get("type") == "function_call":
+        yield _use(part.get("name"), part.get("call_id"))
+    if part.get("type") == "function_result":
+        yield _result(part.get("call_id"), part.get("result"), error=part.get("exception"))
+
+
+def _use(name: Any, call_id: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "name": name, "id": call_id}
+
+
+def _result(call_id: Any, content: Any, *, error: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content, "is_error": bool(error)}
 
 
 def _called(message: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,8 @@
      "messages": [MESSAGE, …], "messages_missing": 0, "tool_calls": [CALL, …], "tool_calls_missing": 0,
      "tools": [{"name", "calls", "errors"}, …]}
 
-`messages` and `tool_calls` are the complete logs of these names. Entries that a sliding window trimmed, or that went
+`messages` and `tool_calls` are the complete logs of these names; under a framework, `messages` are those that its
+adapter keeps (layouts.py), in the framework's form. Entries that a sliding window trimmed, or that went
 with a log that was deleted, are read from earlier versions, unless those were pruned; `…_missing` counts the lost
 entries. Entries that were cut off at the end of a log are left out. `outcome` is the value of a slot. Values that JSON
 cannot hold, and deep values, become {"media_type", "base64"}.
@@ -22,7 +23,11 @@ from google.protobuf.message import Message
 
 from stateward.blobs import MARK
 from stateward.changes import EntriesAppended, EntryReplaced, LogTrimmed
-from stateward.cli.tool_calls import MESSAGES, TOOL_CALLS, count_calls
+from stateward.cli import layouts
+from stateward.cli.decoding import readable
+from stateward.cli.describe import entry_of, slot_of
+from stateward.cli.layouts import TOOL_CALLS
+from stateward.cli.tool_calls import count_calls
 from stateward.models import Status
 from stateward.transfer import read_end
 from stateward.v1 import state_pb2
@@ -80,8 +85,8 @@ def read_trajectory(
     """
     thread = client.thread(info.name)
     wanted = [outcome_slot] if outcome_slot else list(OUTCOME_SLOTS)
-    state = thread.hydrate(slots=wanted, logs=[MESSAGES, TOOL_CALLS], must_exist=True)
-    messages, messages_missing = whole_log(thread, state, MESSAGES)
+    state = thread.hydrate(slots=[*wanted, *layouts.SLOTS], logs=layouts.LOGS, must_exist=True)
+    messages, messages_missing = all_messages(thread, state)
     tool_calls, tool_calls_missing = whole_log(thread, state, TOOL_CALLS)
     calls = count_calls(messages, tool_calls)
     checkpoint = state.checkpoint
@@ -94,7 +99,7 @@ def read_trajectory(
         "step": checkpoint.step,
         "status": _word(checkpoint.status),
         "status_detail": checkpoint.status_detail,
-        "outcome": next((plain(_slot(state, name)) for name in wanted if name in state.slots), None),
+        "outcome": next((plain(slot_of(state, name)) for name in wanted if name in state.slots), None),
         "labels": dict(info.labels),
         "metrics": dict(checkpoint.metrics),
         "create_time": info.create_time.isoformat(),
@@ -105,6 +110,13 @@ def read_trajectory(
         "tool_calls_missing": tool_calls_missing,
         "tools": [{"name": name, "calls": count, "errors": calls.errors[name]} for name, count in calls.calls.items()],
     }
+
+
+def all_messages(thread: Thread, state: State) -> tuple[list[Any], int]:
+    """Returns all messages that the thread ever had, and the number of lost ones, as `whole_log` does. `state` has
+    `layouts.LOGS` and `layouts.SLOTS` at least."""
+    entries, missing = whole_log(thread, state, layouts.messages_log(thread.name, state))
+    return layouts.messages_of(entries) or layouts.kept_in_slot(thread.name, state), missing
 
 
 def _call(entry: Any, plain: Callable[[Any], Any]) -> Any:
@@ -145,7 +157,7 @@ def entries_of(state: State, name: str) -> dict[int, Any]:
     if name not in state.logs:
         return {}
     log = state.logs[name]
-    return {log.first_index + at: _entry(log, at) for at in range(len(log))}
+    return {log.first_index + at: entry_of(log, at) for at in range(len(log))}
 
 
 def _earlier(thread: Thread, version: int, name: str) -> dict[int, Any]:
@@ -166,10 +178,10 @@ def _earlier(thread: Thread, version: int, name: str) -> dict[int, Any]:
                 match change:
                     case EntriesAppended():
                         following = following if change.at_index is None else change.at_index
-                        entries |= dict(enumerate(change.entries, following))
+                        entries |= dict(enumerate(map(readable, change.entries), following))
                         following += len(change.entries)
                     case EntryReplaced():
-                        entries[change.index] = change.value
+                        entries[change.index] = readable(change.value)
                     case LogTrimmed(from_index=int(index)):
                         entries = {place: value for place, value in entries.items() if place < index}
                         following = min(following, index)
@@ -182,21 +194,7 @@ def _read(thread: Thread, value: Any) -> Any:
     if not isinstance(value, Blob) or not value.media_type.endswith(MARK):
         return value
     media_type = value.media_type.removesuffix(MARK)
-    return decode_leniently(state_pb2.Value(media_type=media_type, data=thread.read_blob(value)))
-
-
-def _entry(log: Any, position: int) -> Any:
-    try:
-        return log[position]
-    except ValueError:
-        return log.raw(position)
-
-
-def _slot(state: State, name: str) -> Any:
-    try:
-        return state.slots[name]
-    except ValueError:
-        return state.slots.raw(name)
+    return readable(decode_leniently(state_pb2.Value(media_type=media_type, data=thread.read_blob(value))))
 
 
 def _word(status: Any) -> str:

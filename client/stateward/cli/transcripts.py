@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from stateward.cli import layouts
+from stateward.cli.layouts import TOOL_CALLS
 from stateward.cli.one_by_one import Failures, read_again
-from stateward.cli.tool_calls import MESSAGES, TOOL_CALLS, Calls, count_calls
-from stateward.cli.trajectories import entries_of, whole_log
+from stateward.cli.tool_calls import Calls, count_calls
+from stateward.cli.trajectories import all_messages, entries_of, whole_log
 from stateward.effects import EffectState
 from stateward.errors import FeatureUnavailable, ThreadNotFound
 from stateward.models import Status
@@ -64,7 +66,7 @@ def tools_used(
 ) -> list[ToolUse]:
     """Returns the tools that were called in the named threads, or in those that fit; the most used first.
 
-    Reads the logs "messages" and "tool_calls" of each thread with their trimmed entries, and the names of its effects.
+    Reads messages and the log "tool_calls" of each thread with their trimmed entries, and the names of its effects.
     Threads that cannot be read are added to `missed`.
     """
     missed = Failures() if missed is None else missed
@@ -94,9 +96,9 @@ def tools_used(
 
 def _calls(thread: Thread) -> Calls:
     """Returns the calls of a thread."""
-    state = thread.hydrate(logs=[MESSAGES, TOOL_CALLS])
-    calls = count_calls(*(whole_log(thread, state, log)[0] for log in (MESSAGES, TOOL_CALLS)))
-    calls.merge(_recorded(thread))
+    state = thread.hydrate(slots=layouts.SLOTS, logs=layouts.LOGS)
+    calls = count_calls(all_messages(thread, state)[0], whole_log(thread, state, TOOL_CALLS)[0])
+    calls.merge(_recorded(thread, are_claimed=layouts.is_langgraph(state)))
     return calls
 
 
@@ -124,7 +126,9 @@ def _last_failure(thread: Thread, info: ThreadInfo) -> Failure | None:
     failed = next(iter(thread.checkpoints(statuses=[Status.FAILED], page_size=1)), None)
     if failed is None:
         return None
-    state = thread.hydrate(failed.version, logs=dict.fromkeys((MESSAGES, TOOL_CALLS), LAST_MESSAGES))
+    state = thread.hydrate(failed.version, slots=layouts.SLOTS, logs=dict.fromkeys(layouts.LOGS, LAST_MESSAGES))
+    log = layouts.messages_log(thread.name, state)
+    messages = layouts.messages_of(entries_of(state, log).values()) or layouts.kept_in_slot(thread.name, state)
     return Failure(
         thread=failed.thread,
         version=failed.version,
@@ -132,7 +136,7 @@ def _last_failure(thread: Thread, info: ThreadInfo) -> Failure | None:
         step=failed.step,
         status_detail=failed.status_detail,
         time=failed.create_time,
-        tool=count_calls(entries_of(state, MESSAGES).values(), entries_of(state, TOOL_CALLS).values()).last,
+        tool=count_calls(messages, entries_of(state, TOOL_CALLS).values()).last,
         is_overcome=info.status != Status.FAILED,
     )
 
@@ -156,12 +160,13 @@ def _chosen(
     return (info for info in infos if agent is None or info.options.agent == agent)
 
 
-def _recorded(thread: Thread) -> Calls:
-    """Counts the effects that have a name."""
+def _recorded(thread: Thread, *, are_claimed: bool) -> Calls:
+    """Counts the effects that have a name. `are_claimed`: only those that somebody began, because a framework records
+    other things as effects, too."""
     found = Calls()
     with suppress(FeatureUnavailable, ThreadNotFound):
         for each in thread.effects(values=False):
-            if each.name:
+            if each.name and (each.attempts or not are_claimed):
                 found.calls[each.name] += 1
                 found.errors[each.name] += each.state == EffectState.FAILED
     return found

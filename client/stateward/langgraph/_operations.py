@@ -209,8 +209,8 @@ def put_writes(
     told: Told | None = None,
 ) -> Operation[None]:
     """Writes pending writes: (index, channel, serialized value), and what they tell about the work. Those with an index
-    below 0 replace earlier ones, also earlier ones of the same call: LangGraph writes a channel of this kind twice when a
-    node asks twice.
+    below 0 replace earlier ones, also earlier ones of the same call: LangGraph writes a channel of this kind twice when
+    a node asks twice.
 
     Raises ThreadNotFound if the thread of the checkpoint, or of one of the `ancestors`, was deleted.
     """

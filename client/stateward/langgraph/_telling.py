@@ -100,7 +100,8 @@ def told_by(writes: Writes, checkpoint_id: str, task_id: str) -> Told | None:
     if RESUME in found:
         if task_id == NO_TASK:
             return Told(checkpoint_pb2.STATUS_RUNNING)
-        return Told(checkpoint_pb2.STATUS_RUNNING, asker=name_for(task_id), wait_id=_name(checkpoint_id, task_id, "over"))
+        others = _name(checkpoint_id, task_id, "over")  # the wait id of what other tasks still ask
+        return Told(checkpoint_pb2.STATUS_RUNNING, asker=name_for(task_id), wait_id=others)
     return None
 
 
