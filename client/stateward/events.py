@@ -14,6 +14,7 @@ from stateward.options import ThreadOptions
 from stateward.signals import Signal
 from stateward.state import State
 from stateward.v1 import effect_pb2, record_pb2, thread_service_pb2
+from stateward.v1.checkpoint_pb2 import StatusTold
 from stateward.v1.lease_pb2 import Lease
 from stateward.v1.thread_service_pb2 import HeadsMoved
 
@@ -79,6 +80,9 @@ class Event:
     """For "deleted" this is the cause: "request", "ttl", or "local" if only the copy on this daemon's disk was deleted.
     An effect has no value, and a lease without a holder was given back; both are messages of `stateward.v1`, and so are
     moved heads, deleted effects and changed records."""
+    told: StatusTold | None = None
+    """The status of the newest version that was told with an effect, if it changed: as a LangGraph agent does when it
+    asks or fails. `stateward.v1.StatusTold`."""
     changes: list[Change] | None = None
     """What a checkpoint changed, if `include_diff` asked for it and the version is not pruned."""
 
@@ -97,4 +101,5 @@ class Event:
         elif kind in _DETAILS:
             what = _DETAILS[kind].from_proto(what)
         changes = changes_from_proto(message.diff) if message.HasField("diff") else None
-        return read_fields(cls, message, kind=kind, what=what, changes=changes)
+        told = message.status_told if message.HasField("status_told") else None
+        return read_fields(cls, message, kind=kind, what=what, told=told, changes=changes)

@@ -37,26 +37,57 @@ class SchemaNotChecked(UserWarning):
 
 
 @dataclass(frozen=True)
+class QuestionPart:
+    """One of several things that are asked at once. A framework's parallel tasks ask so, such as LangGraph's."""
+
+    name: str
+    """Names the part in the answer."""
+    prompt: str
+    schema: Any = None
+    """As in Question."""
+    asker: str = ""
+    """The task that asks."""
+    wait_id: str = ""
+    """The wait id with which the task asked."""
+
+
+@dataclass(frozen=True)
 class Question:
     """The question of a waiting agent."""
 
     prompt: str
     schema: Any = None
     """JSON Schema of the answer, as Python values; None = any answer is allowed."""
+    parts: tuple[QuestionPart, ...] = ()
+    """What is asked, if a framework asks. The answer to several parts is a dict with the name and the answer of one of
+    them or several."""
 
     @classmethod
     def from_proto(cls, message: signal_pb2.Question) -> Question:
         """Reads the message."""
-        return cls(message.prompt, _read_schema(message.answer_schema))
+        parts = tuple(
+            QuestionPart(each.name, each.prompt, _read_schema(each.answer_schema), each.asker, each.wait_id)
+            for each in message.parts
+        )
+        return cls(message.prompt, _read_schema(message.answer_schema), parts)
 
     def to_proto(self) -> signal_pb2.Question:
         """Returns the message that `from_proto` reads."""
-        schema = "" if self.schema is None else json.dumps(self.schema, ensure_ascii=False)
-        return signal_pb2.Question(prompt=self.prompt, answer_schema=schema)
+        parts = [
+            signal_pb2.QuestionPart(
+                name=each.name, prompt=each.prompt, answer_schema=_write_schema(each.schema), asker=each.asker,
+                wait_id=each.wait_id,
+            ) for each in self.parts
+        ]  # fmt: skip
+        return signal_pb2.Question(prompt=self.prompt, answer_schema=_write_schema(self.schema), parts=parts)
 
     def check(self, answer: Any) -> None:
-        """Raises AnswerRefused if the answer does not fit the schema. Warns with SchemaNotChecked if the answer cannot
-        be checked here, for example with a `$ref` to another document, which is never fetched."""
+        """Raises AnswerRefused if the answer does not fit the schema, or names none of several parts. Warns with
+        SchemaNotChecked if the answer cannot be checked here, for example with a `$ref` to another document, which is
+        never fetched."""
+        if len(self.parts) > 1:
+            self._check_parts(answer)
+            return
         if self.schema is None:
             return
         try:
@@ -77,6 +108,26 @@ class Question:
             where = "".join(f"[{each!r}]" for each in error.absolute_path)
             raise AnswerRefused(f"the question wants another answer{' at ' + where if where else ''}: {error.message}")
         warnings.warn(f"the answer was not checked against the question's schema: {why}", SchemaNotChecked, 2)
+
+    def check_yes(self) -> None:
+        """Raises AnswerRefused if a yes does not fit the question, or one of its parts."""
+        for each in self.parts if len(self.parts) > 1 else (self,):
+            Question(each.prompt, each.schema).check(True)
+
+    def _check_parts(self, answer: Any) -> None:
+        known = {each.name: each for each in self.parts}
+        names = ", ".join(known)
+        if not isinstance(answer, dict) or not answer:
+            raise AnswerRefused(f"the question has several parts; answer with an object that has some of: {names}")
+        for name, each in answer.items():
+            if name not in known:
+                raise AnswerRefused(f"the question has no part {name!r}; it has: {names}")
+            Question(known[name].prompt, known[name].schema).check(each)
+
+
+
+def _write_schema(schema: Any) -> str:
+    return "" if schema is None else json.dumps(schema, ensure_ascii=False)
 
 
 def _read_schema(text: str) -> Any:

@@ -121,7 +121,7 @@ def check(question: Question, name: str, payload: Any) -> None:
         question.check(payload)
     elif name == APPROVE:
         try:
-            question.check(True)
+            question.check_yes()
         except AnswerRefused as error:
             raise AnswerRefused(f"this question cannot be approved, only answered or rejected: {error}") from None
 

@@ -9,10 +9,11 @@ import typer
 
 from stateward.cli.connect import NamespaceOption, TargetOption, complete_thread, connect
 from stateward.cli.describe import checkpoint_as_json, plain, status_word
-from stateward.cli.output import clean, fail, is_terminal, note, print_line_of_json, say, size
+from stateward.cli.output import clean, fail, is_terminal, note, print_line_of_json, say, shorten, size
 from stateward.cli.threads import read_labels
 from stateward.cli.times import clock_time
 from stateward.errors import ServerUnavailable
+from stateward.models import Status
 from stateward.v1.effect_pb2 import EffectState
 from stateward.values import decode_leniently
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # A watch continues after a restart of the daemon, however long the restart takes.
 RECONNECT_FOR_S = 7 * 86400.0
+PROMPT_WIDTH = 200
 COLOURS = {"deleted": "red", "pruned": "yellow", "tag_set": "cyan", "tag_deleted": "cyan"}
 
 
@@ -133,10 +135,19 @@ def _describe(event: Event) -> str:
             return f"signal {clean(what.name)} from {clean(what.sender) or 'somebody'}"
         case "effect":
             state = EffectState.Name(what.state).removeprefix("EFFECT_STATE_").lower().replace("_", " ")
-            return f"effect {clean(what.effect.key)} is {state}"
+            return f"effect {clean(what.effect.key)} is {state}{_told(event)}"
         case "lease":
             return f"lease: {clean(what.holder.name)} has it" if what.HasField("holder") else "lease: given back"
     return "something this command does not know"
+
+
+def _told(event: Event) -> str:
+    """Says which status came with an effect."""
+    if event.told is None:
+        return ""
+    status = status_word(Status(event.told.status or Status.RUNNING))
+    about = event.told.question.prompt or event.told.status_detail
+    return f"; version {event.told.version} is {status}" + (f": {shorten(about, PROMPT_WIDTH)}" if about else "")
 
 
 def event_as_json(event: Event) -> dict[str, Any]:
@@ -173,6 +184,14 @@ def event_as_json(event: Event) -> dict[str, Any]:
                 "key": what.effect.key,
                 "state": EffectState.Name(what.state).removeprefix("EFFECT_STATE_").lower(),
             }
+            if event.told is not None:
+                found["told"] = {
+                    "version": event.told.version,
+                    "status": status_word(Status(event.told.status or Status.RUNNING)),
+                    "status_detail": event.told.status_detail,
+                    "wait_id": event.told.wait_id,
+                    "prompt": event.told.question.prompt if event.told.HasField("question") else None,
+                }
         case "lease":
             found["lease"] = {"holder": what.holder.name, "token": what.token}
         case "heads_moved":
