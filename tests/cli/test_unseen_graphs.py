@@ -1,0 +1,206 @@
+"""What the commands see of a LangGraph agent: who waits for what, what failed, what is over, and readable values."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from tests.cli.conftest import Answer
+
+from stateward import Client
+from stateward.models import Status
+from stateward.testing import Daemon
+
+pytest.importorskip("langgraph.graph", reason="the extra langgraph is not installed")
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langgraph.func import entrypoint, task
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import Command, interrupt
+
+from stateward.langgraph import StatewardSaver
+
+Shell = Callable[..., Answer]
+
+
+class Trip(TypedDict, total=False):
+    """The state of the graphs here."""
+
+    hotel: str
+    said: Annotated[list[str], operator.add]
+    messages: Annotated[list[AnyMessage], add_messages]
+
+
+@pytest.fixture
+def saver(daemon: Daemon, namespace: str) -> Iterator[StatewardSaver]:
+    with StatewardSaver(daemon.target, namespace=namespace) as opened:
+        yield opened
+
+
+def config(thread: str) -> Any:
+    return {"configurable": {"thread_id": thread}}
+
+
+def statuses(client: Client) -> dict[str, Status | int | None]:
+    return {info.name: info.status for info in client.threads()}
+
+
+def graph_of(saver: StatewardSaver | None, nodes: dict[str, Any], *edges: Any) -> Any:
+    """A graph whose first node is `a`."""
+    builder = StateGraph(Trip)
+    for name, node in nodes.items():
+        builder.add_node(name, node)
+    builder.add_edge(START, "a")
+    for edge in edges:
+        builder.add_edge(*edge)
+    return builder.compile(checkpointer=saver)
+
+
+def test_a_graph_that_asks_is_answered_from_the_shell(saver: StatewardSaver, stateward: Shell) -> None:
+    """`waiting` has the question, `show` the values; the graph is completed at its end."""
+    graph = graph_of(
+        saver, {"a": lambda _: {"hotel": "Ritz"}, "b": lambda _: {"said": [interrupt("Book the Ritz?")]}}, ("a", "b")
+    )
+    graph.invoke({}, config("trip"))
+
+    (waits,) = stateward("waiting", "--json").json
+    assert (waits["thread"], waits["prompt"]) == ("trip", "Book the Ritz?")
+    shown = stateward("show", "trip").out
+    assert "Ritz" in shown
+    assert "waiting" in shown
+    assert "base64" not in shown
+    answered = stateward("approve", "trip", "--wait-id", waits["wait_id"])
+    assert answered.code == 0, answered.err
+    graph.invoke(Command(resume="yes"), config("trip"))
+    assert stateward("waiting", "--json").json == []
+    assert stateward("threads", "--status", "completed", "--json").json[0]["thread"] == "trip"
+
+
+def test_parallel_tasks_ask_one_question(saver: StatewardSaver, client: Client) -> None:
+    """Each interrupt is a part; an answered one goes, a new one comes under another wait id, and the end is seen."""
+    graph = graph_of(
+        saver,
+        {
+            "a": lambda _: {}, "b": lambda _: {"said": [interrupt("B?")]},
+            "c": lambda _: {"said": [interrupt("C1?"), interrupt("C2?")]},
+        },
+        ("a", "b"), ("a", "c"),
+    )  # fmt: skip
+    graph.invoke({}, config("trip"))
+    asked = {}
+    for answers, prompts in (({}, {"B?", "C1?"}), ({"B?": "b"}, {"C1?"}), ({"C1?": "c"}, {"C2?"})):
+        if answers:
+            graph.invoke(Command(resume={asked[prompt]: answer for prompt, answer in answers.items()}), config("trip"))
+        info = client.thread("trip").info()
+        assert info.status == Status.WAITING
+        assert info.question is not None
+        parts = info.question.parts
+        assert {part.prompt for part in parts} == prompts
+        asked = {part.prompt: part.name for part in parts} | {"": info.wait_id}
+        seen = {each.id for state in graph.get_state(config("trip")).tasks for each in state.interrupts}
+        assert {part.name for part in parts} == seen
+    first = client.thread("trip").info().wait_id
+    graph.invoke(None, config("trip"))  # a restart asks the same again
+    assert client.thread("trip").info().wait_id == first
+    graph.invoke(Command(resume={asked["C2?"]: "d"}), config("trip"))
+    assert statuses(client) == {"trip": Status.COMPLETED}
+    assert set(graph.get_state(config("trip")).values["said"]) == {"b", "c", "d"}
+
+
+def test_a_subgraph_asks_for_its_graph(saver: StatewardSaver, client: Client) -> None:
+    """The thread waits with the question of the inner graph, and runs on once it is answered."""
+    inner = graph_of(None, {"a": lambda _: {"said": [interrupt("Inner?")]}})
+    graph = graph_of(saver, {"a": inner, "b": lambda _: {}}, ("a", "b"))
+    graph.invoke({}, config("trip"))
+    question = client.thread("trip").info().question
+    assert question is not None
+    assert question.prompt == "Inner?"
+    graph.invoke(Command(resume="yes"), config("trip"))
+    assert statuses(client) == {"trip": Status.COMPLETED}
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_an_error_is_told_and_overcome(
+    saver: StatewardSaver, client: Client, stateward: Shell, durability: Any
+) -> None:
+    """A thread whose node raised has failed, with type and text; the next run ends it."""
+    told = [ValueError("no money"), None]
+
+    def pay(_: Trip) -> Trip:
+        if (error := told.pop(0)) is not None:
+            raise error
+        return {}
+
+    graph: Any = graph_of(saver, {"a": lambda _: {"said": ["a"]}, "b": pay}, ("a", "b"))
+    with pytest.raises(ValueError, match="no money"):
+        graph.invoke({}, config("trip"), durability=durability)
+    info = client.thread("trip").info()
+    assert (info.status, info.status_detail) == (Status.FAILED, "ValueError: no money")
+    assert "no money" in stateward("threads", "--status", "failed").out + stateward("failures").out
+    graph.invoke(None, config("trip"), durability=durability)
+    assert statuses(client) == {"trip": Status.COMPLETED}
+
+
+def test_only_an_end_is_called_completed(saver: StatewardSaver, client: Client) -> None:
+    """Every checkpoint with a task behind it is running: branches that join, sends, deferred nodes, static stops."""
+    nodes = {"a": lambda _: {}, "b": lambda _: {}, "c": lambda _: {"said": ["c"]}, "d": lambda _: {}}
+    graph = graph_of(saver, nodes, ("a", "b"), ("a", "c"), (["b", "c"], "d"), ("d", END))
+    for _ in graph.stream({"said": []}, config("joined"), durability="sync", stream_mode="checkpoints"):
+        pass
+    for each in client.thread("joined").checkpoints():
+        state = graph.get_state({"configurable": {"thread_id": "joined", "checkpoint_id": each.checkpoint_id}})
+        assert (each.status == Status.COMPLETED) == (not state.next), state.next
+    stopped = graph_of(saver, nodes, ("a", "b"))
+    stopped.invoke({}, config("stopped"), interrupt_before=["b"])
+    assert statuses(client)["stopped"] == Status.RUNNING
+    stopped.invoke(None, config("stopped"))
+    stopped.invoke({"said": ["more"]}, config("stopped"), interrupt_after=["a"])  # a completed chat goes on
+    assert statuses(client)["stopped"] == Status.RUNNING
+
+    sent = graph_of(saver, {"a": lambda _: Command(goto=END), "b": lambda _: {}})
+    sent.invoke({}, config("sent"))
+    assert statuses(client)["sent"] == Status.COMPLETED
+
+
+def test_a_function_asks_and_ends(saver: StatewardSaver, client: Client) -> None:
+    """The functional form tells the same: two tasks ask, the entry point repeats their questions, and it ends."""
+
+    @task
+    def ask(number: int) -> Any:
+        return interrupt(f"{number}?")
+
+    @entrypoint(checkpointer=saver)
+    def flow(count: int) -> list[Any]:
+        return [each.result() for each in [ask(number) for number in range(count)]]
+
+    flow.invoke(2, config("flow"))
+    question = client.thread("flow").info().question
+    assert question is not None
+    assert {part.prompt for part in question.parts} == {"0?", "1?"}
+    flow.invoke(Command(resume={part.name: part.prompt for part in question.parts}), config("flow"))
+    assert statuses(client) == {"flow": Status.COMPLETED}
+
+
+def test_messages_and_calls_of_tools(saver: StatewardSaver, stateward: Shell) -> None:
+    """`tools` counts the calls of tools and no channel, and a trajectory has the messages."""
+    call = {"name": "search", "args": {"city": "Rome"}, "id": "c1"}
+    graph = graph_of(
+        saver,
+        {
+            "a": lambda _: {"messages": [AIMessage("", tool_calls=[call])], "hotel": "Ritz"},
+            "b": lambda _: {"messages": [ToolMessage("Error: full", tool_call_id="c1", status="error")]},
+        },
+        ("a", "b"),
+    )
+    graph.invoke({"messages": [HumanMessage("Rome?")]}, config("trip"))
+    (used,) = stateward("tools", "--json").json
+    assert (used["name"], used["calls"], used["errors"]) == ("search", 1, 1)
+    (run,) = [stateward("export", "trip", "--trajectories").json]
+    assert [each["role"] for each in run["messages"]] == ["user", "assistant", "tool"]
+    assert run["messages"][1]["tool_calls"][0]["args"] == {"city": "Rome"}
+    for command in (("diff", "trip", "2"), ("replay", "trip"), ("effects", "trip")):
+        said = stateward(*command).out
+        assert "search" in said
+        assert "base64" not in said

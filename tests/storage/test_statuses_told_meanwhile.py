@@ -1,0 +1,71 @@
+"""Statuses that are told while a save is under way. The danger: the save was prepared before, and takes them back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.service.wire import appends, text
+from tests.storage.inside import get, hydrate, opened, save, write
+
+from stateward.v1.checkpoint_pb2 import STATUS_WAITING
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.effect_pb2 import Effect
+from stateward.v1.effect_service_pb2 import PutEffectsRequest
+from stateward.v1.signal_pb2 import Question
+from stateward_sidecar.store.save import SaveWrite
+from stateward_sidecar.store.store import Store
+
+
+def tell(store: Store, anchor: str, number: int = 1) -> None:
+    """Asks a question with an effect of this anchor."""
+    request = PutEffectsRequest(
+        namespace="default", thread="t", request_id=f"told-{number}", status=STATUS_WAITING, wait_id=f"w{number}",
+        question=Question(prompt=f"{number}?"), effects=[Effect(anchor=anchor, key=str(number), value=text("x"))],
+    )  # fmt: skip
+    write(store, store.effects.put(request))
+
+
+def prepare_cold(store: Store, made: SaveWrite) -> None:
+    with store.context.engine.read() as txn:
+        made.prepare(txn, get(store))
+
+
+def prepare_late(_: Store, made: SaveWrite) -> None:
+    made.prepare_late()
+
+
+@pytest.mark.parametrize("prepare", [prepare_cold, prepare_late])
+def test_a_save_under_way_takes_what_is_told_meanwhile(
+    tmp_path: Path, prepare: Callable[[Store, SaveWrite], None]
+) -> None:
+    """A save that only adds keeps a question that came after it was prepared; the next checkpoint gets its own."""
+    with opened(tmp_path) as store:
+        save(store, "a", checkpoint_id="a")
+        hydrate(store)
+        adding = begin(store, "adds")
+        prepare(store, adding)
+        tell(store, "a")
+        write(store, adding.run)
+        assert shown(store) == (2, STATUS_WAITING, "w1", "1?")
+        made = begin(store, "b", checkpoint_id="b", expected_version=2, expected_digest=get(store).head.main_digest)
+        prepare(store, made)
+        tell(store, "b", 2)
+        write(store, made.run)
+        assert shown(store) == (3, STATUS_WAITING, "w2", "2?")
+        assert not get(store).head.HasField("early")
+
+
+def begin(store: Store, name: str, **fields: Any) -> SaveWrite:
+    request = SaveRequest(namespace="default", thread="t", request_id=name, diff=appends(name), **fields)
+    return SaveWrite(store.context, store.threads, request)
+
+
+def shown(store: Store) -> tuple[int, int, str, str]:
+    """What the thread and its newest version say, which is the same."""
+    head, seen = get(store).head, hydrate(store).checkpoint
+    found = seen.version, seen.status, seen.wait_id, seen.question.prompt
+    assert found == (head.main_version, head.status, head.wait_id, head.question.prompt)
+    return found
