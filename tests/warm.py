@@ -1,13 +1,18 @@
-"""Daemons of tests begin warm: as forks of a process that has imported the daemon, and nothing more.
+"""Processes of tests begin warm: as forks of a process that has imported the daemon, or the client, and nothing more.
 
-A daemon takes half a second of a core to import what it needs, and some hundred tests start one. Here they start as
-children of one process for each worker of pytest, which waits with everything imported and nothing begun: no thread, no
-gRPC, no file. From the fork on all is as in a process of its own: arguments, environment, directory, output and exit.
-Variables that Python, gRPC or the loader read before the daemon's first line have a process of their own that waits.
+A daemon takes half a second of a core to import what it needs, and some hundred tests start one; a client or a command
+takes nearly as much. Here they start as children of one process for each worker of pytest, which waits with everything
+imported and nothing begun: no thread, no gRPC, no file. From the fork on all is as in a process of its own: arguments,
+environment, directory, output and exit. Variables that Python, gRPC or the loader read before the first line have a
+process of their own that waits.
+
+`popen` starts a process; `run` waits for its end. Both take the commands `python -m MODULE` of the modules below, and
+`python -c SCRIPT` for scripts that use the client.
 
 What is started otherwise starts cold, as without this module: another program or interpreter, systems other than Linux,
-daemons with a clock of their own, and all daemons where `TESTS_START_COLD` is set. Daemons of `tests/start` are
-commands, and cold, but for those of the tests of what they find on their disk.
+daemons with a clock of their own, and everything where `TESTS_START_COLD` is set. Daemons of `tests/start` are
+commands, and cold, but for those of tests of what they find on their disk or of what they refuse, which begins after
+all imports.
 """
 
 from __future__ import annotations
@@ -23,42 +28,103 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 COLD = "TESTS_START_COLD"
+ROOT = Path(__file__).resolve().parents[1]
 EXECUTABLE = sys.executable  # a test may put another program in its place
-# What is run: the daemon, and the one that dies at a place.
-MODULES = ("stateward_sidecar", "tests.crash.faulty_daemon")
-IMPORTED = ("stateward_sidecar.app", "stateward_sidecar.archive.archive", "stateward_sidecar.archive.opening")
+DAEMON, CLIENT = "daemon", "client"
+# What is run: the daemon, the one that dies at a place, the command, and scripts.
+MODULES = {
+    "stateward_sidecar": DAEMON, "tests.crash.faulty_daemon": DAEMON, "stateward.cli": CLIENT,
+    "tests.crash.writers": CLIENT, "tests.bucket.writer": DAEMON,
+}  # fmt: skip
+IMPORTED = {
+    DAEMON: ("stateward_sidecar.app", "stateward_sidecar.archive.archive", "stateward_sidecar.archive.opening"),
+    CLIENT: ("stateward._sync.client", "stateward._async.client", "stateward.cli.app"),
+}
 # Beginnings of names of variables that are read before the daemon's first line, or by libraries when they are loaded.
 READ_EARLY = ("PYTHON", "GRPC_", "LD_", "MALLOC_", "LC_", "LANG", "TZ", "ARCHIVE_FAULTS_")
 # The same, of one daemon only: no other could use the process that waits.
 READ_EARLY_BY_ONE = ("ARCHIVE_FAULTS_CLOCK", "ARCHIVE_FAULTS_SLEPT")
-WAITING_MAX = 4
+WAITING_MAX = 5
+# The longest that `run` waits.
+RUN_MAX_S = 180.0
 REQUEST_MAX_BYTES = 1 << 20
 # It imports first, which takes a minute where twenty other processes do the same.
 ANSWER_S = 100.0
 
 
-def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[str] | Warm:
-    """Starts a daemon, warm if that is the same. Takes the options that `stateward.testing` gives."""
+def popen(command: Sequence[str], **options: Any) -> Process:
+    """Starts a process, warm if that is the same. Takes the options that `stateward.testing` gives."""
     is_alone = any(name in options["env"] for name in READ_EARLY_BY_ONE)
-    if sys.platform != "linux" or os.environ.get(COLD) or is_alone or not _is_daemon(command):
+    kind = kind_of(command)
+    if sys.platform != "linux" or os.environ.get(COLD) or is_alone or not kind:
         return subprocess.Popen(command, **options)
     early = frozenset((name, value) for name, value in options["env"].items() if name.startswith(READ_EARLY))
     with _lock:
-        if early not in _waiting:
+        if (kind, early) not in _waiting:
             if len(_waiting) == WAITING_MAX:
                 return subprocess.Popen(command, **options)
-            _waiting[early] = _begin(options["env"])
-        return Warm(_waiting[early][0], command, **options)
+            _waiting[kind, early] = _begin(kind, options["env"])
+        return Warm(_waiting[kind, early][0], command, **options)
 
 
-def _is_daemon(command: Sequence[str]) -> bool:
-    return list(command[:2]) == [EXECUTABLE, "-m"] and command[2] in MODULES
+def start(command: Sequence[str], more: Mapping[str, str] | None = None, **pipes: Any) -> Process:
+    """Starts a process with the environment of this one, and more. It can import what this process can."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(more or {})}
+    ways = {**dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL), **pipes}
+    return popen(command, text=True, env=environment, cwd=ROOT, **ways)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float = RUN_MAX_S,
+) -> subprocess.CompletedProcess[str]:
+    """Runs a process to its end, and returns what it wrote. Raises subprocess.TimeoutExpired, and kills it."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))} if env is None else env
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        ways: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+        started = popen(command, text=True, env=environment, cwd=cwd or ROOT, **ways)
+        try:
+            code = started.wait(timeout)
+        finally:
+            started.kill()
+            started.wait()
+        written = []
+        for each in (out, err):
+            each.seek(0)
+            written.append(each.read())
+        return subprocess.CompletedProcess(list(command), code, *written)
+
+
+def kind_of(command: Sequence[str]) -> str:
+    """What the process that waits for this command has imported; empty if none waits."""
+    if command[0] != EXECUTABLE:
+        return ""
+    return CLIENT if command[1] == "-c" else MODULES.get(command[2], "") if command[1] == "-m" else ""
+
+
+def _pipe(given: int | IO[str], mode: str, until: contextlib.ExitStack) -> tuple[IO[str] | None, int]:
+    """Our end of a pipe, if one is asked for, and the descriptor that the process gets."""
+    if not isinstance(given, int):
+        return None, given.fileno()
+    if given == subprocess.DEVNULL:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        until.callback(os.close, nothing)
+        return None, nothing
+    assert given == subprocess.PIPE
+    ends = os.pipe()
+    ours, theirs = ends if mode == "r" else reversed(ends)
+    until.callback(os.close, theirs)
+    return os.fdopen(ours, mode), theirs
 
 
 class Warm:
@@ -69,36 +135,54 @@ class Warm:
         waiting: socket.socket,
         command: Sequence[str],
         *,
-        stdout: int,
-        stderr: IO[str],
+        stdin: int | IO[str] = subprocess.DEVNULL,
+        stdout: int | IO[str],
+        stderr: int | IO[str],
         text: bool,
         env: Mapping[str, str],
         cwd: Path,
     ) -> None:
-        assert stdout == subprocess.PIPE
         assert text
-        self.args, self.returncode = list(command), None
+        self.args = list(command)
+        self.returncode: int | None = None
         self._end, theirs = socket.socketpair()
-        reading, writing = os.pipe()
-        try:
-            request = json.dumps({"arguments": self.args[2:], "environment": dict(env), "directory": str(cwd)}).encode()
+        with theirs, contextlib.ExitStack() as given:
+            self.stdin, reading = _pipe(stdin, "w", given)
+            self.stdout, out = _pipe(stdout, "r", given)
+            self.stderr, errors = _pipe(stderr, "r", given)
+            request = json.dumps({"arguments": self.args[1:], "environment": dict(env), "directory": str(cwd)}).encode()
             waiting.sendall(len(request).to_bytes(4, "big"))
-            descriptors = array.array("i", [theirs.fileno(), writing, stderr.fileno()])
+            descriptors = array.array("i", [theirs.fileno(), reading, out, errors])
             waiting.sendmsg([request[:1]], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
             waiting.sendall(request[1:])
-        finally:
-            theirs.close()
-            os.close(writing)
-        self.stdin = self.stderr = None
-        self.stdout: IO[str] = os.fdopen(reading)
         self._end.settimeout(ANSWER_S)
         try:
             self.pid = int.from_bytes(self._end.recv(4), "big")
             assert self.pid, "the process that waits has ended"
         except BaseException:
             self._end.close()
-            self.stdout.close()
+            self._close()
             raise
+
+    def _close(self) -> None:
+        for each in (self.stdin, self.stdout, self.stderr):
+            if each is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    each.close()
+
+    def communicate(self, text: str = "", timeout: float | None = None) -> tuple[str, str]:
+        """Writes to its stdin and closes it, and returns what it wrote until its end. What it writes to one of two
+        pipes must fit into that pipe."""
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            if self.stdin is not None:
+                self.stdin.write(text)
+        with contextlib.suppress(BrokenPipeError):
+            if self.stdin is not None:
+                self.stdin.close()
+        self.wait(timeout)
+        written = [each.read() if each is not None and not each.closed else "" for each in (self.stdout, self.stderr)]
+        self._close()
+        return written[0], written[1]
 
     def poll(self) -> int | None:
         """The exit code, if it has ended."""
@@ -130,8 +214,10 @@ class Warm:
         self.send_signal(signal.SIGTERM)
 
 
+Process = subprocess.Popen[str] | Warm
+
 _lock = threading.Lock()
-_waiting: dict[frozenset[tuple[str, str]], tuple[socket.socket, subprocess.Popen[bytes]]] = {}
+_waiting: dict[tuple[str, frozenset[tuple[str, str]]], tuple[socket.socket, subprocess.Popen[bytes]]] = {}
 
 
 def close() -> None:
@@ -142,10 +228,10 @@ def close() -> None:
         process.wait()
 
 
-def _begin(environment: Mapping[str, str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def _begin(kind: str, environment: Mapping[str, str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     control, theirs = socket.socketpair()
     with theirs:
-        command = [EXECUTABLE, __file__, str(theirs.fileno())]
+        command = [EXECUTABLE, __file__, kind, str(theirs.fileno())]
         return control, subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()], cwd="/")
 
 
@@ -153,16 +239,28 @@ def _begin(environment: Mapping[str, str]) -> tuple[socket.socket, subprocess.Po
 
 
 def main() -> None:
-    """Waits for requests, and becomes the daemon of each one."""
+    """Waits for requests, and becomes the process of each one."""
     gc.disable()
     sys.path.pop(0)  # this folder, which a daemon does not have in its path
-    for name in IMPORTED:
+    if sys.argv[1] == DAEMON:
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # as the daemon does before it imports gRPC
+    for name in IMPORTED[sys.argv[1]]:
         __import__(name)
     gc.freeze()
-    arguments = _wait(socket.socket(fileno=int(sys.argv[1])))
-    if arguments is not None:
-        sys.argv = arguments
-        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    arguments = _wait(socket.socket(fileno=int(sys.argv[2])))
+    if arguments is None:
+        return
+    gc.enable()
+    kind, name, *more = arguments
+    if kind == "-m":
+        sys.argv = [name, *more]
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = ["-c", *more]
+        space = globals()  # this file is the main module here
+        for each in [each for each in space if not each.startswith("__") or each == "__file__"]:
+            del space[each]
+        exec(compile(name, "<string>", "exec"), space)
 
 
 def _wait(control: socket.socket) -> list[str] | None:
@@ -202,7 +300,7 @@ def _read_request(control: socket.socket) -> tuple[dict[str, Any] | None, list[i
     size = int.from_bytes(control.recv(4, socket.MSG_WAITALL), "big")
     if not 0 < size <= REQUEST_MAX_BYTES:
         return None, []
-    said, descriptors, _, _ = socket.recv_fds(control, 1, 3)
+    said, descriptors, _, _ = socket.recv_fds(control, 1, 4)
     return json.loads(said + (control.recv(size - 1, socket.MSG_WAITALL))), descriptors
 
 
@@ -217,11 +315,12 @@ def _tell_ends(ends: dict[int, socket.socket]) -> None:
 
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> list[str]:
-    for descriptor, place in zip(descriptors, (1, 2), strict=True):
+    for place, descriptor in enumerate(descriptors):
         os.dup2(descriptor, place)
         os.close(descriptor)
     os.chdir(request["directory"])
-    sys.path.insert(0, request["directory"])  # as with `python -m`
+    # As with `python -m`, and with `python -c`.
+    sys.path.insert(0, request["directory"] if request["arguments"][0] == "-m" else "")
     os.environ.clear()
     os.environ.update(request["environment"])
     return list(request["arguments"])

@@ -6,12 +6,12 @@ import errno
 import os
 import signal
 import stat
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.bucket.writer import check_body
 
 from stateward_sidecar.bucket import directory as module
@@ -125,13 +125,13 @@ def test_what_cannot_be_a_bucket(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_kills_while_writing(tmp_path: Path, repository: Path) -> None:
+def test_kills_while_writing(tmp_path: Path) -> None:
     """A writer is killed again and again: every object is whole at every moment, and none it acknowledged is lost."""
     bucket = DirectoryBucket(tmp_path / "bucket")
     command = [sys.executable, "-m", "tests.bucket.writer", str(tmp_path / "bucket"), str(tmp_path / "diary")]
     for _ in range(KILLS):
         before = size_of(tmp_path / "diary")
-        process = subprocess.Popen(command, cwd=repository)
+        process = warm.start(command)
         try:
             end = time.monotonic() + 20
             while size_of(tmp_path / "diary") < before + LIFE_BYTES and time.monotonic() < end:

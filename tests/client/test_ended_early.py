@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+from tests import warm
 
 from stateward import AsyncClient, Client, Status
 from stateward.testing import Daemon
@@ -129,9 +130,7 @@ def target(real_daemon: Daemon | str) -> str:
 
 
 def run(script: str, target: str, name: str, how: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", script, target, name, how]
-    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, env=environment)
+    return warm.run([sys.executable, "-c", script, target, name, how], timeout=60)
 
 
 @pytest.mark.parametrize("script", [BLOCKING, ASYNCIO], ids=["blocking", "asyncio"])

@@ -6,16 +6,16 @@ child works, or raises ForkedProcess or RuntimeError at once. Its parent goes on
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from typing import Any
 
 import pytest
+from tests import warm
 
 LIMIT_S = 180
 HEAD = """
-import asyncio, gc, os, sys, threading, time
+import asyncio, gc, os, sys, threading, time, warnings
+warnings.simplefilter("ignore")
 from stateward import AsyncClient, Client, ForkedProcess
 
 target, name, end = sys.argv[1:]
@@ -228,8 +228,9 @@ def test_a_fork(real_daemon: Any, name: str, script: str, end: str) -> None:
     run(HEAD + SCRIPTS[script], real_daemon.target, name, end)
 
 
-def test_grpc_that_was_begun_before(real_daemon: Any, name: str) -> None:
+def test_grpc_that_was_begun_before(real_daemon: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another package has begun gRPC without support for forks: the child is told, and does not wait."""
+    monkeypatch.setenv(warm.COLD, "1")  # the script comes before all imports
     if isinstance(real_daemon, str):
         pytest.skip(real_daemon)
     begun = "import os\nos.environ['GRPC_ENABLE_FORK_SUPPORT'] = '0'\n"
@@ -263,13 +264,5 @@ def test_a_saver(real_daemon: Any, name: str) -> None:
 
 
 def run(script: str, *arguments: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path), "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    done = warm.run([sys.executable, "-c", script, *arguments], timeout=LIMIT_S)
     assert done.returncode == 0, done.stdout[-500:] + done.stderr[-3000:]

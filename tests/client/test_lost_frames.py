@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests import warm
 
 from stateward import Client, LeaseHeld, VersionMismatch, WriterAborted
 from stateward.testing import Daemon, run_daemon
@@ -287,7 +288,7 @@ os.kill(os.getpid(), 9)
 
 def die(daemon: Daemon, name: str) -> None:
     """As a process that is killed among its frames."""
-    subprocess.run([sys.executable, "-c", DIES, daemon.target, name], check=False, timeout=30)
+    warm.run([sys.executable, "-c", DIES, daemon.target, name], timeout=30)
 
 
 def test_a_restarted_agent_need_not_wait(daemon: Daemon, open_client: Opener, name: str) -> None:
@@ -339,7 +340,7 @@ writer.save(state)
 def test_a_process_ends_with_its_writer_open(daemon: Daemon, name: str) -> None:
     """Nobody waits for a stream that was left open; a forked child cannot use it, and does not harm it."""
     command = [sys.executable, "-c", ENDS, daemon.target, name]
-    done = subprocess.run(command, check=False, timeout=30, capture_output=True, text=True)
+    done = warm.run(command, timeout=30)
     assert done.returncode == 0, done.stderr
     with daemon.client() as client:
         assert client.thread(name).hydrate().slots["after"] == "fork"
@@ -366,7 +367,7 @@ def test_holders_of_a_lock_never_overlap(daemon: Daemon, tmp_path: Path, name: s
     file = tmp_path / "count"
     file.write_text("0 0")
     command = [sys.executable, "-c", COUNTS, daemon.target, name, str(file), "3"]
-    children = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    children = [warm.start(command, stderr=subprocess.PIPE) for _ in range(4)]
     failures: list[BaseException] = []
     with Client(daemon.target) as client:
 

@@ -1,13 +1,12 @@
 """Answers that are lost, daemons that go and come back, and clients that fork."""
 
-import os
-import subprocess
 import sys
 import threading
 import time
 
 import grpc
 import pytest
+from tests import warm
 
 from stateward import Client
 from stateward.errors import NotArchivedYet, ServerUnavailable, ShuttingDown
@@ -183,15 +182,7 @@ next(events)
 )
 def test_processes(server, script):
     """A forked child reconnects, and a program that leaves a stream open still ends."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
-        [sys.executable, "-c", script, server.target],
-        env=environment,
-        timeout=30,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = warm.run([sys.executable, "-c", script, server.target], timeout=30)
     assert done.returncode == 0, done.stderr
 
 

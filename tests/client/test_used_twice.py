@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 from typing import Any
 
 import pytest
+from tests import warm
 
 from stateward import Client, Effect, Status
 from stateward.errors import VersionMismatch
@@ -227,12 +226,11 @@ with Client(target, namespace=name) as client:
 
 def test_kills_around_the_save(name: str) -> None:
     """Agent and daemon are killed after the answer, before the save and after it: it is used once, and is gone."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with run_daemon() as daemon, Client(daemon.target, namespace=name) as client:
 
         def start(point: str) -> int:
             command = [sys.executable, "-c", AGENT, daemon.target, name, point]
-            return subprocess.run(command, timeout=60, check=False, env=environment).returncode
+            return warm.run(command, timeout=60).returncode
 
         def crash() -> None:
             daemon.kill()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 from tests.crash.writers import LOG, entry
 from tests.end_to_end.recorded import verify_everything
 
@@ -42,7 +43,7 @@ class Writer:
     thread: str
     name: str
     diary: Path
-    process: subprocess.Popen[str] = field(repr=False)
+    process: warm.Process = field(repr=False)
 
     def read(self, event: str) -> list[dict[str, Any]]:
         """Its lines of one kind; a last line that is cut off does not count."""
@@ -54,16 +55,14 @@ class Writer:
 
 
 @contextmanager
-def running_writers(daemon: Daemon, directory: Path, repository: Path) -> Iterator[list[Writer]]:
+def running_writers(daemon: Daemon, directory: Path) -> Iterator[list[Writer]]:
     """Starts all writers, and ends them when the block is left: each must then finish without a complaint."""
     writers = []
     try:
         for number, (kind, thread) in enumerate(WRITERS):
             name, diary = f"{kind}{number}", directory / f"{number}.jsonl"
             command = [sys.executable, "-m", "tests.crash.writers", kind, daemon.target, thread, name, str(diary)]
-            process = subprocess.Popen(
-                command, cwd=repository, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
+            process = warm.start(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
             writers.append(Writer(kind, thread, name, diary, process))
         yield writers
         for writer in writers:
@@ -145,11 +144,11 @@ def check_all(daemon: Daemon, writers: list[Writer]) -> dict[str, int]:
     return {"answered": len(answered), "replayed": sum(line["replayed"] for line in answered), "records": records}
 
 
-def run_campaign(directory: Path, repository: Path, kills: int, seed: int) -> None:
+def run_campaign(directory: Path, kills: int, seed: int) -> None:
     """Writers, kills, checks; then a last restart, and the checks once more."""
     data = directory / "data"
     with run_daemon(data_dir=data, log_level="warning") as daemon:
-        with running_writers(daemon, directory, repository) as writers:
+        with running_writers(daemon, directory) as writers:
             kill_many_times(daemon, writers, kills, random.Random(seed))
         numbers = check_all(daemon, writers)
         daemon.kill()
@@ -174,14 +173,14 @@ def test_clients_find_a_daemon_that_came_back() -> None:
 
 
 @pytest.mark.slow
-def test_answered_saves_survive_kills_and_none_is_applied_twice(tmp_path: Path, repository: Path) -> None:
+def test_answered_saves_survive_kills_and_none_is_applied_twice(tmp_path: Path) -> None:
     """After twelve kills every answered save is there unaltered, exactly once, and versions have no hole."""
-    run_campaign(tmp_path, repository, kills=12, seed=20)
+    run_campaign(tmp_path, kills=12, seed=20)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(5))
-def test_a_long_campaign_of_kills(tmp_path: Path, repository: Path, seed: int) -> None:
+def test_a_long_campaign_of_kills(tmp_path: Path, seed: int) -> None:
     """The same with a hundred kills of each of five stores."""
-    run_campaign(tmp_path, repository, kills=100, seed=seed)
+    run_campaign(tmp_path, kills=100, seed=seed)

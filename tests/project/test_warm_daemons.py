@@ -1,4 +1,4 @@
-"""The danger: daemons of tests are other daemons than those of users, because they begin as forks."""
+"""The danger: daemons and commands of tests are others than those of users, because they begin as forks."""
 
 from __future__ import annotations
 
@@ -76,3 +76,41 @@ def test_a_killed_daemon_is_told_as_killed() -> None:
         assert process.wait(10) == -signal.SIGKILL
         with pytest.raises(ProcessLookupError):
             os.kill(process.pid, 0)
+
+
+SCRIPT = """
+import gc, json, os, signal, sys, threading, stateward
+space = sorted(set(globals()) & {"main", "popen", "run", "os", "__name__", "__file__", "Warm"})
+handled = {name: str(signal.getsignal(getattr(signal, name))) for name in ("SIGINT", "SIGTERM", "SIGCHLD", "SIGPIPE")}
+print(json.dumps([
+    __name__, space, sys.argv, sys.path, os.getcwd(), dict(os.environ), handled, gc.isenabled(),
+    signal.set_wakeup_fd(-1), sorted(os.listdir("/proc/self/fd"))[:3], len(os.listdir("/proc/self/fd")),
+    threading.active_count(), sys.stdout.isatty(), sys.flags.dev_mode,
+    sys.stdout.encoding,
+]))
+print("told", file=sys.stderr)
+sys.exit(7)
+"""
+
+
+def test_a_warm_script_is_as_a_cold_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It has the names, arguments, paths, variables, signals and descriptors of a process of its own."""
+    ended = []
+    for cold in ("", "1"):
+        monkeypatch.setenv(warm.COLD, cold)
+        environment = {**os.environ, "SAID": "to both", warm.COLD: "x"}
+        ended.append(warm.run([sys.executable, "-c", SCRIPT, "a", "b c"], env=environment, cwd=tmp_path))
+    assert vars(ended[0]) == vars(ended[1])
+    assert (ended[0].returncode, ended[0].stderr) == (7, "told\n")
+
+
+def test_a_warm_command_is_as_a_cold_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes what it writes otherwise, and ends with the same code."""
+    ended = []
+    for cold in ("", "1"):
+        monkeypatch.setenv(warm.COLD, cold)
+        for arguments in (("--help",), ("threads", "--nonsense")):
+            done = warm.run([sys.executable, "-m", "stateward.cli", *arguments])
+            ended.append((done.returncode, done.stdout, done.stderr))
+    assert ended[:2] == ended[2:]
+    assert [code for code, _, _ in ended] == [0, 2, 0, 2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests import warm
 from tests.archive.rig import eventually
 from tests.faults.test_full import tmpfs as tmpfs  # noqa: PLC0414  a fixture
 
@@ -39,7 +39,7 @@ def status(daemon: Daemon, name: str = "readiness") -> int:
 def probe(daemon: Daemon, *name: str) -> tuple[int, str]:
     """The command that probes run."""
     command = [sys.executable, "-m", "stateward_sidecar", "--listen", daemon.target, "--health", *name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = warm.run(command, timeout=30)
     return done.returncode, done.stderr
 
 
@@ -129,11 +129,15 @@ def test_the_data_are_gone_under_it(daemon: Daemon, name: str) -> None:
     check_ready(daemon)
 
 
-def test_a_drain(daemon: Daemon) -> None:
-    """A drained daemon gives the drain as its cause."""
+def test_a_drain(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drained daemon gives the drain as its cause, also to a probe that is a command."""
     with daemon.client() as client:
         client.drain()
         check_unready(daemon, "draining")
+        with monkeypatch.context() as patch:
+            patch.setenv(warm.COLD, "1")
+            code, said = probe(daemon)
+            assert (code, "draining: " in said) == (1, True)
         client.drain(undo=True)
     check_ready(daemon)
 

@@ -18,9 +18,9 @@ def cold() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def begun_warm(cold: None) -> Iterator[None]:
-    """For tests of what a daemon finds on its disk, which it reads when it has imported everything."""
+@pytest.fixture
+def begun_warm() -> Iterator[None]:
+    """For tests of what a daemon finds on its disk, or is told: it looks at both when it has imported everything."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(COLD)
         yield

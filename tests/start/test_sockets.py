@@ -6,6 +6,7 @@ import socket
 import stat
 from pathlib import Path
 
+import pytest
 from tests.start.launch import start
 
 from stateward.testing import run_daemon
@@ -13,6 +14,7 @@ from stateward_sidecar.app import warnings_of
 from stateward_sidecar.settings import load_settings
 
 
+@pytest.mark.usefixtures("begun_warm")
 def test_the_socket_of_a_living_daemon_is_refused(short: Path) -> None:
     """A second daemon on another directory does not take the first one's socket, and the first one still answers."""
     with run_daemon(short / "data") as daemon, daemon.client() as client:
@@ -22,6 +24,7 @@ def test_the_socket_of_a_living_daemon_is_refused(short: Path) -> None:
     assert client is not None
 
 
+@pytest.mark.usefixtures("begun_warm")
 def test_the_port_of_a_living_daemon_is_refused(short: Path) -> None:
     """A TCP address in use is one line."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -29,6 +32,7 @@ def test_the_port_of_a_living_daemon_is_refused(short: Path) -> None:
     assert "in use" in line
 
 
+@pytest.mark.usefixtures("begun_warm")
 def test_a_socket_whose_owner_is_busy_is_not_taken(short: Path) -> None:
     """A daemon that is too busy to accept is alive: only a refused connection means that nobody listens."""
     path = short / "busy.sock"
@@ -53,6 +57,7 @@ def test_a_socket_whose_owner_is_busy_is_not_taken(short: Path) -> None:
                 caller.close()
 
 
+@pytest.mark.usefixtures("begun_warm")
 def test_something_else_in_the_way_is_not_removed(short: Path) -> None:
     """A file in the socket's place stays."""
     (short / "s.sock").write_text("mine")

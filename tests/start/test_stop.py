@@ -33,6 +33,7 @@ def append(thread: str, number: int, **fields: Any) -> SaveRequest:
     return SaveRequest(thread=thread, diff=appends(f"{number}"), request_id=f"{thread} {number}", **fields)
 
 
+@pytest.mark.usefixtures("begun_warm")
 def test_every_answered_save_is_there_after_a_stop_in_full_run() -> None:
     """Writers at full speed while SIGTERM comes: exit 0, and each answered save is found after the next start."""
     with run_daemon() as daemon:
@@ -65,6 +66,7 @@ def test_every_answered_save_is_there_after_a_stop_in_full_run() -> None:
         wire.close()
 
 
+@pytest.mark.usefixtures("begun_warm")
 @pytest.mark.parametrize("thread", ["t", "-"])
 def test_an_open_watch_does_not_hold_up_the_stop(thread: str) -> None:
     """With a watch open the daemon is gone in moments, not after its grace time; the watch ends UNAVAILABLE."""
@@ -94,6 +96,7 @@ def hanging_bucket(directory: Path) -> Iterator[None]:
         yield
 
 
+@pytest.mark.usefixtures("begun_warm")
 def test_a_bucket_that_hangs_does_not_hold_up_the_stop(tmp_path: Path) -> None:
     """It ends with its grace time and exit code 0, says what is not archived, and the next start archives that."""
     bucket = tmp_path / "bucket"
@@ -152,6 +155,7 @@ print("at work", flush=True)
 """
 
 
+@pytest.mark.usefixtures("begun_warm")
 def test_a_stop_writes_nothing_to_its_clients() -> None:
     """A Python program that is at work as the daemon stops finds no line of gRPC's on its stderr."""
     with run_daemon() as daemon:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests import warm
 
 from stateward import AsyncClient, Client
 from stateward._io.channel import bind_methods
@@ -90,19 +90,20 @@ def test_clients_send_their_token(daemon: Daemon, tokens: Path, monkeypatch: pyt
     assert OLD not in shown
 
 
+@pytest.mark.usefixtures("begun_warm")
 def test_the_command_sends_the_token(daemon: Daemon, tokens: Path) -> None:
     """With the variable it works; without it the error is one line that says what to do."""
     command = [sys.executable, "-m", "stateward.cli", "--target", daemon.target, "threads"]
     plain = {name: value for name, value in os.environ.items() if name != "STATEWARD_TOKEN_FILE"}
-    done = subprocess.run(command, env=plain, capture_output=True, text=True, check=False)
+    plain["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    done = warm.run(command, env=plain)
     assert done.returncode != 0
     assert "STATEWARD_TOKEN_FILE" in done.stderr
     assert done.stderr.count("\n") == 1
-    done = subprocess.run(command, env={**plain, "STATEWARD_TOKEN_FILE": str(tokens)}, capture_output=True, check=False)
+    done = warm.run(command, env={**plain, "STATEWARD_TOKEN_FILE": str(tokens)})
     assert done.returncode == 0
     for path in ("/nowhere", os.devnull):
-        wrong = {**plain, "STATEWARD_TOKEN_FILE": path}
-        done = subprocess.run(command, env=wrong, capture_output=True, text=True, check=False)
+        done = warm.run(command, env={**plain, "STATEWARD_TOKEN_FILE": path})
         assert done.returncode == 1
         assert done.stderr.startswith("stateward: STATEWARD_TOKEN_FILE: ")
         assert done.stderr.count("\n") == 1
@@ -143,6 +144,7 @@ def test_tokens_change_while_it_runs(daemon: Daemon, tokens: Path) -> None:
     assert NEW not in daemon.stderr
 
 
+@pytest.mark.usefixtures("begun_warm")
 @pytest.mark.parametrize("text", ["", "\n\n", "short", "with a space in it", "näh" * 10, "x" * 16 + "\n" + "short"])
 def test_a_wrong_token_file_is_one_line(tmp_path: Path, text: str) -> None:
     """The daemon does not start without tokens when it was told to ask for them."""
@@ -153,10 +155,10 @@ def test_a_wrong_token_file_is_one_line(tmp_path: Path, text: str) -> None:
     data, key = tmp_path / "data", tmp_path / "key"
     command = [sys.executable, "-m", "stateward_sidecar", "--data-dir", str(data), "--key-file", str(key)]
     command += ["--listen", f"unix:{tmp_path}/s.sock", "--token-file", str(path)]
-    checked = subprocess.run([*command, "--check"], capture_output=True, text=True, check=False)
+    checked = warm.run([*command, "--check"])
     assert checked.returncode == 1
     assert '"check": "tokens", "verdict": "VERDICT_FAILED"' in checked.stdout
-    started = subprocess.run(command, capture_output=True, text=True, check=False)
+    started = warm.run(command)
     assert started.returncode == 1
     assert started.stderr.count("\n") == 1
     assert not data.exists()  # nothing is made before it is clear that the daemon can start

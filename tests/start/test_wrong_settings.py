@@ -53,6 +53,7 @@ FLAGS: dict[str, tuple[list[str], str]] = {
 }
 
 
+@pytest.mark.usefixtures("begun_warm")
 @pytest.mark.parametrize("name", FLAGS)
 def test_a_wrong_flag_is_one_line(short: Path, name: str) -> None:
     """Each wrong flag is refused by name before anything is made."""
@@ -60,6 +61,13 @@ def test_a_wrong_flag_is_one_line(short: Path, name: str) -> None:
     assert said in start(short, *flags).line
 
 
+def test_a_wrong_flag_of_a_command_is_one_line(short: Path) -> None:
+    """So it is where the daemon begins with all its imports: what they print would be on stderr, too."""
+    assert "--nope" in start(short, "--nope").line
+    assert "cannot use the directory" in start(short, "--archive", "file:///proc/nowhere").line
+
+
+@pytest.mark.usefixtures("begun_warm")
 @pytest.mark.parametrize(
     ("variable", "value"),
     [("MAP_SIZE", "x"), ("GRACE", "x"), ("LOG_LEVEL", "loud"), ("LISTEN", "1.2.3.4:5"), ("CONFIG", "none.toml")],

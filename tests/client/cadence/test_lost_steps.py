@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests import warm
 
 from stateward import NOT_HAPPENED, Client, RiskyStep, Window, errors
 from stateward.models import Status
@@ -215,14 +215,8 @@ def test_sigterm_saves_when_the_state_is_whole(
 ) -> None:
     """At the end of the step, or between two changes; the process ends as it would have, at a second signal at once,
     and a half change is never saved."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(AGENT), target, name, how],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = warm.start([sys.executable, "-c", textwrap.dedent(AGENT), target, name, how], **pipes)
     try:
         process.wait(20)
         assert process.returncode == code, process.stderr.read()

@@ -5,7 +5,6 @@ The agents are real processes, without a name unless the test says so, as the fi
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 
 from stateward import NOT_HAPPENED, EffectInProgress, EffectUncertain, StatewardError
 from stateward._operations.effects import TERM_S, Plan
@@ -60,18 +60,17 @@ class Agents:
     """Starts agents on one thread, and sees to it that none is left."""
 
     def __init__(self, target: str, kind: str, thread: str, ledger: Path) -> None:
-        self.ledger, self.started = ledger, list[subprocess.Popen[str]]()
+        self.ledger, self.started = ledger, list[warm.Process]()
         self._target, self._kind, self._thread = target, kind, thread
 
-    def start(self, how: str, holder: str = "", term: float = 1.0) -> subprocess.Popen[str]:
+    def start(self, how: str, holder: str = "", term: float = 1.0) -> warm.Process:
         command = [sys.executable, "-c", AGENT, self._kind, self._thread, how, str(self.ledger), holder, str(term)]
-        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        environment = {**os.environ, "STATEWARD_TARGET": self._target}
-        agent = subprocess.Popen(command, text=True, env=environment, **pipes)
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        agent = warm.start(command, {"STATEWARD_TARGET": self._target}, **pipes)
         self.started.append(agent)
         return agent
 
-    def working(self, **options: Any) -> subprocess.Popen[str]:
+    def working(self, **options: Any) -> warm.Process:
         """An agent that has the claim, and whose tool waits for `go`."""
         agent = self.start("waits", **options)
         assert agent.stdout is not None
@@ -79,7 +78,7 @@ class Agents:
         return agent
 
 
-def go(agent: subprocess.Popen[str]) -> tuple[str, str]:
+def go(agent: warm.Process) -> tuple[str, str]:
     """Lets its tool pay, if it waits, and returns what it printed last and its errors."""
     out, errors = agent.communicate("\n", timeout=60)
     return (out.splitlines() or [""])[-1], errors
