@@ -22,6 +22,7 @@ from stateward._keeping import find_place, keep, kept
 from stateward._naming import name_for, text_of
 from stateward._operations.steps import thread_error
 from stateward._settling import settle
+from stateward._telling import COMPLETED, RUNNING, Told, call_of, prompt_of, waiting
 from stateward.changes import EntriesAppended, SlotSet
 from stateward.durations import Duration
 from stateward.errors import ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
@@ -86,6 +87,7 @@ class StatewardCheckpointStorage(Connected):
             labels={ID: name_for(checkpoint.checkpoint_id)},
             attributes={WORKFLOW: name_for(checkpoint.workflow_name), TIME: checkpoint.timestamp},
             create=self._made_with,
+            **_status_of(checkpoint),
         )
         self._work_on(self._name, made.uid)
         return checkpoint.checkpoint_id
@@ -187,6 +189,31 @@ class StatewardCheckpointStorage(Connected):
         return WorkflowCheckpoint.from_dict(decode_checkpoint_value(encoded, allowed_types=self._allowed_types))
 
 
+def _status_of(checkpoint: WorkflowCheckpoint) -> Told:
+    """What a checkpoint tells: a workflow is over if no message is on its way and nobody is asked. If messages are on
+    their way, it works, whether or not it has asked something, too."""
+    if any(checkpoint.messages.values()):
+        return RUNNING
+    asked = checkpoint.pending_request_info_events
+    if not asked:
+        return COMPLETED
+    return waiting((name, prompt_of(getattr(event, "data", None))) for name, event in asked.items())
+
+
+def _status_after(messages: Sequence[Message]) -> Told:
+    """What the messages of a run tell: it is over if the last one is of the assistant and asks for nothing."""
+    asked = {
+        str(part.id): call_of(part.function_call.name, part.function_call.arguments)
+        for message in messages for part in message.contents
+        if part.type == "function_approval_request" and part.function_call is not None
+    }  # fmt: skip
+    if asked:
+        return waiting(asked.items())
+    last = messages[-1]
+    calls = any(part.type == "function_call" for part in last.contents)
+    return COMPLETED if last.role == "assistant" and not calls else RUNNING
+
+
 class StatewardHistoryProvider(Connected, HistoryProvider):
     """Keeps the messages of each session in a log of a thread of Stateward. The session's id is the thread's name.
 
@@ -244,7 +271,9 @@ class StatewardHistoryProvider(Connected, HistoryProvider):
             try:
                 if added:
                     edits = [EntriesAppended(MESSAGES, added)]
-                    made = await thread.apply(edits, parent=read.checkpoint or 0, create=self._made_with)
+                    made = await thread.apply(
+                        edits, parent=read.checkpoint or 0, create=self._made_with, **_status_after(messages)
+                    )
                     self._work_on(thread.name, made.uid)
                 return
             except (VersionMismatch, ThreadNotFound):

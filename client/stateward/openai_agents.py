@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from stateward._async.client import AsyncClient
@@ -9,6 +10,7 @@ from stateward._connected import Connected
 from stateward._keeping import keep, kept
 from stateward._naming import name_for
 from stateward._settling import settle
+from stateward._telling import COMPLETED, RUNNING, Told, call_of, waiting
 from stateward.changes import LogTrimmed
 from stateward.durations import Duration
 from stateward.errors import ThreadNotFound, VersionMismatch
@@ -73,10 +75,11 @@ class StatewardSession(Connected):
         if somebody cleared the session since it was read here: a late item does not bring it back.
         """
         if items:
-            await settle(self._add([keep(item, f"items[{index}]") for index, item in enumerate(items)]))
+            encoded = [keep(item, f"items[{index}]") for index, item in enumerate(items)]
+            await settle(self._add(encoded, _status_after(items)))
 
-    async def _add(self, encoded: list[RawValue]) -> None:
-        made = await self._continued(self._name).append(LOG, *encoded, create=self._made_with)
+    async def _add(self, encoded: list[RawValue], told: Told) -> None:
+        made = await self._continued(self._name).append(LOG, *encoded, create=self._made_with, **told)
         self._work_on(self._name, made.uid)
 
     async def _read(self, last: int | None) -> State:
@@ -109,3 +112,19 @@ class StatewardSession(Connected):
     async def _clear(self) -> None:
         await self._client.thread(self._name).delete(missing_ok=True)
         self._work_on(self._name, "")
+
+
+def _status_after(items: Sequence[Any]) -> Told:
+    """What items tell that are added together. The SDK adds a call with its result, unless a person has to approve it.
+    A message of the assistant without a call beside it is the end of a run."""
+    ended = {each.get("call_id") for each in items if str(each.get("type")).endswith("_output")}
+    asked = {}
+    for each in items:
+        kind, call_id = str(each.get("type")), each.get("call_id")
+        if kind.endswith("_call") and call_id and call_id not in ended:
+            asked[str(call_id)] = call_of(each.get("name") or kind, each.get("arguments", each.get("action", "")))
+        if kind == "mcp_approval_request":
+            asked[str(each.get("id"))] = call_of(each.get("name"), each.get("arguments", ""))
+    if asked:
+        return waiting(asked.items())
+    return COMPLETED if not ended and items[-1].get("role") == "assistant" else RUNNING

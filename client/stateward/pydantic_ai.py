@@ -18,7 +18,7 @@ from pydantic_ai.conversation_store import (
     ConversationRecord,
     ConversationStore,
 )
-from pydantic_ai.messages import ModelMessage
+from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_core import PydanticSerializationError
 
 from stateward._async.client import AsyncClient
@@ -27,9 +27,11 @@ from stateward._connected import Connected
 from stateward._keeping import children_of, find_unwritable, keep, kept
 from stateward._naming import is_orphans, name_for
 from stateward._settling import settle
+from stateward._telling import COMPLETED, RUNNING, Told, call_of, waiting
 from stateward.changes import EntriesAppended, SlotSet
 from stateward.durations import Duration
 from stateward.errors import ThreadNotFound, VersionMismatch
+from stateward.models import Status
 from stateward.options import Retention
 from stateward.state import State
 
@@ -37,6 +39,7 @@ __all__ = ["StatewardConversationStore"]
 
 RECORD, ENTRIES = "record", "entries"
 SCOPE_LABEL, HEAD_LABEL = "scope", "head"
+OUTPUT_TAKEN = "Final result processed."
 # How many entry ids are remembered with their conversations.
 PLACES_MAX = 10_000
 # How many records a list reads at a time.
@@ -128,7 +131,8 @@ class StatewardConversationStore(Connected, ConversationStore):
         labels = {} if record.head_id is None else {HEAD_LABEL: name_for(record.head_id)}
         try:
             appended = [EntriesAppended(ENTRIES, tuple(added))] if added else []
-            await thread.apply([*appended, *edits], parent=state.checkpoint or 0, create=create, labels=labels)
+            told = _status_of(record, new_entries, state)
+            await thread.apply([*appended, *edits], parent=state.checkpoint or 0, create=create, labels=labels, **told)
         except (VersionMismatch, ThreadNotFound):
             raise ConversationConflict(record.conversation_id) from None
         self._remember(record)
@@ -201,6 +205,21 @@ class StatewardConversationStore(Connected, ConversationStore):
                 self._places.move_to_end(entry_id)
         while len(self._places) > PLACES_MAX:
             self._places.popitem(last=False)
+
+
+def _status_of(record: ConversationRecord, new_entries: Sequence[ConversationEntry], state: State) -> Told:
+    """What a conversation tells: deferred calls wait, and a run is over if its last message asks for no call."""
+    if (asked := record.deferred_tool_requests) is not None and (asked.calls or asked.approvals):
+        calls = asked.approvals + asked.calls
+        return waiting((each.tool_call_id, call_of(each.tool_name, each.args)) for each in calls)
+    if not new_entries:  # the messages are those of the version before
+        before = state.checkpoint.status if state.checkpoint is not None else None
+        return COMPLETED if before == Status.COMPLETED else RUNNING
+    last = new_entries[-1].message
+    if isinstance(last, ModelResponse):
+        return COMPLETED if last.state == "complete" and not last.tool_calls else RUNNING
+    # The result of a tool that ends a run, such as one for structured output.
+    return COMPLETED if any(getattr(each, "content", "") == OUTPUT_TAKEN for each in last.parts) else RUNNING
 
 
 async def _entries_of(thread: AsyncThread) -> dict[str, Any]:

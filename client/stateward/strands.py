@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from stateward._connected import Connected
 from stateward._keeping import keep, kept
 from stateward._naming import HASHED, NAME_BYTES_MAX, is_orphans, name_for, text_of
 from stateward._settling import settle
+from stateward._telling import COMPLETED, RUNNING, Told, prompt_of, waiting
 from stateward.changes import SlotSet
 from stateward.durations import Duration
 from stateward.errors import StatewardError, ThreadNotFound, VersionMismatch
@@ -31,6 +33,8 @@ PREFIX = "strands/"
 KEY = "key"
 # Each thread has its folders as labels, so that an index leads from a folder to its keys. Deeper folders have none.
 FOLDER, FOLDERS_MAX = "strands_folder_", 16
+# The newest snapshot of an agent tells a status. A larger one is not looked into: that would take as long as its save.
+LATEST_KEY, PARSED_BYTES_MAX = "/snapshots/snapshot_latest.json", 1 << 20
 LATEST = Retention(keep_last=1)
 # The daemon stores only what differs from the value before, but not of a blob. So blobs begin at this size.
 BLOB_BYTES = 32 << 20
@@ -85,7 +89,7 @@ class StatewardStorage(Connected, Storage[str, str]):
         if thread.name.startswith(PREFIX + HASHED):
             changes.append(SlotSet(KEY, keep(key, "key")))
         with _explained(f"{key!r} is not written"):
-            made = await thread.apply(changes, parent=parent, create=create)
+            made = await thread.apply(changes, parent=parent, create=create, **_status_of(key, data))
         self._see(key, made)
 
     async def read(self, key: str) -> bytes | None:
@@ -135,6 +139,30 @@ class StatewardStorage(Connected, Storage[str, str]):
             self._seen.move_to_end(key)
             if len(self._seen) > SEEN_MAX:
                 self._seen.popitem(last=False)
+
+
+def _status_of(key: str, data: bytes) -> Told:
+    """What the newest snapshot of an agent tells; of other keys, and of what is no snapshot, nothing is told."""
+    if not key.endswith(LATEST_KEY):
+        return {}
+    if len(data) > PARSED_BYTES_MAX:
+        return RUNNING
+    try:
+        held = json.loads(data)["data"]
+        state = held.get("interrupt_state") or {}
+        if state.get("activated"):
+            open_ = [each for each in state["interrupts"].values() if each.get("response") is None]
+            return waiting((each["id"], _prompt(each)) for each in open_) if open_ else RUNNING
+        last = held["messages"][-1]
+        calls = any("toolUse" in part for part in last["content"])
+        return COMPLETED if last["role"] == "assistant" and not calls else RUNNING
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return RUNNING  # of another form, such as that of several agents
+
+
+def _prompt(interrupt: dict[str, Any]) -> str:
+    reason = interrupt.get("reason")
+    return interrupt["name"] if reason is None else f"{interrupt['name']}: {prompt_of(reason)}"
 
 
 def _labels(key: str) -> dict[str, str]:

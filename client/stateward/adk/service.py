@@ -24,6 +24,7 @@ from stateward._connected import Connected
 from stateward._keeping import keep, kept
 from stateward._naming import is_orphans, name_for
 from stateward._operations.applying import PreparedEdits, apply_all
+from stateward._operations.saving import SaveOptions
 from stateward._settling import settle
 from stateward.adk._events import encode_event
 from stateward.adk._sessions import (
@@ -48,6 +49,7 @@ from stateward.adk._sessions import (
     stale,
     unprefixed,
 )
+from stateward.adk._telling import status_after
 from stateward.changes import Change, EntriesAppended, SlotSet
 from stateward.durations import Duration
 from stateward.errors import ThreadNotFound, VersionMismatch
@@ -221,9 +223,9 @@ class StatewardSessionService(Connected, BaseSessionService):
             changes.append(SlotSet(STATE, keep(state, "state")))
         # The same event after the same revision has the same request id, so it is stored once.
         request_id = sha256(f"{base.version}:{base.digest.hex()}:".encode() + encoded.data).hexdigest()
-        first = PreparedEdits(
-            thread._ref, changes, base, {"metrics": {UPDATED: event.timestamp}, "request_id": request_id}
-        )
+        options: SaveOptions = {"metrics": {UPDATED: event.timestamp}, "request_id": request_id}
+        told = status_after([*session.events, event])
+        first = PreparedEdits(thread._ref, changes, base, {**options, **told})
         shared = self._shared(session.app_name, session.user_id, scopes, request_id)
         try:
             return (await self._save([first, *shared]))[0]

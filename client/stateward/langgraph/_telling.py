@@ -7,8 +7,6 @@ a subgraph comes to it, too.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, TASKS
 
 from stateward._naming import name_for
+from stateward._telling import DETAIL_BYTES_MAX, PARTS_MAX, PROMPT_BYTES_MAX, TEXT_BYTES_MAX, cut, name_of, prompt_of
 from stateward.v1 import checkpoint_pb2, signal_pb2
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
 
@@ -23,8 +22,6 @@ NO_TASK = "00000000-0000-0000-0000-000000000000"
 _START, _END, _HANDLED = "__start__", "__end__", "__error_source_node__"
 _EDGES = "branch:to:", "join:"
 _OWN_NAMES = "__input__", INTERRUPT
-_DETAIL_BYTES_MAX, _PROMPT_BYTES_MAX, _PARTS_MAX = 4096, 8000, 100
-_QUESTION_BYTES_MAX = 60_000
 Writes = Sequence[tuple[str, Any]]
 
 
@@ -96,11 +93,11 @@ def told_by(writes: Writes, checkpoint_id: str, task_id: str) -> Told | None:
         # A task is cancelled because another one failed, or from outside. And a node that handles errors runs on.
         if _HANDLED in found or type(error).__name__ == "CancelledError":
             return None
-        return Told(checkpoint_pb2.STATUS_FAILED, cut(_describe(error), _DETAIL_BYTES_MAX))
+        return Told(checkpoint_pb2.STATUS_FAILED, cut(_describe(error), DETAIL_BYTES_MAX))
     if RESUME in found:
         if task_id == NO_TASK:
             return Told(checkpoint_pb2.STATUS_RUNNING)
-        others = _name(checkpoint_id, task_id, "over")  # the wait id of what other tasks still ask
+        others = name_of(checkpoint_id, task_id, "over")  # the wait id of what other tasks still ask
         return Told(checkpoint_pb2.STATUS_RUNNING, asker=name_for(task_id), wait_id=others)
     return None
 
@@ -108,8 +105,8 @@ def told_by(writes: Writes, checkpoint_id: str, task_id: str) -> Told | None:
 def _asked(interrupts: Any, checkpoint_id: str, task_id: str, turn: int) -> Told:
     parts = dict[str, signal_pb2.QuestionPart]()
     several = [each for each in interrupts if hasattr(each, "value")] if isinstance(interrupts, Iterable) else []
-    room = min(_PROMPT_BYTES_MAX, _QUESTION_BYTES_MAX // max(1, min(len(several), _PARTS_MAX)))
-    for each in several[:_PARTS_MAX]:
+    room = min(PROMPT_BYTES_MAX, TEXT_BYTES_MAX // max(1, min(len(several), PARTS_MAX)))
+    for each in several[:PARTS_MAX]:
         name = name_for(str(getattr(each, "id", "") or task_id))
         schema = getattr(each, "response_schema", None)
         text = prompt_of(schema) if isinstance(schema, dict) else ""
@@ -119,39 +116,15 @@ def _asked(interrupts: Any, checkpoint_id: str, task_id: str, turn: int) -> Told
     if not parts:
         return Told(checkpoint_pb2.STATUS_WAITING)
     question = signal_pb2.Question(prompt="\n".join(part.prompt for part in parts.values()), parts=parts.values())
-    wait_id = _name(checkpoint_id, task_id, *parts, turn)
+    wait_id = name_of(checkpoint_id, task_id, *parts, turn)
     return Told(checkpoint_pb2.STATUS_WAITING, asker=name_for(task_id), wait_id=wait_id, question=question)
 
 
-def _name(*facts: Any) -> str:
-    """A wait id that is the same whenever the same is asked, so an answer fits after a restart."""
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-
-
-def prompt_of(value: Any) -> str:
-    """Returns a value as the text that a person is asked."""
-    if isinstance(value, str):
-        return value
-    try:
-        return json.dumps(value, ensure_ascii=False, default=_plain)
-    except Exception:  # noqa: BLE001  a program's object may do anything; the write must not fail
-        return f"<{type(value).__name__}>"
-
-
-def _plain(value: Any) -> Any:
-    dump = getattr(value, "model_dump", None)  # a message, or another model of pydantic
-    return dump(mode="json") if callable(dump) else f"<{type(value).__name__}>"
-
-
 def _describe(error: Any) -> str:
+    if isinstance(error, str):
+        return error
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001  as above
+    except Exception:  # noqa: BLE001  a program's object may do anything; the write must not fail
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def cut(text: str, bytes_max: int) -> str:
-    """Returns the text, or its beginning and an ellipsis."""
-    data = text.encode(errors="replace")
-    return data.decode() if len(data) <= bytes_max else data[: bytes_max - 3].decode(errors="ignore") + "…"

@@ -1,0 +1,74 @@
+"""What adapters tell about the work of their frameworks: status and question, as options of a save."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any, TypedDict
+
+from stateward._naming import name_for
+from stateward.models import Status
+from stateward.signals import Question, QuestionPart
+
+DETAIL_BYTES_MAX, PROMPT_BYTES_MAX, PARTS_MAX = 4096, 8000, 100
+TEXT_BYTES_MAX = 60_000
+
+
+class Told(TypedDict, total=False):
+    """Options of a save."""
+
+    status: Status
+    status_detail: str
+    wait_id: str
+    question: Question
+
+
+RUNNING: Told = {"status": Status.RUNNING}
+COMPLETED: Told = {"status": Status.COMPLETED}
+
+
+def failed(detail: str) -> Told:
+    """The work has failed."""
+    return {"status": Status.FAILED, "status_detail": cut(detail, DETAIL_BYTES_MAX)}
+
+
+def waiting(asked: Iterable[tuple[str, str]]) -> Told:
+    """The work waits for answers: each is asked under a name, with a prompt. What is asked again has the same wait id.
+    Of more parts than a question may have, the first are asked."""
+    found = dict(asked)
+    room = min(PROMPT_BYTES_MAX, TEXT_BYTES_MAX // max(1, min(len(found), PARTS_MAX)))
+    parts = [QuestionPart(name_for(name), cut(prompt, room)) for name, prompt in list(found.items())[:PARTS_MAX]]
+    question = Question("\n".join(each.prompt for each in parts), parts=tuple(parts))
+    return {"status": Status.WAITING, "wait_id": name_of(*(each.name for each in parts)), "question": question}
+
+
+def name_of(*facts: Any) -> str:
+    """A wait id that is the same whenever the same is asked, so an answer fits after a restart."""
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def call_of(name: Any, arguments: Any) -> str:
+    """A call of a tool as a person reads it."""
+    return f"{name}({arguments if isinstance(arguments, str) else prompt_of(arguments)})"
+
+
+def prompt_of(value: Any) -> str:
+    """Returns a value as the text that a person is asked."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_plain)
+    except Exception:  # noqa: BLE001  a program's object may do anything; the write must not fail
+        return f"<{type(value).__name__}>"
+
+
+def _plain(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)  # a message, or another model of pydantic
+    return dump(mode="json") if callable(dump) else f"<{type(value).__name__}>"
+
+
+def cut(text: str, bytes_max: int) -> str:
+    """Returns the text, or its beginning and an ellipsis. Lone surrogates become question marks."""
+    data = text.encode(errors="replace")
+    return data.decode() if len(data) <= bytes_max else data[: bytes_max - 3].decode(errors="ignore") + "…"
