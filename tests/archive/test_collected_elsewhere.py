@@ -288,6 +288,29 @@ def test_a_cut_file_is_not_called_archived(place: Town) -> None:
     assert read(place.machine("third")) == CONTENT
 
 
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_damaged_file_is_not_called_archived(place: Town, announced: bool) -> None:
+    """A bit of the file flips before it is uploaded. That counts as a lost file, and the same bytes are taken again."""
+    first = place.machine("first")
+    first.put(append())
+    first.ship_now()
+    write(first)
+    name(first)
+    (path,) = files(first)
+    path.write_bytes(flipped(path.read_bytes()))
+    with pytest.raises(Corrupt, match="write the blob again"):
+        first.ship_now()
+    assert objects(place) == []
+    assert not write(first, announced=announced).existed
+    first.ship_now()
+    assert read(place.machine("third")) == CONTENT
+
+
+def flipped(data: bytes) -> bytes:
+    """With a wrong bit in the first segment."""
+    return data[:40] + bytes((data[40] ^ 1,)) + data[41:]
+
+
 def test_a_damaged_object_leaves_no_file(place: Town) -> None:
     """An object with a flipped bit is CORRUPT at every read, and its bytes are read once the object is whole again."""
     first, second = place.machine("first"), place.machine("second")
@@ -296,7 +319,7 @@ def test_a_damaged_object_leaves_no_file(place: Town) -> None:
     first.ship_now()
     (key,) = objects(place)
     whole = place.net.bucket.objects[key]
-    for damaged in (whole[:40] + bytes((whole[40] ^ 1,)) + whole[41:], whole[:-1]):
+    for damaged in (flipped(whole), whole[:-1]):
         place.net.bucket.objects[key] = damaged
         with pytest.raises(Corrupt):
             read(second)

@@ -360,3 +360,16 @@ def test_a_pack_is_there_and_its_blob_is_not(driven: Town, monkeypatch: pytest.M
     other = driven.machine("second")
     other.archive.own(NAMESPACE, "job", take_over=True)
     assert other.read_blob("job", sha256(content).digest()) == content
+
+
+def test_a_restart_uploads_no_archived_blob_again(driven: Town) -> None:
+    """HEAD still carries the entry of the blob when a new process ships: the blob is in the bucket already."""
+    first = driven.machine("first")
+    first.write_blob("job", b"a picture, " * 50)
+    first.ship_now()
+    first = driven.restart(first)
+    first.put(append(b"next"))
+    before = first.wire.traffic.objects
+    first.ship_now()
+    assert first.wire.traffic.objects == before
+    assert first.state().state

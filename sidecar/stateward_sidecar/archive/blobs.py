@@ -1,17 +1,16 @@
 """Uploads and fetches blobs: sealed files, byte for byte as on disk.
 
-A blob is uploaded before HEAD names the entry that completed it, and so before any archived version names the blob. It
-is fetched when it is read or restored, and is checked before it gets its name on this disk. Its object name is random
-and used once. Its object is deleted after a HEAD has landed that has the entry of its removal.
+A blob is opened and uploaded before HEAD names the entry that completed it, and so before any archived version names
+the blob. It is fetched when it is read or restored, and is checked before it gets its name on this disk. Its object
+name is random and used once. Its object is deleted after a HEAD has landed that has the entry of its removal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from pathlib import Path
 
-from stateward.storage.v1.journal_pb2 import BlobRecord
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB, BlobRecord
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.archive.desk import Desk, Hold, Name
 from stateward_sidecar.archive.places import Place
@@ -21,6 +20,7 @@ from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.bucket.errors import ObjectNotFound
 from stateward_sidecar.codec.blob import BlobCipher, open_all
 from stateward_sidecar.errors import Corrupt, VersionPruned
+from stateward_sidecar.store.blobread import is_sound
 from stateward_sidecar.store.blobrows import find_blob
 from stateward_sidecar.store.outbox import Cleared, Moment, Shipment
 from stateward_sidecar.store.thread import Thread
@@ -41,11 +41,16 @@ class BlobCarrier:
     ) -> None:
         """Adds the blobs that entries completed and that the thread has at this moment, and notes which ones entries
         removed. Raises Corrupt if a file that the archive lacks is lost: HEAD must not say that the blob is archived.
-        Raises Cleared if a blob was collected since the moment.
+        Raises Cleared if a blob was collected since the moment. The upload of a damaged file raises the same.
 
         A repair goes on without such a blob, because the rest of the thread is worth more.
         """
-        headers = [header for shipment in shipments for header in shipment.headers]
+        # Entries that HEAD names already may be read again, and their blobs are there.
+        archived = 0 if is_repair else hold.head.tip_sequence
+        headers = [
+            header for shipment in shipments for header in shipment.headers
+            if header.sequence > archived or header.kind != ENTRY_KIND_BLOB
+        ]
         written, gone = self._desk.outbox.blobs(moment, headers)
         hold.dropped_blobs |= gone
         for blob in written:
@@ -57,27 +62,36 @@ class BlobCarrier:
                 continue
             uid, files = moment.thread.identity.uid, self._desk.context.blob_files
             if files.is_whole(uid, blob_id, blob.record.stored_bytes):
-                upload = partial(self._upload, hold, blob_id, files.path(uid, blob_id))
+                upload = partial(self._upload, hold, moment.thread, blob.record, is_repair=is_repair)
                 uploads.add(blob.record.stored_bytes, upload)
-            elif not self._is_there(hold.place, blob.record):
-                self._check_lost(moment.thread, blob.record, is_repair=is_repair)
+            else:
+                self._check_lost(hold, moment.thread, blob.record, "lost", is_repair=is_repair)
 
-    def _check_lost(self, thread: Thread, record: BlobRecord, *, is_repair: bool) -> None:
+    def _check_lost(self, hold: Hold, thread: Thread, record: BlobRecord, how: str, *, is_repair: bool) -> None:
+        """Raises Corrupt unless the archive has a blob whose file is lost or damaged."""
+        if self._is_there(hold.place, record):
+            return
         with self._desk.context.engine.read() as txn:
             row = find_blob(txn, thread.identity, record.sha256)
         if row is None or row.record.blob_id != record.blob_id:
             raise Cleared
-        error = Corrupt(f"the file of blob {record.sha256.hex()} is lost; write the blob again", thread.name)
+        error = Corrupt(f"the file of blob {record.sha256.hex()} is {how}; write the blob again", thread.name)
         if not is_repair:
             raise error
         log.error("a blob is in no archive", uid=thread.identity.uid_text, error=error.message)
 
-    def _upload(self, hold: Hold, blob_id: bytes, path: Path) -> None:
+    def _upload(self, hold: Hold, thread: Thread, record: BlobRecord, *, is_repair: bool) -> None:
+        """Opens the whole file first: once HEAD names the blob, nobody else may have its bytes."""
+        context, identity = self._desk.context, thread.identity
         try:
-            self._desk.wire.put_file(hold.place.blob(blob_id), path)
+            if not is_sound(context, identity, record, anew=True):
+                self._check_lost(hold, thread, record, "damaged", is_repair=is_repair)
+                return
+            path = context.blob_files.path(identity.uid, record.blob_id)
+            self._desk.wire.put_file(hold.place.blob(record.blob_id), path)
         except FileNotFoundError:  # it was collected meanwhile
             raise Cleared from None
-        hold.blobs.add(blob_id)
+        hold.blobs.add(bytes(record.blob_id))
 
     # -- for readers and writers ----------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ class Hold:
     # The pruned ranges at the last search, and the snapshots of pruned versions found in it that this disk lacks and
     # entries need.
     needed: tuple[Ranges, set[int]] = field(default_factory=lambda: (Ranges(), set()))
-    blobs: set[bytes] = field(default_factory=set)  # uploaded by this process
+    blobs: set[bytes] = field(default_factory=set)  # uploaded for the next HEAD
     # Blobs of which the next HEAD has the entry of their removal. Their objects are deleted after it has landed.
     dropped_blobs: set[bytes] = field(default_factory=set)
     # Sealed bytes since the last ship, and when the oldest of these entries was committed (boot-time clock).

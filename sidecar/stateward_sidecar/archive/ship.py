@@ -196,6 +196,7 @@ class Shipper:
         desk = self._desk
         hold.head = bare(head)
         hold.is_verified = True
+        hold.blobs.clear()
         live = desk.store.threads.in_memory(hold.number) or hold.thread
         for thread in (live, hold.thread):
             thread.archived_sequence = max(thread.archived_sequence, sequence)

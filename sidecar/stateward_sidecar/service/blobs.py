@@ -144,18 +144,24 @@ class BlobService:
 
     async def _look(self, thread: Thread, row: BlobRow) -> tuple[bool, bool | None]:
         """Returns whether this disk has the bytes of a blob, and whether the archive has them. None = the archive need
-        not have them yet, or does not answer."""
-        blobs, name = self._store.blobs, (thread.identity.namespace, thread.name)
+        not have them yet, or does not answer. If the archive is not known to have them, the file is read."""
+        blobs = self._store.blobs
         is_here = await self._work(blobs.is_here, thread, row)
-        archive = self._calls.holding.archive
+        is_there = await self._ask_archive(thread, row, is_here=is_here)
+        if is_here and not is_there:
+            is_here = await self._work(blobs.is_sound, thread, row)
+        return is_here, is_there
+
+    async def _ask_archive(self, thread: Thread, row: BlobRow, *, is_here: bool) -> bool | None:
+        blobs, archive = self._store.blobs, self._calls.holding.archive
         if archive is None or not blobs.is_archived(thread, row):
-            return is_here, None
-        sha256 = bytes(row.record.sha256)
+            return None
+        name, sha256 = (thread.identity.namespace, thread.name), bytes(row.record.sha256)
         try:
             async with asyncio.timeout(CHECK_WAIT_S if is_here else None):
-                return is_here, await self._calls.holding.block((*name, sha256), archive.has_blob, *name, row.record)
+                return await self._calls.holding.block((*name, sha256), archive.has_blob, *name, row.record)
         except (ArchiveUnavailable, TimeoutError):
-            return is_here, None
+            return None
 
     async def _write(
         self, begin: BlobBegin, thread: Thread, requests: AsyncIterator[WriteBlobRequest], lost: BlobRecord | None,

@@ -12,6 +12,7 @@ import shutil
 import stat
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import FileIO
@@ -33,6 +34,8 @@ MODE_FILE, MODE_FETCHED, MODE_DIRECTORY = 0o600, 0o400, 0o700
 T = TypeVar("T")
 # After the sizes were added up, they are not added up again for this many times as long as it took.
 SIZE_PAUSE = 100
+# How many files are remembered that were found whole.
+SOUND_MAX = 1024
 
 
 class BlobFiles:
@@ -50,6 +53,7 @@ class BlobFiles:
         # Blobs of this process, which ``clear`` must not mistake for files that a crash left. None = ``clear`` is over.
         self._fresh: set[bytes] | None = set()
         self._size_bytes, self._size_until = 0, float("-inf")
+        self._sound = OrderedDict[bytes, tuple[int, ...]]()  # files that were read and found whole, as they were then
 
     def path(self, uid: bytes, blob_id: bytes) -> Path:
         """Path of a blob's file, whether it exists or not."""
@@ -82,6 +86,24 @@ class BlobFiles:
             return self.path(uid, blob_id).stat().st_size == size_bytes
         except OSError:
             return False
+
+    def is_known_sound(self, uid: bytes, blob_id: bytes) -> bool:
+        """Whether this process has read the file as it is now, and found it whole."""
+        with self._lock:
+            known = self._sound.get(blob_id)
+        try:
+            return known is not None and known == _mark(self.path(uid, blob_id).stat())
+        except OSError:
+            return False
+
+    def note_sound(self, blob_id: bytes, found: os.stat_result, *, is_sound: bool) -> None:
+        """Notes what a read of the whole file has shown. ``found``: the file before the read."""
+        with self._lock:
+            self._sound.pop(blob_id, None)
+            if is_sound:
+                self._sound[blob_id] = _mark(found)
+            if len(self._sound) > SOUND_MAX:
+                self._sound.popitem(last=False)
 
     def create(self, uid: bytes, blob_id: bytes) -> NewBlobFile:
         """Begins a new file. Raises DiskFull."""
@@ -256,6 +278,10 @@ def _write_all(file: FileIO, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[file.write(view) :]
+
+
+def _mark(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _is_id(name: str) -> bool:

@@ -8,11 +8,12 @@ from io import FileIO
 
 from stateward.storage.v1.journal_pb2 import BlobRecord
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
-from stateward_sidecar.codec.blob import BlobCipher, check_header, count_segments, index_bytes
+from stateward_sidecar.codec.blob import BlobCipher, check_header, count_segments, index_bytes, open_all
 from stateward_sidecar.codec.seal import PREFIX_BYTES
 from stateward_sidecar.errors import Corrupt, HistoryElsewhere, StatewardError
 from stateward_sidecar.store.blobrows import find_blob, removed
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import not_found
 
@@ -84,6 +85,31 @@ class BlobReader:
     def segments(self) -> Iterator[bytes]:
         """Yields all segments, in order."""
         return map(self.segment, range(count_segments(self.record.size_bytes)))
+
+
+def is_sound(context: Context, identity: Identity, record: BlobRecord, *, anew: bool = False) -> bool:
+    """Returns whether the file of a blob can be opened, every byte of it. Raises FileNotFoundError.
+
+    A file that was found whole is not read again as long as it looks the same, unless ``anew``.
+    """
+    files, blob_id = context.blob_files, bytes(record.blob_id)
+    if not anew and files.is_known_sound(identity.uid, blob_id):
+        return True
+    with FileIO(files.path(identity.uid, blob_id)) as file:
+        found = os.fstat(file.fileno())
+        cipher = BlobCipher(identity.cipher, identity.uid, blob_id)
+        sound = found.st_size == record.stored_bytes and _opens(file, cipher, record)
+        files.note_sound(blob_id, found, is_sound=sound)
+    return sound
+
+
+def _opens(file: FileIO, cipher: BlobCipher, record: BlobRecord) -> bool:
+    try:
+        for _ in open_all(lambda offset, length: os.pread(file.fileno(), length, offset), cipher, record):
+            pass
+    except (Corrupt, OSError):  # a disk that cannot read it, too
+        return False
+    return True
 
 
 def archived_until(thread: Thread) -> int:

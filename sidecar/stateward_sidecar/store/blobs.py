@@ -27,7 +27,7 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import blobsweep
-from stateward_sidecar.store.blobread import BlobReader, archived_until
+from stateward_sidecar.store.blobread import BlobReader, archived_until, is_sound
 from stateward_sidecar.store.blobrows import find_blob, get_blob, put_blob, view_blob
 from stateward_sidecar.store.blobwrite import BlobWrite, answer_write, is_here
 from stateward_sidecar.store.context import Context
@@ -95,6 +95,13 @@ class Blobs:
     def is_here(self, thread: Thread, row: BlobRow) -> bool:
         """Returns whether the file of a blob is on this disk, with its size."""
         return is_here(self._context, thread.identity, row.record)
+
+    def is_sound(self, thread: Thread, row: BlobRow) -> bool:
+        """Returns whether the file of a blob is on this disk, and can be opened. Reads all of it."""
+        try:
+            return is_sound(self._context, thread.identity, row.record)
+        except FileNotFoundError:
+            return False
 
     def is_archived(self, thread: Thread, row: BlobRow) -> bool:
         """Returns whether the archive should have a blob."""
