@@ -61,7 +61,7 @@ class BlobCarrier:
             if blob.is_again and self._is_there(hold.place, blob.record):
                 continue
             uid, files = moment.thread.identity.uid, self._desk.context.blob_files
-            if files.is_whole(uid, blob_id, blob.record.stored_bytes):
+            if files.is_here(uid, blob_id):
                 upload = partial(self._upload, hold, moment.thread, blob.record, is_repair=is_repair)
                 uploads.add(blob.record.stored_bytes, upload)
             else:
