@@ -322,7 +322,7 @@ class Archive:
         if hold is None or len(hold.before_large) >= MOMENTS_MAX:
             return
         with suppress(StatewardError, lmdb.Error):  # then these entries are archived together with the large one
-            moment = self.desk.outbox.moment(identity)
+            moment = self.desk.outbox.moment(identity, hold.opened_blobs)
             if moment is not None and moment.tip_sequence > hold.head.tip_sequence:
                 hold.before_large.append(moment)
 

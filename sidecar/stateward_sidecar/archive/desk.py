@@ -20,6 +20,7 @@ from stateward_sidecar.archive.waiters import Waiters
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.errors import Fenced, NotOwner
 from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.store.blobrows import OpenedBlobs
 from stateward_sidecar.store.context import ArchiveHooks, Context
 from stateward_sidecar.store.install import Installer
 from stateward_sidecar.store.orphans import Orphans
@@ -59,6 +60,7 @@ class Hold:
     pieces: tuple[int, list[bytes]] | None = None
     # How the thread's rows were cut for the last HEAD. None = they are cut anew.
     cutter: Cutter | None = None
+    opened_blobs: OpenedBlobs = field(default_factory=OpenedBlobs)
     spares: Spares = field(default_factory=Spares)
     puts: int = 0  # objects that were put since the schedule counted them
     indexed_snapshots: set[int] | None = None  # versions of snapshots in indexes; None = not read yet

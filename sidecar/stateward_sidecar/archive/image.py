@@ -126,8 +126,10 @@ class Cutter:
         self._branches.take(cipher, None, lambda: branches)
         self._tags.take(cipher, thread.tags, lambda: sorted(thread.tags.items()))
         self._pruned.take(cipher, thread.pruned, lambda: _ranges(thread.pruned))
-        blobs = sorted(((row.sequence, bytes(row.record.blob_id)), row) for row in moment.blobs)
-        self._blobs.take(cipher, None, lambda: blobs)
+        self._blobs.take(
+            cipher, moment.blobs,
+            lambda: sorted(((row.sequence, bytes(row.record.blob_id)), row) for row in moment.blobs),
+        )  # fmt: skip
         self._signals.take(cipher, thread.signals, lambda: sorted(thread.signals.items()))
         inline = ThreadImage(head=moment.head)
         main = thread.branches.get(MAIN)

@@ -44,6 +44,7 @@ from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, StatewardError
+from stateward_sidecar.store.blobrows import OpenedBlobs
 from stateward_sidecar.store.outbox import Cleared, Moment, Shipment
 from stateward_sidecar.store.recordrows import has_records
 from stateward_sidecar.store.requests import may_be_removed
@@ -110,7 +111,7 @@ class Shipper:
         """Ships the thread as it is now. Begins again if a prune clears what is being read."""
         self._ship_before_large(hold)
         for _ in range(MOMENTS_MAX):
-            moment = self._desk.outbox.moment(hold.thread.identity)
+            moment = self._desk.outbox.moment(hold.thread.identity, hold.opened_blobs)
             if moment is None or moment.tip_sequence == 0:
                 return
             rests = moment.head.status in RESTING
@@ -211,6 +212,7 @@ class Shipper:
             if len(self._warm) > WARM_MAX:
                 _, cold = self._warm.popitem(last=False)
                 cold.tail = cold.pieces = cold.cutter = None
+                cold.opened_blobs = OpenedBlobs()
 
     # -- the content of HEAD --------------------------------------------------------------------------------------
 

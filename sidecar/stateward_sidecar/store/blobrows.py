@@ -60,10 +60,39 @@ def removed(identity: Identity, sha256: bytes) -> VersionNotFound:
 def list_blobs(txn: lmdb.Transaction, identity: Identity) -> Iterator[BlobRow]:
     """Yields the rows of all blobs of a thread. Raises Corrupt."""
     for key, record in rows(txn, identity.keys.all_of(b"Q")):
-        row = open_blob(identity, key, record)
-        if blob_key(identity, row.record.sha256) != key:
-            raise Corrupt("the row of a blob holds another blob", identity.name)
-        yield row
+        yield _open_at(identity, key, record)
+
+
+def _open_at(identity: Identity, key: bytes, record: memoryview) -> BlobRow:
+    row = open_blob(identity, key, record)
+    if blob_key(identity, row.record.sha256) != key:
+        raise Corrupt("the row of a blob holds another blob", identity.name)
+    return row
+
+
+class OpenedBlobs:
+    """The rows of a thread's blobs as they were opened last. A row that has not changed is not opened again, so a ship
+    opens what changed. Any thread may use it: what it knows is replaced as a whole."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        # By key: as sealed, and opened; and all that are opened.
+        self._known: tuple[dict[bytes, tuple[bytes, BlobRow]], list[BlobRow]] = {}, []
+
+    def list(self, txn: lmdb.Transaction, identity: Identity) -> list[BlobRow]:
+        """Returns the rows of all blobs: the same list as before if none has changed. Nobody may change list or rows.
+        Raises Corrupt."""
+        (before, listed), found, is_same = self._known, dict[bytes, tuple[bytes, BlobRow]](), True
+        for key, record in rows(txn, identity.keys.all_of(b"Q")):
+            known = before.get(key)
+            if known is None or known[0] != record:
+                known, is_same = (bytes(record), _open_at(identity, key, record)), False
+            found[key] = known
+        if not is_same or len(found) != len(before):
+            listed = [row for _, row in found.values()]
+        self._known = found, listed
+        return listed
 
 
 def put_blob(txn: lmdb.Transaction, identity: Identity, row: BlobRow) -> None:

@@ -51,6 +51,9 @@ class BlobSweeper:
         self._context = context
         self._threads = threads
         self._next_us: dict[int, int] = {}
+        # By thread: its newest entry when the versions were searched, and the blobs that they were searched for, if
+        # all of them were named. Nothing else is named or unnamed as long as nothing is written.
+        self._all_named: dict[int, tuple[int, set[bytes]]] = {}
 
     def sweep(self, submit: Callable[[Write], object]) -> None:
         """Runs one round. ``submit`` queues a write and waits for it."""
@@ -58,6 +61,7 @@ class BlobSweeper:
         with self._context.engine.read() as txn:
             numbers = [layout.marked_thread(key) for key, _ in rows(txn, b"Q")]
         self._next_us = {number: time for number, time in self._next_us.items() if time > now}
+        self._all_named = {number: self._all_named[number] for number in numbers if number in self._all_named}
         for number in numbers:
             if number not in self._next_us:
                 self._next_us[number] = now + INTERVAL_S * SECOND_US
@@ -72,10 +76,13 @@ class BlobSweeper:
                 if thread is None or not _may_collect(txn, thread):
                     return
                 old = [row for row in list_blobs(txn, thread.identity) if _is_old(thread.head, row, now_us)]
-            if not old:
+            searched = thread.head.tip_sequence, {bytes(row.record.blob_id) for row in old}
+            if not old or self._all_named.get(number) == searched:
                 return
             tip, named = self._find_named(thread)
             old = [row for row in old if row.record.sha256 not in named]
+            if not old and tip == searched[0]:
+                self._all_named[number] = searched
             hooks = self._context.archive
             if not old or (hooks is not None and hooks.is_away()) or not is_still_ours(self._context, thread):
                 return
@@ -224,8 +231,7 @@ def _may_collect(txn: lmdb.Transaction, thread: Thread) -> bool:
         return True
     if thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN) or thread.floor_sequence:
         return False
-    uid = thread.identity.uid
     try:
-        return sum(layout.unpack_name(value)[1] == uid for _, value in rows(txn, b"N")) == 1
+        return not other_lines(txn, thread.identity)
     except Corrupt:
         return False

@@ -26,7 +26,7 @@ from stateward_sidecar.codec.seal import content_hash
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import lines, records, replay
-from stateward_sidecar.store.blobrows import list_blobs
+from stateward_sidecar.store.blobrows import OpenedBlobs
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.ranges import Pruned
@@ -90,8 +90,11 @@ class Outbox:
         self._context = context
         self._threads = threads
 
-    def moment(self, identity: Identity) -> Moment | None:
-        """Returns the thread as it is now; None if it was deleted. Raises Corrupt."""
+    def moment(self, identity: Identity, opened: OpenedBlobs | None = None) -> Moment | None:
+        """Returns the thread as it is now; None if it was deleted. Raises Corrupt.
+
+        ``opened``: its blobs as the caller opened them last.
+        """
         context = self._context
         thread, blobs = self._copy_hot(identity), list[BlobRow]()
         with context.engine.read() as txn:
@@ -102,7 +105,7 @@ class Outbox:
             if thread is None or load_head(txn, identity).tip_sequence > thread.head.tip_sequence:
                 thread = load_thread(txn, context.keystore, identity.namespace_keys, identity.number, identity.uid)
             if txn.get(layout.blobs_key(identity.number)) is not None:
-                blobs.extend(list_blobs(txn, identity))
+                blobs = (opened or OpenedBlobs()).list(txn, identity)
         head = ThreadHead()
         head.CopyFrom(thread.head)
         head.ClearField("main")
