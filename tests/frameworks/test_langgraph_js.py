@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-NAMES = ("graph", "validation names pages readme retries types options")
+NAMES = ("graph told", "validation names pages readme retries types options")
 STEP_S = 200
 
 

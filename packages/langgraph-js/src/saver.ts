@@ -38,6 +38,7 @@ import type { SaveResponse__Output } from "./generated/stateward/v1/SaveResponse
 import { MAIN, branchOf, decode, encode, escape, isOrphans, nameFor, namespaceOf, textOf, unescape } from "./names.js";
 import { type Pages, readPages } from "./pages.js";
 import { resolveTarget } from "./target.js";
+import { statusOf, toldBy } from "./telling.js";
 
 const REST = "checkpoint";
 const RUN_LABEL = "run_id";
@@ -198,6 +199,7 @@ export class StatewardSaver extends BaseCheckpointSaver {
       metadata: toValue(checked(this.serde, aboutPiece)),
       step: Number.isInteger(metadata.step) ? metadata.step : undefined,
       labels: typeof runId === "string" && runId ? { [RUN_LABEL]: nameFor(runId) } : {},
+      status: place.branch === MAIN ? statusOf(checkpoint, metadata.source) : undefined,
     };
     const around = ancestorsOf(config);
     let uid = this.#creations.of(place.thread, [about.parent_id, ...around].filter(Boolean).map((each) => nameFor(each)));
@@ -260,11 +262,13 @@ export class StatewardSaver extends BaseCheckpointSaver {
         };
       }),
     );
+    const told = branch === MAIN ? toldBy(writes, checkpointId, taskId) : undefined;
     const put = async (uid: string) => {
       for (let start = 0; start < made.length; start += EFFECTS_MAX) {
         const effects = made.slice(start, start + EFFECTS_MAX);
         const request = { namespace, thread, effects, request_id: randomUUID(), expected_uid: uid, create: this.#create };
-        uid = (await this.#connection.putEffects(request)).uid;
+        const isLast = start + EFFECTS_MAX >= made.length;
+        uid = (await this.#connection.putEffects(isLast ? { ...request, ...told } : request)).uid;
       }
       this.#creations.note(thread, anchor, uid);
     };
