@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from tests.cli.conftest import Answer
+from tests.cli.conftest import Answer, run
+from tests.client.sidecars import Pair
 
 from stateward import Client
 from stateward.models import Status
@@ -204,3 +205,24 @@ def test_messages_and_calls_of_tools(saver: StatewardSaver, stateward: Shell) ->
         said = stateward(*command).out
         assert "search" in said
         assert "base64" not in said
+
+
+def test_a_told_question_outlives_its_machine(pair: Pair, namespace: str) -> None:
+    """The thread is given up while it waits: another machine shows the question, takes the answer and ends the run."""
+    nodes = {"a": lambda _: {"said": [interrupt("Book it?")]}}
+    with StatewardSaver(pair.first.target, namespace=namespace) as saver:
+        graph_of(saver, nodes).invoke({}, config("trip"))
+    with pair.first.client(namespace=namespace) as client:
+        thread = client.thread("trip")
+        thread.wait_durable(thread.info().sequence, "archived")
+    there = ("--target", pair.second.target, "--namespace", namespace)
+    approved = run(*there, "approve", "trip", "--yes")
+    assert approved.code == 0, approved.err
+    with pair.second.client(namespace=namespace) as client:
+        info, state = client.thread("trip").info(), client.thread("trip").hydrate()
+        assert state.checkpoint is not None
+        assert info.question is not None
+        assert (info.status, info.question.prompt) == (state.checkpoint.status, "Book it?")
+        with StatewardSaver(pair.second.target, namespace=namespace) as saver:
+            graph_of(saver, nodes).invoke(Command(resume="yes"), config("trip"))
+        assert statuses(client) == {"trip": Status.COMPLETED}
