@@ -22,6 +22,7 @@
     │   ├── Fenced             another sidecar took it; the thread `.orphan` keeps what only this disk had
     │   ├── LeaseHeld  WriterAborted
     ├── StaleAnswer            the thread no longer asks this question
+    ├── UnreadAnswer           the state has an answer that the program has not read
     ├── EffectError            `thread.effect` has no result to return
     │   ├── ClaimLost          another agent has the claim now; `.result` is what the tool returned here
     │   ├── EffectFailed       the tool failed before
@@ -248,6 +249,10 @@ class WriterAborted(OwnershipLost):
 
 class StaleAnswer(StatewardError):
     """The thread no longer asks the question that was answered. Read the thread again."""
+
+
+class UnreadAnswer(StatewardError):
+    """The state has an answer that the program has not read, and a question would use it up. Read `state.answer`."""
 
 
 class EffectError(StatewardError):

@@ -100,6 +100,8 @@ class Checkpoint(FromProto):
     """The `checkpoint_id` of the parent; "" = none, or a daemon that did not note it saved the version."""
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     """Typed facts that were given with the save. `checkpoints(attributes=…)` selects by them."""
+    acknowledged_signals: int = 0
+    """How many signals the version acknowledged. `thread.signals(acknowledged_by=version)` gives them."""
 
     @cached_property
     def metadata(self) -> Any:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -61,6 +61,8 @@ class Question:
     parts: tuple[QuestionPart, ...] = ()
     """What is asked, if a framework asks. The answer to several parts is a dict with the name and the answer of one of
     them or several."""
+    asked_by: str = ""
+    """The name of who asks; not verified. Empty = not said."""
 
     @classmethod
     def from_proto(cls, message: signal_pb2.Question) -> Question:
@@ -69,7 +71,7 @@ class Question:
             QuestionPart(each.name, each.prompt, _read_schema(each.answer_schema), each.asker, each.wait_id)
             for each in message.parts
         )
-        return cls(message.prompt, _read_schema(message.answer_schema), parts)
+        return cls(message.prompt, _read_schema(message.answer_schema), parts, message.asked_by)
 
     def to_proto(self) -> signal_pb2.Question:
         """Returns the message that `from_proto` reads."""
@@ -79,7 +81,13 @@ class Question:
                 wait_id=each.wait_id,
             ) for each in self.parts
         ]  # fmt: skip
-        return signal_pb2.Question(prompt=self.prompt, answer_schema=_write_schema(self.schema), parts=parts)
+        return signal_pb2.Question(
+            prompt=self.prompt, answer_schema=_write_schema(self.schema), parts=parts, asked_by=self.asked_by
+        )
+
+    def is_same(self, other: Question) -> bool:
+        """Whether both ask for the same, whoever asks."""
+        return replace(self, asked_by="").to_proto() == replace(other, asked_by="").to_proto()
 
     def check(self, answer: Any) -> None:
         """Raises AnswerRefused if the answer does not fit the schema, or names none of several parts. Warns with

@@ -17,7 +17,7 @@ from stateward._state.unsaved import Unsaved
 from stateward.blobs import BlobAccess, StateBlobs, is_made
 from stateward.effects import RecordedEffect
 from stateward.models import Checkpoint, Status
-from stateward.signals import Signal, answer_in
+from stateward.signals import Question, Signal, answer_in
 from stateward.v1 import diff_pb2, state_pb2
 
 
@@ -159,6 +159,21 @@ class State:
         the caller gives another."""
         self.scratch: dict[str, Any] = {}
         """Any objects that belong to the state in this process only, such as open connections. They are never sent."""
+
+    @property
+    def status(self) -> Status | int | None:
+        """Status of the work at the version; None = there is no version yet."""
+        return self.checkpoint.status if self.checkpoint else None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the version waits: for the answer to a question, or for whatever its `checkpoint.wait_id` names."""
+        return self.status == Status.WAITING
+
+    @property
+    def question(self) -> Question | None:
+        """The question that the version asks; None = none."""
+        return self.checkpoint.question if self.checkpoint and self.waiting else None
 
     @property
     def answer(self) -> Signal | None:

@@ -82,7 +82,7 @@ def test_each_way_to_answer(stateward, client):
 def test_a_stale_page(stateward, client):
     """--wait-id insists on the question that was shown; a second answer, and one to nobody, fail in one line."""
     old = ask(client)
-    new = ask(client)
+    new = ask(client, prompt="Sure?")
     assert "does not wait for" in stateward("approve", "t", "--wait-id", old).error
     assert stateward("approve", "t", "--wait-id", new).code == 0
     for again in (stateward("approve", "t", "--yes"), stateward("approve", "t")):  # neither asks

@@ -121,6 +121,7 @@ def test_a_migration_keeps_the_answer(client: Any, name: str) -> None:
 def test_an_old_answer_is_none_to_a_new_question(thread: Any, wait_id: str) -> None:
     """Asking again is done with the answer that was found, also under the same wait id."""
     state = thread.hydrate()
+    assert state.answer is not None
     thread.ask(state, "pay 1,000 more?", wait_id=wait_id)
     assert (state.answer, thread.hydrate().answer, names(thread)) == (None, None, [])
     thread.reject("no")
@@ -249,7 +250,9 @@ def test_kills_around_the_save(name: str) -> None:
 
 def test_a_question_without_acknowledgements(thread: Any) -> None:
     """None stands for no acknowledgements, as in `save`, and the answer to the question before ends all the same."""
-    assert thread.ask(thread.hydrate(), "again?", wait_id="second", ack=None) == "second"
+    state = thread.hydrate()
+    assert state.answer is not None
+    assert thread.ask(state, "again?", wait_id="second", ack=None) == "second"
     assert names(thread) == []
 
 

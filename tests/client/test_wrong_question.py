@@ -28,8 +28,11 @@ def server(real_daemon: Any) -> Any:
 
 
 def asked(client: Any, name: str, prompt: str = "ok?", schema: Any = None, **options: Any) -> str:
+    """Asks as an agent does that has read the answer to an earlier question."""
     thread = client.thread(name)
-    wait_id: str = thread.ask(thread.hydrate(), prompt, schema, **options)
+    state = thread.hydrate()
+    assert state.answer is None or state.answer.wait_id
+    wait_id: str = thread.ask(state, prompt, schema, **options)
     return wait_id
 
 
@@ -188,7 +191,7 @@ def test_an_agent_does_not_wait_for_what_is_not_asked(server: Any, client: Any, 
     with pytest.raises(ThreadNotFound):
         client.thread(name).wait_for_answer(timeout=20)
     wait_id = asked(client, name)
-    timer = later(server, client, lambda other: asked(other, name))
+    timer = later(server, client, lambda other: asked(other, name, "another?"))
     with pytest.raises(StaleAnswer):
         client.thread(name).wait_for_answer(wait_id, timeout=20)
     timer.join()

@@ -345,7 +345,7 @@ def _thread(store: Store, at: dict[str, str]) -> Any:
 
 def _signals(store: Store, at: dict[str, str]) -> Any:
     with store.context.engine.read() as txn:
-        return list_signals(store.threads.get(txn, at["namespace"], at["thread"]), 0, 1 << 30)[0]
+        return list_signals(store.threads.get(txn, at["namespace"], at["thread"]).signals, 0, 1 << 30)[0]
 
 
 def _watch(store: Store, request: t.WatchRequest) -> list[t.Event]:

@@ -356,6 +356,6 @@ def test_a_damaged_signal_is_found(own: tuple[Daemon, Mail], tmp_path: Path) -> 
         with opened(copy(made, tmp_path / "copy", changes), made.key) as store:
             assert bool(verify(store)) == (name != "none"), name
             with store.context.engine.read() as txn, suppress(Corrupt):
-                found = list_signals(store.threads.get(txn, "default", THREAD), 0, 1 << 30)[0]
+                found = list_signals(store.threads.get(txn, "default", THREAD).signals, 0, 1 << 30)[0]
                 assert name == "none"
                 assert [each.name for each in found] == ["kept", "other"]

@@ -10,11 +10,19 @@ from typing import Any, TypedDict, Unpack
 from stateward import values
 from stateward._operations import listing, saving, threads
 from stateward._operations.saving import SaveOptions
-from stateward._operations.steps import Call, Operation, ThreadRef, check_options, new_request_id, thread_error
+from stateward._operations.steps import (
+    Call,
+    Operation,
+    ThreadRef,
+    check_options,
+    new_request_id,
+    thread_error,
+    version_ref,
+)
 from stateward._operations.streams import Reader, WatchReader
-from stateward.errors import NotArchivedYet, StaleAnswer, ThreadNotFound
+from stateward.errors import NotArchivedYet, StaleAnswer, ThreadNotFound, UnreadAnswer
 from stateward.handoff import handed_to
-from stateward.models import Durability, Status, ThreadInfo, choice_number
+from stateward.models import Checkpoint, Durability, Status, ThreadInfo, choice_number
 from stateward.signals import ANSWER, APPROVE, AnswerRefused, Question, Signal, Wake, answer_in
 from stateward.state import State
 from stateward.v1 import signal_service_pb2 as service
@@ -28,29 +36,37 @@ LOOK_S_MIN = 0.25
 PAGE_MAX = 1000
 
 
-def ask(ref: ThreadRef, state: State, prompt: str, schema: Any, reason: str, options: SaveOptions) -> Operation[str]:
+def ask(ref: ThreadRef, state: State, question: Question, reason: str, options: SaveOptions) -> Operation[str]:
     """Saves the state as WAITING, with a question. Returns the wait id."""
     if taken := options.keys() & {"status", "status_detail", "question"}:
         raise TypeError(f"ask sets {', '.join(sorted(taken))} itself")
     if ref.branch != "main":
         raise ValueError(f"branch {ref.branch!r} cannot ask: only the head of the branch main asks a thread's question")
-    chosen = options.get("wait_id") or os.urandom(8).hex()
+    answer = state._waiting_answer
+    if answer is not None and not state._is_answer_read:
+        raise thread_error(
+            UnreadAnswer, ref.thread, f"thread {ref.thread!r} has an answer by {answer.sender!r} that the program has "
+            "not read; read state.answer before asking again",
+        )  # fmt: skip
+    open_id = state.checkpoint.wait_id if state.checkpoint is not None and answer is None else ""
+    is_open = state.question is not None and state.question.is_same(question)
+    chosen = options.get("wait_id") or (open_id if is_open else "") or os.urandom(8).hex()
     asked: SaveOptions = {
         **options,
         "status": Status.WAITING,
         "status_detail": reason,
         "wait_id": chosen,
-        "question": Question(prompt, schema),
+        "question": question,
         # The earlier question may have had the same wait id: its answer must not count for this question.
-        "ack": [*(options.get("ack") or ()), *([state.answer] if state.answer is not None else [])],
+        "ack": [*(options.get("ack") or ()), *([answer] if answer is not None else [])],
     }
     yield from saving.save(ref, state, asked)
     return chosen
 
 
-def list_signals(ref: ThreadRef) -> Operation[list[Signal]]:
-    """Returns the signals that no save has acknowledged yet, oldest first."""
-    found, request = list[Signal](), ref.about(service.ListSignalsRequest)
+def list_signals(ref: ThreadRef, acknowledged_by: Checkpoint | int | None = None) -> Operation[list[Signal]]:
+    """Returns the signals that no save has acknowledged yet, or those that a version acknowledged, oldest first."""
+    found, request = list[Signal](), ref.about(service.ListSignalsRequest, acknowledged_by=version_ref(acknowledged_by))
     while True:
         page: service.ListSignalsResponse = yield Call("ListSignals", request)
         found += map(Signal.from_proto, page.signals)
@@ -74,9 +90,7 @@ class SignalOptions(TypedDict, total=False):
     """Lets another process send the same signal again safely. None = a new id for this call and all its retries."""
 
 
-def send(
-    ref: ThreadRef, name: str, payload: Any, uid: str = "", **options: Unpack[SignalOptions]
-) -> Operation[Signal]:
+def send(ref: ThreadRef, name: str, payload: Any, uid: str = "", **options: Unpack[SignalOptions]) -> Operation[Signal]:
     """Adds a signal to the creation `uid` of the thread; empty = the one that the handle works on. Raises
     NotArchivedYet if the signal is stored, but less durably than asked."""
     check_options(options, SignalOptions, "a signal")

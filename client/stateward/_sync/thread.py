@@ -59,7 +59,7 @@ from stateward.events import Event, HistoryEntry
 from stateward.handoff import Handoff
 from stateward.models import Checkpoint, Durability, DurableResult, MovedHead, PruneResult, Status, Tag, ThreadInfo
 from stateward.options import ThreadOptions
-from stateward.signals import ANSWER, APPROVE, REJECT, Signal
+from stateward.signals import ANSWER, APPROVE, REJECT, Question, Signal
 from stateward.state import State
 from stateward.window import Window
 
@@ -621,17 +621,23 @@ class Thread:
         schema: Any = None,
         *,
         reason: str = "",
+        asked_by: str | None = None,
         **options: Unpack[SaveOptions],
     ) -> str:
         """Saves the state as WAITING for the answer to a question. Returns the `wait_id`, which is random unless it is
         given.
+
+        The question that is open already stays the same question, with its `wait_id`, and so with an answer that is on
+        its way. Raises UnreadAnswer, and saves nothing, if the state has an answer that the program has not read.
+        `asked_by` is the client's `holder` by default.
 
         The agent may exit then. With an archive the daemon gives the thread up, and the agent may continue on any
         machine. `schema` is a JSON schema that the answer must fit. The other options are those of `save`. With
         `durability="archived"` other machines find the question when this call returns. Once the answer is there,
         `hydrate` returns it as `state.answer`, and the next save of that state acknowledges it.
         """
-        return self._run(signals.ask(self._ref, state, prompt, schema, reason, options))
+        name = asked_by if asked_by is not None else self._session.identity.name or ""
+        return self._run(signals.ask(self._ref, state, Question(prompt, schema, asked_by=name), reason, options))
 
     def answer(self, value: Any, **options: Unpack[SignalOptions]) -> Signal:
         """Answers the question that the thread asks now, or the one with this `wait_id`.
@@ -660,9 +666,13 @@ class Thread:
         """
         return self._run(signals.send(self._ref, name, payload, **options))
 
-    def signals(self) -> list[Signal]:
-        """The signals that no save has acknowledged yet, oldest first. `hydrate` gives the same as `state.signals`."""
-        return self._run(signals.list_signals(self._ref))
+    def signals(self, *, acknowledged_by: Checkpoint | int | None = None) -> list[Signal]:
+        """The signals that no save has acknowledged yet, oldest first. `hydrate` gives the same as `state.signals`.
+
+        With `acknowledged_by` those that this version acknowledged, such as the answer that it used. They are kept as
+        long as the version; a backup does not have them.
+        """
+        return self._run(signals.list_signals(self._ref, acknowledged_by))
 
     def wait_for_answer(
         self,
@@ -866,7 +876,8 @@ class Thread:
         includes what changed in it, and can raise VersionMismatch. Without it the slot is set on top of the head. The
         lease of this handle is then given back, if it holds one. `sender` is the client's `holder` by default. If an
         agent on another machine is to take the thread, give `durability="archived"`: the call then returns when the
-        thread can be taken there.
+        thread can be taken there. `to` only routes: it names who is meant to look for the work. Whoever names the
+        thread in `take_handoff` gets it as well.
         """
         name = sender if sender is not None else self._session.identity.name or ""
         return self._run(

@@ -22,7 +22,8 @@ from stateward.models import Status
 from stateward.signals import ANSWER, APPROVE, REJECT, AnswerRefused, SchemaNotChecked, Signal
 
 if TYPE_CHECKING:
-    from stateward import Client, Thread
+    from stateward import Client, Thread, ThreadInfo
+    from stateward.signals import Question
 
 INPUT_BYTES_MAX = 64 << 10
 # The daemon needs time for its reads, beyond the lease time for which it must see the thread unchanged.
@@ -58,9 +59,10 @@ def approve(
 ) -> None:
     """Answer yes to a thread's question.
 
-    The command shows the question that is open now, and asks whether that is the one. Without a terminal, give the
-    --wait-id of the question that you have read, or --yes. The thread must still be waiting for the answer. The command
-    fails if the question was asked again or already answered.
+    On a terminal the command shows the question that is open now, and asks whether that is the one. In a script it
+    answers the question that is open now, and prints what it answered; give the --wait-id of the question that a person
+    has read. The thread must still be waiting for the answer. The command fails if the question was asked again or
+    already answered.
 
     With --archive no daemon needs to run: the command starts one, which takes the thread, archives the answer and
     releases the thread. If a dead machine holds the thread, the command waits until that machine has archived nothing
@@ -171,7 +173,8 @@ def _say(
         try:
             is_archived, handle = archive is not None, client.thread(thread)
             options: dict[str, Any] = {"sender": sender, "durability": "archived" if is_archived else None}
-            options |= _agreed(handle, ask) if ask and not wait_id else {"wait_id": wait_id}
+            info = handle.info() if ask != "" else None
+            options |= _agreed(handle, info, ask) if info is not None and not wait_id else {"wait_id": wait_id}
             send = partial(_sender(handle, name, is_answer=ask != ""), content, **options)
             sent = _send_when_free(client, thread, send) if is_archived else send()
         except AnswerRefused as error:
@@ -190,6 +193,8 @@ def _say(
     for each in caught:
         note(str(each.message))
     what = f"question {clean(sent.wait_id)}" if sent.wait_id else "no question"
+    if info is not None and info.question is not None and info.wait_id == sent.wait_id:
+        what = f"{clean(_prompt(info.question))} ({what})"
     say(f"{clean(thread)}: {clean(sent.name)}, as {clean(sent.sender)}, to {what}")
 
 
@@ -210,24 +215,29 @@ def _send_when_free(client: Client, thread: str, send: Callable[[], Signal]) -> 
     return send()
 
 
-def _agreed(thread: Thread, ask: str) -> dict[str, Any]:
-    """Shows the open question, and asks. Returns uid and wait id of what was shown. An agent may ask another question
-    meanwhile, under the same wait id too, so the command looks once more after the yes."""
-    info = thread.info()
+def _prompt(question: Question) -> str:
+    return repr(shorten(question.prompt, PROMPT_WIDTH))
+
+
+def _agreed(thread: Thread, info: ThreadInfo, ask: str | None) -> dict[str, Any]:
+    """Shows the open question, and asks if there is a terminal. Returns uid and wait id of what was shown. An agent may
+    ask another question meanwhile, under the same wait id too, so the command looks once more after the yes."""
     question = info.question
     if question is None or info.status != Status.WAITING:
         return {"wait_id": None}  # there is nothing to show; sending raises the error that says why
     if info.pending_signals and any(each.wait_id == info.wait_id for each in thread.signals()):
         return {"wait_id": info.wait_id}  # answered already, which the error says
+    if not ask or not sys.stdin.isatty():
+        return {"wait_id": info.wait_id, "expected_uid": info.uid}
     reason = f" ({info.status_detail})" if info.status_detail else ""
     confirm(
-        f"Thread {info.name!r} asks{reason}: {shorten(question.prompt, PROMPT_WIDTH)!r}. {ask}?", yes=False,
+        f"Thread {info.name!r} asks{reason}: {_prompt(question)}. {ask}?", yes=False,
         give=f"give --wait-id {info.wait_id} to answer this question, or --yes to answer any",
         otherwise="nothing was sent",
     )  # fmt: skip
     now = thread.info()
     if (now.uid, now.wait_id, now.question, now.status) != (info.uid, info.wait_id, question, info.status):
-        what = f"it asks {shorten(now.question.prompt, PROMPT_WIDTH)!r}" if now.question else "it asks nothing"
+        what = f"it asks {_prompt(now.question)}" if now.question else "it asks nothing"
         raise CommandError(f"thread {info.name!r} has changed since the question: {what} now; nothing was sent")
     return {"wait_id": info.wait_id, "expected_uid": info.uid}
 

@@ -19,6 +19,7 @@ from stateward.values import JSON, JSON5, Blob, Json5, MsgPack, RawValue
 
 if TYPE_CHECKING:
     from stateward import Checkpoint, Log, State, ThreadInfo
+    from stateward.signals import Question
 
 
 def thread_as_json(info: ThreadInfo) -> dict[str, Any]:
@@ -90,7 +91,17 @@ def checkpoint_as_json(checkpoint: Checkpoint) -> dict[str, Any]:
         "stored_bytes": checkpoint.stored_bytes,
         "sequence": checkpoint.sequence,
         "durability": status_word(checkpoint.durability),
+        "wait_id": checkpoint.wait_id,
+        "question": question_as_json(checkpoint.question),
+        "acknowledged_signals": checkpoint.acknowledged_signals,
     }
+
+
+def question_as_json(question: Question | None) -> dict[str, Any] | None:
+    """Returns a question as JSON, for scripts."""
+    if question is None:
+        return None
+    return {"prompt": question.prompt, "answer_schema": question.schema, "asked_by": question.asked_by}
 
 
 def plain(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +10,8 @@ import typer
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
 from stateward.cli.describe import checkpoint_as_json, held_by, pairs, status_word
 from stateward.cli.graph import draw
-from stateward.cli.output import CommandError, filled, note, print_json, print_table, size
+from stateward.cli.output import CommandError, filled, note, print_json, print_table, shorten, size
+from stateward.cli.timeline import Happening, Timeline
 from stateward.cli.times import time_ago
 from stateward.cli.where import require_versions
 from stateward.models import Access, Durability
@@ -34,10 +35,17 @@ COLUMNS = (
     "ARCHIVED",
     "TAGS",
     "LABELS",
+    "ASKS",
+    "ANSWERED",
+    "EFFECTS",
 )
 # Columns that are left out if they are empty: "" is the drawing, BRANCH needs more than one branch, and ARCHIVED an
 # archive.
-OPTIONAL = ("", "BRANCH", "STEP", "ID", "ARCHIVED", "TAGS", "LABELS")
+OPTIONAL = ("", "BRANCH", "STEP", "ID", "ARCHIVED", "TAGS", "LABELS", "ASKS", "ANSWERED", "EFFECTS")
+BELOW = ("ID", "TAGS", "LABELS", "ASKS", "ANSWERED", "EFFECTS")
+# What the last three columns tell. Effects are those since the version before.
+TOLD = (("asked",), ("answered", "signal"), ("effect",))
+TOLD_WIDTH = 200
 
 
 def history(
@@ -54,7 +62,7 @@ def history(
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """List the versions of a thread, newest first.
+    """List the versions of a thread, newest first, with questions, answers and tool calls.
 
     \b
     Examples:
@@ -73,6 +81,8 @@ def history(
             branch="" if all_branches else branch, page_size=min(limit + 1, PAGE_MAX) if limit else PAGE_MAX
         )
         found = list(islice(versions, limit + 1) if limit else versions)
+        timeline = Timeline(handle, info)
+        happened = [timeline.at(each, before) for each, before in zip_longest(found, found[1:])]
     has_more = bool(limit) and len(found) > limit
     if has_more:
         found.pop()
@@ -82,7 +92,7 @@ def history(
     if as_json:
         print_json([{**checkpoint_as_json(each), "tags": tags.get(each.version, [])} for each in found])
     else:
-        _print(found, tags, is_drawn=all_branches, is_archived=info.access in (Access.OWNED, Access.REMOTE))
+        _print(found, happened, tags, is_drawn=all_branches, is_archived=info.access in (Access.OWNED, Access.REMOTE))
         if info.access in (Access.REMOTE, Access.ORPHAN):
             note(f"this is {held_by(info)}")
     if has_more:
@@ -92,15 +102,23 @@ def history(
         note(f"there is more on other branches ({', '.join(others)}); --all shows them too")
 
 
-def _print(found: list[Checkpoint], tags: dict[int, list[str]], *, is_drawn: bool, is_archived: bool) -> None:
+def _print(
+    found: list[Checkpoint], happened: list[list[Happening]], tags: dict[int, list[str]], *, is_drawn: bool,
+    is_archived: bool,
+) -> None:  # fmt: skip
     forks = draw([(each.version, each.parent_version) for each in found]) if is_drawn else [""] * len(found)
     has_branches = len({each.branch for each in found}) > 1
     rows = [
         _row(each, fork, each.branch if has_branches else "", tags.get(each.version, []), is_archived=is_archived)
-        for each, fork in zip(found, forks, strict=True)
+        + tuple(_told(things, *what) for what in TOLD)
+        for each, fork, things in zip(found, forks, happened, strict=False)
     ]
     columns, shown = filled(COLUMNS, rows, OPTIONAL)
-    print_table(columns, shown, right=("VERSION", "PARENT", "STEP", "EDITS", "STORED"), below=("ID", "TAGS", "LABELS"))
+    print_table(columns, shown, right=("VERSION", "PARENT", "STEP", "EDITS", "STORED"), below=BELOW)
+
+
+def _told(happened: list[Happening], *what: str) -> str:
+    return shorten("; ".join(each.text for each in happened if each.what in what), TOLD_WIDTH)
 
 
 def _row(each: Checkpoint, fork: str, branch: str, tags: Any, *, is_archived: bool) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from stateward.cli.connect import BranchOption, JsonOption, NamespaceOption, Tar
 from stateward.cli.describe import checkpoint_as_json, compact, pairs, plain, slot_of, status_word
 from stateward.cli.diff import print_differences
 from stateward.cli.output import CommandError, clean, is_terminal, print_facts, print_line_of_json, say, size
+from stateward.cli.timeline import Happening, Timeline, lines
 from stateward.cli.times import clock_time
 from stateward.cli.where import FORMS, find_version, looking_at
 from stateward.errors import InvalidField
@@ -33,12 +34,15 @@ def replay(
         str | None, typer.Option("--from", metavar="VERSION", help=f"Begin here: {FORMS}; default: the first.")
     ] = None,
     last: Annotated[str | None, typer.Option("--to", metavar="VERSION", help="End here; default: the newest.")] = None,
+    diff_only: Annotated[bool, typer.Option("--diff-only", help="Only what changed, without the slots.")] = False,
     branch: BranchOption = "main",
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Show a run step by step: what each version changed, and its slots.
+    """Show a run step by step: what happened, what each version changed, and its slots.
+
+    What happened are questions and answers, tool calls, signals, and changes of status, labels and tags.
 
     If versions were pruned, the walk begins after the newest pruned version.
 
@@ -49,20 +53,24 @@ def replay(
     Examples:
       stateward replay booking-42
       stateward replay booking-42 --from step:14 --branch retry
+      stateward replay booking-42 --diff-only
       stateward replay booking-42 --json | jq -c .changes
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     with connect(context, target, namespace) as client:
         handle = client.thread(thread, branch=branch)
         begin, end = find_version(handle, first, "--from"), find_version(handle, last, "--to")
         slots: list[str] | None = None if as_json else []
+        timeline, before = Timeline(handle, handle.info()), None
         with looking_at(handle), _on_one_line(thread), handle.history(begin or 0, end, slots=slots) as line:
             if as_json:
                 for entry in line:
                     checkpoint, state, changes = entry
-                    print_line_of_json(_as_json(checkpoint, state if entry.begins else None, changes))
+                    happened = timeline.at(checkpoint, before)
+                    print_line_of_json(_as_json(checkpoint, state if entry.begins else None, changes, happened))
+                    before = checkpoint
                 return
             steps = [checkpoint for checkpoint, _, _ in line]
-        walk = _Walk(handle, steps)
+        walk = _Walk(handle, steps, timeline, diff_only=diff_only)
         if is_terminal() and sys.stdin.isatty():
             walk.by_hand()
         else:
@@ -85,8 +93,8 @@ def _on_one_line(thread: str) -> Iterator[None]:
 class _Walk:
     """The steps, and where one is."""
 
-    def __init__(self, thread: Thread, steps: list[Checkpoint]) -> None:
-        self._thread, self._steps = thread, steps
+    def __init__(self, thread: Thread, steps: list[Checkpoint], timeline: Timeline, *, diff_only: bool) -> None:
+        self._thread, self._steps, self._timeline, self._diff_only = thread, steps, timeline, diff_only
         self._seen: tuple[int, State] | None = None
 
     def by_hand(self) -> None:
@@ -123,10 +131,19 @@ class _Walk:
         old = self._state(self._steps[at - 1].version) if at else self._parent(checkpoint)
         new = self._state(checkpoint.version)
         _print_head(checkpoint)
-        print_differences(compare_slots(old, new), compare_logs(old, new))
-        if len(new.slots):
+        happened = self._timeline.at(checkpoint, self._steps[at - 1] if at else None)
+        for line in lines(happened):
+            say(line)
+        slots, logs = compare_slots(old, new), compare_logs(old, new)
+        if slots or logs or not happened:
+            print_differences(slots, logs)
+        if len(new.slots) and not self._diff_only:
             say("state", style="bold")
             print_facts((f"  {name}", compact(slot_of(new, name), SLOT_WIDTH)) for name in sorted(new.slots))
+        if at == len(self._steps) - 1 and (later := self._timeline.later(checkpoint)):
+            say("since then", style="bold")
+            for line in lines(later):
+                say(line)
         say()
 
     def _state(self, version: int) -> State:
@@ -155,8 +172,14 @@ def _print_head(each: Checkpoint) -> None:
     )
 
 
-def _as_json(checkpoint: Checkpoint, state: State | None, changes: list[Change]) -> dict[str, Any]:
-    found = {"checkpoint": checkpoint_as_json(checkpoint), "changes": list(map(change_as_json, changes))}
+def _as_json(
+    checkpoint: Checkpoint, state: State | None, changes: list[Change], happened: list[Happening]
+) -> dict[str, Any]:
+    found = {
+        "checkpoint": checkpoint_as_json(checkpoint),
+        "changes": list(map(change_as_json, changes)),
+        "happened": [{"what": each.what, **each.facts} for each in happened],
+    }
     if state is not None:  # the first step: everything that is there
         found["slots"] = {name: plain(slot_of(state, name)) for name in state.slots}
         found["logs"] = {name: len(state.logs[name]) for name in state.logs}

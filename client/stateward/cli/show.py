@@ -20,12 +20,14 @@ from stateward.cli.describe import (
     summarize,
     whole,
 )
-from stateward.cli.output import CommandError, clean, print_facts, print_json, say, size
+from stateward.cli.output import CommandError, clean, print_facts, print_json, say, shorten, size
+from stateward.cli.timeline import PROMPT_WIDTH, effect_line, open_effects, said
 from stateward.cli.times import clock_time
 from stateward.cli.where import AtOption, find_version, looking_at
+from stateward.signals import answer_in
 
 if TYPE_CHECKING:
-    from stateward import Checkpoint, Log, State, Thread
+    from stateward import Checkpoint, Log, State, Thread, ThreadInfo
 
 DEFAULT_LAST = 10
 SLOT_WIDTH = 2000
@@ -77,12 +79,13 @@ def show(
         elif as_json:
             print_json(state_as_json(state, last))
         else:
-            _print_state(state, last, full=full)
+            _print_state(handle, state, last, full=full)
 
 
-def _print_state(state: State, last: int | None, *, full: bool) -> None:
+def _print_state(handle: Thread, state: State, last: int | None, *, full: bool) -> None:
     assert state.checkpoint is not None
-    _print_checkpoint(state.checkpoint, state.owner_id)
+    _print_checkpoint(state.checkpoint, state.owner_id, handle.info())
+    _print_work(handle, state)
     if len(state.slots):
         say()
         say("slots", style="bold")
@@ -140,7 +143,40 @@ def _end(log: Log, last: int | None) -> list[Any]:
     return [entry_of(log, position) for position in range(first, len(log))]
 
 
-def _print_checkpoint(checkpoint: Checkpoint, owner_id: str) -> None:
+def _print_work(handle: Thread, state: State) -> None:
+    """Prints what the version asks, who answered, which answers it used, and the tool calls without a known end."""
+    checkpoint, question = state.checkpoint, state.question
+    assert checkpoint is not None
+    answer = None if question is None else answer_in(state.signals, checkpoint.wait_id)
+    if question is not None:
+        say()
+        say("question", style="bold")
+        print_facts(
+            [
+                ("  asks", shorten(question.prompt, PROMPT_WIDTH)),
+                ("  answer form", "" if question.schema is None else compact(question.schema, SLOT_WIDTH)),
+                ("  asked by", question.asked_by),
+                ("  since", clock_time(checkpoint.create_time)),
+                ("  wait id", checkpoint.wait_id),
+                ("  answered", "" if answer is None else f"{said(answer)}, {clock_time(answer.time)}"),
+            ]
+        )
+    others = [each for each in state.signals if each is not answer]
+    used = handle.signals(acknowledged_by=checkpoint) if checkpoint.acknowledged_signals else []
+    for title, found in (("signals that wait", others), ("signals that this version used", used)):
+        if found:
+            say()
+            say(title, style="bold")
+            for each in found:
+                say(f"  {clean(said(each))}, {clock_time(each.time)}")
+    if running := open_effects(handle.effects(values=False)):
+        say()
+        say("effects without an end", style="bold")
+        for effect in running:
+            say(f"  {clean(effect_line(effect).text)}")
+
+
+def _print_checkpoint(checkpoint: Checkpoint, owner_id: str, info: ThreadInfo) -> None:
     metadata = metadata_of(checkpoint)
     detail = f" ({checkpoint.status_detail})" if checkpoint.status_detail else ""
     print_facts(
@@ -157,6 +193,8 @@ def _print_checkpoint(checkpoint: Checkpoint, owner_id: str) -> None:
             ("digest", checkpoint.digest.hex()),
             ("size", f"{size(checkpoint.edit_bytes)} of edits, {size(checkpoint.stored_bytes)} at rest"),
             ("labels", pairs(checkpoint.labels)),
+            ("thread labels", pairs(info.labels)),
+            ("tags", " ".join(each.name for each in info.tags if each.version == checkpoint.version)),
             ("attributes", pairs(checkpoint.attributes)),
             ("metrics", pairs(checkpoint.metrics)),
             ("metadata", "" if metadata is None else compact(metadata, SLOT_WIDTH)),

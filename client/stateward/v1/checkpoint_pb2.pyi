@@ -65,7 +65,7 @@ class AttributeValue(_message.Message):
     def __init__(self, string_value: _Optional[str] = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., bool_value: bool = ...) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ("namespace", "thread", "uid", "version", "parent_version", "branch", "checkpoint_id", "digest", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "create_time", "edit_bytes", "stored_bytes", "sequence", "durability", "wait_id", "question", "parent_checkpoint_id", "attributes")
+    __slots__ = ("namespace", "thread", "uid", "version", "parent_version", "branch", "checkpoint_id", "digest", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "create_time", "edit_bytes", "stored_bytes", "sequence", "durability", "wait_id", "question", "parent_checkpoint_id", "attributes", "acknowledged_signals")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +111,7 @@ class Checkpoint(_message.Message):
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     PARENT_CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_SIGNALS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     uid: str
@@ -135,7 +136,8 @@ class Checkpoint(_message.Message):
     question: _signal_pb2.Question
     parent_checkpoint_id: str
     attributes: _containers.MessageMap[str, AttributeValue]
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., edit_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[Durability, str]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., parent_checkpoint_id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, AttributeValue]] = ...) -> None: ...
+    acknowledged_signals: int
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., edit_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[Durability, str]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., parent_checkpoint_id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, AttributeValue]] = ..., acknowledged_signals: _Optional[int] = ...) -> None: ...
 
 class StatusTold(_message.Message):
     __slots__ = ("version", "status", "status_detail", "wait_id", "question")

@@ -11,14 +11,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Question(_message.Message):
-    __slots__ = ("prompt", "answer_schema", "parts")
+    __slots__ = ("prompt", "answer_schema", "parts", "asked_by")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     ANSWER_SCHEMA_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    ASKED_BY_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     answer_schema: str
     parts: _containers.RepeatedCompositeFieldContainer[QuestionPart]
-    def __init__(self, prompt: _Optional[str] = ..., answer_schema: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[QuestionPart, _Mapping]]] = ...) -> None: ...
+    asked_by: str
+    def __init__(self, prompt: _Optional[str] = ..., answer_schema: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[QuestionPart, _Mapping]]] = ..., asked_by: _Optional[str] = ...) -> None: ...
 
 class QuestionPart(_message.Message):
     __slots__ = ("name", "prompt", "answer_schema", "asker", "wait_id")

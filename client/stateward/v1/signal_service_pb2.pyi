@@ -48,16 +48,18 @@ class SendSignalResponse(_message.Message):
     def __init__(self, signal: _Optional[_Union[_signal_pb2.Signal, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., archived_sequence: _Optional[int] = ..., replayed: bool = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class ListSignalsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "page_size", "page_token")
+    __slots__ = ("namespace", "thread", "page_size", "page_token", "acknowledged_by")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_BY_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     page_size: int
     page_token: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    acknowledged_by: _checkpoint_pb2.VersionRef
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., acknowledged_by: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ...) -> None: ...
 
 class ListSignalsResponse(_message.Message):
     __slots__ = ("signals", "next_page_token")

@@ -65,8 +65,8 @@ class SignalServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListSignals(self, request, context):
-        """Lists the signals that are not acknowledged yet, oldest first, in pages. A page shows the signals that wait when it is
-        made, behind those of the page before it.
+        """Lists the signals that are not acknowledged yet, or those that a version acknowledged, oldest first, in pages. A page
+        shows the signals that wait when it is made, behind those of the page before it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -281,6 +281,7 @@ def check_question(request: SaveRequest | PutEffectsRequest) -> None:
         raise InvalidField("wait_id", "is required with a question: an answer must name it")
     check_short(request.question.prompt, "question.prompt", QUESTION_BYTES_MAX)
     check_short(request.question.answer_schema, "question.answer_schema", QUESTION_BYTES_MAX)
+    check_short(request.question.asked_by, "question.asked_by")
     if request.question.parts:
         _check_parts(request.question.parts)
 

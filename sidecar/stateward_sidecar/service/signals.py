@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 
 import grpc.aio
 
+from stateward.storage.v1.head_pb2 import SignalRow
 from stateward.v1.signal_service_pb2 import (
     ListSignalsRequest,
     ListSignalsResponse,
@@ -16,7 +18,9 @@ from stateward_sidecar.service import check, checkwork
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.levels import written
 from stateward_sidecar.store.pagebytes import page_bytes
-from stateward_sidecar.store.signals import list_signals
+from stateward_sidecar.store.refs import resolve
+from stateward_sidecar.store.signals import acknowledged_by, list_signals
+from stateward_sidecar.store.thread import MAIN
 from stateward_sidecar.store.tokens import bare
 
 # Approximate space of an entry and its row, with the pages that they touch.
@@ -52,6 +56,8 @@ class SignalService:
 
     async def list_signals(self, request: ListSignalsRequest, context: grpc.aio.ServicerContext) -> ListSignalsResponse:
         check.check_place(request)
+        if request.HasField("acknowledged_by"):
+            check.check_ref(request.acknowledged_by, "acknowledged_by")
         request.page_size = check.check_page(request.page_size)
         tokens = self._store.context.tokens
 
@@ -60,7 +66,11 @@ class SignalService:
             after = _SEQUENCE.unpack(tokens.unpack(binding, request.page_token))[0] if request.page_token else 0
             with self._store.context.engine.read() as txn:
                 thread = self._store.threads.get(txn, request.namespace, request.thread)
-            shown, has_more = list_signals(thread, after, page_bytes(), request.page_size or check.PAGE_SIZE_MAX)
+                found: Mapping[int, SignalRow] = thread.signals
+                if request.HasField("acknowledged_by"):
+                    version = resolve(txn, thread, request.acknowledged_by, MAIN, "acknowledged_by")
+                    found = acknowledged_by(txn, thread, version)
+            shown, has_more = list_signals(found, after, page_bytes(), request.page_size or check.PAGE_SIZE_MAX)
             token = tokens.pack(binding, _SEQUENCE.pack(shown[-1].sequence)) if has_more else ""
             return ListSignalsResponse(signals=shown, next_page_token=token)
 

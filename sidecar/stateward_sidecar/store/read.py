@@ -361,7 +361,7 @@ def _add_signals(answer: HydrateResponse, cut: Page, found: Found, page_bytes: i
     """Adds the signals that fit behind the state and its effects. Returns the place of the next page; empty = none."""
     after, is_alone = found.signals_after or 0, found.signals_after is not None
     room_bytes = page_bytes - len(cut.state) - answer.ByteSize()
-    shown, has_more = list_signals(found.thread, after, room_bytes, is_alone=is_alone)
+    shown, has_more = list_signals(found.thread.signals, after, room_bytes, is_alone=is_alone)
     answer.signals.extend(shown)
     return _SIGNALS + _SEQUENCE.pack(shown[-1].sequence if shown else after) if has_more else b""
 

@@ -7,7 +7,7 @@ They are in memory with the thread, are part of the head's sum, and are shipped 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import lmdb
 
@@ -125,16 +125,29 @@ def _check_room(draft: Draft, request: SendSignalRequest) -> None:
     raise QuotaExceeded(f"{what}; try again after a save acknowledged some", thread=request.thread)
 
 
+def acknowledged_by(txn: lmdb.Transaction, thread: Thread, version: int) -> dict[int, SignalRow]:
+    """Returns the signals that a version acknowledged, by sequence. Raises as ``replay.read_version`` does."""
+    entry, found, identity = replay.read_version(txn, thread, version), dict[int, SignalRow](), thread.identity
+    replay.open_metadata(identity, entry)  # proves the sequences in the header
+    for sequence in entry.header.acked_sequences:
+        if sequence <= thread.floor_sequence:
+            raise replay.history_elsewhere(identity)
+        signal = replay.read_entry(txn, identity, sequence)
+        record = replay.open_metadata(identity, signal).signal
+        found[sequence] = SignalRow(record=record, sequence=sequence, create_time_us=signal.header.create_time_us)
+    return found
+
+
 def list_signals(
-    thread: Thread, after: int, size_bytes: int, count: int = PENDING_MAX, *, is_alone: bool = True
+    signals: Mapping[int, SignalRow], after: int, size_bytes: int, count: int = PENDING_MAX, *, is_alone: bool = True
 ) -> tuple[list[Signal], bool]:
-    """Returns the pending signals behind a sequence that fit, oldest first, and whether there are more.
+    """Returns the signals behind a sequence that fit, oldest first, and whether there are more.
 
     ``is_alone``: a page without anything else has at least one.
     """
     found = list[Signal]()
-    for sequence in sorted(sequence for sequence in thread.signals if sequence > after):
-        signal = view_signal(thread.signals[sequence])
+    for sequence in sorted(sequence for sequence in signals if sequence > after):
+        signal = view_signal(signals[sequence])
         size_bytes -= signal.ByteSize() + FRAME_BYTES
         if len(found) >= count or (size_bytes < 0 and (found or not is_alone)):
             return found, True

@@ -58,6 +58,7 @@ def _view(thread: Thread, facts: Facts, head: ThreadHead) -> Checkpoint:
         schema_version=body.schema_version, edit_bytes=body.sent_bytes or header.edit_bytes,
         stored_bytes=facts.stored_bytes,
         sequence=header.sequence, durability=reached(thread, header.sequence), wait_id=body.wait_id,
+        acknowledged_signals=len(header.acked_sequences),
     )  # fmt: skip
     view.labels.update(body.labels)
     view.metrics.update(body.metrics)
