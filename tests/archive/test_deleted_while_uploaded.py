@@ -67,3 +67,24 @@ def test_a_thread_that_is_gone_stays_gone(driven: Town, *, is_published: bool) -
     with pytest.raises(ThreadNotFound):
         machine.write_blob("job", DATA, announced=False)
     assert machine.find("job") is None
+
+
+def test_a_thread_that_was_made_again_is_named(driven: Town) -> None:
+    """Another creation has the name by now: the error has its uid, and does not say that there is no thread."""
+    machine, other = driven.machine("first"), driven.machine("second")
+    machine.put(append())
+    machine.ship_now()
+
+    def replace() -> None:
+        other.archive.own(NAMESPACE, "job", take_over=True)
+        other.delete(DeleteThreadRequest(namespace=NAMESPACE, thread="job"))
+        other.put(append())
+        other.ship_now()
+        other.archive.detach(NAMESPACE, "job")
+        driven.time.sleep(60)
+        machine.archive.confirm(NAMESPACE, "job")
+
+    on_finish(machine, replace, is_published=True)
+    with pytest.raises(ThreadNotFound, match="made again") as caught:
+        machine.write_blob("job", DATA, announced=False)
+    assert caught.value.metadata["uid"] == other.thread().identity.uid_text

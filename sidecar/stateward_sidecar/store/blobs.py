@@ -31,7 +31,7 @@ from stateward_sidecar.store.blobread import BlobReader, archived_until, is_soun
 from stateward_sidecar.store.blobrows import find_blob, get_blob, put_blob, view_blob
 from stateward_sidecar.store.blobwrite import BlobWrite, answer_write, is_here
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.expecting import check_uid, find_draft
+from stateward_sidecar.store.expecting import check_uid, find_draft, get_same
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.opening import describe_creation, opened, settle_options
 from stateward_sidecar.store.thread import Draft, Thread
@@ -117,9 +117,7 @@ class Blobs:
         identity, content = thread.identity, draft_content(EntryMetadata(blob=row.record))
 
         def run(txn: lmdb.Transaction, batch: Batch) -> WriteBlobResponse | None:
-            draft = self._threads.draft(txn, batch, identity.namespace, identity.name)
-            if draft is None or draft.identity.uid != identity.uid:
-                raise not_found(identity.namespace, identity.name)
+            draft = get_same(self._threads, txn, batch, identity)
             draft.check_writable()
             now = find_blob(txn, identity, row.record.sha256)
             if now is None or now.record.blob_id != row.record.blob_id:

@@ -32,10 +32,11 @@ from stateward_sidecar.store.blobread import archived_until
 from stateward_sidecar.store.blobrows import find_blob, put_blob, view_blob
 from stateward_sidecar.store.blobsweep import remove_blob
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.expecting import get_same
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import LARGE_BYTES, append, commit_entry
 from stateward_sidecar.store.thread import Draft, Thread
-from stateward_sidecar.store.threads import Threads, not_found
+from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.views import reached
 
 BLOB_BYTES_MAX = 64 << 30
@@ -177,11 +178,9 @@ class BlobWrite:
         The copy of the thread may have been deleted on this disk during the write, and may be back from the archive,
         under the same uid. A row must not name the file that went with it.
         """
-        begin, record, context = self._begin, self.record, self._context
+        record, context = self.record, self._context
         assert record is not None
-        draft = threads.draft(txn, batch, begin.namespace, begin.thread)
-        if draft is None or draft.identity.uid != self.thread.identity.uid:
-            raise not_found(begin.namespace, begin.thread)  # the thread and its key were deleted meanwhile
+        draft = get_same(threads, txn, batch, self.thread.identity)  # the bytes are sealed with its key
         draft.check_writable()
         identity = draft.identity
         row = find_blob(txn, identity, record.sha256)

@@ -54,6 +54,17 @@ def get_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: Ex
     return draft
 
 
+def get_same(threads: Threads, txn: lmdb.Transaction, batch: Batch, identity: Identity) -> Draft:
+    """Returns the draft of the creation that a longer call works on. Raises ThreadNotFound, also if another creation
+    has its name by now."""
+    draft = threads.draft(txn, batch, identity.namespace, identity.name)
+    if draft is None:
+        raise not_found(identity.namespace, identity.name)
+    if draft.identity.uid != identity.uid:
+        raise other_creation(draft.identity, identity.uid_text)
+    return draft
+
+
 def check_uid(identity: Identity | None, request: Expects) -> None:
     """Raises ThreadNotFound if a request expects a uid, and the thread has another one or does not exist."""
     expected, name = request.expected_uid, request.thread
