@@ -42,7 +42,7 @@ OWN = {
     "ReadLogResponse": ("uid", "digest"),
     "Thread": ("uid", "digest", "sequence", "archived_sequence", "stored_bytes", "expire_time", "lease"),
     "Branch": ("digest",),
-    "Checkpoint": ("uid", "digest", "sequence", "stored_bytes", "durability"),
+    "Checkpoint": ("uid", "digest", "sequence", "stored_bytes", "durability", "acknowledged_signals"),
     "Record": ("expire_time",),
     "RecordedEffect": ("sequence",),
     "Signal": ("sequence",),

@@ -116,7 +116,7 @@ def test_entries_are_summed_up_in_a_line():
     assert summarize({"role": "user", "content": [{"type": "text", "text": "a\n b"}]}, 80) == "user  a b"
     assert summarize({"role": "x", "type": "event"}, 80) == 'x  {"type": "event"}'
     assert summarize({"role": "x", "content": "y" * 100}, 20) == "x  " + "y" * 16 + "…"
-    assert summarize([1, b"\x00"], 80).startswith('[1, {"media_type"')
+    assert summarize([1, b"\x00"], 80) == '[1, "<1 B of application/octet-stream>"]'
     for odd in ({"role": "a", "tool_calls": 3}, {"role": "a", "tool_calls": [1, {"function": 2}]}, {"role": 1}, None):
         assert "\n" not in summarize(odd, 80)
 
