@@ -270,8 +270,9 @@ def _wait(control: socket.socket) -> list[str] | None:
     signal.set_wakeup_fd(telling)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     ends: dict[int, socket.socket] = {}
+    waited: list[socket.socket | int] = [control, hearing]
     while True:
-        ready = select.select([control, hearing], [], [])[0]
+        ready = select.select(waited, [], [])[0]
         if hearing in ready:
             os.read(hearing, 4096)
             _tell_ends(ends)

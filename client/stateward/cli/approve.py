@@ -231,10 +231,8 @@ def _agreed(thread: Thread, info: ThreadInfo, ask: str | None) -> dict[str, Any]
         return {"wait_id": info.wait_id, "expected_uid": info.uid}
     reason = f" ({info.status_detail})" if info.status_detail else ""
     confirm(
-        f"Thread {info.name!r} asks{reason}: {_prompt(question)}. {ask}?", yes=False,
-        give=f"give --wait-id {info.wait_id} to answer this question, or --yes to answer any",
-        otherwise="nothing was sent",
-    )  # fmt: skip
+        f"Thread {info.name!r} asks{reason}: {_prompt(question)}. {ask}?", yes=False, otherwise="nothing was sent"
+    )
     now = thread.info()
     if (now.uid, now.wait_id, now.question, now.status) != (info.uid, info.wait_id, question, info.status):
         what = f"it asks {_prompt(now.question)}" if now.question else "it asks nothing"

@@ -20,6 +20,7 @@ from stateward.values import JSON, JSON5, Blob, Json5, MsgPack, RawValue
 if TYPE_CHECKING:
     from stateward import Checkpoint, Log, State, ThreadInfo
     from stateward.signals import Question
+    from stateward.v1.state_pb2 import Value
 
 
 def thread_as_json(info: ThreadInfo) -> dict[str, Any]:
@@ -101,7 +102,10 @@ def question_as_json(question: Question | None) -> dict[str, Any] | None:
     """Returns a question as JSON, for scripts."""
     if question is None:
         return None
-    return {"prompt": question.prompt, "answer_schema": question.schema, "asked_by": question.asked_by}
+    parts = [{"name": part.name, "prompt": part.prompt, "answer_schema": part.schema} for part in question.parts]
+    return {
+        "prompt": question.prompt, "answer_schema": question.schema, "asked_by": question.asked_by, "parts": parts,
+    }  # fmt: skip
 
 
 def plain(value: Any) -> Any:
@@ -156,12 +160,17 @@ def _plain(value: Any, show: Callable[[str, bytes], Any] = _encoded) -> Any:
             return str(value)
 
 
-def metadata_of(checkpoint: Checkpoint) -> Any:
-    """Returns the metadata of a version, or its raw bytes if they do not match their media type."""
+def decoded(read: Callable[[], Any], stored: Value | None) -> Any:
+    """Returns a value, as `readable` shows it; the stored bytes if they do not match their media type."""
     try:
-        return readable(checkpoint.metadata)
+        return readable(read())
     except ValueError:
-        return None if (stored := checkpoint.metadata_value) is None else RawValue(stored.media_type, stored.data)
+        return None if stored is None else RawValue(stored.media_type, stored.data)
+
+
+def metadata_of(checkpoint: Checkpoint) -> Any:
+    """Returns the metadata of a version."""
+    return decoded(lambda: checkpoint.metadata, checkpoint.metadata_value)
 
 
 def slot_of(state: State, name: str) -> Any:

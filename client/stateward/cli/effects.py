@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
-from stateward.cli.describe import plain, summarize
+from stateward.cli.describe import decoded, plain, summarize
 from stateward.cli.output import filled, is_terminal, print_json, print_table, say, shorten
 from stateward.cli.times import time_ago
 from stateward.effects import EffectState
-from stateward.values import RawValue
 
 if TYPE_CHECKING:
     from stateward.effects import RecordedEffect
@@ -97,9 +96,4 @@ def _state(each: RecordedEffect) -> str:
 
 
 def _value(each: RecordedEffect) -> Any:
-    """Returns the result; returns the stored bytes if they cannot be decoded as their media type."""
-    try:
-        return each.value
-    except ValueError:
-        assert each.stored_value is not None
-        return RawValue(each.stored_value.media_type, each.stored_value.data)
+    return decoded(lambda: each.value, each.stored_value)

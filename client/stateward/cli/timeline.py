@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from stateward.cli.describe import compact, pairs, plain, status_word, summarize
+from stateward.cli.describe import compact, decoded, pairs, plain, question_as_json, status_word, summarize
 from stateward.cli.output import clean, shorten
 from stateward.effects import EffectState
 from stateward.models import Status
-from stateward.values import RawValue
 
 if TYPE_CHECKING:
     from stateward import Checkpoint, Signal, Thread, ThreadInfo
@@ -76,11 +75,8 @@ def asked_line(question: Question, wait_id: str) -> Happening:
     form = "" if question.schema is None else f", answer: {compact(question.schema, PAYLOAD_WIDTH)}"
     return Happening(
         "asked", f'"{shorten(" ".join(question.prompt.split()), PROMPT_WIDTH)}"{by} (wait id {wait_id}{form})',
-        {
-            "prompt": question.prompt, "answer_schema": question.schema, "asked_by": question.asked_by,
-            "wait_id": wait_id,
-        },
-    )  # fmt: skip
+        {**(question_as_json(question) or {}), "wait_id": wait_id},
+    )
 
 
 def signal_line(signal: Signal) -> Happening:
@@ -123,8 +119,4 @@ def lines(happenings: Sequence[Happening]) -> list[str]:
 
 
 def _payload(signal: Signal) -> Any:
-    try:
-        return signal.payload
-    except ValueError:
-        assert signal.payload_value is not None
-        return RawValue(signal.payload_value.media_type, signal.payload_value.data)
+    return decoded(lambda: signal.payload, signal.payload_value)

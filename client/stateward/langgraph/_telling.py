@@ -109,9 +109,9 @@ def _asked(interrupts: Any, checkpoint_id: str, task_id: str, turn: int) -> Told
     for each in several[:PARTS_MAX]:
         name = name_for(str(getattr(each, "id", "") or task_id))
         schema = getattr(each, "response_schema", None)
-        text = prompt_of(schema) if isinstance(schema, dict) else ""
+        text = cut(prompt_of(schema), TEXT_BYTES_MAX) if isinstance(schema, dict) else ""
         prompt = cut(prompt_of(each.value), room)
-        has_room = len(prompt.encode()) + len(text.encode(errors="replace")) <= room
+        has_room = len(prompt.encode()) + len(text.encode()) <= room
         parts[name] = signal_pb2.QuestionPart(name=name, prompt=prompt, answer_schema=text if has_room else "")
     if not parts:
         return Told(checkpoint_pb2.STATUS_WAITING)

@@ -80,7 +80,8 @@ class BlobServiceServicer(object):
         """Writes a blob: the client sends one message with `begin`, then messages with `data`. The daemon answers when the
         blob is durable on this disk. All or nothing: a stream that ends in an error, or whose bytes are not the announced
         ones, leaves nothing. Retries are safe. If the thread already has the announced blob, the daemon may answer before
-        the stream has ended.
+        the stream has ended. If the thread's copy is deleted on this disk during the call, the bytes go with it, and the
+        call fails with ARCHIVE_UNAVAILABLE: send them again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -16,6 +16,7 @@ from stateward.storage.v1.journal_pb2 import ENTRY_KIND_SIGNAL, EntryMetadata, S
 from stateward.v1.checkpoint_pb2 import STATUS_WAITING
 from stateward.v1.signal_pb2 import Signal
 from stateward.v1.signal_service_pb2 import SendSignalRequest, SendSignalResponse
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import QuotaExceeded, StaleAnswer
 from stateward_sidecar.storage.queue import Batch
@@ -126,12 +127,15 @@ def _check_room(draft: Draft, request: SendSignalRequest) -> None:
 
 
 def acknowledged_by(txn: lmdb.Transaction, thread: Thread, version: int) -> dict[int, SignalRow]:
-    """Returns the signals that a version acknowledged, by sequence. Raises as ``replay.read_version`` does."""
+    """Returns the signals that a version acknowledged, by sequence. Raises as ``replay.read_version`` does, and
+    VersionPruned if the thread that an orphan comes from has cleaned them since."""
     entry, found, identity = replay.read_version(txn, thread, version), dict[int, SignalRow](), thread.identity
     replay.open_metadata(identity, entry)  # proves the sequences in the header
     for sequence in entry.header.acked_sequences:
         if sequence <= thread.floor_sequence:
             raise replay.history_elsewhere(identity)
+        if thread.access == ACCESS_ORPHAN and not replay.has_entry(txn, identity, sequence):
+            raise replay.gone_with_thread(thread, "signals that the version acknowledged")
         signal = replay.read_entry(txn, identity, sequence)
         record = replay.open_metadata(identity, signal).signal
         found[sequence] = SignalRow(record=record, sequence=sequence, create_time_us=signal.header.create_time_us)
