@@ -117,6 +117,8 @@ class StatewardSession(Connected):
 def _status_after(items: Sequence[Any]) -> Told:
     """What items tell that are added together. The SDK adds a call with its result, unless a person has to approve it.
     A message of the assistant without a call beside it is the end of a run."""
+    if not all(isinstance(each, dict) for each in items):  # a form that the SDK does not use
+        return RUNNING
     ended = {each.get("call_id") for each in items if str(each.get("type")).endswith("_output")}
     asked = {}
     for each in items:

@@ -133,7 +133,6 @@ class Question:
             Question(known[name].prompt, known[name].schema).check(each)
 
 
-
 def _write_schema(schema: Any) -> str:
     return "" if schema is None else json.dumps(schema, ensure_ascii=False)
 

@@ -85,3 +85,16 @@ def test_a_list_tells_it_too(stateward, client, story):
         assert said in told
     client.thread("plain").append("l", 1)
     assert "ASKS" not in stateward("history", "plain").out
+
+
+def test_a_part_of_a_walk_tells_its_own(stateward, client, story):
+    """What came before the first step that is shown is not told with it, also where a branch begins."""
+    lines = stateward("replay", "trip", "--from", "2", "--json").out.splitlines()
+    told = [json.loads(line)["happened"] for line in lines]
+    assert [[each["what"] for each in step] for step in told] == [
+        ["status", "asked"], ["effect", "answered", "status", "tags"],
+    ]  # fmt: skip
+    client.thread("trip").branch("retry", at=3).save(client.thread("trip").hydrate(3))
+    (version,) = stateward("history", "trip", "--branch", "retry", "--json").json
+    assert "effect" not in [each["what"] for each in version["happened"]]
+    assert version["happened"] == [{"what": "status", "from": "completed", "to": "running"}]

@@ -11,7 +11,7 @@ from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, Thr
 from stateward.cli.describe import checkpoint_as_json, held_by, pairs, status_word
 from stateward.cli.graph import draw
 from stateward.cli.output import CommandError, filled, note, print_json, print_table, shorten, size
-from stateward.cli.timeline import Happening, Timeline
+from stateward.cli.timeline import Happening, Timeline, for_scripts
 from stateward.cli.times import time_ago
 from stateward.cli.where import require_versions
 from stateward.models import Access, Durability
@@ -90,7 +90,12 @@ def history(
     for each in info.tags:
         tags.setdefault(each.version, []).append(each.name)
     if as_json:
-        print_json([{**checkpoint_as_json(each), "tags": tags.get(each.version, [])} for each in found])
+        print_json(
+            [
+                {**checkpoint_as_json(each), "tags": tags.get(each.version, []), "happened": for_scripts(things)}
+                for each, things in zip(found, happened, strict=False)
+            ]
+        )
     else:
         _print(found, happened, tags, is_drawn=all_branches, is_archived=info.access in (Access.OWNED, Access.REMOTE))
         if info.access in (Access.REMOTE, Access.ORPHAN):

@@ -15,7 +15,7 @@ from stateward.cli.connect import BranchOption, JsonOption, NamespaceOption, Tar
 from stateward.cli.describe import checkpoint_as_json, compact, pairs, plain, slot_of, status_word
 from stateward.cli.diff import print_differences
 from stateward.cli.output import CommandError, clean, is_terminal, print_facts, print_line_of_json, say, size
-from stateward.cli.timeline import Happening, Timeline, lines
+from stateward.cli.timeline import Happening, Timeline, for_scripts, lines
 from stateward.cli.times import clock_time
 from stateward.cli.where import FORMS, find_version, looking_at
 from stateward.errors import InvalidField
@@ -178,7 +178,7 @@ def _as_json(
     found = {
         "checkpoint": checkpoint_as_json(checkpoint),
         "changes": list(map(change_as_json, changes)),
-        "happened": [{"what": each.what, **each.facts} for each in happened],
+        "happened": for_scripts(happened),
     }
     if state is not None:  # the first step: everything that is there
         found["slots"] = {name: plain(slot_of(state, name)) for name in state.slots}

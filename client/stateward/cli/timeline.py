@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stateward.cli.describe import compact, decoded, pairs, plain, question_as_json, status_word, summarize
 from stateward.cli.output import clean, shorten
 from stateward.effects import EffectState
+from stateward.errors import VersionNotFound, VersionPruned
 from stateward.models import Status
 
 if TYPE_CHECKING:
@@ -43,11 +44,16 @@ class Timeline:
         self._effects = sorted(thread.effects(values=False), key=lambda each: each.sequence)
 
     def at(self, checkpoint: Checkpoint, before: Checkpoint | None) -> list[Happening]:
-        """What happened with a version, and since the version `before`, which is shown before it; None = none is."""
+        """What happened with a version, and since the version `before`, which is shown before it. None = none is: since
+        its parent, if that is still there."""
         return list(self._at(checkpoint, before))
 
     def _at(self, checkpoint: Checkpoint, before: Checkpoint | None) -> Iterator[Happening]:
-        first = before.sequence if before is not None else 0
+        if before is None and checkpoint.parent_version:
+            before = self._parent(checkpoint)
+            first = before.sequence if before is not None else checkpoint.sequence  # nobody knows since when
+        else:
+            first = before.sequence if before is not None else 0
         yield from map(effect_line, (each for each in self._effects if first < each.sequence <= checkpoint.sequence))
         if checkpoint.acknowledged_signals:
             yield from map(signal_line, self._thread.signals(acknowledged_by=checkpoint))
@@ -59,6 +65,12 @@ class Timeline:
             yield Happening("labels", pairs(checkpoint.labels), {"labels": dict(checkpoint.labels)})
         if tags := self._tags.get(checkpoint.version):
             yield Happening("tags", " ".join(tags), {"tags": tags})
+
+    def _parent(self, checkpoint: Checkpoint) -> Checkpoint | None:
+        try:
+            return self._thread.checkpoint(checkpoint.parent_version)
+        except (VersionPruned, VersionNotFound):
+            return None
 
     def later(self, checkpoint: Checkpoint) -> list[Happening]:
         """The effects since the newest version."""
@@ -111,6 +123,11 @@ def effect_line(effect: RecordedEffect) -> Happening:
 def open_effects(effects: Iterable[RecordedEffect]) -> list[RecordedEffect]:
     """Those without a known end."""
     return [each for each in effects if each.state not in ENDED]
+
+
+def for_scripts(happenings: Sequence[Happening]) -> list[dict[str, Any]]:
+    """The same as JSON."""
+    return [{"what": each.what, **each.facts} for each in happenings]
 
 
 def lines(happenings: Sequence[Happening]) -> list[str]:
