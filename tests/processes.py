@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,11 @@ END_WITHIN_S = 5.0
 
 
 @contextmanager
-def running(command: Sequence[str | Path], **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """A process that is killed when the block is left. With `subprocess.Popen` alone, a failed test waits for it."""
-    process = subprocess.Popen([str(part) for part in command], **options)
+def running(
+    command: Sequence[str | Path], *, begin: Callable[..., subprocess.Popen[Any]] = subprocess.Popen, **options: Any
+) -> Iterator[subprocess.Popen[Any]]:
+    """A process that is killed when the block is left. With `begin` alone, a failed test waits for it."""
+    process = begin([str(part) for part in command], **options)
     try:
         yield process
     finally:

@@ -1,7 +1,8 @@
 """The command as people run it, against a real daemon.
 
 `run` calls its entry point in this process with streams of its own, which saves each test the start of an interpreter;
-`run_process` makes a process for what needs one (a pipe, a terminal, signals, an environment read at the start).
+`run_process` makes a process for what needs one (a pipe, a terminal, signals, an environment read at the start). It
+begins warm (tests/warmcommand.py).
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warmcommand
 from tests.client.sidecars import Pair, run_pair
 from tests.processes import running
 
@@ -114,7 +116,8 @@ def run_on_terminal(*arguments: str, typed: str = "", **more: str) -> tuple[int,
     variables = environment(**{"TERM": "xterm-256color", "COLUMNS": "100", **more})
     options = dict.fromkeys(("stdin", "stdout", "stderr"), inside)
     try:
-        with running([*COMMAND, *arguments], env=variables, start_new_session=True, **options) as process:
+        command = [*COMMAND, *arguments]
+        with running(command, begin=warmcommand.Popen, env=variables, start_new_session=True, **options) as process:
             os.close(inside)
             os.write(terminal, typed.encode())
             with contextlib.suppress(OSError):  # nobody has the other end any more
@@ -127,14 +130,13 @@ def run_on_terminal(*arguments: str, typed: str = "", **more: str) -> tuple[int,
 
 def run_process(*arguments: str | Path, **more: str) -> Answer:
     """Runs the command in a process of its own, in a pipe."""
-    process = subprocess.run(
+    process = warmcommand.run(
         [*COMMAND, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
         stdin=subprocess.DEVNULL,
         env=environment(**more),
-        check=False,
     )
     return Answer(process.returncode, process.stdout, process.stderr)
 

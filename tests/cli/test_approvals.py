@@ -12,6 +12,7 @@ import pytest
 from tests.archive.rig import eventually
 from tests.cli.conftest import COMMAND, environment, run
 from tests.processes import running
+from tests.warmcommand import Popen
 
 from stateward import Status
 
@@ -199,7 +200,7 @@ def test_a_flood_of_signals_starts_few_commands(daemon, stateward, client, agent
     )
     arguments = ["--target", daemon.target, "-n", client.namespace, "run", "--on-signal", command, "--at-most", "1"]
     with running(
-        [*COMMAND, *arguments, "--pause", "0.01"], env=environment(), stderr=subprocess.PIPE, text=True
+        [*COMMAND, *arguments, "--pause", "0.01"], begin=Popen, env=environment(), stderr=subprocess.PIPE, text=True
     ) as process:
         eventually(lambda: log.exists() and set(log.read_text().split()) == {"a", "b", "c"})
         process.send_signal(signal.SIGTERM)
@@ -236,7 +237,7 @@ def test_the_end_is_passed_on(daemon, namespace, client, tmp_path):
         if name != "other":
             client.thread(name).update_options(labels={"team": "travel"})
         client.thread(name).send("go")
-    with running([*COMMAND, *arguments], env=environment(), stderr=subprocess.PIPE, text=True) as process:
+    with running([*COMMAND, *arguments], begin=Popen, env=environment(), stderr=subprocess.PIPE, text=True) as process:
 
         def lines() -> list[str]:
             return sorted(log.read_text().splitlines()) if log.exists() else []

@@ -8,6 +8,7 @@ import time
 
 import pytest
 from tests.cli.conftest import COMMAND, environment, make_run, run
+from tests.warmcommand import Popen
 
 COUNT = 800
 
@@ -20,9 +21,7 @@ def start(own_daemon, write):
 
     def start_import():
         command = [*COMMAND, "--target", own_daemon.target, "import", str(path)]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-        )
+        process = Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
         processes.append(process)
         with own_daemon.client() as client:
             before = client.thread("long/r").hydrate(logs=()).version

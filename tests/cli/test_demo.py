@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from tests import warmcommand
 from tests.cli.conftest import COMMAND, environment, run_process
+from tests.warmcommand import Popen
 
 from stateward.cli.survey import add_to_findings, add_to_totals, make_plan, no_findings, no_totals, survey_file
 from stateward.testing import missing_daemon, run_daemon
@@ -49,8 +51,9 @@ main()
 
 
 def start(command: list[str], tmp_path: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return Popen(
         command,
+        nested=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -74,6 +77,7 @@ def ends_with_nothing_left(process: subprocess.Popen[str], tmp_path: Path, code:
             os.killpg(process.pid, 0)
         except ProcessLookupError:
             return
+        time.sleep(0.01)
     pytest.fail("a process of the demo is still there")
 
 
@@ -115,8 +119,8 @@ def test_demo_can_fail():
         "from stateward.cli import main\n"
         "main()\n"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=environment(), check=False, timeout=60
+    answer = warmcommand.run(
+        [sys.executable, "-c", script], nested=True, capture_output=True, text=True, env=environment(), timeout=60
     )
     assert answer.returncode == 1
     assert "1 checks of the demo failed: the final facts equal" in answer.stderr

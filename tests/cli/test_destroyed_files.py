@@ -5,11 +5,11 @@ import json
 import os
 import signal
 import stat
-import subprocess
 import sys
 import threading
 
 import pytest
+from tests import warmcommand
 from tests.cli.conftest import COMMAND, TIMEOUT_S, environment
 
 from stateward.cli import files
@@ -100,9 +100,7 @@ def test_what_a_shell_appends_to_is_not_replaced(daemon, client, namespace, thre
     path.write_text("before\n")
     with path.open("ab") as log:
         command = [*COMMAND, "--target", daemon.target, "-n", namespace, "export", "t", "--versions"]
-        ended = subprocess.run(
-            [*command, "-o", "/dev/stdout"], stdout=log, env=environment(), timeout=TIMEOUT_S, check=False
-        )
+        ended = warmcommand.run([*command, "-o", "/dev/stdout"], stdout=log, env=environment(), timeout=TIMEOUT_S)
     assert ended.returncode == 0
     assert path.read_text().startswith('before\n{"stateward_version"')
 
@@ -126,9 +124,9 @@ def test_a_closed_terminal_leaves_nothing(daemon, client, namespace, thread, tmp
     path = tmp_path / "x"
     path.write_text("before")
     command = [sys.executable, "-c", SIGNALLED, how, "--target", daemon.target, "-n", namespace]
-    ended = subprocess.run(
+    ended = warmcommand.run(
         [*command, "export", "--all", "--versions", "-o", str(path)],
-        env=environment(), timeout=TIMEOUT_S, check=False, capture_output=True,
+        env=environment(), timeout=TIMEOUT_S, capture_output=True,
     )  # fmt: skip
     assert ended.returncode == code, ended.stderr
     assert list(tmp_path.iterdir()) == [path]

@@ -19,6 +19,7 @@ import pytest
 from tests.archive.rig import eventually
 from tests.cli.conftest import COMMAND, environment
 from tests.processes import running
+from tests.warmcommand import Popen
 
 from stateward import Client
 from stateward.cli import starter
@@ -60,7 +61,12 @@ def supervise(daemon, namespace) -> Iterator[Callable[..., subprocess.Popen[byte
         def start(command: str, *options: str, before: tuple[str, ...] = (), **more: object) -> subprocess.Popen[bytes]:
             arguments = ["--target", daemon.target, "-n", namespace, "run", "--pause", "0.05", "--poll", "0.1"]
             process = stack.enter_context(
-                running([*before, *COMMAND, *arguments, *options, "--on-signal", command], env=environment(), **more)
+                running(
+                    [*before, *COMMAND, *arguments, *options, "--on-signal", command],
+                    begin=Popen,
+                    env=environment(),
+                    **more,
+                )
             )
             stack.callback(process.send_signal, signal.SIGTERM)
             return process

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from tests.cli.conftest import COMMAND, environment
+from tests.warmcommand import Popen
 
 
 def test_from_the_start(stateward, client):
@@ -67,7 +68,7 @@ def test_restart_of_the_daemon(own_daemon):
     """A watch goes on after the daemon was killed and came back, without gap or duplicate."""
     with own_daemon.client() as client:
         client.thread("t").append("l", 0)
-        process = subprocess.Popen(
+        process = Popen(
             [*COMMAND, "--target", own_daemon.target, "watch", "t", "--from-start", "--until", "6", "--json"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

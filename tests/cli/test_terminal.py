@@ -6,6 +6,7 @@ import time
 
 import pytest
 from tests.cli.conftest import COMMAND, environment, run_on_terminal, run_process
+from tests.warmcommand import Popen
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_escapes_in_what_is_stored(on_terminal, stateward, client):
 
 def test_interrupted_watch(daemon, namespace, client):
     """Ctrl-C ends a watch with 130, and without a word."""
-    process = subprocess.Popen(
+    process = Popen(
         [*COMMAND, "--target", daemon.target, "-n", namespace, "watch", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 from functools import partial
@@ -13,6 +12,7 @@ import pytest
 from tests.archive.rig import eventually
 from tests.cli.conftest import COMMAND, environment, run
 from tests.client.sidecars import archive_flags
+from tests.warmcommand import Popen
 
 from stateward.cli import approve
 from stateward.testing import run_daemon
@@ -43,7 +43,7 @@ def watched(tmp_path):
     def start(daemon, namespace, *options):
         arguments = ["--target", daemon.target, "-n", namespace, "run", "--on-signal", command, *options]
         with log.open("w") as err:
-            started.append(subprocess.Popen([*COMMAND, *arguments], env=environment(), stderr=err))
+            started.append(Popen([*COMMAND, *arguments], env=environment(), stderr=err))
         return log.read_text
 
     yield start

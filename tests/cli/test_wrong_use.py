@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import warmcommand
 from tests.cli.conftest import COMMAND, environment, make_run, run
 
 from stateward.cli.catalog import SECTIONS
@@ -212,9 +213,9 @@ def test_full_disk_behind_stdout(daemon, client, arguments):
     """What cannot be written to stdout is one line and exit code 1, and no trace of the program."""
     client.thread("t").append("l", "x" * 20_000)
     with Path("/dev/full").open("wb") as full:
-        answer = subprocess.run(
+        answer = warmcommand.run(
             [*COMMAND, "--target", daemon.target, "-n", client.namespace, *arguments],
-            stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), check=False,
+            stdout=full, stderr=subprocess.PIPE, text=True, env=environment(),
         )  # fmt: skip
     assert (answer.returncode, answer.stderr) == (1, "stateward: cannot write to stdout: No space left on device\n")
 

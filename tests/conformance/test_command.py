@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from tests import warmcommand
 
 from stateward.conformance.scenarios import names
 
@@ -21,8 +22,8 @@ CLIENT = [sys.executable, "-m", "tests.conformance.with_client"]
 def run(repository: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "stateward.cli", "conformance", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(repository)}
-    return subprocess.run(
-        command, cwd=repository, env=environment, capture_output=True, text=True, check=False, timeout=60
+    return warmcommand.run(
+        command, nested=True, cwd=repository, env=environment, capture_output=True, text=True, timeout=60
     )
 
 
@@ -58,7 +59,8 @@ def test_several_scenarios_in_one_process(repository: Path) -> None:
 )
 def test_a_client_that_does_something_else(repository: Path, program: str, told: str) -> None:
     """The table says what came of a client that fails, does nothing, hangs, or lacks the procedure."""
-    done = run(repository, "-s", "advance/conflict", "--timeout", "1", "--", sys.executable, "-c", program)
+    patience = "1" if "sleep" in program else "60"
+    done = run(repository, "-s", "advance/conflict", "--timeout", patience, "--", sys.executable, "-c", program)
     assert re.search(told, done.stdout), done.stdout
     assert done.returncode == (0 if "77" in program else 1)
 
@@ -74,12 +76,12 @@ def test_without_a_command_it_waits_for_clients(repository: Path, tmp_path: Path
     """The scripted daemon names its address, and ends when the scenario is over."""
     socket = tmp_path / "s.sock"
     command = [sys.executable, "-m", "stateward.cli", "conformance", "-s", "count/*", "--listen", f"unix://{socket}"]
-    waiting = subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE, text=True)
+    waiting = warmcommand.Popen(command, cwd=repository, stdout=subprocess.PIPE, text=True)
     assert waiting.stdout is not None
     try:
         assert waiting.stdout.readline() == f"listening at unix://{socket}\n"
         environment = {**os.environ, "STATEWARD_TARGET": f"unix://{socket}"}
-        subprocess.run([*CLIENT, "count/large-sum"], cwd=repository, env=environment, check=True)
+        warmcommand.run([*CLIENT, "count/large-sum"], cwd=repository, env=environment, check=True)
         assert "1 scenario: 1 passed" in waiting.communicate(timeout=10)[0]
         assert waiting.returncode == 0
     finally:

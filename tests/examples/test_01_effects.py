@@ -1,17 +1,17 @@
 """The danger: an agent that is killed around a paid tool call, and pays twice or never."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests import warmcommand
 
 
 def run(repository: Path, runs: int) -> dict[str, dict[str, int]]:
     """What the example counted, by kind of bank."""
     command = [sys.executable, repository / "examples" / "01_effects.py", "--runs", str(runs)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = warmcommand.run(command, nested=True, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = (line.partition(":") for line in done.stdout.splitlines()[:3])
     return {

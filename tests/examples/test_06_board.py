@@ -1,15 +1,15 @@
 """The danger: writes of several agents that get lost, or land twice, when the daemon is killed among them."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests import warmcommand
 
 
 def run(repository: Path, *options: str) -> str:
     command = [sys.executable, repository / "examples" / "06_board.py", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = warmcommand.run(command, nested=True, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

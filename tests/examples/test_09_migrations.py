@@ -1,15 +1,15 @@
 """The danger: a migration beside agents at work that loses what they save, or leaves a thread behind."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests import warmcommand
 
 
 def run(repository: Path, *options: str) -> str:
     command = [sys.executable, repository / "examples" / "09_migrations.py", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = warmcommand.run(command, nested=True, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

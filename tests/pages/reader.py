@@ -15,6 +15,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from tests import warmcommand
+from tests.pages import typed
 from tests.pages.blocks import REPOSITORY
 
 PATIENCE_S = 90.0
@@ -62,9 +64,12 @@ class Failed(Exception):
 
 
 class Reader:
-    """Runs blocks in the folder `clone` of `place`, which has what the repository has."""
+    """Runs blocks in the folder `clone` of `place`, which has what the repository has.
 
-    def __init__(self, place: Path, environment: dict[str, str]) -> None:
+    The command `stateward` begins warm (tests/warmcommand.py), unless it is to be the installed program itself.
+    """
+
+    def __init__(self, place: Path, environment: dict[str, str], *, installed: bool = False) -> None:
         self.clone, self._scripts, self._output = place / "clone", place / "blocks", place / "output"
         for folder in (self.clone, self._scripts, place / "bin", place / "tmp", place / "etc", place / "run"):
             folder.mkdir()
@@ -73,6 +78,11 @@ class Reader:
                 (self.clone / path.name).symlink_to(path)
         (place / "bin/lasting").write_text(LASTING.format(python=sys.executable))
         (place / "bin/lasting").chmod(0o755)
+        self._counter = None if installed else typed.Counter(place / "commands", warmcommand.Popen)
+        if self._counter is not None:
+            command = f'exec "{sys.executable}" -I -S "{typed.__file__}" "{place}/commands" "$@"'
+            (place / "bin/stateward").write_text(f"#!/bin/sh\n{command}\n")
+            (place / "bin/stateward").chmod(0o755)
         self._environment = {
             **environment, "HOME": str(place), "XDG_RUNTIME_DIR": str(place / "run"), "LC_ALL": "C.UTF-8",
             "PATH": os.pathsep.join([str(place / "bin"), str(Path(sys.executable).parent), environment["PATH"]]),
@@ -106,7 +116,7 @@ class Reader:
             pairs = (self._scripts.parent / "environment").read_bytes().split(b"\0")
             environment = dict(pair.split(b"=", 1) for pair in pairs if pair)
             with self._output.open("ab") as output:
-                self._python = subprocess.Popen(
+                self._python = warmcommand.Popen(
                     [sys.executable, "-c", PYTHON], cwd=self.clone, env=environment,
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, start_new_session=True, text=True,
                 )  # fmt: skip
@@ -134,6 +144,8 @@ class Reader:
                     process.stdout.close()
         for descriptor in (self._told, self._tell):
             os.close(descriptor)
+        if self._counter is not None:
+            self._counter.close()
 
     def _type(self, text: str) -> None:
         assert self._shell.stdin is not None

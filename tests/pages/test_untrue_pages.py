@@ -32,6 +32,8 @@ from tests.pages.reader import Failed, Reader
 from stateward.testing import run_daemon
 
 PAGES = pages()
+INSTALLED = {"docs/monitoring.md", "docs/protocol.md"}
+"""Pages whose few commands are the installed program itself."""
 
 
 def elsewhere(block: Block) -> Elsewhere | None:
@@ -82,7 +84,7 @@ def machine(page: str) -> Iterator[Reader]:
                 pytest.skip(str(error))
             make_s3_bucket(url, "my-bucket")
             kept |= s3_environment(url)
-        reader = Reader(place, kept)
+        reader = Reader(place, kept, installed=page in INSTALLED)
         stack.callback(reader.close)
         stand_ins.install(place / "bin")
         belongings.lay_out(reader.clone, text)
