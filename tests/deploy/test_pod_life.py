@@ -11,12 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warmcommand
 from tests.deploy.manifests import pod, render, sidecar
+from tests.processes import running
 
 # An agent that counts, prints each number when it is answered, and on SIGTERM saves once more before it ends.
 AGENT = """
@@ -56,6 +58,7 @@ class Pod:
         self._environment = inherited | {name: self._inside(value) for name, value in environment.items()}
         if bucket is not None:
             self._environment["STATEWARD_ARCHIVE"] = bucket.as_uri()
+        self.begin: Callable[..., subprocess.Popen[Any]] = subprocess.Popen
         self._agents = inherited | {name: self._inside(value) for name, value in agent.items()}
         self.daemon: subprocess.Popen[bytes] | None = None
 
@@ -66,24 +69,33 @@ class Pod:
     def put_key(self, key: str) -> None:
         (self._places["/etc/stateward"] / "key").write_text(key)
 
+    def begin_warm(self) -> None:
+        """From now on the installed program begins as a fork (tests/warmcommand.py), and so do agents."""
+
+        def begin(command: list[str], **options: Any) -> subprocess.Popen[Any]:
+            module = [sys.executable, "-m", "stateward_sidecar"] if command[0] == "stateward-sidecar" else [command[0]]
+            return warmcommand.Popen([*module, *command[1:]], **options)
+
+        self.begin = begin
+
     def probe(self, name: str) -> bool:
         """Runs a probe's exact command, as long as it may take."""
         probe = self.container[name]
-        with (self.root / "probe.log").open("ab") as log:
+        patience_s = probe["timeoutSeconds"] * 3  # this machine is busier than a node
+        with (
+            (self.root / "probe.log").open("ab") as log,
+            running(probe["exec"]["command"], begin=self.begin, env=self._environment, stderr=log) as process,
+        ):
             try:
-                done = subprocess.run(
-                    probe["exec"]["command"], env=self._environment, stderr=log, check=False,
-                    timeout=probe["timeoutSeconds"] * 3,  # this machine is busier than a node
-                )  # fmt: skip
+                return process.wait(patience_s) == 0
             except subprocess.TimeoutExpired:
                 return False
-        return done.returncode == 0
 
     def start(self) -> None:
         """The sidecar, until its startup probe succeeds."""
         command = ["stateward-sidecar", *self.container.get("args", [])]
         with (self.root / "daemon.log").open("ab") as log:
-            self.daemon = subprocess.Popen(command, env=self._environment, cwd="/", stdout=log, stderr=log)
+            self.daemon = self.begin(command, env=self._environment, cwd="/", stdout=log, stderr=log)
         for _ in range(self.container["startupProbe"]["failureThreshold"]):
             if self.probe("startupProbe"):
                 return
@@ -94,7 +106,7 @@ class Pod:
     def agent(self, count: int = 0) -> subprocess.Popen[str]:
         """The agent's container; after ``count`` saves it ends by itself."""
         command = [sys.executable, "-c", AGENT, str(count)]
-        return subprocess.Popen(command, env=self._agents, cwd="/", stdout=subprocess.PIPE, text=True)
+        return self.begin(command, env=self._agents, cwd="/", stdout=subprocess.PIPE, text=True)
 
     def stop(self) -> int:
         """SIGTERM to the sidecar, which may take the rest of the pod's grace period."""
@@ -116,6 +128,7 @@ class Node:
         self.objects = render(repository / "deploy/kubernetes" / workload)
         self.has_archive = "envFrom" in sidecar(self.objects)
         self._image = dict(re.findall(r"\b(STATEWARD_\w+|HOME)=(\S+)", (repository / "Dockerfile").read_text()))
+        self.begins_warm = False
         self._place, self._key, self.pods = place, secrets.token_hex(32), list[Pod]()
 
     def pod(self) -> Pod:
@@ -123,6 +136,8 @@ class Node:
         data = self._place / (f"data-{len(self.pods)}" if self.has_archive else "data")
         made = Pod(self.objects, self._image, data, self._place / "bucket" if self.has_archive else None)
         made.put_key(self._key)
+        if self.begins_warm:
+            made.begin_warm()
         self.pods.append(made)
         return made
 
@@ -178,6 +193,7 @@ def test_a_whole_life(node: Node) -> None:
 @pytest.mark.slow
 def test_a_node_that_dies(node: Node) -> None:
     """After SIGKILL to everything a volume has every answered save, and an archive all but those of its last moment."""
+    node.begins_warm = True  # the other test begins what is installed
     first = node.pod()
     first.start()
     agent = first.agent()
@@ -199,6 +215,7 @@ def test_a_node_that_dies(node: Node) -> None:
 @pytest.mark.slow
 def test_a_sidecar_that_is_killed_or_frozen(node: Node) -> None:
     """The sidecar is frozen, then killed and started again by the kubelet: the agent waits, and goes on by itself."""
+    node.begins_warm = True
     only = node.pod()
     only.start()
     agent = only.agent()

@@ -18,10 +18,10 @@ BODIES = [load.save_body(b'"a value"', as_slot=False), load.save_body(b'"another
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+def programs() -> Programs:
     """The compiled client; skips its tests if it cannot be built here."""
     try:
-        return load.build(tmp_path_factory.mktemp("load") / "client")
+        return load.build(load.PROGRAM)
     except PeerAbsent as reason:
         pytest.skip(str(reason))
 
