@@ -44,7 +44,8 @@ if __name__ == "__main__":  # the process that waits; what it starts finds nothi
 from tests import warm  # noqa: E402
 
 IMPORTED = (
-    *warm.IMPORTED[warm.DAEMON], "rich.console", "rich.progress", "rich.table", "stateward._async.client", "stateward._sync.client",
+    *warm.IMPORTED[warm.DAEMON], "rich.console", "rich.progress", "rich.table", "stateward._async.client",
+    "stateward._sync.client",
     "stateward.cli.app", "stateward.conformance.server", "stateward.testing",
 )  # fmt: skip
 # What runs as a module of its own, and so must not be imported before.
