@@ -83,7 +83,7 @@ def test_every_version_comes_back(stateward, client, rich, tmp_path):
     path = tmp_path / "all.jsonl.gz"
     answer = stateward("export", "rich", "--versions", "-o", path)
     assert (answer.code, answer.out) == (0, "")
-    assert "holds 6 versions of 1 thread" in answer.error
+    assert "holds 1 thread, 6 versions" in answer.error
     assert gzip.decompress(path.read_bytes()).count(b'"kind":"version"') == 6
     assert stateward("import", path, "--thread-prefix", "copy-").code == 0
     check_same(rich, client.thread("copy-rich"))

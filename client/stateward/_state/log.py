@@ -75,12 +75,13 @@ class Log:
 
     @property
     def first_index(self) -> int:
-        """Index of the first entry that is held."""
+        """Index of the first entry that is held. A log that this state does not know counts from 0; if one of its name
+        was deleted, the daemon goes on with the index after its last. The next hydrate has the true one."""
         return self._first
 
     @property
     def next_index(self) -> int:
-        """Index of the next entry to be appended."""
+        """Index of the next entry to be appended; see `first_index`."""
         return self._cut + len(self._added)
 
     @property

@@ -15,7 +15,7 @@ from stateward.cli.connect import (
     connect,
 )
 from stateward.cli.describe import held_by, thread_as_json
-from stateward.cli.output import clean, counted, print_json, say, size
+from stateward.cli.output import clean, counted, fail, print_json, say, size
 from stateward.cli.ticker import Ticker
 from stateward.cli.times import read_length
 
@@ -109,18 +109,15 @@ def gc(
                 "problems": problems,
             }
         )
-        if problems:
-            raise typer.Exit(1)
-        return
-    if dry_run:
-        for key in keys:
+    else:
+        for key in keys if dry_run else ():
             say(clean(key))
-    number = len(keys) if dry_run else removed
-    freed = f", {size(removed_bytes)}" if removed_bytes else ""
-    did = "would remove" if dry_run else "removed"
-    say(f"{did} {number:,} of {counted(objects, 'object')}{freed}; looked at {counted(threads, 'thread')}")
+        number = len(keys) if dry_run else removed
+        freed = f", {size(removed_bytes)}" if removed_bytes else ""
+        did = "would remove" if dry_run else "removed"
+        say(f"{did} {number:,} of {counted(objects, 'object')}{freed}; looked at {counted(threads, 'thread')}")
+    for problem in problems:
+        fail(problem)
     if problems:
-        for problem in problems:
-            say(clean(problem), style="red")
-        say(f"the garbage of {counted(len(problems), 'thread')} was not removed", style="red")
+        fail(f"the garbage of {counted(len(problems), 'thread')} was not removed")
         raise typer.Exit(1)

@@ -85,7 +85,7 @@ def _report(last: RestoreProgress | None, problems: list[dict[str, str]], *, as_
         new = f"{entries} that this disk {'does' if dry_run else 'did'} not have"
         say(f"{did} {counted(counts['threads'], 'thread')}: {new}, {size(counts['read_bytes'])}")
     for each in problems:
-        fail(f"{each['thread']}: {each['problem']}")
+        fail(f"{each['thread']}: {each['problem']}" if each["thread"] else each["problem"])
     if problems:
         fail(
             f"{counted(len(problems), 'thread')} of {threads:,} could not be restored; "

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stateward.cli.output import CommandError
-from stateward.errors import ThreadNotFound
+from stateward.errors import ThreadNotFound, ThreadsUnreadable
 
 if TYPE_CHECKING:
     from stateward import Client
@@ -82,8 +83,10 @@ def complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:
             call_timeout=COMPLETION_TIMEOUT_S,
             retry_timeout=COMPLETION_TIMEOUT_S,
         ) as client:
-            found = client.threads(name_prefix=incomplete, page_size=COMPLETIONS_MAX)
-            names = [info.name for info, _ in zip(found, range(COMPLETIONS_MAX), strict=False)]
+            found, names = client.threads(name_prefix=incomplete, page_size=COMPLETIONS_MAX), list[str]()
+            with suppress(ThreadsUnreadable):  # the others are completed
+                for info in islice(found, COMPLETIONS_MAX):
+                    names.append(info.name)  # what came before the error counts
     except Exception:  # noqa: BLE001  a stack trace would appear in the middle of the command line
         return []
     return sorted(name for name in names if shlex.quote(name) == name)  # the others would not arrive as they are

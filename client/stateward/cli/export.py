@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import typer
 
 from stateward.cli.connect import NamespaceOption, TargetOption, complete_thread, connect
-from stateward.cli.exporting import FILE_END, FORMAT, KIND, MARK
+from stateward.cli.exporting import FILE_END, FORMAT, KIND, KINDS, MARK
 from stateward.cli.files import Output, written
 from stateward.cli.one_by_one import ATTEMPTS, Failures, read_again
 from stateward.cli.output import CommandError, counted, note, size
@@ -103,8 +104,13 @@ def export(
     know all of them. An orphan is restored as a thread that can be written; its name gets an ending, `~` and 12 digits.
 
     A thread that cannot be read is named on stderr; the file has the others, and the exit code is 1. Threads that are
-    removed meanwhile are left out. The export waits up to five minutes for a daemon that restarts. If no thread can be
-    read, the file stays as it was. Links are followed; a device or a FIFO is written to directly.
+    removed meanwhile are left out, and named. The export waits up to five minutes for a daemon that restarts. If no
+    thread can be read, the file stays as it was. Links are followed; a device or a FIFO is written to directly.
+
+    A pipe cannot take lines back. With --versions a thread that fails may leave lines there, and one that is read again
+    begins anew. A reader takes a thread when its end record has come, and drops its lines if another "thread" record or
+    the "file_end" record comes first. The whole export has come if the last line is "file_end"; its "threads" counts
+    those with an end. Without --versions each line is whole, nothing marks the end, and only the exit code tells.
 
     With --trajectories each line is a finished run: thread, uid, agent, version, step, status, status_detail, outcome,
     labels, metrics, create_time, update_time, messages, tool_calls and tools ([{name, calls, errors}]). messages and
@@ -166,8 +172,7 @@ def export(
             if versions:
                 file.write(_encode({MARK: FORMAT, KIND: FILE_END, "threads": writing.threads}, "") + b"\n")
     if output is not None:
-        what = counted(writing.records, "version") + " of " if versions else ""
-        note(f"{output} holds {what}{counted(writing.threads, 'thread')}, {size(writing.size_bytes)} before packing")
+        note(f"{output} holds {writing.what()}, {size(writing.size_bytes)} before packing")
     failures.end("the export lacks")
 
 
@@ -179,19 +184,20 @@ class _Export:
     ) -> None:
         self._client, self._file, self._ticker, self._chosen = client, file, ticker, chosen
         self._options: _Form = {"versions": versions, "messages_only": messages_only}
-        self._begun = self.threads = self.lines = self.size_bytes = self.records = 0
+        self._begun = self.threads = self.lines = self.size_bytes = 0
+        self._kinds = Counter[str]()
+
+    def what(self) -> str:
+        """What was written, in the words of the summary of an import."""
+        kinds = [counted(self._kinds[kind], kind) for kind in KINDS if self._kinds[kind]]
+        return ", ".join([counted(self.threads, "thread"), *kinds])
 
     def take_all(self, names: list[str], failures: Failures, *, are_named: bool) -> None:
         """Writes the threads that can be read, and names the others. A thread that was removed since it was listed is
         no failure."""
         for name in names:
-            with failures.beside(name):
-                try:
-                    self.take(name)
-                except ThreadNotFound:
-                    if are_named:
-                        raise
-                    note(f"thread {name!r} was removed meanwhile, and is skipped")
+            with failures.unless_removed(name, is_named=are_named):
+                self.take(name)
 
     def take(self, name: str) -> None:
         """Writes a thread. Begins anew if the daemon was restarted, or if the parts would be of two histories."""
@@ -210,18 +216,23 @@ class _Export:
 
     def _write(self, name: str) -> int:
         """Writes the lines of a thread; returns how many. Leaves nothing of it in a file if it raises."""
-        place, before = self._file.place(), (self.lines, self.size_bytes, self.records)
+        place, before = self._file.place(), (self.lines, self.size_bytes, self._kinds.copy())
         try:
-            for line, is_whole in _lines(self._client, name, **self._options):
+            for line, kind in _lines(self._client, name, **self._options):
                 self._file.write(line)
                 self.lines += 1
                 self.size_bytes += len(line)
-                self.records += is_whole
+                self._kinds[kind] += 1
                 so_far = f"{self.lines:,} lines, {size(self.size_bytes)}"
                 self._ticker.say(f"{self._begun}/{self._chosen} threads, {so_far}")
         except Exception:
+            if self._file.is_stream and self.lines > before[0]:
+                note(
+                    f"{counted(self.lines - before[0], 'line')} of thread {name!r} left already, without its end "
+                    "record: readers must drop them, as `stateward import` does"
+                )
             self._file.return_to(place)
-            self.lines, self.size_bytes, self.records = before
+            self.lines, self.size_bytes, self._kinds = before
             raise
         return self.lines - before[0]
 
@@ -233,21 +244,21 @@ def _choose(client: Client, names: list[str], prefix: str) -> tuple[list[str], T
     return sorted(each.name for each in infos), problem
 
 
-def _lines(client: Client, name: str, *, versions: bool, messages_only: bool) -> Iterator[tuple[bytes, bool]]:
-    """The lines of a thread, each with whether it is a run or a version."""
+def _lines(client: Client, name: str, *, versions: bool, messages_only: bool) -> Iterator[tuple[bytes, str]]:
+    """The lines of a thread, each with the kind of record; a run has none."""
     if versions:
         yield from _backup_lines(client, name)
         return
     try:
         record = (read_messages_record if messages_only else read_run_record)(client, name)
-        yield _encode(record, name) + b"\n", True
+        yield _encode(record, name) + b"\n", ""
     except VersionNotFound:
         return  # only made, by an effect or a lease
     except NoRun as problem:
         raise _refusal(name, problem) from None
 
 
-def _backup_lines(client: Client, name: str) -> Iterator[tuple[bytes, bool]]:
+def _backup_lines(client: Client, name: str) -> Iterator[tuple[bytes, str]]:
     """The records of a thread; the last one says what the others add up to."""
     from stateward.cli.backups import read_records  # noqa: PLC0415  the messages are loaded when they are used
 
@@ -258,7 +269,7 @@ def _backup_lines(client: Client, name: str) -> Iterator[tuple[bytes, bool]]:
                 record["sha256"] = sums.hexdigest()
             line = encode(record, "").data + b"\n"
             sums.update(line)
-            yield line, record[KIND] == "version"
+            yield line, record[KIND]
     except (TypeError, ValueError) as error:
         raise CommandError(f"thread {name!r} cannot be exported: {error}") from None
 

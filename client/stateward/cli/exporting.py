@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # Every record of `stateward export --versions` has the mark, with its format.
 MARK, FORMAT, FORMAT_OLD = "stateward_version", 2, 1
 KIND, FILE_END = "kind", "file_end"
+# Kinds of records that a summary counts.
+KINDS = ("version", "record", "effect", "signal", "blob")
 
 
 def value_to_json(value: state_pb2.Value) -> dict[str, Any]:

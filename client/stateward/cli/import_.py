@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stateward.cli.connect import NamespaceOption, TargetOption, connect
+from stateward.cli.exporting import KINDS
 from stateward.cli.importing import Run, RunInvalid, Totals
 from stateward.cli.output import CommandError, counted, fail, is_terminal, print_facts, say, size, times
 from stateward.cli.progress import Bar, Lines
 from stateward.cli.recordings import Line, Recording, examine, read_runs
-from stateward.cli.restore import KINDS, Options, Restored, restore
+from stateward.cli.restore import Options, Restored, restore
 from stateward.cli.ticker import Ticker
 from stateward.cli.workers import Task, work
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from stateward.cli.output import CommandError, counted, fail
+from stateward.cli.output import CommandError, counted, fail, note
 from stateward.errors import (
     FeatureUnavailable,
     ForkedProcess,
@@ -15,6 +15,7 @@ from stateward.errors import (
     ServerUnavailable,
     ShuttingDown,
     StatewardError,
+    ThreadNotFound,
     ThreadsUnreadable,
     Unauthenticated,
 )
@@ -59,6 +60,18 @@ class Failures:
         except (CommandError, *OF_A_VALUE) as error:
             self.add(name, f"{error}" or type(error).__name__)
 
+    @contextmanager
+    def unless_removed(self, name: str, *, is_named: bool) -> Iterator[None]:
+        """The same; notes an element that was removed since it was listed. That is no failure, because then the list is
+        as whole as one that begins now, unless the user named the element."""
+        with self.beside(name):
+            try:
+                yield
+            except ThreadNotFound:
+                if is_named:
+                    raise
+                note(f"{self._what} {name!r} was removed meanwhile, and is skipped")
+
     def listed(self, found: Iterator[T]) -> Iterator[T]:
         """Yields the elements of a list. Notes the error in which it ends because others cannot be opened."""
         try:
@@ -73,12 +86,14 @@ class Failures:
     def __bool__(self) -> bool:
         return bool(self.count or self._unread)
 
-    def end(self, lacks: str) -> None:
-        """Raises CommandError if an element failed. `lacks` begins the message: "the export lacks"."""
+    def end(self, lacks: str, advice: str = "`stateward verify` says more") -> None:
+        """Raises CommandError if an element failed. `lacks` begins the message: "the export lacks". `advice` ends it,
+        if all elements could be opened."""
         told = [f"{counted(self.count, self._what)} named above"] if self.count else []
         told += [self._unread] if self._unread else []
         if told:
-            raise CommandError(f"{lacks} {self._what}s: {'; '.join(told)}; `stateward verify` says more")
+            advice = "`stateward verify` says more" if self._unread else advice
+            raise CommandError(f"{lacks} {self._what}s: {'; '.join(told)}; {advice}")
 
 
 def read_again(client: Client, name: str, read: Callable[[], T]) -> T:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from stateward.cli.catalog import CONTEXT
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
@@ -35,7 +36,17 @@ if TYPE_CHECKING:
 VALUE_WIDTH = 80
 COLUMNS = ("KEY", "REVISION", "WRITTEN", "EXPIRES", "SIZE", "VALUE")
 
+class Records(TyperGroup):
+    """The group of commands. `stateward records THREAD` lists the thread's records, unless it has a command's name."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that the arguments begin with, and the arguments after it."""
+        is_thread = not args[0].startswith("-") and self.get_command(ctx, args[0]) is None
+        return super().resolve_command(ctx, ["list", *args] if is_thread else args)
+
+
 records = typer.Typer(
+    cls=Records,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -47,6 +58,8 @@ KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="Key of the reco
 @records.callback(invoke_without_command=True)
 def about(context: typer.Context) -> None:
     """Look at the records of a thread: small values with keys, which are replaced and not versioned.
+
+    `stateward records THREAD` is short for `stateward records list THREAD`.
 
     \b
     Examples:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from stateward.transfer import ThreadUpload
     from stateward.v1.backup_service_pb2 import ThreadPart
 
-# Kinds of records that a summary counts.
-KINDS = ("version", "record", "effect", "signal", "blob")
 WRONG_RECORD = (KeyError, TypeError, ValueError, AttributeError)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, YesOption, complete_thread, connect
-from stateward.cli.output import CommandError, clean, confirm, counted, fail, print_json, say
-from stateward.cli.threads import collected, end_with
+from stateward.cli.one_by_one import Failures
+from stateward.cli.output import CommandError, clean, confirm, counted, print_json, say
+from stateward.cli.threads import collected
 from stateward.errors import ThreadNotFound, ThreadsUnreadable, VersionMismatch
 
 if TYPE_CHECKING:
@@ -62,33 +64,24 @@ def rm(
         removed = []
         if found:
             confirm(_question(found, client.namespace, local_only), yes=yes)
-        changed = []
-        for info in found:
-            try:
-                if not _remove(client, info, local_only, was_asked=not yes):
-                    continue
-            except _Changed as error:
-                changed.append(str(error))
-                continue
-            removed.append(info.name)
-            if not as_json:
-                say(f"removed {clean(info.name)}" + (" from this disk" if local_only else ""))
-    if as_json:
-        print_json({"removed": removed})
-    for each in changed:
-        fail(each)
-    end_with(problem)
-    if changed:
-        raise typer.Exit(1)
-
-
-class _Changed(Exception):
-    """A thread has changed since the question. The message says how."""
+        failures = Failures()
+        failures.note(problem)
+        try:
+            for info in found:
+                with nullcontext() if len(found) == 1 else failures.beside(info.name):
+                    if _remove(client, info, local_only, was_asked=not yes):
+                        removed.append(info.name)
+                        if not as_json:
+                            say(f"removed {clean(info.name)}" + (" from this disk" if local_only else ""))
+        finally:  # also if the daemon goes away: what is removed is removed
+            if as_json:
+                print_json({"removed": removed})
+    failures.end("not removed are", "look again")
 
 
 def _remove(client: Client, info: ThreadInfo, local_only: bool, *, was_asked: bool) -> bool:
     """Removes the creation of the thread that was found. Returns False if it is not there any more. After a question,
-    raises _Changed if the thread has changed since then."""
+    raises CommandError if the thread has changed since then."""
     expected = None
     if was_asked:
         try:
@@ -96,14 +89,14 @@ def _remove(client: Client, info: ThreadInfo, local_only: bool, *, was_asked: bo
         except ThreadNotFound:
             return False
         if now.uid == info.uid and _shown(now) != _shown(info):
-            raise _Changed(_explain(info, _shown(now)))
+            raise CommandError(_explain(info, _shown(now)))
         expected = info
     try:
         return client.thread(info.name).delete(
             missing_ok=True, expected_version=expected, expected_uid=info.uid, local_only=local_only
         )
     except VersionMismatch as error:
-        raise _Changed(_explain(info, error.message)) from None
+        raise CommandError(_explain(info, error.message)) from None
 
 
 def _shown(info: ThreadInfo) -> str:

@@ -15,7 +15,7 @@ from stateward.cli.one_by_one import Failures, read_again
 from stateward.cli.tool_calls import Calls, count_calls
 from stateward.cli.trajectories import all_messages, entries_of, whole_log
 from stateward.effects import EffectState
-from stateward.errors import FeatureUnavailable, ThreadNotFound
+from stateward.errors import FeatureUnavailable
 from stateward.models import Status
 
 if TYPE_CHECKING:
@@ -69,14 +69,14 @@ def tools_used(
     Reads messages and the log "tool_calls" of each thread with their trimmed entries, and the names of its effects.
     Threads that cannot be read are added to `missed`.
     """
-    missed = Failures() if missed is None else missed
+    missed, names = Failures() if missed is None else missed, list(names)
     total = Calls()
     threads: Counter[str] = Counter()
     last: dict[str, str] = {}
     last_error: dict[str, str] = {}
     for info in _chosen(client, names, agent, filters, missed):
         calls = None
-        with missed.beside(info.name), suppress(ThreadNotFound):  # deleted meanwhile
+        with missed.unless_removed(info.name, is_named=bool(names)):
             calls = read_again(client, info.name, partial(_calls, client.thread(info.name)))
         if calls is None:
             continue
@@ -95,8 +95,10 @@ def tools_used(
 
 
 def _calls(thread: Thread) -> Calls:
-    """Returns the calls of a thread."""
+    """Returns the calls of a thread. Raises ThreadNotFound."""
     state = thread.hydrate(slots=layouts.SLOTS, logs=layouts.LOGS)
+    if not state.version:
+        thread.info()  # it may have been removed, or have effects and no version
     calls = count_calls(all_messages(thread, state)[0], whole_log(thread, state, TOOL_CALLS)[0])
     calls.merge(_recorded(thread, are_claimed=layouts.is_langgraph(state)))
     return calls
@@ -116,7 +118,7 @@ def failures(
     if not names:
         filters = {**filters, "status": Status.FAILED}
     for info in _chosen(client, names, agent, filters, missed):
-        with missed.beside(info.name), suppress(ThreadNotFound):  # deleted meanwhile
+        with missed.unless_removed(info.name, is_named=bool(names)):
             failure = read_again(client, info.name, partial(_last_failure, client.thread(info.name), info))
             found += [] if failure is None else [failure]
     return sorted(found, key=lambda each: each.time, reverse=True)
@@ -164,7 +166,7 @@ def _recorded(thread: Thread, *, are_claimed: bool) -> Calls:
     """Counts the effects that have a name. `are_claimed`: only those that somebody began, because a framework records
     other things as effects, too."""
     found = Calls()
-    with suppress(FeatureUnavailable, ThreadNotFound):
+    with suppress(FeatureUnavailable):
         for each in thread.effects(values=False):
             if each.name and (each.attempts or not are_claimed):
                 found.calls[each.name] += 1

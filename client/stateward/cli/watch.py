@@ -54,6 +54,8 @@ def watch(
 ) -> None:
     """Print changes as they happen, one line each, until Ctrl-C. Continues after a restart of the daemon.
 
+    A thread that cannot be opened cannot change, so it has no events here; `stateward verify` names it.
+
     \b
     Examples:
       stateward watch

@@ -100,6 +100,8 @@ class Inspector:
             finding.namespace, finding.thread = found.image.head.namespace, found.image.head.thread
         elif name := self._fleet.name_here(found.place):
             finding.namespace, finding.thread = name
+        elif found.place.prefix not in flaw.message:  # without its HEAD or key, only the place names the thread
+            finding.message = f"{found.place.prefix.rstrip('/')}: {flaw.message}"
         if found.seen is not None:
             finding.uid = found.seen.head.uid.hex()
         return finding
