@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 VALUE_WIDTH = 80
 COLUMNS = ("KEY", "REVISION", "WRITTEN", "EXPIRES", "SIZE", "VALUE")
 
-class Records(TyperGroup):
+class RecordsGroup(TyperGroup):
     """The group of commands. `stateward records THREAD` lists the thread's records, unless it has a command's name."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
@@ -46,7 +46,7 @@ class Records(TyperGroup):
 
 
 records = typer.Typer(
-    cls=Records,
+    cls=RecordsGroup,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
