@@ -45,6 +45,20 @@ def test_only_the_owner_may_read(bucket: DirectoryBucket, tmp_path: Path) -> Non
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
 
+@pytest.mark.parametrize("how", ["gone", "a link to itself", "a folder in it is"])
+def test_what_cannot_be_listed_is_not_empty(bucket: DirectoryBucket, tmp_path: Path, how: str) -> None:
+    """A bucket that is away, as a share that is not mounted, has no empty list; a prefix without objects has one."""
+    bucket.create("a/object", b"x")
+    bucket.create("b/object", b"x")
+    assert list(bucket.list("c/")) == []
+    place = tmp_path / "bucket" / ("a" if how.startswith("a folder") else "")
+    place.rename(tmp_path / "aside")
+    if how != "gone":
+        place.symlink_to(place)
+    with pytest.raises(BucketUnavailable):
+        list(bucket.list("a/"))
+
+
 def test_left_overs_of_a_crash(bucket: DirectoryBucket, tmp_path: Path) -> None:
     """They are in no list and in nobody's way; young ones stay (a write under way), old ones go at the next start."""
     bucket.create("a/object", b"x")

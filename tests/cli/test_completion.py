@@ -7,6 +7,7 @@ import time
 
 import pytest
 from tests.cli.conftest import environment, run
+from tests.cli.test_silent_gaps import flip
 
 from stateward.cli.catalog import SECTIONS
 
@@ -32,6 +33,17 @@ def test_names_of_threads(press_tab, client):
     assert press_tab("rm", "run/1", "o") == ["other"]
     assert press_tab("archive", "repair", "o") == ["other"]
     assert press_tab("diff", "x") == []
+
+
+def test_a_thread_that_cannot_be_opened(press_tab, own_daemon):
+    """It costs no other name."""
+    with own_daemon.client(namespace="default") as client:
+        for name in ("run/1", "run/2", "run/3"):
+            client.thread(name).append("l", 1)
+    own_daemon.stop()
+    flip(own_daemon.data_dir, 60)
+    own_daemon.start()
+    assert len(press_tab("-n", "default", "show", "run/", target=own_daemon.target)) == 2
 
 
 def test_commands_and_options(press_tab):

@@ -35,6 +35,7 @@ def stores(daemon, tmp_path_factory):
     fill(wire, "space")
     answer = run("--target", daemon.target, "-n", "space", "export", "--all", "--versions", "-o", path)
     assert answer.code == 0, answer.err
+    assert "holds 7 threads, 16 versions, 301 records, 13 effects, 2 signals, 7 blobs, " in answer.error
     with started_with({"ARCHIVE_FAULTS_CLOCK": str(clock)}), run_daemon() as other:
         answer = run("--target", other.target, "-n", "space", "import", path)
         assert (answer.code, answer.err) == (0, "")
@@ -353,6 +354,88 @@ def test_thread_that_is_removed_during_an_export(stores, monkeypatch, tmp_path):
         assert answer.code == 0
         assert "'gone' was removed meanwhile" in answer.err
         assert run("--target", other.target, "-n", "passing", "export", "gone", "--versions").code == 1
+
+
+def goes_on(wire, space):
+    """An agent works on the rich thread, in every way that it can."""
+    at = {"namespace": space, "thread": "rich"}
+    head = wire.thread(**at)
+    (signal, *_) = wire.signals.ListSignals(s.ListSignalsRequest(**at)).signals
+    save = c.SaveRequest(**at, expected_version=head.version, diff=appends("later"), ack_signals=[signal.signal_id])
+    later = wire.save(save)
+    parent = {"version": later.version}
+    wire.save(c.SaveRequest(**at, branch="later", parent=parent, diff=appends("branch"), request_id="branch later"))
+    wire.threads.SetTag(t.SetTagRequest(**at, tag="later", version={"version": later.version}))
+    wire.records.PutRecords(
+        r.PutRecordsRequest(**at, writes=[{"key": "a/1", "delete": True}, {"key": "z", "value": {"data": b"z"}}],
+                            request_id="records later")
+    )  # fmt: skip
+    begun = e.BeginEffectRequest(**at, anchor="a", key="later", holder=HOLDER, request_id="begin later")
+    wire.effects.BeginEffect(begun)
+    wire.signals.SendSignal(s.SendSignalRequest(**at, name="later", request_id="send later"))
+
+
+def is_pruned(wire, space):
+    """Old versions go."""
+    goes_on(wire, space)
+    wire.threads.PruneThread(t.PruneThreadRequest(namespace=space, thread="rich", keep_latest_per_branch=1))
+
+
+def is_made_anew(wire, space):
+    """The name goes to another thread, which has a record and an effect of other content under the old keys."""
+    at = {"namespace": space, "thread": "rich"}
+    wire.threads.DeleteThread(t.DeleteThreadRequest(**at))
+    wire.save(c.SaveRequest(**at, expected_version=0, diff=appends("another")))
+    goes = [{"key": "a/3", "value": {"data": b"another"}}]
+    wire.records.PutRecords(r.PutRecordsRequest(**at, writes=goes, request_id="other records"))
+    begun = e.BeginEffectRequest(**at, anchor="a", key="done", holder=HOLDER, request_id="begin another")
+    wire.effects.BeginEffect(begun)
+
+
+def of_one_moment(found):
+    """What a backup has of one moment: all but effects and records, which it reads later."""
+    thread = type(found["thread"])()
+    thread.CopyFrom(found["thread"])
+    for name in ("records", "record_bytes"):
+        thread.ClearField(name)
+    return {key: value for key, value in found.items() if key[0] not in ("effects", "records")} | {"thread": thread}
+
+
+@pytest.mark.parametrize("happens", [goes_on, is_pruned, is_made_anew], ids=lambda each: each.__name__)
+def test_threads_that_change_during_the_export(stores, monkeypatch, tmp_path, happens):
+    """A restored thread is the original of one moment, before or after; effects and records are of that or a later
+    one, each as a whole. Threads beside it are as they were."""
+    from stateward.cli import export
+
+    original, restored, source, other = stores
+    space, path = happens.__name__, tmp_path / "all.jsonl"
+    assert run("--target", original.target, "-n", space, "import", source).code == 0
+    before = read(original, space, "rich", is_restored=True)
+    lines, done = export._backup_lines, []
+
+    def interrupted(client, name):
+        for line in lines(client, name):
+            yield line
+            if name == "rich" and not done:
+                done.append(happens(original, space))
+
+    monkeypatch.setattr(export, "_backup_lines", interrupted)
+    answer = run("--target", original.target, "-n", space, "export", "--all", "--versions", "-o", path)
+    assert (answer.code, done) == (0, [None]), answer.err
+    after = read(original, space, "rich", is_restored=False)
+    answer = run("--target", other.target, "-n", space, "import", path)
+    assert (answer.code, answer.err) == (0, "")
+    found = read(restored, space, "rich", is_restored=True)
+    choices = [of_one_moment(each) for each in (before, after)]
+    assert of_one_moment(found) in choices
+    is_after = of_one_moment(found) == choices[1]
+    for kind in ("effects", "records"):
+        of_kind = [{key: value for key, value in each.items() if key[0] == kind} for each in (before, after, found)]
+        assert of_kind[2] in (of_kind[1:2] if is_after or happens is is_made_anew else of_kind[:2])
+        assert of_kind[0] != of_kind[1], "nothing was changed"
+    for name in set(THREADS) - {"rich"}:
+        was = read(original, space, name, is_restored=True)
+        assert read(restored, space, name, is_restored=True) == was
 
 
 def test_stream_without_end_leaves_nothing(stores):

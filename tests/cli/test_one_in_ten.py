@@ -143,17 +143,21 @@ class Store:
         check_lines(answer)
         told = answer.err if lists else answer.err + answer.out
         assert [each for each in bad if not is_named(told, each, *self.other_names.get(each, ()))] == [], told
-        assert answer.code == (1 if bad else 0), answer
+        assert answer.code == (1 if bad else 0), answer.err
         if lists:
-            assert [each for each in sorted(among - bad) if not is_named(answer.out, each)] == []
+            assert [each for each in sorted(among - bad) if not is_named(answer.out, each)] == [], answer.err
+
+
+def call_of(name: str) -> dict[str, Any]:
+    """A message that calls a tool."""
+    return {"role": "assistant", "content": name, "tool_calls": [{"id": "1", "name": f"tool-{name}"}]}
 
 
 def fill(client: Client, name: str, *, value: Any = "x", size_bytes: int = 0) -> Any:
     """Makes a thread with something of every kind."""
     thread = client.thread(name)
-    call = {"role": "assistant", "content": name, "tool_calls": [{"id": "1", "name": f"tool-{name}"}]}
     entries = [] if value == "x" else [value]
-    thread.append("messages", call, *entries, status="failed")
+    thread.append("messages", call_of(name), *entries, status="failed")
     thread.set_slot("slot", value)
     thread.records.put("k", value)
     thread.send("hello", value)
@@ -267,8 +271,7 @@ LISTS = [
 def test_a_thread_vanishes_after_it_was_listed(stateward, client, monkeypatch, arguments, code):
     """It is named as removed meanwhile. Only a user who named it learns of a failure: no list can have what is gone."""
     for name in TEN:
-        call = {"role": "assistant", "tool_calls": [{"id": "1", "name": f"tool-{name}"}]}
-        client.thread(name).append("messages", call, status="failed")
+        client.thread(name).append("messages", call_of(name), status="failed")
     if code:
         info = type(client.thread("x")).info
 
@@ -369,8 +372,8 @@ def test_the_archive_is_away(archive, monkeypatch):
     assert archive.run("archive", "index").code == 1
     away = {each for each in TEN if each not in (HEADLESS, LOCKED)}
     with archive.daemon.client() as client:
-        for name in ("n0", "n1"):
-            fill(client, name)
+        for name in ("n0", "n1"):  # agents at work; a thread that waits is given up once it is archived
+            client.thread(name).append("messages", call_of(name))
     known = {*away, "n0", "n1"}
     aside = archive.bucket.with_name("aside")
     archive.bucket.rename(aside)
@@ -379,7 +382,7 @@ def test_the_archive_is_away(archive, monkeypatch):
         archive.check(archive.run("threads", "--json"), set(), among=known)
         for command in (["tools"], ["export", "--all", "--versions"]):
             archive.check(archive.run(*command), away, among=known)
-        for command in (["archive", "list"], ["archive", "verify"]):
+        for command in (["archive", "list"], ["archive", "verify"], ["restore"]):
             answer = archive.run(*command)
             assert answer.code == 1
             assert "cannot be reached" in answer.error

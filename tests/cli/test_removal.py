@@ -1,9 +1,11 @@
 """The danger: threads or versions that are gone without anybody having said so."""
 
+import json
+
 import pytest
 from tests.cli.conftest import run_on_terminal
 
-from stateward.errors import ThreadNotFound
+from stateward.errors import NotOwner, ThreadNotFound
 
 
 @pytest.fixture
@@ -49,6 +51,24 @@ def test_anything_but_yes_means_no(typed, three, answer):
     assert "with 4 versions for good? [y/N]" in shown
     assert "nothing was removed" in shown
     assert names(three) == ["a/1", "a/2", "b"]
+
+
+def test_a_thread_that_cannot_be_removed(stateward, client, monkeypatch):
+    """The others go, it is named, and JSON says what is gone."""
+    for name in ("t1", "t2", "t3"):
+        client.thread(name).append("l", 1)
+    delete = type(client.thread("t2")).delete
+
+    def refuse(self, **options):
+        if self.name == "t2":
+            raise NotOwner("another machine has it")
+        return delete(self, **options)
+
+    monkeypatch.setattr(type(client.thread("t2")), "delete", refuse)
+    answer = stateward("rm", "--prefix", "t", "--yes", "--json")
+    assert (answer.code, json.loads(answer.out)) == (1, {"removed": ["t1", "t3"]})
+    assert "thread 't2': another machine has it" in answer.err
+    assert [info.name for info in client.threads()] == ["t2"]
 
 
 def test_a_thread_that_came_while_the_question_was_open(stateward, three, monkeypatch):

@@ -64,6 +64,27 @@ def test_a_thread_is_removed_while_it_is_read(own_daemon, monkeypatch, tmp_path,
     assert set(imported(path, tmp_path)) == set(TEN) - {BAD}
 
 
+def test_a_pipe_learns_which_lines_do_not_count(own_daemon, monkeypatch, tmp_path):
+    """The lines of a thread that fails are counted on stderr, the last line counts whole threads, and import drops what
+    has no end."""
+    path = tmp_path / "piped.jsonl"
+    with own_daemon.client() as client:
+        make(client)
+        interrupt(monkeypatch, lambda: client.thread(BAD).delete(missing_ok=True), asks_again=True)
+        answer = run("--target", own_daemon.target, "export", "--all", "--versions")
+    assert answer.code == 0
+    assert f"1 line of thread {BAD!r} left already, without its end record: readers must drop them" in answer.err
+    lines = list(map(json.loads, answer.out.splitlines()))
+    ends = {each["thread"] for each in lines if each["kind"] == "end"}
+    assert (lines[-1]["kind"], lines[-1]["threads"], ends) == ("file_end", 9, set(TEN) - {BAD})
+    path.write_text(answer.out)
+    with run_daemon(tmp_path / "restored") as other:
+        answer = run("--target", other.target, "import", path)
+        with other.client() as client:
+            assert {info.name for info in client.threads()} == ends
+    assert BAD in answer.err
+
+
 def test_the_daemon_is_restarted_in_the_middle(own_daemon, monkeypatch, tmp_path):
     """The export waits for the daemon, reads the thread anew, and is whole."""
     path, restarts = tmp_path / "all.jsonl", []

@@ -134,7 +134,7 @@ class DirectoryBucket(Bucket):
 
     def list(self, prefix: str) -> Iterator[tuple[str, int]]:
         check_prefix(prefix)
-        for folder, folders, names in os.walk(self._root / prefix):
+        for folder, folders, names in os.walk(self._root / prefix, onerror=self._refuse_to_list):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             _remove_left_overs(Path(folder))
             for name in sorted(names):
@@ -142,6 +142,12 @@ class DirectoryBucket(Bucket):
                 with suppress(FileNotFoundError):
                     if not name.startswith(".") and stat.S_ISREG((found := path.lstat()).st_mode):
                         yield str(path.relative_to(self._root)), found.st_size
+
+    def _refuse_to_list(self, error: OSError) -> None:
+        """Raises the bucket's error for a directory that cannot be listed: its objects would seem to be gone. Passes
+        over one that does not exist, unless the whole bucket does not."""
+        if not isinstance(error, FileNotFoundError) or not self._root.is_dir():
+            raise _translate(error, Path(error.filename or self._root)) from error
 
     def written_at(self, key: str) -> float | None:
         with self._call(key) as path:
