@@ -337,7 +337,7 @@ class DrivenBlobs(BlobService):
 
     def __init__(self, calls: Calls, process: Any) -> None:
         super().__init__(calls)
-        self._places = Places(100, lambda: 0.0)
+        self._places = Places(100, "blobs are being written", lambda: 0.0)
         self._process = process
 
     async def _work(self, verb: Callable[..., T], *args: Any) -> T:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
 from prometheus_client.registry import Collector
-from tests.metrics.scraped import ANY_PORT, find_url
 
-from stateward.testing import run_daemon
 from stateward_sidecar.metrics import listener as listener_module
 from stateward_sidecar.metrics.listener import CONNECTIONS_MAX, Listener
 
@@ -95,12 +92,3 @@ def test_the_end_waits_for_no_scraper(listener: Listener) -> None:
         closing.start()
         closing.join(TIMEOUT_S)
         assert not closing.is_alive()
-
-
-def test_a_daemon_stops_beside_a_slow_scraper() -> None:
-    """SIGTERM ends the daemon in its order while a scraper sends on."""
-    with run_daemon(metrics=ANY_PORT) as daemon:
-        with trickling(int(find_url(daemon).rpartition(":")[2].partition("/")[0])):
-            time.sleep(0.3)  # the request is under way
-            daemon.stop()
-        assert '"stopped"' in daemon.stderr

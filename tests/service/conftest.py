@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 from tests.service.agents import Agent, Stream
+from tests.service.walk import run_walked
 from tests.service.wire import THREAD, TIMEOUT_S, Wire, appends, sets
 
 from stateward.testing import Daemon, run_daemon
@@ -52,6 +53,13 @@ class Place:
 def daemon() -> Iterator[Daemon]:
     """With a small limit for states, so that the tests of it are quick."""
     with run_daemon(max_state_size="4MiB", sweep_interval=0) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def walked() -> Iterator[Daemon]:
+    """The daemon of the walks over all methods."""
+    with run_walked() as running:
         yield running
 
 

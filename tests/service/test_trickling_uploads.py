@@ -62,7 +62,7 @@ class Bytes:
 async def test_only_slow_uploads_give_way(size: int, gives_way: bool) -> None:
     """An upload that brings enough bytes a second keeps its place, however long it takes."""
     bytes_ = Bytes(SLOW_FROM_S / 4, size)
-    places = Places(1, lambda: bytes_.now)
+    places = Places(1, "tests run", lambda: bytes_.now)
     refused = False
     with places.enter() as place:
         waiting = place.watch(aiter(bytes_))
@@ -81,7 +81,7 @@ async def test_only_slow_uploads_give_way(size: int, gives_way: bool) -> None:
 async def test_an_upload_that_the_daemon_works_on_is_not_slow() -> None:
     """The time that the daemon takes for its disk does not count."""
     now = 0.0
-    places = Places(1, lambda: now)
+    places = Places(1, "tests run", lambda: now)
     with places.enter():
         now = 1000.0
         with pytest.raises(QueueFull), places.enter():

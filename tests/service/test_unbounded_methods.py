@@ -7,90 +7,50 @@ neighbour go on beside them.
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import os
-import pkgutil
 import queue
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from tests.service.rawhttp2 import RawConnection
+from tests.service.walk import (
+    BLOB,
+    LIMIT_MIB,
+    METHODS,
+    MIB,
+    NO_MEMORY,
+    PATIENCE_S,
+    bounded,
+    eventually,
+    path_of,
+    request_for,
+    status_bytes,
+)
 from tests.service.wire import appends
 
-import stateward.v1
-from stateward import Effect, Put
-from stateward.testing import Daemon, run_daemon
+from stateward.testing import Daemon
 from stateward.v1.backup_service_pb2 import ImportThreadRequest
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 from stateward.v1.call_service_pb2 import RunCallsRequest, StreamedCall
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.diff_pb2 import Diff, Edit, SetSlot
 from stateward.v1.lease_pb2 import Holder
-from stateward.v1.signal_service_pb2 import SendSignalRequest
-from stateward.v1.signal_service_pb2_grpc import SignalServiceStub
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.writer_service_pb2 import OpenWriter, WriteRequest, WriterSave
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system does not tell a process's memory"),
-]
-MIB = 1 << 20
-LIMIT_MIB, CACHE_MIB = 160, 8
-# An idle daemon has about 70 MiB. What is beyond the limit is what the C library keeps, and what is on its way.
-PEAK_BYTES_MAX = 2 * LIMIT_MIB * MIB
+pytestmark = [pytest.mark.slow, NO_MEMORY]
 CALLERS = 90
-PATIENCE_S = 60.0
-THREAD = "walked"
-LARGE = 950_000
-BLOB = hashlib.sha256(b"b").digest()
-
-
-def methods() -> list[MethodDescriptor]:
-    """All methods of the contract."""
-    found = []
-    for module in pkgutil.iter_modules(stateward.v1.__path__, "stateward.v1."):
-        if module.name.endswith("_service_pb2"):
-            services = importlib.import_module(module.name).DESCRIPTOR.services_by_name
-            found += [method for name in sorted(services) for method in services[name].methods]
-    return found
-
-
-METHODS = {method.name: method for method in methods()}
-
-
-def path_of(method: MethodDescriptor) -> str:
-    return f"/{method.containing_service.full_name}/{method.name}"
-
-
-# What a field of any request has, by its name. A request that is refused all the same has a small answer.
-FIELDS: dict[str, Any] = {
-    "thread": THREAD, "page_size": 1000, "keys": ["k0", "k1", "k2", "k3"], "max_bytes": 64 * MIB, "key": "k0",
-    "name": "k0", "anchor": "a", "log": "log", "delimiter": "/", "sha256": BLOB,
-}  # fmt: skip
-FLAGS = ("include_", "all_")
-MORE: dict[str, dict[str, Any]] = {
-    "DiffCheckpoints": {"from": {"version": 0}},
-    "BeginEffect": {"holder": {"name": "h", "incarnation": "i"}, "request_id": "r"},
-    "ReadBlob": {"blob": {"sha256": hashlib.sha256(bytes(3 * MIB)).digest()}},
-    "ReadLog": {"max_bytes": 3 * MIB},
-    "ReadHistory": {"max_bytes": 0},
-    "ListEffects": {"anchor": None},
-    "Drain": {"thread": ""},
-}
 # Calls that end the walk, or wait by themselves.
 LEFT_OUT = {"Drain", "DeleteThread"}
 # Methods whose answers were seen to be large: so the walk looks where it matters.
@@ -100,80 +60,12 @@ HEAVY = {
 }  # fmt: skip
 
 
-def request_for(method: MethodDescriptor) -> Message:
-    """A request whose answer is as large as that of this method can be, as far as names of fields tell."""
-    made = GetMessageClass(method.input_type)()
-    given = {**FIELDS, **MORE.get(method.name, {})}
-    for field in method.input_type.fields:
-        is_flag = field.type == FieldDescriptor.TYPE_BOOL and field.name.startswith(FLAGS)
-        value = True if is_flag else given.get(field.name)
-        if value is None or field.is_repeated != isinstance(value, list):
-            continue
-        with suppress(TypeError, ValueError):  # a field of this name and another type
-            made.MergeFrom(type(made)(**{field.name: value}))
-    return made
-
-
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[Daemon]:
-    limits = {"memory_limit": f"{LIMIT_MIB}MiB", "cache_size": f"{CACHE_MIB}MiB", "max_state_size": "16MiB"}
-    with run_daemon(sweep_interval="0", **limits) as running:
-        with running.client(blob_threshold=1 << 30) as client:
-            thread = client.thread(THREAD)
-            state = thread.hydrate()
-            state.slots["a"] = os.urandom(1_000_000)
-            for _ in range(2):
-                state.logs["log"].append("x" * LARGE)
-                thread.save(state)
-            client.records(THREAD).write([Put(f"k{n}", os.urandom(LARGE)) for n in range(4)])
-            for n in range(4):
-                thread.put_effects([Effect(f"k{n}", os.urandom(900_000), anchor="a")])
-            thread.write_blob(bytes(3 * MIB))
-        with grpc.insecure_channel(running.target) as channel:
-            send = SignalServiceStub(channel).SendSignal
-            for n in range(6):
-                value = Value(media_type="text/plain", data=b"x" * 500_000)
-                send(SendSignalRequest(thread=THREAD, name="k0", payload=value, request_id=f"{n}"))
-        yield running
-
-
-def status_bytes(daemon: Daemon, name: str) -> int:
-    for line in Path(f"/proc/{daemon.pid}/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("the daemon has ended")
-
-
-@contextmanager
-def bounded(daemon: Daemon, method: MethodDescriptor) -> Iterator[Callable[[], None]]:
-    """Gives the save of a neighbour. At the end, the memory must have stayed near the limit."""
-    Path(f"/proc/{daemon.pid}/clear_refs").write_text("5")  # the peak begins anew
-    with daemon.client(retry_timeout=PATIENCE_S) as neighbour:
-        thread = neighbour.thread("neighbour")
-
-        def save() -> None:
-            thread.append("log", 1)
-
-        yield save
-        save()
-    peak = status_bytes(daemon, "VmHWM")
-    assert peak <= PEAK_BYTES_MAX, f"{method.name}: {peak // MIB} MiB"
-
-
-def eventually(is_so: Callable[[], bool], meanwhile: Callable[[], None]) -> bool:
-    end = time.monotonic() + PATIENCE_S
-    while not (found := is_so()) and time.monotonic() < end:
-        meanwhile()
-        time.sleep(0.05)
-    return found
-
-
 # -- unread answers ---------------------------------------------------------------------------------------------------
 
 
-def test_the_walk_sees_large_answers(daemon: Daemon) -> None:
+def test_the_walk_sees_large_answers(walked: Daemon) -> None:
     """The requests of the walk have the answers that it is about."""
-    with grpc.insecure_channel(daemon.target, [("grpc.max_receive_message_length", -1)]) as channel:
+    with grpc.insecure_channel(walked.target, [("grpc.max_receive_message_length", -1)]) as channel:
         sizes = dict.fromkeys(HEAVY, 0)
         for name in HEAVY:
             request = request_for(METHODS[name]).SerializeToString()
@@ -185,13 +77,13 @@ def test_the_walk_sees_large_answers(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - LEFT_OUT))
-def test_unread_answers_of_every_method(daemon: Daemon, name: str) -> None:
+def test_unread_answers_of_every_method(walked: Daemon, name: str) -> None:
     """Many callers ask, and none reads its answer."""
     method = METHODS[name]
     request = request_for(method)
-    with ExitStack() as stack, bounded(daemon, method) as save:
+    with ExitStack() as stack, bounded(walked, name) as save:
         for number in range(CALLERS if name in HEAVY else CALLERS // 4):
-            caller = RawConnection(daemon.socket)
+            caller = RawConnection(walked.socket)
             stack.callback(caller.close)
             caller.call(path_of(method), request)
             if not number % 10:
@@ -283,14 +175,14 @@ def groups() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("names", list(groups()), ids=lambda names: f"{names[0]}-{names[-1]}")
-def test_half_a_message_of_every_method(daemon: Daemon, names: list[str]) -> None:
+def test_half_a_message_of_every_method(walked: Daemon, names: list[str]) -> None:
     """The memory that half messages take beyond the limit comes back, though nobody hangs up. Each method's call is
     refused, or one at least of those of a method of streams."""
-    with ExitStack() as stack, bounded(daemon, METHODS[names[0]]) as save:
+    with ExitStack() as stack, bounded(walked, names[0]) as save:
         senders: dict[str, list[HalfSender]] = {name: [] for name in names}
 
         def send(name: str) -> None:
-            sender = HalfSender(daemon.socket, path_of(METHODS[name]))
+            sender = HalfSender(walked.socket, path_of(METHODS[name]))
             stack.callback(sender.close)
             assert sender.is_sent.wait(PATIENCE_S)
             senders[name].append(sender)
@@ -315,12 +207,16 @@ def test_half_a_message_of_every_method(daemon: Daemon, names: list[str]) -> Non
 # -- unread streams ---------------------------------------------------------------------------------------------------
 
 
+# So many answers fill what gRPC takes of them though nobody reads. Large frames follow.
+UNREAD, STILL_S = 40, 1.0
+
+
 def write(number: int, call: Any) -> Iterator[Message]:
     holder = Holder(name=f"h{number}", incarnation="x")
     yield WriteRequest(open=OpenWriter(thread=f"silent-{number}", holder=holder, request_id=f"o{number}"))
     token = next(call()).opened.lease.token
-    for frame in range(1, 2000):  # first many answers, which fill what may be unread, then large frames
-        content = b"a" if frame < 450 else os.urandom(60_000)
+    for frame in range(1, 2000):
+        content = b"a" if frame < UNREAD else os.urandom(60_000)
         diff = Diff(edits=[Edit(set_slot=SetSlot(slot="s", value=Value(data=content)))])
         save = SaveRequest(request_id=f"{frame}", expected_version=frame - 1, lease_token=token, diff=diff)
         yield WriteRequest(save=WriterSave(frame=frame, save=save))
@@ -355,14 +251,15 @@ def test_every_stream_of_a_client_is_walked() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(STREAMS))
-def test_unread_streams_of_every_method(daemon: Daemon, name: str) -> None:
+def test_unread_streams_of_every_method(walked: Daemon, name: str) -> None:
     """Clients send as much as the daemon takes, and read no answer."""
     method = METHODS[name]
-    with ExitStack() as stack, bounded(daemon, method) as save:
-        sent = [0] * 8
+    with ExitStack() as stack, bounded(walked, name):
+        sent = [0] * 6
         for number in range(len(sent)):
             options = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
-            channel = stack.enter_context(grpc.insecure_channel(daemon.target, options))
+            options.append(("grpc.http2.lookahead_bytes", 1024))  # what comes unread
+            channel = stack.enter_context(grpc.insecure_channel(walked.target, options))
             begun = queue.SimpleQueue[Any]()
 
             def counted(number: int = number, begun: queue.SimpleQueue[Any] = begun) -> Iterator[bytes]:
@@ -377,10 +274,15 @@ def test_unread_streams_of_every_method(daemon: Daemon, name: str) -> None:
             call = stub(counted()) if method.server_streaming else stub.future(counted())
             begun.put(call)
             stack.callback(call.cancel)
-        before = [-1]
+        looking = stack.enter_context(walked.client())
+        progress = [0, 0.0]
 
         def is_still() -> bool:
-            was, before[:] = before[:], sent
-            return was == sent and not time.sleep(1)  # type: ignore[func-returns-value]
+            """Nobody sends, and the daemon, which may be slow, has done all that it has taken."""
+            stats = looking.stats()
+            now, has_come = time.monotonic(), sum(sent) + stats.saves
+            if has_come != progress[0] or stats.queued_writes:
+                progress[:] = has_come, now
+            return now > progress[1] + STILL_S
 
-        assert eventually(is_still, save)
+        assert eventually(is_still, patience_s=10 * PATIENCE_S)

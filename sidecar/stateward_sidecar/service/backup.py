@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -23,6 +24,7 @@ from stateward_sidecar.service.budget import Budget
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.checkbackup import check_import, check_part
 from stateward_sidecar.service.method import BYTE_SHARE
+from stateward_sidecar.service.uploads import SLOW_FROM_S, Places
 from stateward_sidecar.store.importing import Import
 
 T = TypeVar("T")
@@ -45,7 +47,7 @@ class BackupService:
         self._large = asyncio.Lock()
         self._calls = calls
         self._store = calls.store
-        self._imports = 0
+        self._places = Places(IMPORTS_MAX, "threads are being restored")
 
     async def export_thread(
         self, request: ExportThreadRequest, context: grpc.aio.ServicerContext
@@ -63,18 +65,14 @@ class BackupService:
     async def import_thread(
         self, requests: AsyncIterator[ImportThreadRequest], context: grpc.aio.ServicerContext
     ) -> ImportThreadResponse:
-        if self._imports >= IMPORTS_MAX:
-            raise QueueFull(f"{self._imports} threads are being restored already; try again", queued=self._imports)
-        self._imports += 1
-        try:
+        with self._places.enter() as place:
+            requests = place.watch(requests)
             first = await _next(requests)
             if first is None or not first.HasField("begin"):
                 raise InvalidField("begin", "is required in the first message")
             check_import(first.begin)
             with self._calls.holding.gate:  # a drain waits for the import
                 return await self._import(first.begin, requests, first)
-        finally:
-            self._imports -= 1
 
     async def _import(
         self, begin: ImportBegin, requests: AsyncIterator[ImportThreadRequest], first: ImportThreadRequest
@@ -125,7 +123,7 @@ class BackupService:
                 await self._work(made.take, message.parts)
                 is_large = made.held_bytes > LARGE_BYTES
                 if is_large and not is_alone:
-                    is_alone = await self._large.acquire()
+                    is_alone = await self._be_alone()
                 # At most half, because the next messages of this import need room as well.
                 share.settle(min(BYTE_SHARE * made.held_bytes, self._memory.total_bytes // 2) if is_large else 0)
                 message = await _next(requests)
@@ -135,6 +133,14 @@ class BackupService:
             share.close()
             if is_alone:
                 self._large.release()
+
+    async def _be_alone(self) -> bool:
+        """Waits until no other import has a large version. One that brings its bytes too slowly is ended."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SLOW_FROM_S):
+                    return await self._large.acquire()
+            self._places.refuse_slowest()
 
     async def _begin(self, begin: ImportBegin) -> Import:
         """Begins a thread. Waits if an import of the name that was cut off, or a copy, is still under way."""

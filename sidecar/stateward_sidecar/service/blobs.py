@@ -54,7 +54,7 @@ class BlobService:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._store = calls.store
-        self._places = Places(WRITES_MAX)
+        self._places = Places(WRITES_MAX, "blobs are being written")
         self._commits: set[asyncio.Task[WriteBlobResponse]] = set()
 
     async def write_blob(

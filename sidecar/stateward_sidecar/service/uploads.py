@@ -1,4 +1,5 @@
-"""The places for uploads. One that brings its bytes too slowly gives its place to another, if all are taken.
+"""The places for uploads of blobs, and for imports. One that brings its bytes too slowly gives its place to another, if
+all are taken.
 
 Used on the event loop only.
 """
@@ -9,12 +10,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
+from typing import TypeVar
 
-from stateward.v1.blob_service_pb2 import WriteBlobRequest
+from google.protobuf.message import Message
+
 from stateward_sidecar.errors import QueueFull
 
 # An upload of fewer bytes a second, since it began to wait for them, is slow once this time is over.
 LEAST_BYTES_PER_S, SLOW_FROM_S = 64 << 10, 2.0
+M = TypeVar("M", bound=Message)
 
 
 class Place:
@@ -40,7 +44,7 @@ class Place:
         if self._task is not None:
             self._task.cancel()
 
-    async def watch(self, requests: AsyncIterator[WriteBlobRequest]) -> AsyncIterator[WriteBlobRequest]:
+    async def watch(self, requests: AsyncIterator[M]) -> AsyncIterator[M]:
         """Passes messages on. Raises QueueFull if the place was given to another upload."""
         while True:
             self._since_s = self._now()
@@ -56,15 +60,16 @@ class Place:
                 self._since_s = None
             if message is None:
                 return
-            self._bytes += len(message.data)
+            self._bytes += message.ByteSize()
             yield message
 
 
 class Places:
     """All places."""
 
-    def __init__(self, count: int, now: Callable[[], float] = monotonic) -> None:
-        self._count = count
+    def __init__(self, count: int, what: str, now: Callable[[], float] = monotonic) -> None:
+        """``what``: what is under way ``count`` times at most, for the error if one more comes."""
+        self._count, self._what = count, what
         self._now = now
         self._taken: list[Place] = []
 
@@ -72,13 +77,8 @@ class Places:
     def enter(self) -> Iterator[Place]:
         """Gives a place to an upload. If all are taken, the slowest one loses its own. Raises QueueFull if none is
         slow."""
-        if len(self._taken) >= self._count:
-            slowest = min(self._taken, key=lambda place: place.bytes_per_s)
-            if slowest.bytes_per_s >= LEAST_BYTES_PER_S:
-                what = f"{len(self._taken)} blobs are being written already; try again"
-                raise QueueFull(what, queued=len(self._taken))
-            self._taken.remove(slowest)
-            slowest.refuse()
+        if len(self._taken) >= self._count and not self.refuse_slowest():
+            raise QueueFull(f"{len(self._taken)} {self._what} already; try again", queued=len(self._taken))
         place = Place(self._now)
         self._taken.append(place)
         try:
@@ -86,3 +86,12 @@ class Places:
         finally:
             if place in self._taken:
                 self._taken.remove(place)
+
+    def refuse_slowest(self) -> bool:
+        """Ends the slowest upload, because others wait for what it has. Returns False if none is slow."""
+        slowest = min(self._taken, key=lambda place: place.bytes_per_s)
+        if slowest.bytes_per_s >= LEAST_BYTES_PER_S:
+            return False
+        self._taken.remove(slowest)
+        slowest.refuse()
+        return True
