@@ -1,12 +1,14 @@
-"""Rules in which a machine sleeps or tells a wrong time, has no room, or its bucket refuses every n-th request."""
+"""Rules in which a machine sleeps or tells a wrong time, has no room, or a bucket that is slow or busy."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from tests.archive_model.choices import NAMES, SELDOM, WHO
+from tests.archive_model.faults import REQUEST_S
 from tests.archive_model.meetings import Meetings
 from tests.archive_model.sidecar import NAMESPACE, Sidecar
+from tests.archive_model.small import SLICE_BYTES
 
 from stateward.v1.checkpoint_pb2 import STATUS_RUNNING
 from stateward_sidecar.errors import DiskFull
@@ -15,6 +17,8 @@ from stateward_sidecar.store.times import WRONG_US
 ASLEEP_S = 7200
 ROOM_BYTES = 16_400  # for the smallest write
 YEAR_HOURS = 365 * 24
+# A slice needs less than a request may take, and two of them need more.
+WIRE_BYTES_S = 0.7 * 2 * SLICE_BYTES / REQUEST_S
 
 
 class Elements(Meetings):
@@ -87,3 +91,9 @@ class Elements(Meetings):
     def throttle(self, every: int) -> None:
         """The bucket answers 503 to every n-th request of any kind, until this rule says 0."""
         self.net.refuses_every = every
+
+    @rule(speed=st.sampled_from((0, 0, WIRE_BYTES_S)))
+    def narrow(self, speed: float) -> None:
+        """Objects reach the bucket slowly, until this rule says 0: a slice in time, and several of them in one request
+        not."""
+        self.net.bytes_a_s = speed

@@ -19,6 +19,7 @@ from stateward_sidecar.bucket.memory import MemoryBucket
 from stateward_sidecar.clock import Clock
 
 T = TypeVar("T")
+REQUEST_S = 30.0
 
 REFUSED = "refused"  # no effect, an error; the next attempt is answered
 LOST = "lost"  # the effect, and no answer
@@ -179,6 +180,10 @@ class Net:
     under_way: list[Callable[[], object]] = field(default_factory=list)
     refuses_every: int = 0  # 503 for each request whose number is a multiple; 0 = for none
     requests: int = 0
+    # How fast bytes of objects other than HEADs and keys reach the bucket; 0 = at once. No request has longer than
+    # REQUEST_S, as a client of HTTP says.
+    bytes_a_s: float = 0.0
+    pass_time: Callable[[float], None] = lambda _: None
     # HEADs that sidecars of the next format wrote, and how such sidecars read them.
     of_next_format: dict[bytes, bytes] = field(default_factory=dict)
     late: set[str] = field(default_factory=set)  # keys of writes that came, or may come, after their time
@@ -224,10 +229,12 @@ class FaultyBucket(Bucket):
         return _spoilt(*self._do(key, lambda: self._inner.get_range(key, offset, length), is_write=False))
 
     def put(self, key: str, data: bytes) -> None:
+        self._carry(key, data)
         self._do(key, lambda: self._inner.put(key, data), is_write=True)
 
     def put_file(self, key: str, path: Path) -> None:
         data = path.read_bytes()
+        self._carry(key, data)
         self._do(key, lambda: self._inner.put(key, data), is_write=True)
 
     def create(self, key: str, data: bytes) -> str:
@@ -256,6 +263,14 @@ class FaultyBucket(Bucket):
 
     def close(self) -> None:
         """The bucket stays."""
+
+    def _carry(self, key: str, data: bytes) -> None:
+        """Takes the time that a new object needs."""
+        seconds = len(data) / self._net.bytes_a_s if self._net.bytes_a_s else 0.0
+        if seconds and not self.is_dead:
+            self._net.pass_time(min(seconds, REQUEST_S))
+        if seconds > REQUEST_S:
+            raise BucketUnavailable(f"{key}: the request took longer than {REQUEST_S:g} s", is_unclear=True)
 
     # -- faults ---------------------------------------------------------------------------------------------------
 

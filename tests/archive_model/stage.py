@@ -70,6 +70,7 @@ class Stage(RuleBasedStateMachine):
         retries; where it is short, a machine may write a thread of which it has the newest part only.
         ``keeps_records``: agents put a record beside each save."""
         self.turns, self.time, self.net, self.truth = Turns(), FakeClock(), Net(), Truth()
+        self.net.pass_time = self.time.sleep
         small.shrink(Waits(self.turns, self.time), window)
         self.window = window
         home = Path("/dev/shm") if Path("/dev/shm").is_dir() else None

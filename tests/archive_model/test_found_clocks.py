@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from tests.archive_model.elements import YEAR_HOURS
+from hashlib import shake_128
+
+from tests.archive_model.elements import WIRE_BYTES_S, YEAR_HOURS
 from tests.archive_model.faults import Fault
-from tests.archive_model.sidecar import LEASE_S
+from tests.archive_model.sidecar import LEASE_S, Sidecar
+from tests.archive_model.small import SLICE_BYTES
 from tests.archive_model.test_archive_model import Rules
 from tests.archive_model.test_found_litter import move_tags
 
 NONE: tuple[Fault, ...] = ()
+LARGE = 5 * SLICE_BYTES
 
 
 def save(history: Rules, who: int, *, size: int = 10, archived: bool = True) -> None:
@@ -61,3 +65,34 @@ def test_a_bucket_that_refuses_every_third_request_is_good_enough(history: Rules
             save(history, who, size=1500)
     assert not history.orphans
     history.throttle(0)
+
+
+def test_no_refused_request_begins_an_upload_anew(history: Rules) -> None:
+    """A value of many slices, in an entry or a blob, and one request of three or four is refused: each slice is tried
+    again alone."""
+    for every in (3, 4):
+        history.throttle(every)
+        save(history, 0, size=LARGE)
+        history.act(0, "a large blob", lambda it: write(history, it))
+        history.ship(0, NONE)
+        history.throttle(0)
+    assert is_archived(history)
+
+
+def test_a_slow_wire_has_time_for_each_slice(history: Rules) -> None:
+    """Whatever the size: an object takes longer than any request may, and arrives."""
+    history.narrow(WIRE_BYTES_S)
+    save(history, 0, size=LARGE)
+    history.act(0, "a large blob", lambda it: write(history, it))
+    history.ship(0, NONE)
+    assert is_archived(history)
+    history.narrow(0)
+
+
+def write(history: Rules, sidecar: Sidecar) -> None:
+    history.write_content(sidecar, "a", shake_128(b"%d" % next(history.numbers)).digest(LARGE), announced=True)
+
+
+def is_archived(history: Rules) -> bool:
+    thread = history.sidecars[0].find("a")
+    return thread is not None and thread.archived_sequence == thread.head.tip_sequence

@@ -192,9 +192,18 @@ WELL: dict[str, Callable[[Daemon], None]] = {
 }  # fmt: skip
 
 
+# Messages that may be sent again and again.
+SMALL: dict[str, Message] = {
+    "Write": WriteRequest(reset=ResetWriter()),
+    "RunCalls": RunCallsRequest(calls=[StreamedCall(traceparent="x" * 1000)]),  # it never comes whole
+    "WriteBlob": WriteBlobRequest(data=b"x"),
+    "ImportThread": ImportThreadRequest(),
+}
+
+
 @contextmanager
 def trickling(daemon: Daemon, name: str, count: int = CROWD) -> Iterator[None]:
-    """Callers that have begun a stream, and send a byte of its next message now and then."""
+    """Callers that have begun a stream, and send a byte of its next messages now and then."""
     over, connection = threading.Event(), RawConnection(daemon.socket)
     streams = range(1, 2 * count, 2)
     for stream in streams:
@@ -203,7 +212,7 @@ def trickling(daemon: Daemon, name: str, count: int = CROWD) -> Iterator[None]:
     def send() -> None:
         with suppress(OSError):
             while not over.wait(PAUSE_S):
-                connection.trickle(streams)
+                connection.trickle(SMALL[name], streams)
 
     sending = threading.Thread(target=send)
     sending.start()
