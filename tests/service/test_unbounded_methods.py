@@ -191,7 +191,7 @@ def test_half_a_message_of_every_method(walked: Daemon, names: list[str]) -> Non
         for name in names:
             send(name)
         near = (LIMIT_MIB + LIMIT_MIB // 8) * MIB
-        assert eventually(lambda: status_bytes(daemon, "RssAnon") <= near, save)
+        assert eventually(lambda: status_bytes(walked, "RssAnon") <= near, save)
 
         def spared() -> list[str]:
             return [name for name, sent in senders.items() if not any(sender.is_over for sender in sent)]
