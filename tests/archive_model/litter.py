@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef
 from stateward_sidecar.archive.image import open_image, part_refs
-from stateward_sidecar.archive.packs import open_index
+from stateward_sidecar.archive.packs import is_pack, open_index
 from stateward_sidecar.archive.places import Place, is_blob, origin_of
 from stateward_sidecar.archive.slices import slice_name, whole_of
 from stateward_sidecar.codec.seal import Cipher
+from stateward_sidecar.store.ranges import Pruned
 
 
 def whole_objects(objects: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -64,3 +65,16 @@ def _named(objects: Mapping[str, bytes], place: Place, head: ArchiveHead) -> Ite
         index = open_index(at, joined(objects, place.object(at)))
         yield from index.objects
         at = index.previous if index.HasField("previous") else None
+
+
+def spent(objects: Mapping[str, bytes], place: Place, head: ArchiveHead, pruned: Pruned) -> list[ObjectRef]:
+    """Packs to which HEAD leads, that still have the edits of their versions, and of which every version was pruned."""
+    refs, at = list(head.objects), head.index if head.HasField("index") else None
+    while at is not None:
+        index = open_index(at, joined(objects, place.object(at)))
+        refs += index.objects
+        at = index.previous if index.HasField("previous") else None
+    return [
+        ref for ref in refs
+        if is_pack(ref) and ref.first_version and not ref.cleared and pruned.covers(ref.first_version, ref.last_version)
+    ]  # fmt: skip

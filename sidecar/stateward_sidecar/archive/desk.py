@@ -67,6 +67,10 @@ class Hold:
     # The pruned ranges at the last search, and the snapshots of pruned versions found in it that this disk lacks and
     # entries need.
     needed: tuple[Ranges, set[int]] = field(default_factory=lambda: (Ranges(), set()))
+    # When the indexes were last searched for what was pruned, and when they are searched for the HEAD that is made: the
+    # pruned ranges, the newest entry, and whether the pruned versions may not have been cleared yet.
+    trimmed: tuple[Ranges, int, bool] | None = None
+    trimming: tuple[Ranges, int, bool] | None = None
     blobs: set[bytes] = field(default_factory=set)  # uploaded for the next HEAD
     # Blobs of which the next HEAD has the entry of their removal. Their objects are deleted after it has landed.
     dropped_blobs: set[bytes] = field(default_factory=set)

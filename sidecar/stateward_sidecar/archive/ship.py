@@ -42,6 +42,7 @@ from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_snapshot
 from stateward_sidecar.archive.pulse import Parted, Pulse, Uploads
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.takeover import Attacher
+from stateward_sidecar.archive.trim import trim
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, StatewardError
 from stateward_sidecar.store.blobrows import OpenedBlobs
@@ -145,8 +146,7 @@ class Shipper:
         pieces, missing = self._snapshots(hold, head, moment, uploads)
         self._describe(hold, head, moment, uploads)
         due = self._unlink(hold, head, moment)
-        older = Older(partial(self._fetcher.index, hold.place), partial(self._gone, hold, moment.thread))
-        fold(desk, hold, head, moment, tail, uploads, older)
+        self._shorten(hold, head, moment, tail, uploads)
         hold.puts += len(uploads.calls)
         self._pulse.upload(hold, uploads)
         if hold.head.write_id != last:
@@ -197,6 +197,7 @@ class Shipper:
         desk = self._desk
         hold.head = bare(head)
         hold.is_verified = True
+        hold.trimmed = hold.trimming
         hold.blobs.clear()
         live = desk.store.threads.in_memory(hold.number) or hold.thread
         for thread in (live, hold.thread):
@@ -344,6 +345,14 @@ class Shipper:
             hold.indexed_snapshots = {ref.first_version for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT}
         return version in hold.indexed_snapshots
 
+    def _shorten(
+        self, hold: Hold, head: ArchiveHead, moment: Moment, tail: Sequence[PackedRow], uploads: Uploads
+    ) -> None:
+        """Takes out what was pruned, and moves older references into an index."""
+        older = Older(partial(self._fetcher.index, hold.place), partial(self._gone, hold, moment.thread))
+        trim(self._desk, hold, head, moment, uploads, older)
+        fold(self._desk, hold, head, moment, tail, uploads, older)
+
     # -- garbage --------------------------------------------------------------------------------------------------
 
     def _unlink(self, hold: Hold, head: ArchiveHead, moment: Moment) -> list[ObjectRef]:
@@ -373,8 +382,8 @@ class Shipper:
     def _may_be_gone(thread: Thread, ref: ObjectRef) -> bool:
         """Returns whether prunes may have removed all entries of a pack. Else this disk lost entries, and the pack has
         them."""
-        kept = thread.pruned.missing(ref.last_version).after(ref.first_version - 1) if ref.first_version else None
-        return may_be_removed(thread, ref.last_sequence) and not kept
+        is_pruned = not ref.first_version or thread.pruned.covers(ref.first_version, ref.last_version)
+        return is_pruned and may_be_removed(thread, ref.last_sequence)
 
     def _unused_snapshots(self, hold: Hold, thread: Thread, refs: Sequence[ObjectRef]) -> set[int]:
         """Returns the snapshots of pruned versions that no entry needs.

@@ -42,6 +42,11 @@ class Ranges:
         at = bisect_right(self._firsts, version) - 1
         return at >= 0 and version <= self._lasts[at]
 
+    def covers(self, first: int, last: int) -> bool:
+        """Returns whether all versions from the first to the last are in the set."""
+        at = bisect_right(self._firsts, first) - 1
+        return at >= 0 and last <= self._lasts[at]
+
     def __iter__(self) -> Iterator[int]:
         for first, last in self.pairs():
             yield from range(first, last + 1)

@@ -1,0 +1,167 @@
+"""The danger: what was pruned stays in the bucket, whole and for ever, because something still leads to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from tests.archive.driven import Driven, Town, append
+from tests.archive.test_collected_elsewhere import archive_verified, place, take, verified  # noqa: F401
+from tests.archive_model import small
+from tests.archive_model.litter import joined, litter, spent, whole_objects
+from tests.archive_model.sidecar import NAMESPACE
+
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef
+from stateward.v1.thread_service_pb2 import PruneThreadRequest
+from stateward_sidecar.archive import fold, trim
+from stateward_sidecar.archive.packs import is_pack, open_index, open_pack
+from stateward_sidecar.codec.entry import unpack
+
+# HEAD, what it names in its forty... here four places, and an index.
+OBJECTS_MAX = 12
+
+
+def prune(machine: Driven) -> None:
+    machine.prune(PruneThreadRequest(namespace=NAMESPACE, thread="job", keep_latest_per_branch=2))
+
+
+def write(machine: Driven, saves: int, *, prunes: int = 0) -> None:
+    """Saves that are shipped one by one, and a prune after each of so many."""
+    for number in range(1, saves + 1):
+        machine.put(append(os.urandom(300)))
+        machine.ship_now()
+        if prunes and number % prunes == 0:
+            prune(machine)
+            machine.ship_now()
+
+
+def settle(town: Town, machine: Driven) -> None:
+    """Some more ships, after the time in which readers may follow an older HEAD."""
+    for _ in range(3):
+        town.time.sleep(700)
+        machine.put(append(b"next"))
+        machine.ship_now()
+
+
+def head_of(machine: Driven) -> ArchiveHead:
+    return machine.archive.desk.holds[machine.thread().number].head
+
+
+def objects(town: Town) -> dict[str, bytes]:
+    return {name: data for name, data in whole_objects(town.net.bucket.objects).items() if name.startswith("v1/t/")}
+
+
+def named(town: Town, machine: Driven) -> Iterator[ObjectRef]:
+    """All objects that HEAD and its indexes name."""
+    head, at = head_of(machine), machine.archive.desk.holds[machine.thread().number].place
+    yield from head.objects
+    index = head.index if head.HasField("index") else None
+    while index is not None:
+        found = open_index(index, joined(town.net.bucket.objects, at.object(index)))
+        yield from found.objects
+        index = found.previous if found.HasField("previous") else None
+
+
+def whole_versions(town: Town, machine: Driven) -> set[int]:
+    """The versions whose edits any pack in the bucket has."""
+    found, at = set[int](), machine.archive.desk.holds[machine.thread().number].place
+    for ref in named(town, machine):
+        for row in open_pack(ref, joined(town.net.bucket.objects, at.object(ref))) if is_pack(ref) else ():
+            if row.WhichOneof("place") == "sequence":
+                entry = unpack(row.record, row.sequence)
+                found |= set() if entry.is_husk else {entry.header.version}
+    return found - {0}
+
+
+@pytest.mark.parametrize("window", [0, 5], ids=["entries stay for retries", "entries go"])
+def test_a_rule_keeps_the_bucket_small(driven: Town, window: int) -> None:
+    """Fourteen versions lie in indexes when they are pruned, and sixty more come and go: the bucket has about as many
+    objects afterwards as before, and the edits of versions that are retained, or share a pack with one."""
+    small.shrink(window=window)
+    first = driven.machine("first")
+    write(first, 14)
+    prune(first)
+    first.ship_now()
+    write(first, 30, prunes=5)
+    settle(driven, first)
+    assert len(objects(driven)) <= OBJECTS_MAX
+    write(first, 30, prunes=5)
+    settle(driven, first)
+    assert len(objects(driven)) <= OBJECTS_MAX
+    head, at = head_of(first), first.archive.desk.holds[first.thread().number].place
+    assert spent(driven.net.bucket.objects, at, head, first.thread().pruned) == []
+    assert litter(driven.net.bucket.objects, at, head, b"") == []
+    assert min(whole_versions(driven, first)) > 60
+    assert archive_verified(first) == []
+
+
+def test_edits_go_from_the_bucket_with_the_next_ship(driven: Town) -> None:
+    """No entry may go yet, because a retry may ask for it: the packs are put anew without edits, and any machine still
+    answers the retry."""
+    first = driven.machine("first")
+    answers = []
+    for number in range(14):
+        request = append(os.urandom(300), request_id=f"request {number}")
+        answers.append((request, first.put(request)))
+        first.ship_now()
+    assert 1 in whole_versions(driven, first)
+    prune(first)
+    first.ship_now()
+    settle(driven, first)
+    assert whole_versions(driven, first) & set(range(1, 10)) == set()
+    before = sum(map(len, objects(driven).values()))
+    expected = first.state().state
+    driven.end(first)
+    second = driven.machine("second")
+    take(second)
+    assert second.state().state == expected
+    for request, answer in answers:
+        assert second.put(request).version == answer.version
+    second.ship_now()
+    assert (verified(second), archive_verified(second)) == ([], [])
+    assert sum(map(len, objects(driven).values())) < before * 2
+
+
+def test_a_prune_reads_indexes_once(driven: Town) -> None:
+    """A thread whose indexes name nothing that was pruned costs a prune a few reads, and later ships none."""
+    first = driven.machine("first")
+    write(first, 30)
+    first.prune(PruneThreadRequest(namespace=NAMESPACE, thread="job", versions={"versions": [28]}))
+    write(first, 3)
+    before = first.requests
+    write(first, 1)
+    assert first.requests - before <= 4
+
+
+def test_a_long_chain_is_put_anew_in_a_few_indexes(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some old versions go: their packs leave the chain, and all others stay readable on an empty disk."""
+    monkeypatch.setattr(fold, "SHORTENED_MAX", 0)
+    monkeypatch.setattr(trim, "INDEX_OBJECTS_MAX", 6)
+    first = driven.machine("first")
+    write(first, 40)
+    expected = first.state().state
+    first.prune(PruneThreadRequest(namespace=NAMESPACE, thread="job", versions={"versions": list(range(1, 21))}))
+    first.ship_now()
+    settle(driven, first)
+    assert whole_versions(driven, first) & set(range(1, 16)) == set()
+    assert whole_versions(driven, first) >= set(range(25, 36))
+    assert archive_verified(first) == []
+    driven.end(first)
+    second = driven.machine("second")
+    assert second.state().state.logs["m"].entries[:40] == expected.logs["m"].entries
+    take(second)
+    second.archive.hooks_complete() if hasattr(second.archive, "hooks_complete") else None
+    assert verified(second) == []
+
+
+def test_a_damaged_index_stops_no_ship(driven: Town) -> None:
+    """What it names stays. The thread is archived as before."""
+    first = driven.machine("first")
+    write(first, 14)
+    (*_, name) = sorted(each for each in driven.net.bucket.objects if each.endswith(".index"))
+    driven.net.bucket.objects[name] = b"damaged"
+    prune(first)
+    first.ship_now()
+    write(first, 2)
+    assert head_of(first).tip_sequence == first.thread().head.tip_sequence
