@@ -15,10 +15,11 @@ from tests.archive_model.sidecar import NAMESPACE
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.archive import fold, trim
+from stateward_sidecar.archive.heads import open_head
 from stateward_sidecar.archive.packs import is_pack, open_index, open_pack
-from stateward_sidecar.codec.entry import unpack
+from stateward_sidecar.codec.entry import sequence_of, unpack
 
-# HEAD, what it names in its forty... here four places, and an index.
+# HEAD, four objects that it names, an index, what the next HEAD will name, and what it has just dropped.
 OBJECTS_MAX = 12
 
 
@@ -123,6 +124,38 @@ def test_edits_go_from_the_bucket_with_the_next_ship(driven: Town) -> None:
     assert sum(map(len, objects(driven).values())) < before * 2
 
 
+@pytest.mark.parametrize(("saves", "size", "gone"), [(3, 10, 1), (14, 300, 10)], ids=["in HEAD", "in packs"])
+def test_edits_go_from_an_idle_thread(driven: Town, saves: int, size: int, gone: int) -> None:
+    """Nobody writes the thread after the prune: it is shipped once more than its entries need, and then not again."""
+    first = driven.machine("first")
+    for _ in range(saves):
+        first.put(append(os.urandom(size)))
+        first.ship_now()
+    assert 1 in whole_versions(driven, first) | tail_versions(driven, first)
+    clear_up, first.store.pruner.clear_up = first.store.pruner.clear_up, lambda *_: None
+    prune(first)
+    first.ship_now()  # before this disk has cleared what was pruned
+    first.store.pruner.clear_up = clear_up
+    first.sweep()
+    assert first.thread().number in first.archive.schedule._due
+    first.ship_now()
+    found = whole_versions(driven, first) | tail_versions(driven, first)
+    assert found & set(range(1, gone + 1)) == set()
+    before = first.wire.traffic.heads
+    for _ in range(3):
+        first.sweep()
+        first.ship_now()
+    assert first.wire.traffic.heads == before
+
+
+def tail_versions(town: Town, machine: Driven) -> set[int]:
+    """The versions whose edits HEAD has."""
+    at = machine.archive.desk.holds[machine.thread().number].place
+    head = open_head(machine.thread().identity.namespace_keys, at, town.net.bucket.objects[at.head])
+    entries = [unpack(record, sequence_of(record)) for record in head.tail]
+    return {entry.header.version for entry in entries if not entry.is_husk} - {0}
+
+
 def test_a_prune_reads_indexes_once(driven: Town) -> None:
     """A thread whose indexes name nothing that was pruned costs a prune a few reads, and later ships none."""
     first = driven.machine("first")
@@ -151,7 +184,6 @@ def test_a_long_chain_is_put_anew_in_a_few_indexes(driven: Town, monkeypatch: py
     second = driven.machine("second")
     assert second.state().state.logs["m"].entries[:40] == expected.logs["m"].entries
     take(second)
-    second.archive.hooks_complete() if hasattr(second.archive, "hooks_complete") else None
     assert verified(second) == []
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from tests.archive_model.blobbook import shown
 from tests.archive_model.faults import Op
-from tests.archive_model.litter import litter, whole_objects
+from tests.archive_model.litter import litter, spent, whole_objects
 from tests.archive_model.sidecar import LEASE_S, NAMESPACE, Disk, Sidecar
 from tests.archive_model.stage import TOTALS, Stage
 from tests.archive_model.truth import EMPTY, Sent, State, Version
@@ -20,7 +20,7 @@ from stateward.v1.checkpoint_service_pb2 import HydrateResponse, SaveRequest
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.heads import open_head
-from stateward_sidecar.archive.places import place_of
+from stateward_sidecar.archive.places import Place, place_of
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt, Fenced, NewerFormat, ThreadNotFound, VersionMismatch
 from stateward_sidecar.service import holding
@@ -281,7 +281,26 @@ class Looking(Stage):
                 continue
             left = set(litter(objects, place, head, self.key_of_uid(bytes(head.uid)))) - self.net.late
             assert not left, f"nothing leads to these objects, and nobody will remove them: {sorted(left)}"
+            self.check_spent(place, head)
             TOTALS["archive objects of which each is needed"] += len(objects)
+
+    def check_spent(self, place: Place, head: ArchiveHead) -> None:
+        """What HEAD leads to is needed: no pack has the edits of pruned versions alone, once their owner has cleared
+        them on its disk and has shipped the thread."""
+        for sidecar in self.sidecars:
+            for hold in sidecar.archive.desk.holds.values():
+                is_settled = hold.tail is not None and not hold.is_cleared and not hold.is_rolled_back
+                if hold.head.write_id != head.write_id or not is_settled:
+                    continue
+                thread = sidecar.find(hold.thread.name)
+                if thread is None or thread.floor_sequence or sidecar.has_uncleared(thread.number):
+                    continue
+                try:
+                    left = spent(self.net.bucket.objects, place, head, thread.pruned)
+                except KeyError:  # the bucket lost an index
+                    continue
+                assert not left, f"all versions of these packs were pruned, and their edits are here: {left}"
+                TOTALS["heads that lead to nothing pruned"] += not thread.pruned.is_empty
 
     def slots_of(self, head: ArchiveHead) -> dict[int, str]:
         """What the slot shows in each version of the history that ends at a HEAD."""

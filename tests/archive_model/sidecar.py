@@ -447,6 +447,11 @@ class Sidecar:
         thread = self.find(name)
         return self.archive.desk.holds.get(thread.number) if thread is not None else None
 
+    def has_uncleared(self, number: int) -> bool:
+        """Whether this disk still has what was pruned of a thread."""
+        with self.store.context.engine.read() as txn:
+            return txn.get(layout.uncleared_key(number)) is not None
+
     def outbox(self) -> set[int]:
         """Numbers of the threads that the next start would ship."""
         with self.store.context.engine.read() as txn:

@@ -65,8 +65,8 @@ class Archive:
         boot_id = os.urandom(BOOT_ID_BYTES)
         self.lanes = Lanes()
         hooks = ArchiveHooks(
-            {}, self._on_entry, self._before_large, self._refresh, self._check_blob, self._gone, self._expire,
-            self._own, self._complete, self._is_away, self._is_own,
+            {}, self._on_entry, self._before_large, self._refresh, self._cleared, self._check_blob, self._gone,
+            self._expire, self._own, self._complete, self._is_away, self._is_own,
         )  # fmt: skip
         self.desk = Desk(
             store, wire, Keys(context, wire), options, boot_id, Names(boot_id), hooks,
@@ -335,6 +335,13 @@ class Archive:
             if hold.given_up is not None:
                 thread.archive = hold.given_up
             hold.thread = thread
+
+    def _cleared(self, number: int) -> None:
+        """The archive still has what this disk has cleared: the thread is shipped, also if nothing else is written."""
+        hold = self.desk.holds.get(number)
+        if hold is not None:
+            hold.is_cleared = True
+            self.schedule.add(number)
 
     def _gone(self, thread: Thread) -> None:
         """Runs after a deletion on this disk: drops the hold and fails the waiting callers."""

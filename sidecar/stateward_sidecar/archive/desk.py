@@ -67,6 +67,8 @@ class Hold:
     # The pruned ranges at the last search, and the snapshots of pruned versions found in it that this disk lacks and
     # entries need.
     needed: tuple[Ranges, set[int]] = field(default_factory=lambda: (Ranges(), set()))
+    # This disk has cleared something since the last ship.
+    is_cleared: bool = False
     # When the indexes were last searched for what was pruned, and when they are searched for the HEAD that is made: the
     # pruned ranges, the newest entry, and whether the pruned versions may not have been cleared yet.
     trimmed: tuple[Ranges, int, bool] | None = None

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from stateward.storage.v1.archive_pb2 import (
@@ -116,13 +116,26 @@ class Shipper:
             if moment is None or moment.tip_sequence == 0:
                 return
             rests = moment.head.status in RESTING
-            is_new = moment.tip_sequence > hold.head.tip_sequence
+            is_new = moment.tip_sequence > hold.head.tip_sequence or hold.is_cleared
             if not is_new and not (detach and not hold.head.detached):
                 return
-            with suppress(Cleared):
+            with suppress(Cleared), self._without_cleared(hold):
                 self._ship(hold, moment, detach=not keeps and (detach or rests))
                 return
         raise ArchiveUnavailable(f"thread {hold.thread.name!r} is pruned all the time; shipping again")
+
+    @staticmethod
+    @contextmanager
+    def _without_cleared(hold: Hold) -> Iterator[None]:
+        """Lets a HEAD, during a block, carry and lead to nothing that this disk has cleared."""
+        is_cleared, hold.is_cleared = hold.is_cleared, False
+        if is_cleared:
+            hold.tail = hold.trimmed = None
+        try:
+            yield
+        except BaseException:
+            hold.is_cleared |= is_cleared
+            raise
 
     def _ship_before_large(self, hold: Hold) -> None:
         """Ships what was committed before large entries, so that it need not wait for their upload."""

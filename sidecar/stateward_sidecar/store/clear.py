@@ -138,7 +138,7 @@ class Clearer:
         Ends early if the thread is set aside meanwhile: a sweep continues with the orphan. Raises ShuttingDown or
         DiskFull.
         """
-        outcome, place = _Outcome.CHANGED, (thread.number, thread.name)
+        outcome, place, cleared = _Outcome.CHANGED, (thread.number, thread.name), 0
         while outcome is _Outcome.CHANGED:
             if (walk := self._look(place, lineage)) is None:
                 return
@@ -148,11 +148,14 @@ class Clearer:
                 if done is None:
                     return
                 del chunk[:done]
+                cleared += done
             outcome = _Outcome.MORE
             while outcome is _Outcome.MORE:
                 outcome = self._submit(self._end(place, lineage, walk))
             if outcome is _Outcome.OVER:
                 lineage.forget(walk.now())
+                if cleared and self._context.archive is not None:
+                    self._context.archive.cleared(thread.number)
 
     def _submit(self, run: Callable[[lmdb.Transaction, Batch], T]) -> T:
         # Not as background writes: under load they might never run, and a step is as short as a save.

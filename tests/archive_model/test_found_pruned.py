@@ -1,0 +1,25 @@
+"""Histories after which something that was pruned stayed in the bucket."""
+
+from __future__ import annotations
+
+from tests.archive_model.faults import Fault
+from tests.archive_model.test_archive_model import Rules
+
+NONE: tuple[Fault, ...] = ()
+
+
+def test_what_lies_in_indexes_is_pruned(history: Rules) -> None:
+    """A thread is pruned after its packs went into indexes, and works on."""
+    for _ in range(4):
+        history.work(0, "a", 5, 300, archived=True)
+        history.background(0, NONE)
+    history.prune(0, "a", 1, NONE)
+    history.work(0, "a", 2, 300, archived=True)
+
+
+def test_an_idle_thread_is_pruned(history: Rules) -> None:
+    """Nobody writes the thread after the prune."""
+    history.work(0, "a", 6, 300, archived=True)
+    history.background(0, NONE)
+    history.work(0, "a", 6, 300, archived=True)
+    history.prune(0, "a", 1, NONE)
