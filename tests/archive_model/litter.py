@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef, PackedRow
 from stateward_sidecar.archive.image import open_image, part_refs
-from stateward_sidecar.archive.packs import is_pack, open_index
+from stateward_sidecar.archive.packs import is_pack, open_index, open_pack
 from stateward_sidecar.archive.places import Place, is_blob, origin_of
 from stateward_sidecar.archive.slices import slice_name, whole_of
+from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.store.ranges import Pruned
 
@@ -68,7 +69,7 @@ def _named(objects: Mapping[str, bytes], place: Place, head: ArchiveHead) -> Ite
 
 
 def spent(objects: Mapping[str, bytes], place: Place, head: ArchiveHead, pruned: Pruned) -> list[ObjectRef]:
-    """Packs to which HEAD leads, that still have the edits of their versions, and of which every version was pruned."""
+    """Packs to which HEAD leads, of which every version was pruned, and that still have the edits of one."""
     refs, at = list(head.objects), head.index if head.HasField("index") else None
     while at is not None:
         index = open_index(at, joined(objects, place.object(at)))
@@ -76,5 +77,13 @@ def spent(objects: Mapping[str, bytes], place: Place, head: ArchiveHead, pruned:
         at = index.previous if index.HasField("previous") else None
     return [
         ref for ref in refs
-        if is_pack(ref) and ref.first_version and not ref.cleared and pruned.covers(ref.first_version, ref.last_version)
+        if is_pack(ref) and ref.first_version and pruned.covers(ref.first_version, ref.last_version)
+        and any(_has_edits(row) for row in open_pack(ref, joined(objects, place.object(ref))))
     ]  # fmt: skip
+
+
+def _has_edits(row: PackedRow) -> bool:
+    if row.WhichOneof("place") != "sequence":
+        return False
+    entry = unpack(row.record, row.sequence)
+    return bool(entry.header.version) and bool(entry.header.edit_stored_bytes) and not entry.is_husk

@@ -46,6 +46,7 @@ from stateward_sidecar.store.lines import check_history, fenced_by
 from stateward_sidecar.store.orphannames import is_orphans
 from stateward_sidecar.store.orphans import Orphans
 from stateward_sidecar.store.outbox import Outbox
+from stateward_sidecar.store.ranges import Pruned
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import Thread, rows
 from stateward_sidecar.store.threads import not_found
@@ -336,10 +337,11 @@ class Archive:
                 thread.archive = hold.given_up
             hold.thread = thread
 
-    def _cleared(self, number: int) -> None:
+    def _cleared(self, number: int, cleared: Pruned) -> None:
         """The archive still has what this disk has cleared: the thread is shipped, also if nothing else is written."""
         hold = self.desk.holds.get(number)
         if hold is not None:
+            hold.cleared = hold.cleared.merged(cleared) if hold.cleared is not None else None
             hold.is_cleared = True
             self.schedule.add(number)
 

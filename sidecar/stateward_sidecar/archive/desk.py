@@ -25,7 +25,7 @@ from stateward_sidecar.store.context import ArchiveHooks, Context
 from stateward_sidecar.store.install import Installer
 from stateward_sidecar.store.orphans import Orphans
 from stateward_sidecar.store.outbox import Moment, Outbox
-from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.ranges import Pruned, Ranges
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import Thread
 
@@ -67,12 +67,13 @@ class Hold:
     # The pruned ranges at the last search, and the snapshots of pruned versions found in it that this disk lacks and
     # entries need.
     needed: tuple[Ranges, set[int]] = field(default_factory=lambda: (Ranges(), set()))
-    # This disk has cleared something since the last ship.
-    is_cleared: bool = False
-    # When the indexes were last searched for what was pruned, and when they are searched for the HEAD that is made: the
-    # pruned ranges, the newest entry, and whether the pruned versions may not have been cleared yet.
-    trimmed: tuple[Ranges, int, bool] | None = None
-    trimming: tuple[Ranges, int, bool] | None = None
+    # What this disk has cleared since the last ship; None = unknown, because no ship of this process has looked yet.
+    cleared: Pruned | None = None
+    clearing: Pruned | None = None  # the same, for the HEAD that is made
+    is_cleared: bool = False  # something was cleared
+    # The newest entry when it was last looked for entries that are removed; and when the HEAD that is made looks.
+    trimmed: int = 0
+    trimming: int = 0
     blobs: set[bytes] = field(default_factory=set)  # uploaded for the next HEAD
     # Blobs of which the next HEAD has the entry of their removal. Their objects are deleted after it has landed.
     dropped_blobs: set[bytes] = field(default_factory=set)

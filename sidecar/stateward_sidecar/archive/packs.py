@@ -121,6 +121,12 @@ def _pack(rows: Iterable[PackedRow]) -> bytes:
     return out.getvalue()
 
 
+def packed_bytes(rows: Iterable[PackedRow]) -> int:
+    """Returns the size of a pack with these rows, in bytes."""
+    sizes = (row.ByteSize() for row in rows)
+    return len(_PREFIX) + sum(1 + len(varint(size)) + size for size in sizes)
+
+
 def _open(kind: type[M], ref: ObjectRef, data: bytes) -> M:
     check_object(ref, data)
     if data[:2] == _PREFIX[:2] and data[2] > FORMAT:

@@ -47,6 +47,7 @@ from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, StatewardError
 from stateward_sidecar.store.blobrows import OpenedBlobs
 from stateward_sidecar.store.outbox import Cleared, Moment, Shipment
+from stateward_sidecar.store.ranges import Pruned
 from stateward_sidecar.store.recordrows import has_records
 from stateward_sidecar.store.requests import may_be_removed
 from stateward_sidecar.store.thread import Thread
@@ -129,12 +130,15 @@ class Shipper:
     def _without_cleared(hold: Hold) -> Iterator[None]:
         """Lets a HEAD, during a block, carry and lead to nothing that this disk has cleared."""
         is_cleared, hold.is_cleared = hold.is_cleared, False
+        before, hold.cleared = hold.cleared, Pruned()
         if is_cleared:
-            hold.tail = hold.trimmed = None
+            hold.tail = None
+        hold.clearing = before
         try:
             yield
         except BaseException:
             hold.is_cleared |= is_cleared
+            hold.cleared = before.merged(hold.cleared) if before is not None and hold.cleared is not None else None
             raise
 
     def _ship_before_large(self, hold: Hold) -> None:

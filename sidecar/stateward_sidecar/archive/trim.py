@@ -1,16 +1,18 @@
-"""Takes out of the bucket what was pruned. Part of a ship; what HEAD names is dropped in the ship itself.
+"""Takes out of the bucket what was cleared on this disk. Part of a ship.
 
-A pack of which all versions were pruned is put anew without their edits, as soon as this disk has cleared them: its
-entries stay for as long as a retry may ask for them. Packs that follow each other become one. And packs and snapshots
-that nothing needs go from the indexes. An index is never changed, so it is put anew, with all newer ones.
+A pack that has no version any more is put anew from this disk as soon as something of it was cleared: the edits of its
+versions, or values of its effects and records. Its entries stay for as long as a retry may ask for them. Packs of which
+nothing but such entries is left are joined, and are put anew when half of that has gone. What nobody needs goes from
+the indexes, too. An index is never changed, so it is put anew, with all newer ones.
 
-The work is bounded: the indexes are read when something was pruned, and written if they are few, or if what goes is an
-eighth of their number.
+The work is bounded: packs are read when something of them was cleared, indexes when anything was cleared, and the rest
+once in ``LOOK_ENTRIES``. Indexes are written if they are few, or if what goes is an eighth of their number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from stateward.storage.v1.archive_pb2 import (
     OBJECT_KIND_INDEX,
@@ -23,66 +25,58 @@ from stateward.storage.v1.archive_pb2 import (
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward_sidecar.archive.desk import Desk, Hold
 from stateward_sidecar.archive.fold import MERGED_BYTES_MAX, Older, discard
-from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_index
+from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_index, packed_bytes
 from stateward_sidecar.archive.pulse import Uploads
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, StatewardError
 from stateward_sidecar.store.outbox import Cleared, Moment
-from stateward_sidecar.store.ranges import Pruned
 from stateward_sidecar.telemetry import log_damage
 
 # How many objects an index names that is put anew.
 INDEX_OBJECTS_MAX = 512
 # So many indexes are put anew for a single object that goes from the last of them.
 INDEXES_FREE = 8
-# After so many entries the indexes are searched again, because retries may not ask for older ones any more.
+# After so many entries it is looked for entries that are removed, because no retry may ask for them any more.
 LOOK_ENTRIES = 256
-# A cleared pack is joined with the packs after it unless it is so many times larger.
+# A pack is joined with the packs after it unless it is so many times larger.
 LARGER_MAX = 4
 
 
 def trim(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads, older: Older) -> None:
-    """Makes HEAD lead to nothing that was pruned. The new objects are added to ``uploads``."""
+    """Makes HEAD lead to nothing that was cleared. The new objects are added to ``uploads``."""
     thread, hold.trimming = moment.thread, hold.trimmed
-    if thread.pruned.is_empty or thread.floor_sequence:
+    is_due = not hold.trimmed or moment.tip_sequence - hold.trimmed >= LOOK_ENTRIES
+    is_quiet = hold.clearing is not None and hold.clearing.is_empty and not is_due
+    if thread.pruned.is_empty or thread.floor_sequence or is_quiet:
         return
-    clearing = _Clearing(desk, hold, head, moment, uploads)
+    clearing = _Clearing(desk, hold, head, moment, uploads, is_due=is_due)
     refs = clearing.replace(list(head.objects))
     if refs is not None:
         del head.objects[:]
         head.objects.extend(refs)
-    if head.HasField("index") and _is_due(hold, moment):
+    if head.HasField("index"):
         try:
             _trim_indexes(desk, hold, head, clearing, older)
-        except ArchiveUnavailable:  # the next ship tries again
+        except ArchiveUnavailable:  # a later ship tries again
             return
         except StatewardError as error:  # an index is damaged or missing
             log_damage("pruned versions stay in the archive", error, uid=thread.identity.uid_text)
-        was_pruned = hold.trimmed is None or hold.trimmed[0].pairs() != thread.pruned.pairs()
-        hold.trimming = thread.pruned, moment.tip_sequence, was_pruned or clearing.waits
-
-
-def _is_due(hold: Hold, moment: Moment) -> bool:
-    if hold.trimmed is None:
-        return True
-    pruned, tip, again = hold.trimmed
-    is_new = again or moment.tip_sequence - tip >= LOOK_ENTRIES
-    return is_new or pruned.pairs() != moment.thread.pruned.pairs()
+    if is_due:
+        hold.trimming = moment.tip_sequence
 
 
 def _trim_indexes(desk: Desk, hold: Hold, head: ArchiveHead, clearing: _Clearing, older: Older) -> None:
     chain = list(_chain(older, head.index))  # newest first
     gone = {_name(ref) for ref in older.gone([ref for _, index in chain for ref in index.objects])}
-    changed = dict[int, list[ObjectRef]]()
+    changed, objects = dict[int, list[ObjectRef]](), 0
     for depth, (_, index) in enumerate(chain):
         left = [ref for ref in index.objects if _name(ref) not in gone]
-        cleared = clearing.look(left)
-        if len(left) < len(index.objects) or cleared:
+        if found := len(index.objects) - len(left) + clearing.count(left):
             changed[depth] = left
+            objects += found
     if not changed:
         return
     deepest = max(changed)
-    objects = sum(len(chain[depth][1].objects) - len(left) for depth, left in changed.items())
     if deepest >= INDEXES_FREE and objects * 8 < deepest:
         return
     put_anew = chain[: deepest + 1]
@@ -130,99 +124,134 @@ def _name(ref: ObjectRef) -> tuple[int, int, int]:
     return ref.epoch, ref.boot, ref.counter
 
 
-class _Clearing:
-    """Puts packs anew without the edits of pruned versions, for one HEAD."""
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What this disk has of a pack."""
 
-    def __init__(self, desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads) -> None:
+    rows: list[PackedRow]
+    headers: list[EntryHeader]
+    is_cleared: bool  # nothing has a second part
+
+    @property
+    def size_bytes(self) -> int:
+        return packed_bytes(self.rows)
+
+
+class _Clearing:
+    """Puts packs anew, for one HEAD."""
+
+    def __init__(
+        self, desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads, *, is_due: bool
+    ) -> None:
         self._desk = desk
         self._hold = hold
         self._head = head
         self._thread = moment.thread
+        self._is_due = is_due
+        self._found = dict[tuple[int, int, int], _Found | None]()
         self.uploads = uploads
-        self.waits = False  # some versions are pruned, and not cleared on this disk yet
 
-    def look(self, refs: Sequence[ObjectRef]) -> bool:
-        """Returns whether a pack is to be put anew."""
-        return any(self._is_dead(ref) and not ref.cleared and self._read([ref]) is not None for ref in refs)
+    def count(self, refs: Sequence[ObjectRef]) -> int:
+        """Returns how many packs are to be put anew."""
+        return sum(self._shrinks(ref) for ref in refs)
 
     def replace(self, refs: Sequence[ObjectRef]) -> list[ObjectRef] | None:
         """Returns the objects with new packs in place of others; None if there is nothing to do."""
-        left, is_same, run = list[ObjectRef](), True, list[ObjectRef]()
-        for ref in [*refs, None]:
-            if ref is not None and is_pack(ref) and self._is_dead(ref):
-                run.append(ref)
-                continue
-            if ref is not None and not is_pack(ref) and run:
-                left.append(ref)  # a snapshot parts no run of packs
-                continue
-            for some in self._runs(run):
-                new = self._put(some) if any(not each.cleared for each in some) else None
+        left, run, is_same = list[ObjectRef](), list[ObjectRef](), True
+
+        def end_run() -> None:
+            nonlocal is_same
+            for some in self._joined(run):
+                new = self._put(some) if any(self._shrinks(each) for each in some) else None
                 is_same = is_same and new is None
-                left += some if new is None else [new]
-            run = []
-            if ref is not None:
+                left.extend(some if new is None else [new])
+            run.clear()
+
+        for ref in refs:
+            if not is_pack(ref):
+                left.append(ref)  # parts no run of packs
+                continue
+            if not (ref.cleared or self._shrinks(ref)):
+                end_run()
                 left.append(ref)
+                continue
+            run.append(ref)
+        end_run()
         return None if is_same else left
 
-    def _is_dead(self, ref: ObjectRef) -> bool:
-        """Returns whether all versions of a pack, of which there are some, were pruned."""
-        is_pruned = ref.first_version > 0 and self._thread.pruned.covers(ref.first_version, ref.last_version)
-        return is_pack(ref) and is_pruned
-
-    def _runs(self, run: list[ObjectRef]) -> Iterator[list[ObjectRef]]:
-        """Yields packs to keep or to join, in order: those that were cleared before are joined if they are small."""
-        first = next((at for at, ref in enumerate(run) if not ref.cleared), len(run))
-        size = sum(ref.size_bytes for ref in run[first:])
-        while 0 < first < len(run) and run[first - 1].size_bytes <= LARGER_MAX * size:
-            first -= 1
-            size += run[first].size_bytes
-        yield from ([ref] for ref in run[:first])
-        joined = list[ObjectRef]()
-        for ref in run[first:]:
-            if self._read([ref]) is None:
-                yield from ([joined] if joined else [])
-                yield [ref]
-                joined = []
+    def _joined(self, run: Sequence[ObjectRef]) -> Iterator[list[ObjectRef]]:
+        """Yields what becomes one pack: packs from which all was cleared, unless the older ones are much larger."""
+        some, size = list[ObjectRef](), 0
+        found = list[list[ObjectRef]]()
+        for ref in reversed(run):  # the newest first
+            here = self._found.get(_name(ref))
+            is_cleared = ref.cleared if here is None else here.is_cleared
+            own = ref.size_bytes if here is None else here.size_bytes
+            if some and (not is_cleared or own > LARGER_MAX * size or own + size > MERGED_BYTES_MAX):
+                found.append(some[::-1])
+                some, size = [], 0
+            if is_cleared:
+                some, size = [*some, ref], size + own
             else:
-                joined.append(ref)
-        if joined:
-            yield joined
+                found.append([ref])
+        yield from reversed([*found, *([some[::-1]] if some else [])])
+
+    def _shrinks(self, ref: ObjectRef) -> bool:
+        """Returns whether this disk has less of a pack than the bucket, and should."""
+        if not is_pack(ref) or not self._may_shrink(ref):
+            return False
+        name = _name(ref)
+        if name not in self._found:
+            self._found[name] = self._read(ref)
+        found = self._found[name]
+        if found is None or not found.headers:
+            return False
+        return found.size_bytes < (ref.size_bytes // 2 if ref.cleared else ref.size_bytes)
+
+    def _may_shrink(self, ref: ObjectRef) -> bool:
+        if ref.cleared:
+            return self._is_due
+        has_versions, cleared = bool(ref.first_version), self._hold.clearing
+        if has_versions and not self._thread.pruned.covers(ref.first_version, ref.last_version):
+            return False
+        if cleared is None:
+            return has_versions
+        versions = cleared.overlaps(ref.first_version, ref.last_version) if has_versions else False
+        return versions or any(each.overlaps(ref.first_sequence, ref.last_sequence) for each in cleared.entries())
 
     def _put(self, refs: Sequence[ObjectRef]) -> ObjectRef | None:
-        """Adds the upload of one pack in place of some, and drops these. Returns None if one is not cleared yet."""
-        found = self._read(refs)
-        if found is None or not found[1]:
+        """Adds the upload of one pack in place of some, and drops these."""
+        found = [self._found.get(_name(ref)) or self._read(ref) for ref in refs]
+        rows = [row for each in found if each is not None for row in each.rows]
+        headers = [header for each in found if each is not None for header in each.headers]
+        if None in found or not headers:
             return None
         desk, head, hold = self._desk, self._head, self._hold
-        ref, data = pack_entries(desk.names, head.epoch, *found)
-        ref.cleared = True
+        ref, data = pack_entries(desk.names, head.epoch, rows, headers)
         del ref.dictionaries[:]
+        ref.cleared = all(each is not None and each.is_cleared for each in found)
         ref = hold.spares.stage(desk.wire, hold.place, ref, data, self.uploads.add)
         for each in refs:
             discard(hold, head, each)
         return ref
 
-    def _read(self, refs: Sequence[ObjectRef]) -> tuple[list[PackedRow], list[EntryHeader]] | None:
-        """Returns the entries of packs as this disk has them; None if it has not cleared all of them yet."""
-        rows, headers = list[PackedRow](), list[EntryHeader]()
+    def _read(self, ref: ObjectRef) -> _Found | None:
+        """Returns the entries of a pack as this disk has them; None if it has not cleared what was pruned."""
+        rows, headers, is_cleared = list[PackedRow](), list[EntryHeader](), True
         try:
-            for ref in refs:
-                for shipment in self._desk.outbox.entries(self._thread, ref.first_sequence - 1, ref.last_sequence):
-                    self.uploads.tick()
-                    rows += shipment.rows
-                    headers += shipment.headers
-                    if not all(_is_cleared(row, self._thread.pruned) for row in shipment.rows):
-                        self.waits = True
+            for shipment in self._desk.outbox.entries(self._thread, ref.first_sequence - 1, ref.last_sequence):
+                self.uploads.tick()
+                rows += shipment.rows
+                headers += shipment.headers
+                for row in shipment.rows:
+                    if row.WhichOneof("place") != "sequence":
+                        is_cleared = False
+                        continue
+                    entry = unpack(row.record, row.sequence)
+                    has_second = bool(entry.header.edit_stored_bytes) and not entry.is_husk
+                    if has_second and entry.header.version in self._thread.pruned:
                         return None
+                    is_cleared = is_cleared and not has_second
         except (Cleared, StatewardError):
-            self.waits = True
             return None
-        return (rows, headers) if sum(len(row.record) for row in rows) <= MERGED_BYTES_MAX else None
-
-
-def _is_cleared(row: PackedRow, pruned: Pruned) -> bool:
-    if row.WhichOneof("place") != "sequence":
-        return True
-    entry = unpack(row.record, row.sequence)
-    header = entry.header
-    return not header.version or header.version not in pruned or not header.edit_stored_bytes or entry.is_husk
+        return _Found(rows, headers, is_cleared)

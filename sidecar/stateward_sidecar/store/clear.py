@@ -155,7 +155,7 @@ class Clearer:
             if outcome is _Outcome.OVER:
                 lineage.forget(walk.now())
                 if cleared and self._context.archive is not None:
-                    self._context.archive.cleared(thread.number)
+                    self._context.archive.cleared(thread.number, walk.now())
 
     def _submit(self, run: Callable[[lmdb.Transaction, Batch], T]) -> T:
         # Not as background writes: under load they might never run, and a step is as short as a save.

@@ -67,8 +67,8 @@ class ArchiveHooks:
     before_large: Callable[[Any], None]
     # Updates a thread that was read from disk: the archive knows more than the row, which is written only now and then.
     refresh: Callable[[Any], None]
-    # Called after what was pruned of a thread was cleared on this disk, with its number.
-    cleared: Callable[[int], None]
+    # Called after something of a thread was cleared on this disk, with its number and what it was (Pruned).
+    cleared: Callable[[int, Any], None]
     # For Verify: raises Corrupt if the archive lacks a blob of a thread (namespace, name), given by its SHA-256. Raises
     # ArchiveUnavailable. Blocks until the bucket answers.
     check_blob: Callable[[tuple[str, str], bytes], object]

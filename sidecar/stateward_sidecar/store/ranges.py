@@ -47,6 +47,11 @@ class Ranges:
         at = bisect_right(self._firsts, first) - 1
         return at >= 0 and last <= self._lasts[at]
 
+    def overlaps(self, first: int, last: int) -> bool:
+        """Returns whether any version from the first to the last is in the set."""
+        at = bisect_right(self._firsts, last) - 1
+        return at >= 0 and first <= self._lasts[at]
+
     def __iter__(self) -> Iterator[int]:
         for first, last in self.pairs():
             yield from range(first, last + 1)
