@@ -112,8 +112,9 @@ def _put_indexes(
 
 
 def _chain(older: Older, newest: ObjectRef) -> Iterator[tuple[ObjectRef, ArchiveIndex]]:
-    at: ObjectRef | None = ObjectRef()
-    at.CopyFrom(newest)  # HEAD's own reference changes with HEAD
+    first = ObjectRef()
+    first.CopyFrom(newest)  # HEAD's own reference changes with HEAD
+    at: ObjectRef | None = first
     while at is not None:
         index = older.read(at)
         yield at, index

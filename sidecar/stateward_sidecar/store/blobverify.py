@@ -9,12 +9,13 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import BlobRow
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import Corrupt, HistoryElsewhere, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import records, replay
-from stateward_sidecar.store.blobread import BlobReader
+from stateward_sidecar.store.blobread import BlobReader, archived_until
 from stateward_sidecar.store.blobrows import blob_key, blobs_in_state, find_blob, list_blobs
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.thread import Thread
@@ -57,10 +58,11 @@ def check_state_blobs(txn: lmdb.Transaction, thread: Thread, tree: StateTree, br
 
 
 def _verify_entry(txn: lmdb.Transaction, thread: Thread, row: BlobRow) -> Corrupt | None:
-    """Returns the damage in the entry of a blob; None if there is none, or if the entry is in the archive only."""
+    """Returns the damage in the entry of a blob; None if there is none, or if the entry is not needed here."""
     record = records.get_entry(txn, thread.identity.keys, row.sequence)
     if record is None:
-        if row.sequence <= thread.floor_sequence:
+        shared = archived_until(thread) if thread.access == ACCESS_ORPHAN else 0  # the owner may have cleaned it
+        if row.sequence <= max(thread.floor_sequence, shared) or row.sequence in thread.pruned.loose:
             return None
         return Corrupt("the journal entry of a blob is missing", thread.name)
     try:

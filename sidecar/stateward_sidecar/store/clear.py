@@ -103,7 +103,7 @@ class _Walk:
 
     uncleared: Pruned
     archived: int
-    others: Sequence[int]  # entries of signals, tags, settings and leases that are to be cleared
+    others: Sequence[int]  # entries of signals, tags, settings, leases and blobs that are to be cleared
 
     def items(self) -> Iterator[tuple[int, int]]:
         """Yields the versions, as (version, 0), and the archived entries, as (0, sequence).

@@ -50,7 +50,7 @@ class Lineage:
     users: Counter[int] = field(default_factory=Counter)  # by snapshot: how many versions need it as dictionary
     husks: list[int] = field(default_factory=list)  # sequences of husks and prune entries, ascending
     moves: list[int] = field(default_factory=list)  # sequences of the entries that moved or deleted branches
-    # Sequences of entries that are not cleared: of signals, and of tags, settings and leases.
+    # Sequences of entries that are not cleared: of signals, and of tags, settings, leases and blobs.
     signals: list[int] = field(default_factory=list)
     loose: list[int] = field(default_factory=list)
     acks: dict[int, list[int]] = field(default_factory=dict)  # by version: the signals that it acknowledged

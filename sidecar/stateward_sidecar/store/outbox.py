@@ -118,10 +118,14 @@ class Outbox:
         written, gone, identity = list[WrittenBlob](), set[bytes](), moment.thread.identity
         if not wanted:
             return written, gone
+        # Entries that are archived may be read again, and may be gone by now.
         named = {row.record.blob_id: row.sequence for row in moment.blobs}
         with self._context.engine.read() as txn:
             for header in wanted:
-                record = replay.open_metadata(identity, replay.read_entry(txn, identity, header.sequence)).blob
+                found = records.get_entry(txn, identity.keys, header.sequence)
+                if found is None:
+                    continue
+                record = replay.open_metadata(identity, unpack(found, header.sequence)).blob
                 if header.kind == ENTRY_KIND_BLOB_REMOVED:
                     gone.add(bytes(record.blob_id))
                 elif record.blob_id in named:

@@ -191,7 +191,7 @@ class Sweeper:
                 log_damage("cannot apply a retention rule", error, number=number)
 
     def _clean(self) -> None:
-        """Cleans threads that have many entries of tags, settings and leases."""
+        """Cleans threads that have many entries of tags, settings, leases and blobs."""
         for number in list(self._context.loose):
             self._context.loose.discard(number)
             try:
@@ -199,12 +199,14 @@ class Sweeper:
                     thread = self._threads.by_number(txn, number)
                 if thread is not None and thread.access == ACCESS_OWNED:
                     thread = self._own(thread)
+                if thread is not None and thread.floor_sequence and self._may_apply(thread):
+                    thread = self._complete(thread)
                 if thread is not None and thread.access != ACCESS_ORPHAN:
                     self._pruner.clean(thread.identity.namespace, thread.name)
             except ShuttingDown:
                 raise
             except StatewardError as error:
-                log_damage("entries of tags, settings and leases are not cleared", error, number=number)
+                log_damage("entries of tags, settings, leases and blobs are not cleared", error, number=number)
 
     def _may_apply(self, thread: Thread) -> bool:
         """Returns whether this sidecar may prune the thread, and has its history or can get it."""

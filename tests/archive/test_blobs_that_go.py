@@ -1,0 +1,62 @@
+"""The danger: blobs come and go, and their entries stay in the journal and in the bucket for ever."""
+
+from __future__ import annotations
+
+import pytest
+from tests.archive.driven import Driven, Town, append
+from tests.archive.test_collected_elsewhere import archive_verified, name, read, take, verified
+from tests.archive_model import small
+from tests.archive_model.small import BLOB_KEPT_S
+
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB, ENTRY_KIND_BLOB_REMOVED
+from stateward_sidecar.store import journal, replay
+
+KINDS = {ENTRY_KIND_BLOB, ENTRY_KIND_BLOB_REMOVED}
+LIVING = b"a picture that is shown, " * 20
+ENTRIES_MAX, OBJECTS_MAX = 20, 16
+
+
+def entries(machine: Driven) -> int:
+    """How many entries of blobs are on a disk."""
+    thread = machine.thread()
+    with machine.store.context.engine.read() as txn:
+        return sum(entry.header.kind in KINDS for entry in replay.read_entries(txn, thread.identity, 1))
+
+
+def come_and_go(town: Town, machine: Driven, rounds: int) -> None:
+    """Each round a blob that no version names, and the living one is written again."""
+    for number in range(rounds):
+        machine.write_blob("job", b"%d" % number)
+        machine.write_blob("job", LIVING)
+        machine.ship_now()
+        town.time.sleep(BLOB_KEPT_S + 1)
+        machine.sweep()
+        machine.ship_now()
+
+
+def test_a_thread_whose_blobs_go_stays_small(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows say which blobs a thread has, so the entries go as those of tags do. The blob that is left is whole on
+    every machine."""
+    small.shrink(window=2)
+    monkeypatch.setattr(journal, "LOOSE_MAX", 10)
+    first = driven.machine("first")
+    first.put(append())
+    first.write_blob("job", LIVING)
+    name(first, LIVING)
+    for _ in range(2):
+        come_and_go(driven, first, 15)
+        assert entries(first) <= ENTRIES_MAX
+        driven.time.sleep(700)
+        first.put(append())
+        first.ship_now()
+        assert len(driven.net.bucket.objects) <= OBJECTS_MAX
+    assert (verified(first), archive_verified(first)) == ([], [])
+    second = driven.machine("second")
+    take(second)
+    assert read(second, LIVING) == LIVING
+    assert verified(second) == []
+    assert second.write_blob("job", LIVING).existed
+    come_and_go(driven, second, 15)
+    assert entries(second) <= ENTRIES_MAX
+    first.state()
+    assert (read(first, LIVING), verified(first)) == (LIVING, [])
