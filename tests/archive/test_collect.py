@@ -180,7 +180,7 @@ def test_expired_threads_that_nobody_holds_go(machines: Fleet, tmp_path: Path) -
     second = machines.client(machines.machine("second"))
     assert collect(second) == []  # an hour has not passed
     with sidecar_inside(machines, tmp_path / "late", first, MovedClock(2 * 3600)) as late:
-        collector = Collector(late.desk, Verbs(lambda name: late.own(*name), late.delete))
+        collector = Collector(late.desk, Verbs(lambda name: late.own(*name), late.delete, late.attacher.bury_claim))
         would = [step.key for step in collector.collect(CollectGarbageRequest(dry_run=True)) if step.key]
         assert len(would) == 1  # small: only its key lies beside HEAD
         assert second.thread("old").hydrate().version == 1
@@ -200,7 +200,7 @@ def test_a_clock_that_jumps_deletes_nothing(machines: Fleet, tmp_path: Path) -> 
     make_expiring(machines.client(first))
     clock = MovedClock(0)
     with sidecar_inside(machines, tmp_path / "jumps", first, clock) as late:
-        collector = Collector(late.desk, Verbs(lambda name: late.own(*name), late.delete))
+        collector = Collector(late.desk, Verbs(lambda name: late.own(*name), late.delete, late.attacher.bury_claim))
         clock.ahead_s = 48 * 3600
         assert [step.key for step in collector.collect(CollectGarbageRequest()) if step.key] == []
     assert len([item for item in machines.client(first).archive.list() if item.thread]) == 3

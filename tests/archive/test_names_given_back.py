@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
 import pytest
-from tests.archive.driven import Town, append
+from tests.archive.driven import Driven, Town, append
 from tests.archive.twins import NAME, twins
 from tests.archive_model.process import run
-from tests.archive_model.sidecar import CALLER, NAMESPACE, Sidecar
+from tests.archive_model.sidecar import CALLER, LEASE_S, NAMESPACE, Sidecar
 from tests.service.inside import WAIT_S, Inside, daemon_inside
 
 from stateward.v1.backup_service_pb2 import ImportBegin, ImportThreadRequest, ThreadPart
 from stateward.v1.backup_service_pb2_grpc import BackupServiceStub
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, SaveRequest
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.bucket.errors import BucketError
-from stateward_sidecar.errors import DiskFull, NotOwner, VersionMismatch
+from stateward_sidecar.errors import DiskFull, NotOwner, ThreadNotFound, VersionMismatch
 from stateward_sidecar.store.save import SaveWrite
 
 
@@ -103,6 +105,52 @@ def test_a_name_that_another_held_is_not_given_back(tmp_path: Path) -> None:
         pair.b.archive.unclaim(NAMESPACE, NAME)
         pair.a.archive_all()
         assert pair.a.orphans() == [f"{NAME}@@1"]
+
+
+def lose_claim(driven: Town, machine: Driven) -> None:
+    """Another machine collects garbage, and gives the name back under which nothing was archived."""
+    other = driven.machine("other")
+    other.collect(0)
+    assert keys(iter(driven.net.bucket.objects)), "its owner was not silent for a lease"
+    driven.time.sleep(LEASE_S + 1)
+    other.collect(0)
+    assert not keys(iter(driven.net.bucket.objects))
+
+
+@pytest.mark.parametrize("again", [0, 1, 2])
+def test_what_was_saved_under_a_claim_that_is_given_back_is_set_aside(driven: Town, again: int) -> None:
+    """Its owner could not ship for an hour. Others have made, and left, the name since, or a thread."""
+    machine, third = driven.machine("first"), driven.machine("third")
+    machine.put(append(after=0))
+    lose_claim(driven, machine)
+    for number in range(again):
+        third.archive.own(NAMESPACE, "job")
+        if number:
+            third.put(append(after=0))
+            third.ship_now()
+        else:
+            lose_claim(driven, third)
+            third = driven.restart(third)
+    machine.ship_now()
+    for _ in range(2):
+        with suppress(ThreadNotFound):
+            machine.state()
+    assert [found.name for found in machine.threads() if found.access == ACCESS_ORPHAN] == ["job@@1"]
+    assert third.put(append(after=1 if again > 1 else 0)).version == (2 if again > 1 else 1)
+
+
+def test_the_next_process_of_a_disk_gives_back_what_the_last_one_claimed(driven: Town) -> None:
+    """Nobody else can save under it, so no lease is waited for."""
+    machine = driven.machine("first")
+    machine.archive.own(NAMESPACE, "job")
+    machine.collect(0)
+    assert keys(iter(driven.net.bucket.objects)), "a name in use was given back"
+    machine = driven.restart(machine)
+    machine.collect(3600)
+    assert keys(iter(driven.net.bucket.objects)), "it was given back before its time"
+    machine.collect(0)
+    assert not keys(iter(driven.net.bucket.objects))
+    assert machine.put(append(after=0)).version == 1
 
 
 def eventually(is_so: Callable[[], bool]) -> None:

@@ -57,7 +57,7 @@ def test_a_collection_says_that_it_failed(driven: Town, monkeypatch: pytest.Monk
         machine.ship_now()
     monkeypatch.setattr(machine.bucket, "delete", deny)
     driven.time.sleep(7200)
-    verbs = Verbs(lambda name: machine.archive.own(*name), machine.archive.delete)
+    verbs = Verbs(lambda name: machine.archive.own(*name), machine.archive.delete, machine.archive.attacher.bury_claim)
     answers = list(Collector(machine.archive.desk, verbs).collect(CollectGarbageRequest(grace=Duration())))
     assert answers[-1].done
     assert answers[-1].failed == 1

@@ -269,7 +269,9 @@ class Looking(Stage):
         """
         if self.era:
             return
-        self.act(0, "collect", lambda it: it.collect(0))
+        for _ in range(2):  # the second one knows who has been silent for a lease
+            self.act(0, "collect", lambda it: it.collect(0))
+            self.time.sleep(LEASE_S + 1)
         objects = self.net.bucket.objects
         for key in [key for key in objects if key.endswith("/HEAD")]:
             place = place_of(key)
@@ -279,6 +281,8 @@ class Looking(Stage):
                 head = open_head(self.namespace, place, objects[key])
             except NewerFormat:
                 continue
+            is_used = any(each.store.context.keystore.has_thread(bytes(head.uid)) for each in self.sidecars)
+            assert head.deleted or head.tip_sequence or is_used, f"nobody uses the name, and it stays: {key}"
             left = set(litter(objects, place, head, self.key_of_uid(bytes(head.uid)))) - self.net.late
             assert not left, f"nothing leads to these objects, and nobody will remove them: {sorted(left)}"
             self.check_spent(place, head)

@@ -353,7 +353,7 @@ class Sidecar:
 
     def collect(self, grace_s: int) -> None:
         """What `stateward archive gc` asks for."""
-        verbs = Verbs(lambda name: self.archive.own(*name), self.archive.delete)
+        verbs = Verbs(lambda name: self.archive.own(*name), self.archive.delete, self.archive.attacher.bury_claim)
         request = CollectGarbageRequest()
         request.grace.FromSeconds(grace_s)
         for _ in Collector(self.archive.desk, verbs).collect(request):

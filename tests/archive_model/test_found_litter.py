@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from tests.archive_model.faults import AWAY, Fault
+from tests.archive_model.faults import AWAY, DIES_AFTER, DIES_BEFORE, DIES_LATE, Fault
 from tests.archive_model.sidecar import NAMESPACE
 from tests.archive_model.test_archive_model import Rules
 
@@ -49,3 +49,13 @@ def test_a_name_that_never_became_a_thread_leaves_nothing(history: Rules) -> Non
     assert history.sidecars[0].find("b") is None
     left = [name for name in history.net.bucket.objects if key.split("/")[3] in name]
     assert left == [], NAMESPACE
+
+
+def test_a_process_that_dies_before_its_first_save_leaves_no_name(history: Rules) -> None:
+    """At each request and commit of a save that makes a thread. The teardown looks at the bucket."""
+    for number, kind in enumerate((DIES_BEFORE, DIES_AFTER, DIES_LATE)):
+        for at in range(7):
+            request = history.request(f"b{number}{at}", "main", conditional=False, size=10, status=STATUS_RUNNING)
+            plan = (Fault(kind, at),) if at < 5 else (Fault(kind, at - 5, at_commit=True),)
+            if kind != DIES_LATE or at < 5:
+                history.act(number % 2, "save", lambda it, request=request: history.save(it, request), plan)

@@ -11,6 +11,9 @@ HEAD, and reads HEAD again right before it removes anything.
     live threads       objects that HEAD, its indexes and its garbage do not name, as above; garbage after
                        ``grace``; keys of earlier threads of the name; and, if the owner gave the thread up, blobs that
                        no row names
+    claims             names that a process claimed before it ended, and under which nothing was ever archived: given
+                       back after ``grace`` if the process was of this disk, or if its HEAD has not changed for a lease
+                       since an earlier collection
     expired threads    deleted as by a caller, if the owner gave them up or is this process. It happens an hour after
                        the expiry, because a sidecar that has a copy deletes the thread on time
     no readable HEAD, or a HEAD of a newer version: nothing is removed
@@ -30,6 +33,7 @@ from stateward.v1.archive_service_pb2 import CollectGarbageRequest, CollectGarba
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.counted import CountedFetcher
 from stateward_sidecar.archive.desk import Desk, Name
+from stateward_sidecar.archive.fetch import Seen
 from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks, object_refs
 from stateward_sidecar.archive.heads import FORMAT, check_writable
 from stateward_sidecar.archive.places import FORMAT_KEY, THREAD_KEYS, Place, is_blob, origin_of
@@ -37,6 +41,7 @@ from stateward_sidecar.archive.slices import whole_of
 from stateward_sidecar.archive.wire import PARALLEL
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, FeatureUnavailable, NotOwner, StatewardError
+from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.times import has_expired
 from stateward_sidecar.telemetry import log
@@ -50,10 +55,11 @@ KEYS_A_STEP = 500
 
 @dataclass(frozen=True, slots=True)
 class Verbs:
-    """What is done to an expired thread."""
+    """What is done to an expired thread, and to a claim that nobody uses."""
 
     own: Callable[[Name], None]
     delete: Callable[[DeleteThreadRequest], object]
+    bury_claim: Callable[[NamespaceKeys, Place, Seen], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +169,9 @@ class _Run:
             return
         check_writable(found.seen.head)
         head = found.seen.head
+        if self._is_left(found.place, head):
+            yield from self._give_back(found)
+            return
         if self._is_expired(head):
             key = found.place.key(head.created_epoch)
             found = self._expire(found)
@@ -259,6 +268,31 @@ class _Run:
         return int(epoch) < head.created_epoch or (
             int(epoch) == head.created_epoch and (head.deleted or (self._rule.dry_run and self._is_expired(head)))
         )
+
+    # -- claims ---------------------------------------------------------------------------------------------------
+
+    def _is_left(self, place: Place, head: ArchiveHead) -> bool:
+        """Whether a name was claimed for a thread that was never made: by a process of this disk that has ended, or by
+        one that has written nothing for a lease, as far as this process has seen."""
+        desk = self._desk
+        if head.deleted or head.tip_sequence or desk.context.keystore.has_thread(head.uid):
+            return False
+        if any(claim.uid == head.uid for claim in list(desk.hooks.claims.values())):
+            return False
+        is_over = desk.is_own(head) and head.boot_id != desk.boot_id
+        is_free = desk.observe(place, head) >= desk.options.lease_s or is_over or head.detached
+        return is_free and self._is_unlinked(head.update_time_us)
+
+    def _give_back(self, found: Found) -> Iterator[CollectGarbageResponse]:
+        assert found.seen is not None
+        assert found.namespace is not None
+        key = found.place.key(found.seen.head.created_epoch)
+        if not self._rule.dry_run:
+            if not self._verbs.bury_claim(found.namespace, found.place, found.seen):
+                return
+            self._progress.removed += 1
+        self._progress.objects += 1
+        yield self._tell(key)
 
     # -- expired threads ------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.desk import Desk, Name, row_of
 from stateward_sidecar.archive.fetch import Fetcher, Seen
 from stateward_sidecar.archive.finish import Finisher
-from stateward_sidecar.archive.heads import seal_head, tombstone
+from stateward_sidecar.archive.heads import is_unused, seal_head, tombstone
 from stateward_sidecar.archive.image import part_refs
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.settle import Settler
@@ -113,7 +113,8 @@ class Remover:
         grave = self._fetcher.look(namespace, place, with_key=False)
         if grave is None or not grave.head.deleted:
             return b""
-        self.finisher.delete_orphans(grave.head.uid)
+        if not is_unused(grave.head):
+            self.finisher.delete_orphans(grave.head.uid)
         if grave.head.cleared:
             return b""
         self.finisher.finish(namespace, place, grave)

@@ -122,9 +122,31 @@ def tombstone(
 ) -> ArchiveHead:  # fmt: skip
     """Returns the HEAD that stays after a thread is deleted. ``cleared``: its key and its objects are deleted, too."""
     following = follow(head, boot_id, owner_id, now_us)
+    unused_to = following.epoch if is_unused(head) else head.unused_to_epoch
     return ArchiveHead(
         min_reader=BASE_FORMAT, min_writer=BASE_FORMAT, uid=following.uid, created_epoch=following.created_epoch,
         epoch=following.epoch, boot_id=boot_id, owner_id=owner_id, write_id=following.write_id,
         previous_write_ids=following.previous_write_ids, lineage=following.lineage, deleted=True,
-        cleared=cleared, update_time_us=following.update_time_us,
+        cleared=cleared, update_time_us=following.update_time_us, unused_from_epoch=head.unused_from_epoch,
+        unused_to_epoch=unused_to,
     )  # fmt: skip
+
+
+def claim_tombstone(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int) -> ArchiveHead:
+    """Returns the HEAD that takes the place of a claim under which nothing was archived."""
+    grave = tombstone(head, boot_id, owner_id, now_us)
+    was_used_before = not head.unused_to_epoch or head.unused_to_epoch + 1 != head.created_epoch
+    if was_used_before:
+        grave.unused_from_epoch = head.created_epoch
+    grave.unused_to_epoch = grave.epoch
+    return grave
+
+
+def is_unused(head: ArchiveHead) -> bool:
+    """Whether a HEAD is the tombstone of a claim, and not of a thread."""
+    return head.deleted and was_unused(head, head.created_epoch)
+
+
+def was_unused(head: ArchiveHead, epoch: int) -> bool:
+    """Whether the name was only claimed in an epoch, and nothing was archived under it before it was given back."""
+    return 0 < head.unused_from_epoch <= epoch <= head.unused_to_epoch

@@ -11,8 +11,8 @@ belongs to a copy of it.
                    restored from an older copy: fetch them
     TAKEN          another process took the thread, and HEAD has all entries of this disk: this disk has a copy now
     FENCED         this disk has entries that cannot become history, because another process took the thread, this disk
-                   was set back and wrote others, the thread was made here without the archive, or the bucket lost the
-                   thread and another one has its name: set them aside
+                   was set back and wrote others, the thread was made here without the archive or under a claim that
+                   was given back, or the bucket lost the thread and another one has its name: set them aside
     ROLLED_BACK    HEAD is older than what was archived: ship nothing, and report it
 """
 
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
+from stateward_sidecar.archive.heads import was_unused
 
 
 class Verdict(Enum):
@@ -69,6 +70,8 @@ def judge(local: Local, head: ArchiveHead | None) -> Judgement:
         if not known.write_id:
             # The thread was made here without the archive, which has another thread of its name: nobody deleted it.
             return Judgement(Verdict.FENCED)
+        if was_unused(head, known.epoch):
+            return Judgement(Verdict.FENCED)  # the claim of the name was given back, and the thread was made under it
         # If the epoch is older, the tombstone or the other thread came before this thread: the bucket was set back.
         if head.epoch < known.epoch:
             return Judgement(Verdict.ROLLED_BACK)

@@ -18,7 +18,15 @@ from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
 from stateward_sidecar.archive.fetch import Fetched, Fetcher, Seen
 from stateward_sidecar.archive.finish import Finisher
-from stateward_sidecar.archive.heads import BASE_FORMAT, WRITE_ID_BYTES, epoch_start, follow, seal_head, tombstone
+from stateward_sidecar.archive.heads import (
+    BASE_FORMAT,
+    WRITE_ID_BYTES,
+    claim_tombstone,
+    epoch_start,
+    follow,
+    is_unused,
+    seal_head,
+)
 from stateward_sidecar.archive.history import History
 from stateward_sidecar.archive.keys import ThreadKey
 from stateward_sidecar.archive.places import FIRST_EPOCH, Place
@@ -271,12 +279,12 @@ class Attacher:
         """Gives a claimed name back that has no thread, because what was to make the thread has failed: else its key
         and HEAD would stay for ever. Raises ArchiveUnavailable.
 
-        Does nothing if anybody else ever held the claim: their disks may have entries under it.
+        If anybody else ever held the claim, their disk may have entries under it, which it then sets aside.
         """
         desk = self._desk
         with desk.locks.of(name):
             claim, claimed = desk.hooks.claims.get(name), desk.claimed.get(name)
-            if claim is None or claimed is None or len(claim.row.head.lineage) > 1:
+            if claim is None or claimed is None:
                 return
 
             def drop(txn: lmdb.Transaction, batch: Batch) -> bool:
@@ -293,11 +301,19 @@ class Attacher:
             namespace = desk.keys.namespace(name[0])
             place = desk.place(namespace, name[1])
             self._looked.pop(place, None)
-            head = tombstone(claim.row.head, desk.boot_id, desk.options.owner_id, desk.now_us())
-            with suppress(ObjectChanged):  # somebody else has the name now
-                etag = desk.wire.replace(place.head, seal_head(namespace, place, head), claimed[0])
-                desk.keys.destroy_thread(place, head.created_epoch)
-                self._finisher.mark(namespace, place, Seen(head, etag, None))
+            self.bury_claim(namespace, place, Seen(claim.row.head, claimed[0], None))
+
+    def bury_claim(self, namespace: NamespaceKeys, place: Place, seen: Seen) -> bool:
+        """Gives a name back that is claimed by ``seen`` and that nobody uses. Returns False if HEAD has changed. Raises
+        ArchiveUnavailable."""
+        desk = self._desk
+        head = claim_tombstone(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
+        try:
+            etag = desk.wire.replace(place.head, seal_head(namespace, place, head), seen.etag)
+        except ObjectChanged:
+            return False
+        self._finisher.finish(namespace, place, Seen(head, etag, None))
+        return True
 
     def _first_head(self, key: ThreadKey, epoch: int, seen: Seen | None) -> ArchiveHead:
         desk = self._desk
@@ -308,6 +324,7 @@ class Attacher:
         )  # fmt: skip
         if seen is not None:
             head.previous_write_ids.append(seen.head.write_id)
+            head.unused_from_epoch, head.unused_to_epoch = seen.head.unused_from_epoch, seen.head.unused_to_epoch
         return head
 
     def _check_free(self, name: Name, place: Place, head: ArchiveHead, *, take_over: bool) -> None:
@@ -443,7 +460,8 @@ class Attacher:
     def _bury_rest(self, namespace: NamespaceKeys, place: Place, seen: Seen) -> None:
         """Finishes a deletion whose tombstone a reader found: deletes orphans here, and what is left in the archive."""
         if seen.head.deleted:
-            self._finisher.delete_orphans(seen.head.uid)
+            if not is_unused(seen.head):
+                self._finisher.delete_orphans(seen.head.uid)
             self._finisher.finish_later(namespace, place, seen)
 
     def _is_ours_still(self, hold: Hold) -> bool:
