@@ -157,7 +157,7 @@ def test_a_thread_that_cannot_be_read_is_named_after_the_rest(machines: Fleet) -
     assert problem.startswith(f"{damaged.relative_to(machines.bucket)}/: ")
     command = run("--target", daemon.target, "archive", "gc", "--json")
     assert (command.code, json.loads(command.out)["problems"]) == (1, [problem])
-    assert problem in run("--target", daemon.target, "archive", "gc").out
+    assert problem in run("--target", daemon.target, "archive", "gc").err
 
 
 def make_expiring(client: Client) -> None:
