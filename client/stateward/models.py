@@ -256,6 +256,8 @@ class ThreadInfo:
     """How many records it has."""
     record_bytes: int = 0
     """Bytes of their keys and values."""
+    sequence_digest: bytes = field(default=b"", repr=False)
+    """Digest of the journal's entry at `sequence`: with both, `delete(unchanged_since=…)` knows what was shown."""
 
     @property
     def labels(self) -> Mapping[str, str]:

@@ -22,8 +22,8 @@ from tests.processes import running
 from tests.warmcommand import Popen
 
 from stateward import Client
-from stateward.cli import starter
-from stateward.errors import ServerUnavailable, ThreadNotFound
+from stateward.cli import processes, starter
+from stateward.errors import Corrupt, PermissionDenied, ServerUnavailable, ThreadNotFound
 
 # How often the command of another thread fails, while a command is expected not to be started again.
 FAILURES = 4
@@ -291,3 +291,207 @@ def test_a_look_that_fails(stateward, client, monkeypatch):
     assert "trying again" in answer.err
     with pytest.raises(ThreadNotFound):
         client.thread("t").info()
+
+
+def removes(client: Client, name: str = "t") -> str:
+    """A command after which no signals wait: it removes the thread."""
+    return shlex.join([*COMMAND, "-n", client.namespace, "rm", name, "--yes"])
+
+
+@contextlib.contextmanager
+def ended_when(happens: Callable[[], object]) -> Iterator[None]:
+    """Sends SIGTERM to this process, which runs the command, when something has happened."""
+    watcher = threading.Thread(target=lambda: (eventually(happens), os.kill(os.getpid(), signal.SIGTERM)))
+    watcher.start()
+    try:
+        yield
+    finally:
+        watcher.join()
+
+
+def behind_a_shell(log: Log, on_term: str) -> str:
+    """A command whose shell ends at SIGTERM, while its agent does something else."""
+    agent = f"trap '{on_term}' TERM; echo $$ >> {log.path}; while :; do sleep 0.05; done"
+    return f"{shlex.join(['sh', '-c', agent])}; true"
+
+
+def test_an_agent_that_saves_at_the_end(stateward, client, log):
+    """The command ends after the agent, and not after the shell that started the agent: else the next one would start a
+    second agent beside it."""
+    wake(client, "t")
+    with ended_when(log.lines):
+        command = behind_a_shell(log, f"sleep 1; echo saved >> {log.path}; exit 0")
+        assert stateward("run", "--on-signal", command).code == 0
+    assert log.lines()[1:] == ["saved"]
+
+
+def test_an_agent_that_ignores_the_end(stateward, client, log, monkeypatch):
+    """An agent that does not end is killed, also if its shell has ended."""
+    monkeypatch.setattr(starter, "GRACE_S", 0.3)
+    wake(client, "t")
+    with ended_when(log.lines):
+        assert stateward("run", "--on-signal", behind_a_shell(log, "")).code == 0
+    assert is_dead(int(log.lines()[0]))
+
+
+def is_dead(number: int) -> bool:
+    stat = Path(f"/proc/{number}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX"
+
+
+def test_an_agent_of_another_user(stateward, client, log, monkeypatch):
+    """A process that may not be signalled is named, and the others are ended all the same."""
+    monkeypatch.setattr(starter, "GRACE_S", 0.1)
+    monkeypatch.setattr(starter, "KILLED_S", 0.1)
+    wake(client, "ours", "theirs")
+    real, denied = os.killpg, set[int]()
+
+    def killpg(group: int, number: int) -> None:
+        denied.add(group) if not denied else None
+        if group in denied:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        real(group, number)
+
+    monkeypatch.setattr(processes.os, "killpg", killpg)
+    with ended_when(lambda: len(log.lines()) == 2):
+        answer = stateward("run", "--on-signal", f"echo $$ >> {log.path}; exec sleep 5")
+    (theirs,) = denied
+    assert (answer.code, answer.err.count("could not be ended")) == (0, 1), answer.err
+    (ours,) = set(map(int, log.lines())) - denied
+    assert is_dead(ours)
+    real(theirs, signal.SIGKILL)
+
+
+def test_an_end_behind_many_signals(stateward, client, monkeypatch):
+    """SIGTERM does not wait until all threads with signals were looked at, each of which may take seconds."""
+    names = [f"t{number}" for number in range(12)]
+    wake(client, *names)
+    looked = []
+
+    def waiting(self, name):
+        looked.append(name)
+        eventually(lambda: self._happened.qsize() >= len(names) - 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return frozenset()
+
+    monkeypatch.setattr(starter.Starter, "_waiting", waiting)
+    assert stateward("run", "--on-signal", "true").code == 0
+    assert len(looked) == 1
+
+
+def test_thousands_of_signals_at_once():
+    """Signals for a thread that waits for a look already take no room and no second look."""
+    chosen, pauses = starter.Chosen(frozenset(), {}), starter.Pauses(poll_s=1, first_s=1, acknowledged_s=1)
+    made = starter.Starter(None, "true", chosen, pauses, at_most=1, is_once=False, is_detached=False)
+    looked = []
+    made._look = lambda name: (looked.append(name), made._announce(name) if len(looked) == 1 else None)
+    for _ in range(10_000):
+        made._announce("t")
+    while made._happened.qsize():
+        made._handle_until(0)
+    assert looked == ["t", "t"]  # a signal that came during the first look has a look of its own
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Corrupt("a thread is damaged", reason="CORRUPT", code="DATA_LOSS"), RuntimeError("can't start new thread")],
+    ids=["damage", "no room"],
+)
+def test_a_watch_that_fails(stateward, client, monkeypatch, error):
+    """One damaged thread, or a moment without room for a thread, does not end the watch over the others."""
+    monkeypatch.setattr(starter, "RECONNECT_S", 0.05)
+    wake(client, "t")
+    real, failures = Client.watch_signals, []
+
+    def watch_signals(self, **options):
+        if not failures:
+            failures.append(error)
+            raise error
+        return real(self, **options)
+
+    monkeypatch.setattr(Client, "watch_signals", watch_signals)
+    ends = threading.Timer(SOON_S, os.kill, (os.getpid(), signal.SIGTERM))
+    ends.start()
+    try:
+        answer = stateward("run", "--once", "--on-signal", removes(client))
+    finally:
+        ends.cancel()
+    assert (answer.code, failures) == (0, [error])
+    assert f"{error}; signals are watched again" in answer.err
+    with pytest.raises(ThreadNotFound):
+        client.thread("t").info()
+
+
+def test_a_watch_that_is_not_allowed(stateward, client, monkeypatch):
+    """An error that no later attempt would mend ends the command."""
+    error = PermissionDenied("no", reason="PERMISSION_DENIED", code="PERMISSION_DENIED")
+
+    def refused(*_, **__):
+        raise error
+
+    monkeypatch.setattr(Client, "watch_signals", refused)
+    answer = stateward("run", "--on-signal", "true")
+    assert (answer.code, answer.error) == (1, "no")
+
+
+def test_once_starts_one(supervise, client, log, tmp_path):
+    """With --once no second agent is started, which would be told to end in the middle of its work."""
+    wake(client, "a", "b")
+    done = tmp_path / "done"
+    command = (
+        f"trap 'echo told to end >> {log.path}; exit 1' TERM; echo began >> {log.path}; "
+        f"while ! test -e {done}; do sleep 0.05; done; {shlex.join([*COMMAND, '-n', client.namespace])} "
+        "rm $STATEWARD_THREAD --yes"
+    )
+    process = supervise(command, "--once")
+    eventually(lambda: log.count("began"))
+    wake(client, "a", "b")  # looks at both once more
+    done.touch()
+    assert process.wait(30) == 0
+    assert log.lines() == ["began"]
+
+
+def test_exit_codes_that_nobody_keeps(supervise, client, log):
+    """A parent that ignores SIGCHLD does not turn failures into successes, after which the command would wait."""
+    wake(client, "t")
+    supervise(
+        f"echo began >> {log.path}; exit 1",
+        before=after("import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)"),
+    )
+    eventually(lambda: log.count("began") >= 2)
+
+
+def test_a_name_that_the_locale_cannot_write(stateward, client, monkeypatch):
+    """A thread whose name cannot be written in this locale is named, and ends no other agent."""
+    wake(client, "t")
+    real, failures = subprocess.Popen, []
+
+    def popen(*arguments, **options):
+        if not failures:
+            failures.append("é".encode("latin-1").decode("utf-8", "surrogateescape"))
+            failures[0].encode("ascii")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(starter.subprocess, "Popen", popen)
+    answer = stateward("run", "--once", "--pause", "0.05", "--on-signal", removes(client))
+    assert answer.code == 0, answer.err
+    assert "t: 'ascii' codec can't encode" in answer.err
+
+
+def test_an_end_by_the_keyboard(supervise, client, log, tmp_path):
+    r"""Ctrl-\ ends the agents, too: it must not leave them to nobody."""
+    wake(client, "t")
+    process = supervise(at_work(log, tmp_path / "done"))
+    eventually(lambda: log.count("began") == 1)
+    process.send_signal(signal.SIGQUIT)
+    assert process.wait(30) == 0
+    assert log.lines() == ["began", "told to end"]
+
+
+@pytest.mark.parametrize("option", ["--poll", "--pause", "--ack-within"])
+@pytest.mark.parametrize("value", ["nan", "inf", "1e300", "-1"])
+def test_pauses_that_are_no_numbers(stateward, option, value):
+    """A pause without an end is refused before anything is started."""
+    answer = stateward("run", "--on-signal", "true", option, value)
+    assert answer.code == 2
+    assert option in answer.error

@@ -156,6 +156,6 @@ def test_tags_are_moved_on_purpose(stateward, client):
     assert stateward("tag", "t", "--json").json == [{"tag": "good", "version": 1}]
     assert stateward("tag", "t", "good", "--expected", "1").code == 0
     assert stateward("tag", "t").out.split() == ["TAG", "VERSION", "good", "2"]
-    assert stateward("tag", "t", "good", "--delete").out == "good deleted; it named version 2\n"
+    assert stateward("tag", "t", "good", "--delete", "--yes").out == "good deleted; it named version 2\n"
     assert stateward("tag", "t", "--json").json == []
     assert client.thread("t").info().version == 2

@@ -5,17 +5,22 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from tests.cli.conftest import Person, run, run_on_terminal
 
-from stateward import Client, cli
-from stateward.errors import ThreadNotFound, VersionMismatch
-from stateward.models import PruneResult
+from stateward import Client, Put, cli
+from stateward.cli.app import app
+from stateward.cli.catalog import LONGER, load
+from stateward.errors import InvalidField, ThreadNotFound, VersionMismatch
+from stateward.models import PruneResult, ThreadInfo
 
 CHOSEN = "chosen-by-the-agent"
 
@@ -69,6 +74,10 @@ def begin_branch(client: Client) -> None:
     state = branch.hydrate()
     state.slots["n"] = 1
     branch.save(state)
+
+
+def tags(client: Client) -> dict[str, int]:
+    return {each.name: each.version for each in client.thread("t").info().tags}
 
 
 def is_unanswered(client: Client) -> bool:
@@ -130,6 +139,16 @@ CASES = {
         1,
         "has changed",
     ),
+    "rm: a record gets another value of the same size": Case(
+        ["rm", "t"], lambda client: put(client, "a/1"), lambda client: len(versions(client)) == 6, 1, "has changed"
+    ),
+    "rm: a signal comes": Case(
+        ["rm", "t"],
+        lambda client: client.thread("t").send("go"),
+        lambda client: len(client.thread("t").signals()) == 1,
+        1,
+        "has changed",
+    ),
     "rm: a record is written": Case(
         ["rm", "t"], lambda client: put(client, "a"), lambda client: keys(client) == ["a"], 1, "has changed"
     ),
@@ -163,6 +182,65 @@ CASES = {
         "nothing was deleted",
     ),
 }
+CASES |= {
+    "records rm: a named record is written again": Case(
+        ["records", "rm", "t", "a/1", "a/2"],
+        lambda client: put(client, "a/2"),
+        lambda client: keys(client) == ["a/2", "b/1"],
+        0,
+        "1 record less",
+    ),
+    "records rm: a thread made anew has the named record": Case(
+        ["records", "rm", "t", "a/1"],
+        lambda client: (anew(client), put(client, "a/1", "a/2", "b/1")),
+        lambda client: keys(client) == ["a/1", "a/2", "b/1"],
+        1,
+        "0 records deleted",
+    ),
+    "branch --move-to: an agent saves": Case(
+        ["branch", "t", "main", "--move-to", "3"], fill, lambda client: len(entries(client)) == 12, 1, "look again"
+    ),
+    "branch --move-to: the thread is made anew": Case(
+        ["branch", "t", "main", "--move-to", "3"], anew, lambda client: len(entries(client)) == 6, 1
+    ),
+    "branch --delete: an agent saves": Case(
+        ["branch", "t", "b", "--delete"],
+        lambda client: client.thread("t", branch="b").append("l", "more"),
+        lambda client: client.thread("t", branch="b").checkpoint().version == 8,
+        1,
+        "look again",
+    ),
+    "branch --delete: it is made anew": Case(
+        ["branch", "t", "b", "--delete"],
+        lambda client: (client.thread("t").delete_branch("b"), begin_branch(client)),
+        lambda client: client.thread("t", branch="b").checkpoint().version == 8,
+        1,
+        "look again",
+    ),
+    "tag --delete: it moves": Case(
+        ["tag", "t", "good", "--delete"],
+        lambda client: client.thread("t").tag("good", 4),
+        lambda client: tags(client) == {"good": 4},
+        1,
+        "lists the tags",
+    ),
+    "tag --delete: the thread is made anew": Case(
+        ["tag", "t", "good", "--delete"],
+        lambda client: (anew(client), client.thread("t").tag("good", 2)),
+        lambda client: tags(client) == {"good": 2},
+        1,
+    ),
+    "tag: somebody else moves it": Case(
+        ["tag", "t", "good", "--at", "6"],
+        lambda client: client.thread("t").tag("good", 4),
+        lambda client: tags(client) == {"good": 4},
+        1,
+        "lists the tags",
+    ),
+    "tag: the head is another one": Case(
+        ["tag", "t", "good"], fill, lambda client: tags(client) == {"good": 6}, 0
+    ),
+}
 for command in (["approve", "t"], ["reject", "t"], ["answer", "t", "yes"]):
     for what, meanwhile in {
         "another question": lambda client: ask(client, "Delete the whole account?"),
@@ -170,6 +248,9 @@ for command in (["approve", "t"], ["reject", "t"], ["answer", "t", "yes"]):
         "the same words in a thread made anew": lambda client: (anew(client), ask(client, "Book Ibis for 120?")),
     }.items():
         CASES[f"{command[0]}: {what}"] = Case(command, meanwhile, is_unanswered, 1, "nothing was sent")
+    CASES[f"{command[0]}: the same question, asked again"] = Case(
+        command, lambda client: ask(client, "Book Ibis for 120?"), lambda client: not is_unanswered(client), 0
+    )
 
 
 @pytest.fixture(params=CASES)
@@ -178,6 +259,12 @@ def case(request: pytest.FixtureRequest, client: Client) -> Case:
     found = CASES[request.param]
     if found.command[0] == "records":
         put(client, "a/1", "a/2", "b/1")
+    if "same size" in request.param:
+        put(client, "a/1")
+    if found.command[0] == "branch" and "b" in found.command:
+        begin_branch(client)
+    if found.command[0] == "tag":
+        client.thread("t").tag("good", 2)
     if found.command[0] in ("approve", "reject", "answer"):
         ask(client, "Book Ibis for 120?")
     return found
@@ -193,17 +280,102 @@ def test_a_yes_is_about_what_was_shown(stateward, client, case):
     assert case.says in answer.err
 
 
-def test_every_command_that_asks_is_among_them():
-    """A new command that asks before it acts has to show here that it acts on what it showed."""
-    places = sorted(Path(cli.__file__).parent.glob("*.py"))
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """All commands of the tree, by their words."""
+    if not hasattr(command, "list_commands"):
+        yield " ".join(path), command
+        return
+    for name in command.list_commands(None):
+        yield from leaves(command.get_command(None, name), (*path, name))
+
+
+def all_commands() -> dict[str, Any]:
+    longer = {" ".join(words): load(" ".join(words), entry) for words, entry in LONGER.items()}
+    return dict(leaves(typer.main.get_command(app))) | longer
+
+
+LOOKING = {
+    "threads", "show", "history", "diff", "replay", "watch", "effects", "records list", "records get", "tools",
+    "failures", "waiting", "export", "archive status", "archive list", "archive verify", "doctor", "stats", "verify",
+    "conformance", "demo", "completion",
+}  # fmt: skip
+"""They change nothing that anybody else has written."""
+NOT_ASKING = {
+    "records put": "writes the value that is given, as a save does; --expected names what it may replace",
+    "fork": "makes a thread under a name that nobody has",
+    "migrate": "saves new versions; the old ones stay",
+    "signal": "adds a message",
+    "run": "starts commands",
+    "import": "adds threads, and versions to those that it made itself",
+    "import langgraph": "adds threads",
+    "archive restore": "copies to this disk; the daemon sets aside what differs",
+    "archive repair": "puts back what this disk wrote last, if the archive has nothing newer",
+    "archive gc": "removes what nobody can reach any more; no write can bring it back",
+    "archive index": "adds names",
+    "restore": "as archive restore",
+    "attach": "removes nothing: an owner that lives keeps what it did not archive as an orphan; --take-over says it",
+    "detach": "archives, and gives up the right to write, which anybody may take again",
+    "drain": "the same for all threads",
+    "keys new": "refuses a file that exists",
+}
+"""They act at once. The reason."""
+WAYS = {
+    "rm": ["rm t", "rm --prefix t"],
+    "prune": ["prune t --keep-latest", "prune t --versions", "--move-heads"],
+    "records rm": ["records rm t --prefix", "records rm t a/1"],
+    "branch": ["--move-to", "--delete"],
+    "tag": ["tag t good --at", "--delete"],
+    "approve": ["approve t"],
+    "reject": ["reject t"],
+    "answer": ["answer t yes"],
+}
+"""The commands that ask, and the ways in which each acts after a yes: each has a case."""
+
+
+def test_every_command_is_among_them():
+    """A new command says that it only looks, or why it does not ask; or it asks, and has to show here that it acts on
+    what it showed."""
+    commands = all_commands()
+    assert sorted(commands) == sorted([*LOOKING, *NOT_ASKING, *WAYS])
+    assert {name for name, each in commands.items() if has_option(each, "--yes")} == set(WAYS)
+    typed = [" ".join(each.command) for each in CASES.values()]
+    for command, ways in WAYS.items():
+        for way in ways:
+            assert any(words.startswith(command) and way in words for words in typed), (command, way)
     asking = {
         path.stem
-        for path in places
+        for path in Path(cli.__file__).parent.glob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "confirm"
     }
-    modules = {"reject": "approve", "answer": "approve"}
-    assert asking == {modules.get(each.command[0], each.command[0]) for each in CASES.values()}
+    modules = {"reject": "approve", "answer": "approve", "records rm": "records"}
+    assert asking == {modules.get(each, each) for each in WAYS}
+
+
+DESTRUCTIVE = re.compile(r"remov|delet|destroy|overwrit|replac|rewrit|mov(e|es|ed)\b|\btakes?\b.* from", re.IGNORECASE)
+HARMLESS = {
+    "branch --unset": "edits the new branch",
+    "prune --dry-run": "only reports",
+    "archive gc --dry-run": "only reports",
+}
+
+
+def test_every_option_that_removes_is_among_them():
+    """A new option that moves, removes or replaces something has a case, or a reason."""
+    found = {
+        f"{name} {option}"
+        for name, each in all_commands().items()
+        for parameter in each.params
+        for option in parameter.opts
+        if option.startswith("--") and DESTRUCTIVE.search(getattr(parameter, "help", "") or "")
+    }
+    ways = {f"{command} {way}" for command, ways in WAYS.items() for way in ways}
+    known = {"branch --expected", "attach --take-over", *HARMLESS}
+    assert found - ways - known == set()
+
+
+def has_option(command: Any, option: str) -> bool:
+    return any(option in parameter.opts for parameter in command.params)
 
 
 def test_nothing_changes(stateward, client):
@@ -282,6 +454,93 @@ def test_plans_of_the_library(client):
     assert entries(client) == [0, 1, 2, 3, 4, 5]
 
 
+def take_and_release(client: Client) -> None:
+    with client.thread("t").lease():
+        pass
+
+
+CHANGES: dict[str, Callable[[Client], object]] = {
+    "a version": fill,
+    "a version of another branch": begin_branch,
+    "a record of the same size": lambda client: put(client, "a/1"),
+    "an effect": lambda client: client.thread("t").effect("k", lambda: 1),
+    "a signal": lambda client: client.thread("t").send("go"),
+    "a tag": lambda client: client.thread("t").tag("good"),
+    "a setting": lambda client: client.thread("t").update_options(labels={"a": "b"}),
+    "a head": lambda client: client.thread("t").move_head(2),
+    "pruned versions": lambda client: client.thread("t").prune(versions=[1]),
+    "a lease": take_and_release,
+}
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_deletions_of_what_was_shown(client, listed):
+    """`delete(unchanged_since=…)` deletes nothing once anything was written to the thread, whatever it was."""
+    fill(client)
+    put(client, "a/1")
+    thread = client.thread("t")
+
+    def show() -> ThreadInfo:
+        return next(client.threads(name_prefix="t")) if listed else thread.info()
+
+    for what, change in CHANGES.items():
+        shown = show()
+        change(client)
+        assert thread.info().sequence > shown.sequence, what
+        with pytest.raises(VersionMismatch, match="the journal of thread 't' ends with entry"):
+            client.thread("t").delete(unchanged_since=shown)
+        assert thread.info().uid == shown.uid, what
+    shown = show()
+    other = dataclasses.replace(shown, sequence_digest=b"another entry!!!")
+    with pytest.raises(VersionMismatch, match="with another digest"):
+        thread.delete(unchanged_since=other)
+    for wrong in (dataclasses.replace(shown, sequence=-1), dataclasses.replace(shown, sequence_digest=b"short")):
+        with pytest.raises(InvalidField, match="expected_sequence"):
+            thread.delete(unchanged_since=wrong)
+    anew(client)
+    assert not client.thread("t").delete(missing_ok=True, unchanged_since=shown)
+    assert client.thread("t").delete(unchanged_since=show())
+
+
+def test_deletions_of_what_was_shown_in_the_archive(pair, namespace):
+    """With an archive, the daemon compares before it deletes anything there, and again when no write can pass."""
+    with pair.first.client(namespace=namespace) as client:
+        client.thread("t").append("l", 1, durability="archived")
+        shown = client.thread("t").info()
+        client.records("t").put("a", 1)
+        with pytest.raises(VersionMismatch):
+            client.thread("t").delete(unchanged_since=shown)
+        assert client.thread("t").append("l", 2).version == 2
+        assert client.thread("t").delete(unchanged_since=client.thread("t").info())
+
+
+def test_answers_of_the_library(client):
+    """An answer with `expected_version` does not reach another question under the same wait id."""
+    fill(client)
+    ask(client, "Book Ibis for 120?")
+    shown = client.thread("t").info()
+    ask(client, "Delete the whole account?")
+    with pytest.raises(VersionMismatch):
+        client.thread("t").approve(wait_id=CHOSEN, expected_version=shown)
+    assert is_unanswered(client)
+    assert client.thread("t").approve(expected_version=client.thread("t").info()).wait_id == CHOSEN
+
+
+def test_records_of_a_thread_made_anew(client):
+    """`expected_uid` keeps a deletion of records from the next thread of the name, whose revisions are the same."""
+    put(client, "a")
+    info, revision = client.thread("t").info(), client.records("t").get("a").revision
+    client.thread("t").delete()
+    put(client, "a")
+    records = client.records("t")
+    assert records.get("a").revision == revision
+    with pytest.raises(ThreadNotFound):
+        records.delete("a", expected=revision, expected_uid=info.uid)
+    with pytest.raises(ThreadNotFound):
+        records.write([Put("b", 1)], expected_uid=info.uid)
+    assert keys(client) == ["a"]
+
+
 def test_a_tag_that_moved(stateward, client):
     """`tag --delete --expected V` leaves a tag alone that names another version by now, and so does `delete_tag`."""
     fill(client)
@@ -295,4 +554,24 @@ def test_a_tag_that_moved(stateward, client):
         thread.delete_tag("good", expected=old)
     with pytest.raises(VersionMismatch):
         thread.delete_tag("good", expected=dataclasses.replace(thread.checkpoint(2), digest=old.digest))
-    assert stateward("tag", "t", "good", "--delete", "--expected", "2").code == 0
+    wrong = f"2:{old.digest.hex()}"
+    assert "has the digest" in stateward("tag", "t", "good", "--delete", "--expected", wrong).error
+    right = f"2:{thread.checkpoint(2).digest.hex()}"
+    assert stateward("tag", "t", "good", "--delete", "--expected", right).code == 0
+
+
+def test_expected_heads(stateward, client):
+    """--expected takes VERSION or VERSION:DIGEST, and says what is wrong with anything else."""
+    fill(client)
+    begin_branch(client)
+    shown = {each["branch"]: each for each in stateward("branch", "t", "--json").json}
+    digests = {name: each["digest"] for name, each in shown.items()}
+    move = ("branch", "t", "main", "--move-to", "3", "--expected")
+    for wrong, said in (
+        ("x", "neither VERSION nor VERSION:DIGEST"), ("6:", "32 hexadecimal digits"), ("6:zz", "32 hexadecimal"),
+        (f"6:{digests['b']}", "has the digest"), (f"5:{'0' * 32}", "has the digest"), ("5", "version 6"),
+    ):  # fmt: skip
+        refused = stateward(*move, wrong)
+        assert (refused.code, said in refused.error) == (1, True), refused.err
+    assert stateward(*move, f"6:{digests['main'].upper()}").code == 0
+    assert stateward("branch", "t", "b", "--delete", "--expected", f"7:{digests['b']}").code == 0

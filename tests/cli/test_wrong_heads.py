@@ -36,6 +36,7 @@ def test_all_branches(stateward, line):
     ]
     assert stateward("branch", "t", "--json").json[0] == {
         "branch": "main", "version": 3, "base_version": 0, "newest_version": 4,
+        "digest": line.checkpoint(3).digest.hex(),
     }  # fmt: skip
 
 
@@ -45,7 +46,7 @@ def test_a_head_is_moved(stateward, line):
     assert answer.out == "the head of branch cheap of t is version 5; it was 6\n"
     assert line.branch("cheap").hydrate().slots["n"] == 5
     line.tag("good", 2)
-    found = stateward("branch", "t", "main", "--move-to", "tag:good", "--json").json
+    found = stateward("branch", "t", "main", "--move-to", "tag:good", "--yes", "--json").json
     assert found == {"branch": "main", "version": 2, "previous_version": 4}
     assert line.hydrate().slots["n"] == 2
 
@@ -70,7 +71,9 @@ def test_a_branch_is_deleted(stateward, line):
         (["main", "--delete"], 1, "main"),
         (["none", "--delete"], 1, "no branch 'none'"),
         (["none", "--move-to", "1"], 1, "no branch 'none'"),
-        (["cheap", "--move-to", "1"], 1, "not saved to branch 'cheap'"),
+        (["cheap", "--delete"], 1, "give --expected VERSION, or --yes"),
+        (["cheap", "--move-to", "5"], 1, "from version 6 to 5? There is no terminal"),
+        (["cheap", "--move-to", "1", "--yes"], 1, "not saved to branch 'cheap'"),
         (["cheap", "--move-to", "step:x"], 1, "whole numbers"),
         (["cheap", "--move-to", "5", "--expected", "5"], 1, "version 6"),
         (["cheap", "--delete", "--expected", "5"], 1, "version 6"),

@@ -55,14 +55,15 @@ class AsyncRecords:
         return written.revision
 
     async def write(
-        self, writes: Iterable[RecordWrite], *, durability: Durability | str | None = None
+        self, writes: Iterable[RecordWrite], *, expected_uid: str = "", durability: Durability | str | None = None
     ) -> RecordsWritten:
         """Writes and deletes up to 1,000 records, all or none: a list of `Put`, `Delete` and `Check`.
 
-        Raises RecordConflict if a record has another revision than expected, and QuotaExceeded if the scope would be
-        too large.
+        `expected_uid`, from `ThreadInfo.uid`, is the uid that the thread must have: a thread that was made anew may
+        have the same revisions. Raises RecordConflict if a record has another revision than expected, ThreadNotFound if
+        the thread has another uid, and QuotaExceeded if the scope would be too large.
         """
-        return await self._session.run(records.write(self._ref, writes, durability, self._create))
+        return await self._session.run(records.write(self._ref, writes, durability, self._create, expected_uid))
 
     async def get(self, key: str, *, refresh: bool = False) -> Record | None:
         """Returns a record; None if there is none, or if it has expired.
@@ -109,10 +110,17 @@ class AsyncRecords:
         return self._session.read_list(records.read_prefixes, request)
 
     async def delete(
-        self, key: str, *, expected: int | None = None, durability: Durability | str | None = None
+        self,
+        key: str,
+        *,
+        expected: int | None = None,
+        expected_uid: str = "",
+        durability: Durability | str | None = None,
     ) -> bool:
-        """Deletes a record and returns whether there was one. Raises RecordConflict as `put` does."""
-        return bool((await self.write([Delete(key, expected)], durability=durability)).deleted)
+        """Deletes a record and returns whether there was one. Raises RecordConflict as `put` does. `expected_uid` is
+        that of `write`."""
+        deletion = [Delete(key, expected)]
+        return bool((await self.write(deletion, expected_uid=expected_uid, durability=durability)).deleted)
 
     async def delete_prefix(
         self,

@@ -408,6 +408,7 @@ class AsyncThread:
         *,
         expected_version: Checkpoint | ThreadInfo | int | None = None,
         expected_uid: str = "",
+        unchanged_since: ThreadInfo | None = None,
         durability: Durability | str | None = None,
         local_only: bool = False,
     ) -> bool:
@@ -416,12 +417,15 @@ class AsyncThread:
         Raises ThreadNotFound if the thread does not exist, unless `missing_ok`. Deletes the creation of the thread that
         is there when the call begins, however often the call is repeated. `expected_version` is the version that must
         be the head of main now, or the ThreadInfo that has it. With `expected_uid`, from `ThreadInfo.uid`, another
-        thread of the same name counts as one that does not exist. With an archive the thread is removed there too, so
-        the call needs the archive; `local_only` removes the copy on this disk only, and the thread can be fetched from
-        the archive again.
+        thread of the same name counts as one that does not exist. `unchanged_since` is the thread as `info` or a list
+        showed it: raises VersionMismatch if anything was written to it since, a record or another branch included. With
+        an archive the thread is removed there too, so the call needs the archive; `local_only` removes the copy on this
+        disk only, and the thread can be fetched from the archive again.
         """
         return await self._run(
-            threads.delete(self._ref, missing_ok, expected_version, durability, local_only, expected_uid)
+            threads.delete(
+                self._ref, missing_ok, expected_version, durability, local_only, expected_uid, unchanged_since
+            )
         )
 
     def watch(

@@ -19,9 +19,10 @@ def write(
     writes: Iterable[RecordWrite],
     durability: Durability | str | None,
     create: ThreadOptions | None,
+    expected_uid: str = "",
 ) -> Operation[RecordsWritten]:
     """Writes and deletes records, all or none."""
-    return (yield from write_encoded(ref, to_protos(writes), durability, create))
+    return (yield from write_encoded(ref, to_protos(writes), durability, create, expected_uid))
 
 
 def write_encoded(
@@ -29,10 +30,12 @@ def write_encoded(
     writes: Iterable[record_pb2.RecordWrite],
     durability: Durability | str | None,
     create: ThreadOptions | None,
+    expected_uid: str = "",
 ) -> Operation[RecordsWritten]:
     """As `write`, for writes that are messages already."""
     request = ref.to_write(
         service.PutRecordsRequest,
+        expected_uid=expected_uid or ref.held.uid,
         writes=writes,
         request_id=new_request_id(),
         lease_token=ref.held.for_call(),

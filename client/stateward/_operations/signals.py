@@ -15,6 +15,7 @@ from stateward._operations.steps import (
     Operation,
     ThreadRef,
     check_options,
+    expectation,
     new_request_id,
     thread_error,
     version_ref,
@@ -86,6 +87,9 @@ class SignalOptions(TypedDict, total=False):
     """The level that must be reached before the daemon answers; None = the daemon's default."""
     expected_uid: str
     """The uid that the thread must have, from `ThreadInfo.uid`. Empty = the creation that the handle works on."""
+    expected_version: Checkpoint | ThreadInfo | int | None
+    """The version that must be the head of main, or the ThreadInfo that has it: the one that asks the question that you
+    read. An agent may ask another question under the same wait id. None = any."""
     request_id: str | None
     """Lets another process send the same signal again safely. None = a new id for this call and all its retries."""
 
@@ -94,9 +98,11 @@ def send(ref: ThreadRef, name: str, payload: Any, uid: str = "", **options: Unpa
     """Adds a signal to the creation `uid` of the thread; empty = the one that the handle works on. Raises
     NotArchivedYet if the signal is stored, but less durably than asked."""
     check_options(options, SignalOptions, "a signal")
-    request = ref.to_write(
+    expected = expectation(options.get("expected_version"))
+    expected["expected_uid"] = options.get("expected_uid") or expected.get("expected_uid") or uid or ref.held.uid
+    request = ref.about(
         service.SendSignalRequest,
-        expected_uid=options.get("expected_uid") or uid or ref.held.uid,
+        **expected,
         name=name,
         payload=None if payload is None else values.encode(payload, "payload"),
         sender=options.get("sender"),

@@ -229,6 +229,7 @@ def delete(
     durability: Durability | str | None,
     local_only: bool,
     expected_uid: str = "",
+    unchanged_since: ThreadInfo | None = None,
 ) -> Operation[bool]:
     """Deletes the thread, and returns whether there was one. Reads the uid first and deletes this creation: a call that
     is sent again after a lost answer must not delete the next thread of the name. Who finds no thread asks all the
@@ -240,6 +241,10 @@ def delete(
         durability=choice_number(Durability, durability),
         local_only=local_only,
     )
+    if unchanged_since is not None:
+        expected_uid = expected_uid or unchanged_since.uid
+        request.expected_sequence = unchanged_since.sequence
+        request.expected_sequence_digest = unchanged_since.sequence_digest
     wanted = request.expected_uid = expected_uid or request.expected_uid
     try:
         # A deletion on this disk does not need the archive. The read could wait for it.
@@ -302,7 +307,9 @@ def set_tag(
 def _expected_tagged(expected: Checkpoint | int | None) -> dict[str, Any]:
     if not isinstance(expected, Checkpoint):
         return {"expected_tagged_version": expected}
-    return {"expected_tagged_version": expected.version, "expected_tagged_digest": expected.digest}
+    found = expectation(expected)
+    del found["expected_version"], found["expected_digest"]
+    return {"expected_tagged_version": expected.version, "expected_tagged_digest": expected.digest, **found}
 
 
 def delete_tag(ref: ThreadRef, name: str, expected: Checkpoint | int | None) -> Operation[Tag]:

@@ -55,13 +55,16 @@ class Records:
         written = self.write([Put(key, value, expected, ttl, attributes or {})], durability=durability)
         return written.revision
 
-    def write(self, writes: Iterable[RecordWrite], *, durability: Durability | str | None = None) -> RecordsWritten:
+    def write(
+        self, writes: Iterable[RecordWrite], *, expected_uid: str = "", durability: Durability | str | None = None
+    ) -> RecordsWritten:
         """Writes and deletes up to 1,000 records, all or none: a list of `Put`, `Delete` and `Check`.
 
-        Raises RecordConflict if a record has another revision than expected, and QuotaExceeded if the scope would be
-        too large.
+        `expected_uid`, from `ThreadInfo.uid`, is the uid that the thread must have: a thread that was made anew may
+        have the same revisions. Raises RecordConflict if a record has another revision than expected, ThreadNotFound if
+        the thread has another uid, and QuotaExceeded if the scope would be too large.
         """
-        return self._session.run(records.write(self._ref, writes, durability, self._create))
+        return self._session.run(records.write(self._ref, writes, durability, self._create, expected_uid))
 
     def get(self, key: str, *, refresh: bool = False) -> Record | None:
         """Returns a record; None if there is none, or if it has expired.
@@ -105,9 +108,18 @@ class Records:
         request = records.list_prefixes(self._ref, delimiter, prefix, max_depth)
         return self._session.read_list(records.read_prefixes, request)
 
-    def delete(self, key: str, *, expected: int | None = None, durability: Durability | str | None = None) -> bool:
-        """Deletes a record and returns whether there was one. Raises RecordConflict as `put` does."""
-        return bool((self.write([Delete(key, expected)], durability=durability)).deleted)
+    def delete(
+        self,
+        key: str,
+        *,
+        expected: int | None = None,
+        expected_uid: str = "",
+        durability: Durability | str | None = None,
+    ) -> bool:
+        """Deletes a record and returns whether there was one. Raises RecordConflict as `put` does. `expected_uid` is
+        that of `write`."""
+        deletion = [Delete(key, expected)]
+        return bool((self.write(deletion, expected_uid=expected_uid, durability=durability)).deleted)
 
     def delete_prefix(
         self,

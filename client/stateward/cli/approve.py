@@ -17,7 +17,7 @@ from stateward.cli.describe import compact
 from stateward.cli.embedded import ArchiveOption, KeyFileOption, reach
 from stateward.cli.output import CommandError, clean, confirm, note, say, shorten
 from stateward.cli.typed import read_json
-from stateward.errors import NotOwner, StaleAnswer
+from stateward.errors import NotOwner, StaleAnswer, ThreadNotFound, VersionMismatch
 from stateward.models import Status
 from stateward.signals import ANSWER, APPROVE, REJECT, AnswerRefused, SchemaNotChecked, Signal
 
@@ -29,6 +29,8 @@ INPUT_BYTES_MAX = 64 << 10
 # The daemon needs time for its reads, beyond the lease time for which it must see the thread unchanged.
 FREE_MARGIN_S = 2.0
 PROMPT_WIDTH, ANSWER_WIDTH = 1000, 200
+# How often an answer is sent to a question that stays the same while its agent saves.
+ROUNDS = 20
 
 WaitIdOption = Annotated[
     str | None,
@@ -174,9 +176,11 @@ def _say(
             is_archived, handle = archive is not None, client.thread(thread)
             options: dict[str, Any] = {"sender": sender, "durability": "archived" if is_archived else None}
             info = handle.info() if ask != "" else None
-            options |= _agreed(handle, info, ask) if info is not None and not wait_id else {"wait_id": wait_id}
-            send = partial(_sender(handle, name, is_answer=ask != ""), content, **options)
-            sent = _send_when_free(client, thread, send) if is_archived else send()
+            shown = _agreed(handle, info, ask) if info is not None and not wait_id else None
+            wait_id = shown.wait_id if shown is not None else wait_id
+            send = partial(_sender(handle, name, is_answer=ask != ""), content, wait_id=wait_id, **options)
+            act = partial(_send_when_free, client, thread) if is_archived else _at_once
+            sent = act(send) if shown is None else _send_to(handle, shown, lambda given: act(partial(send, **given)))
         except AnswerRefused as error:
             raise CommandError(f"nothing was sent: {error}; use --json for an answer that is not text") from None
         except StaleAnswer as error:
@@ -219,25 +223,49 @@ def _prompt(question: Question) -> str:
     return repr(shorten(question.prompt, PROMPT_WIDTH))
 
 
-def _agreed(thread: Thread, info: ThreadInfo, ask: str | None) -> dict[str, Any]:
-    """Shows the open question, and asks if there is a terminal. Returns uid and wait id of what was shown. An agent may
-    ask another question meanwhile, under the same wait id too, so the command looks once more after the yes."""
+def _agreed(thread: Thread, info: ThreadInfo, ask: str | None) -> ThreadInfo | None:
+    """Shows the open question, and asks if there is a terminal. Returns the thread as it was shown; None if there is
+    nothing to show."""
     question = info.question
     if question is None or info.status != Status.WAITING:
-        return {"wait_id": None}  # there is nothing to show; sending raises the error that says why
+        return None  # sending raises the error that says why
     if info.pending_signals and any(each.wait_id == info.wait_id for each in thread.signals()):
-        return {"wait_id": info.wait_id}  # answered already, which the error says
+        return info  # answered already, which the error says
     if not ask or not sys.stdin.isatty():
-        return {"wait_id": info.wait_id, "expected_uid": info.uid}
+        return info
     reason = f" ({info.status_detail})" if info.status_detail else ""
     confirm(
-        f"Thread {info.name!r} asks{reason}: {_prompt(question)}. {ask}?", yes=False, otherwise="nothing was sent"
-    )
-    now = thread.info()
-    if (now.uid, now.wait_id, now.question, now.status) != (info.uid, info.wait_id, question, info.status):
-        what = f"it asks {_prompt(now.question)}" if now.question else "it asks nothing"
-        raise CommandError(f"thread {info.name!r} has changed since the question: {what} now; nothing was sent")
-    return {"wait_id": info.wait_id, "expected_uid": info.uid}
+        f"Thread {info.name!r} asks{reason}: {_prompt(question)}. {ask}?", yes=False,
+        otherwise="nothing was sent",
+    )  # fmt: skip
+    return info
+
+
+def _send_to(thread: Thread, shown: ThreadInfo, send: Callable[[dict[str, Any]], Signal]) -> Signal:
+    """Sends the answer to the version that asks the question that was shown: the daemon checks it as it writes. If the
+    agent has saved meanwhile and asks the same question, sends the answer to that version."""
+    now = shown
+    for _ in range(ROUNDS):
+        try:
+            return send({"expected_uid": now.uid, "expected_version": now})
+        except VersionMismatch:
+            now = thread.info()
+        except (StaleAnswer, ThreadNotFound):
+            now = thread.info()
+            if _asks(now) == _asks(shown):
+                raise
+        if _asks(now) != _asks(shown):
+            break
+    what = f"it asks {_prompt(now.question)}" if now.question else "it asks nothing"
+    raise CommandError(f"thread {shown.name!r} has changed since the question: {what} now; nothing was sent")
+
+
+def _asks(info: ThreadInfo) -> Any:
+    return info.uid, info.wait_id, info.question, info.status
+
+
+def _at_once(send: Callable[[], Signal]) -> Signal:
+    return send()
 
 
 def _sender(thread: Thread, name: str, *, is_answer: bool) -> Callable[..., Signal]:

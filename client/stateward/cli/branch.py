@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
+from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, YesOption, connect
 from stateward.cli.describe import checkpoint_as_json
-from stateward.cli.output import CommandError, clean, filled, is_terminal, print_json, print_table, say
+from stateward.cli.output import CommandError, clean, confirm, filled, is_terminal, print_json, print_table, say
 from stateward.cli.typed import read_json
-from stateward.cli.where import AtOption, find_checkpoint
+from stateward.cli.where import AtOption, find_checkpoint, find_expected
+from stateward.errors import VersionMismatch
 
 if TYPE_CHECKING:
     from stateward import Checkpoint, Thread
-    from stateward.models import Branch
+    from stateward.models import Branch, MovedHead
 
 
 def branch(
@@ -40,9 +42,14 @@ def branch(
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", "-d", help="Delete the branch; its versions stay.")] = False,
     expected: Annotated[
-        int | None,
-        typer.Option("--expected", min=1, metavar="V", help="Move or delete only if the head is version V now."),
+        str | None,
+        typer.Option(
+            "--expected",
+            metavar="V",
+            help="Move or delete only if the head is V now, VERSION or VERSION:DIGEST; then it does not ask.",
+        ),
     ] = None,
+    yes: YesOption = False,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
@@ -54,6 +61,10 @@ def branch(
     client.thread(THREAD, branch=NAME). Other branches do not change. `stateward fork` copies a version to a new thread.
     Versions after a moved head, and those of a deleted branch, stay readable by number until they are pruned.
 
+    Before it moves a head or deletes a branch, the command says which version is the head, and asks; without a terminal
+    it needs --expected or --yes. It does nothing if the head is another one by then. `stateward branch THREAD --json`
+    shows the digests.
+
     \b
     Examples:
       stateward branch booking-42                       all branches
@@ -62,6 +73,7 @@ def branch(
       stateward diff booking-42 main..cheaper
       stateward branch booking-42 main --move-to 12 --expected 15
       stateward branch booking-42 cheaper --delete
+      stateward branch booking-42 cheaper --delete --yes
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     if name == "":
         raise typer.BadParameter("it is empty", param_hint="NAME")
@@ -73,14 +85,11 @@ def branch(
             found = sorted(client.thread(thread).info().branches, key=lambda each: each.version)
             _print_branches(thread, found, as_json=as_json)
         elif delete:
-            version = client.thread(thread).delete_branch(name, expected_version=expected)
+            version = _delete(client.thread(thread, branch=name), name, expected, yes=yes)
             _tell(as_json, {"branch": name, "version": 0, "previous_version": version},
                   f"branch {clean(name)} of {clean(thread)} deleted; its head was version {version}")  # fmt: skip
         elif move_to is not None:
-            handle = client.thread(thread, branch=name)
-            to = find_checkpoint(handle, move_to, "--move-to")
-            assert to is not None
-            moved = handle.move_head(to, expected_version=expected)
+            moved = _move(client.thread(thread, branch=name), name, move_to, expected, yes=yes)
             facts = {"branch": name, "version": moved.version, "previous_version": moved.previous_version}
             _tell(as_json, facts, f"the head of branch {clean(name)} of {clean(thread)} is version {moved.version}; "
                   f"it was {moved.previous_version}")  # fmt: skip
@@ -96,6 +105,43 @@ def _check_use(name: str | None, *, begins: bool, moves: bool, deletes: bool, is
         raise typer.BadParameter("a call starts a branch, moves a head or deletes a branch", param_hint="NAME")
     if is_expected and not (moves or deletes):
         raise typer.BadParameter("it needs --move-to or --delete", param_hint="--expected")
+
+
+def _delete(branch: Thread, name: str, expected: str | None, *, yes: bool) -> int:
+    """Deletes a branch; returns the version that was its head."""
+    head = find_expected(branch, expected)
+    if head is None and not yes and name != "main":  # which the daemon refuses to delete
+        head = branch.checkpoint()
+        what = f"branch {name!r} of thread {branch.name!r}, whose head is version {head.version}"
+        _ask(f"Delete {what}? Its versions stay readable by number until they are pruned.")
+    with _unchanged():
+        return branch.delete_branch(name, expected_version=head)
+
+
+def _move(branch: Thread, name: str, where: str, expected: str | None, *, yes: bool) -> MovedHead:
+    """Moves the head of a branch."""
+    to = find_checkpoint(branch, where, "--move-to")
+    assert to is not None
+    head = find_expected(branch, expected)
+    if head is None and not yes:
+        head = branch.checkpoint()
+        what = f"the head of branch {name!r} of thread {branch.name!r}"
+        if head.version != to.version:
+            _ask(f"Move {what} from version {head.version} to {to.version}?")
+    with _unchanged():
+        return branch.move_head(to, expected_version=head)
+
+
+def _ask(question: str) -> None:
+    confirm(question, yes=False, give="give --expected VERSION, or --yes", otherwise="nothing was changed")
+
+
+@contextmanager
+def _unchanged() -> Iterator[None]:
+    try:
+        yield
+    except VersionMismatch as error:
+        raise CommandError(f"{error.message}; nothing was changed, look again") from None
 
 
 def _begin(
@@ -123,7 +169,7 @@ def _print_branches(thread: str, found: Sequence[Branch], *, as_json: bool) -> N
             [
                 {
                     "branch": each.name, "version": each.version, "base_version": each.base_version,
-                    "newest_version": each.newest_version or each.version,
+                    "newest_version": each.newest_version or each.version, "digest": each.digest.hex(),
                 }
                 for each in found
             ]

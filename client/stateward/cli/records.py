@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from stateward.cli.catalog import CONTEXT
-from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
+from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, YesOption, connect
 from stateward.cli.describe import plain, summarize
 from stateward.cli.output import (
     CommandError,
@@ -26,7 +27,7 @@ from stateward.cli.output import (
 from stateward.cli.times import time_ago
 from stateward.cli.typed import read_json
 from stateward.durations import SECONDS_MAX
-from stateward.errors import ThreadNotFound
+from stateward.errors import RecordConflict, ThreadNotFound
 from stateward.values import RawValue
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from stateward.records import Record
 
 VALUE_WIDTH = 80
+NAMED_MAX = 10
 COLUMNS = ("KEY", "REVISION", "WRITTEN", "EXPIRES", "SIZE", "VALUE")
 
 class RecordsGroup(TyperGroup):
@@ -182,14 +184,13 @@ def rm(
     prefix: Annotated[
         str | None, typer.Option("--prefix", metavar="P", help='All whose key begins with this text; "" = all.')
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
     """Delete records: those that are named, or all with a prefix.
 
-    With --prefix the command asks first; without a terminal it needs --yes. Records that are written while the question
-    is open stay.
+    The command asks first; without a terminal it needs --yes. Records that are written while the question is open stay.
 
     \b
     Examples:
@@ -202,8 +203,10 @@ def rm(
         scope = client.records(thread)
         if prefix is not None:
             deleted = scope.delete_prefix(prefix) if yes else _delete_shown(client, scope, prefix)
-        else:
+        elif yes:
             deleted = sum(scope.delete(key) for key in keys or ())
+        else:
+            deleted = _delete_named(client, scope, keys or [])
     say(f"{counted(deleted, 'record')} deleted")
 
 
@@ -224,6 +227,27 @@ def _delete_shown(client: Client, scope: Records, prefix: str) -> int:
         raise CommandError(f"{error.message}; nothing was deleted") from None
     if deleted < number:
         note(f"{counted(number - deleted, 'record')} less than asked about: written or deleted since the question")
+    return deleted
+
+
+def _delete_named(client: Client, scope: Records, keys: Sequence[str]) -> int:
+    """Asks, and deletes the records with these keys that were not written since then."""
+    uid = client.thread(scope.name).info().uid
+    found = scope.get_many(keys, values=False)
+    if not found:
+        return 0
+    named = ", ".join(f"{key!r}" for key in list(found)[:NAMED_MAX]) + (", …" if len(found) > NAMED_MAX else "")
+    confirm(f"Delete {counted(len(found), 'record')} of thread {scope.name!r}: {named}?", yes=False)
+    deleted, changed = 0, 0
+    for key, record in found.items():
+        try:
+            deleted += scope.delete(key, expected=record.revision, expected_uid=uid)
+        except RecordConflict:
+            changed += 1
+        except ThreadNotFound as error:
+            raise CommandError(f"{error.message}; {counted(deleted, 'record')} deleted") from None
+    if changed:
+        note(f"{counted(changed, 'record')} less than asked about: written or deleted since the question")
     return deleted
 
 

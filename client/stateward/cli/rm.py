@@ -81,31 +81,13 @@ def rm(
 
 def _remove(client: Client, info: ThreadInfo, local_only: bool, *, was_asked: bool) -> bool:
     """Removes the creation of the thread that was found. Returns False if it is not there any more. After a question,
-    raises CommandError if the thread has changed since then."""
-    expected = None
-    if was_asked:
-        try:
-            now = _find_here(client, info.name) if local_only else client.thread(info.name).info()
-        except ThreadNotFound:
-            return False
-        if now.uid == info.uid and _shown(now) != _shown(info):
-            raise CommandError(_explain(info, _shown(now)))
-        expected = info
+    raises _Changed if anything was written to the thread since then: the daemon compares the journals as it deletes."""
     try:
         return client.thread(info.name).delete(
-            missing_ok=True, expected_version=expected, expected_uid=info.uid, local_only=local_only
+            missing_ok=True, expected_uid=info.uid, unchanged_since=info if was_asked else None, local_only=local_only
         )
-    except VersionMismatch as error:
-        raise CommandError(_explain(info, error.message)) from None
-
-
-def _shown(info: ThreadInfo) -> str:
-    """What a thread has, for a comparison: a lease that is renewed or a signal is no change of it."""
-    return f"version {info.last_version}, {counted(info.records, 'record')} of {info.record_bytes:,} B"
-
-
-def _explain(info: ThreadInfo, now: str) -> str:
-    return f"thread {info.name!r} has changed since the question: {now}; it was not removed, look again"
+    except VersionMismatch:
+        raise _Changed(f"thread {info.name!r} has changed since the question; it was not removed, look again") from None
 
 
 def _find(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import typer
@@ -12,6 +13,14 @@ from stateward.cli.threads import read_labels
 
 # While the daemon is away, SIGTERM waits for the look that is under way.
 PATIENCE_S = 5.0
+PAUSE_MAX_S = 30 * 86400.0
+
+
+def check_number(seconds: float) -> float:
+    """Returns the length of a pause. Raises BadParameter for "nan", which may pass the limits."""
+    if math.isnan(seconds):
+        raise typer.BadParameter("it is not a number")
+    return seconds
 
 
 def run(
@@ -26,19 +35,32 @@ def run(
         list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="Only threads with this label.")
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="End when one agent has ended and acknowledged its signals.")
+        bool,
+        typer.Option("--once", help="Start one agent at a time, and end when one has acknowledged its signals."),
     ] = False,
     at_most: Annotated[
         int, typer.Option("--at-most", metavar="N", min=1, help="How many commands may run at a time.")
     ] = 16,
     poll_s: Annotated[
         float,
-        typer.Option("--poll", metavar="SECONDS", min=0.1, help="How often to look for answers sent elsewhere."),
+        typer.Option(
+            "--poll",
+            metavar="SECONDS",
+            min=0.1,
+            max=PAUSE_MAX_S,
+            callback=check_number,
+            help="How often to look for answers sent elsewhere.",
+        ),
     ] = 30.0,
     pause_s: Annotated[
         float,
         typer.Option(
-            "--pause", metavar="SECONDS", min=0.01, help="First pause after a command that failed."
+            "--pause",
+            metavar="SECONDS",
+            min=0.01,
+            max=PAUSE_MAX_S,
+            callback=check_number,
+            help="First pause after a command that failed.",
         ),
     ] = 1.0,
     detached: Annotated[
@@ -47,7 +69,12 @@ def run(
     acknowledged_s: Annotated[
         float,
         typer.Option(
-            "--ack-within", metavar="SECONDS", min=0.1, help="Time for the agent after a command that ended with 0."
+            "--ack-within",
+            metavar="SECONDS",
+            min=0.1,
+            max=PAUSE_MAX_S,
+            callback=check_number,
+            help="Time for the agent after a command that ended with 0.",
         ),
     ] = 600.0,
     target: TargetOption = None,
@@ -65,7 +92,8 @@ def run(
     after 600 seconds (--ack-within). Another signal starts it at once. With --detached another signal does not start it
     while the agent still has signals to acknowledge, and --at-most counts such agents, too.
 
-    On SIGTERM, this command passes the signal to the running commands and ends after them. If its terminal is closed
+    On SIGTERM, this command passes the signal to the running commands and ends after them. It waits 20 seconds for all
+    processes that a command has started in its group, and kills those that are left. If its terminal is closed
     (SIGHUP), it starts no command any more, gives the running ones 20 seconds, and then ends as after SIGTERM; under
     nohup it goes on. After SIGKILL they continue to run, and the next `stateward run` does not know them and starts a
     second command for the same thread. An agent that must run alone takes its thread's lease (thread.writer).

@@ -1,19 +1,20 @@
 """Runs one command at a time for each thread with waiting signals. `stateward run` uses it.
 
-All events (a signal arrived, a command ended, a poll, the stop) go into one queue, and one thread handles them, so that
-nothing needs a lock. Before it starts a command, that thread asks the daemon which signals wait. A late or repeated
-event therefore does no harm.
+All events (a signal arrived, a command ended, a poll) go into one queue, and one thread handles them, so that nothing
+needs a lock. Before it starts a command, that thread asks the daemon which signals wait. A late or repeated event
+therefore does no harm, and a thread that waits for a look already is not queued again. The stop alone does not wait in
+the queue: a handler notes it, and every loop ends at the next step.
 
 The end of a command says little about its agent: the command may have started the agent elsewhere. Exit code 0 means
 that an agent was started, and only an acknowledgement says that it has done its work. So a command that ended with 0 is
 not started again for the same signals until they have waited for long. Any other exit code is a failure.
 
-Commands get a session without a terminal. So a terminal cannot stop them, and its end reaches this process alone.
+Commands get a session without a terminal. So a terminal cannot stop them, and its end reaches this process alone. At
+the end the whole process group of a command is waited for, because a shell ends at once while its agent still saves.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import queue
@@ -28,8 +29,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stateward.cli.output import CommandError, note
+from stateward.cli.processes import has_ended, kill
 from stateward.cli.threads import collected
-from stateward.errors import NoArchive, NotFound, OwnershipLost, StatewardError, Unavailable
+from stateward.errors import (
+    InvalidRequest,
+    NoArchive,
+    NotFound,
+    PermissionDenied,
+    StatewardError,
+    Unauthenticated,
+)
 from stateward.models import Access, Status
 
 if TYPE_CHECKING:
@@ -42,8 +51,12 @@ GRACE_S = 20.0
 RECONNECT_S = 2.0
 # The archive is listed once in this many polls: a list costs two to four requests for each archived thread.
 ARCHIVE_LOOKS = 10
+# After SIGKILL a command has this long to be gone. One that runs as another user may not be killed.
+KILLED_S = 5.0
 # Signals that end the supervisor. SIGHUP says that the terminal is gone.
-ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+# Errors that no later attempt would mend.
+LASTING = (InvalidRequest, PermissionDenied, Unauthenticated)
 # The machine has no room for another process at the moment.
 NO_ROOM = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 Happening = Callable[[], None]
@@ -113,6 +126,7 @@ class Starter:
         self._is_detached = is_detached
         self._agents: dict[str, Agent] = {}
         self._queued: dict[str, None] = {}  # threads that wait for a free place, in order
+        self._announced: set[str] = set()  # threads whose look is an event of the queue
         self._happened: queue.SimpleQueue[Happening] = queue.SimpleQueue()  # reentrant: a signal handler may call put
         self._is_over = False
         self._is_patient = False  # the terminal is gone: running commands may end by themselves
@@ -142,29 +156,43 @@ class Starter:
 
     @contextmanager
     def _stopped_by_signals(self) -> Iterator[None]:
-        before = {each: signal.getsignal(each) for each in ENDINGS}
+        before = {each: signal.getsignal(each) for each in (*ENDINGS, signal.SIGCHLD)}
         # A command that began under `nohup` goes on without a terminal.
         heard = [each for each in ENDINGS if each != signal.SIGHUP or before[each] != signal.SIG_IGN]
         try:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, every exit code would be read as 0
             for each in heard:
-                end = self._hang_up if each == signal.SIGHUP else self._stop
-                signal.signal(each, lambda *_, end=end: self._happened.put(end))
+                signal.signal(each, self._hang_up if each == signal.SIGHUP else self._stop)
             yield
         finally:
-            for each in heard:
+            for each in (*heard, signal.SIGCHLD):
                 signal.signal(each, before[each])
 
-    def _stop(self) -> None:
-        self._is_over, self._is_patient = True, False
+    # Both are called between two steps of the thread that handles the events, and then wake it if it waits.
 
-    def _hang_up(self) -> None:
+    def _stop(self, *_: object) -> None:
+        self._is_over, self._is_patient = True, False
+        self._happened.put(_do_nothing)
+
+    def _hang_up(self, *_: object) -> None:
         self._is_patient = self._is_patient or not self._is_over
         self._is_over = True
+        self._happened.put(_do_nothing)
 
     def _handle_until(self, end: float) -> None:
         """Waits for an event until a time of the monotonic clock, and handles it."""
         with suppress(queue.Empty):
             self._happened.get(timeout=max(end - time.monotonic(), 0))()
+
+    def _announce(self, name: str) -> None:
+        """Queues a look at a thread, from any thread. Does nothing if one is queued that has not begun."""
+        if name not in self._announced:
+            self._announced.add(name)
+            self._happened.put(partial(self._look_announced, name))
+
+    def _look_announced(self, name: str) -> None:
+        self._announced.discard(name)  # before the look: what comes from now on may come too late for it
+        self._look(name)
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -175,14 +203,17 @@ class Starter:
                 with self._client.watch_signals(labels=self._chosen.labels) as stream:
                     for wake in stream:
                         if self._chosen.has(wake.thread):
-                            self._happened.put(partial(self._look, wake.thread))
-            except (Unavailable, OwnershipLost):
-                time.sleep(RECONNECT_S)
-            except RuntimeError:  # the client was closed: stop
-                return
-            except StatewardError as error:
+                            self._announce(wake.thread)
+            except LASTING as error:
                 self._happened.put(partial(self._fail, error))
                 return
+            except StatewardError as error:
+                if not error.retryable:  # such as a damaged thread: the others are watched again
+                    _tell(f"{error.message}; signals are watched again")
+            except RuntimeError as error:  # no room for a thread, or the client was closed, which is the end
+                if not self._is_over:
+                    _tell(f"{error}; signals are watched again")
+            self._has_ended.wait(RECONNECT_S)
 
     def _fail(self, error: StatewardError) -> None:
         self._failure, self._is_over = error, True
@@ -199,11 +230,12 @@ class Starter:
                             return
                         info = each.thread
                         if info is not None and info.status == Status.WAITING and info.pending_signals:
-                            self._happened.put(partial(self._look, info.name))
-            except (NoArchive, RuntimeError):  # RuntimeError: the client was closed
+                            self._announce(info.name)
+            except NoArchive:
                 return
-            except StatewardError as error:
-                _tell(f"{error.message}; the archive is read again later")
+            except (StatewardError, RuntimeError) as error:  # RuntimeError: no room for a thread, or the end
+                if not self._is_over:
+                    _tell(f"{error}; the archive is read again later")
             self._has_ended.wait(self._pauses.poll_s * ARCHIVE_LOOKS)
 
     def _poll(self) -> None:
@@ -263,7 +295,8 @@ class Starter:
         agent = self._agents.get(name)
         if not waiting:
             self._agents.pop(name, None)
-            self._is_over = self._is_over or (self._is_once and agent is not None and agent.is_away)
+            if self._is_once and agent is not None and agent.is_away:
+                self._is_over = True
             return
         if agent is not None and self._must_wait(agent, waiting):
             self._plan_look(agent)
@@ -319,6 +352,8 @@ class Starter:
             if error.errno not in NO_ROOM:
                 raise CommandError(f"--on-signal: {error.strerror or error}") from None
             self._fall_behind(name, agent, error.strerror or str(error))
+        except ValueError as error:  # this locale cannot write the name of the thread
+            self._fall_behind(name, agent, str(error))
         finally:
             started.put(agent.process)
 
@@ -340,7 +375,8 @@ class Starter:
             waiting = agent.told  # unknown: assume that nothing was acknowledged
         if not waiting:
             del self._agents[name]
-            self._is_over = self._is_once
+            if self._is_once:
+                self._is_over = True
         elif code == 0 and (waiting == agent.told or (self._is_detached and waiting & agent.told)):
             self._wait_for_agent(name, agent, waiting)
         elif waiting == agent.told:
@@ -371,9 +407,11 @@ class Starter:
             self._look(name)
 
     def _is_full(self, besides: Agent | None = None) -> bool:
-        """Whether --at-most commands run; with --detached, or agents work that they have started."""
-        busy = [each for each in self._agents.values() if each.process or (self._is_detached and each.is_away)]
-        return sum(each is not besides for each in busy) >= self._at_most
+        """Whether --at-most commands run; with --detached, or agents work that they have started. With --once a second
+        agent would be told to end as soon as the first is done."""
+        counts_away, most = (self._is_detached or self._is_once), (1 if self._is_once else self._at_most)
+        busy = [each for each in self._agents.values() if each.process or (counts_away and each.is_away)]
+        return sum(each is not besides for each in busy) >= most
 
     def _end_agents(self) -> None:
         """Sends SIGTERM to the running commands and waits for them. Kills them after GRACE_S. If the terminal is gone,
@@ -385,25 +423,25 @@ class Starter:
             self._handle_until(end)
         running = self._running()
         for process in running:
-            _kill(process, signal.SIGTERM)
+            kill(process, signal.SIGTERM)
         end = time.monotonic() + GRACE_S
-        for process in running:
-            try:
-                process.wait(max(end - time.monotonic(), 0))
-            except subprocess.TimeoutExpired:
-                _kill(process, signal.SIGKILL)
-                process.wait()
+        left = [process for process in running if not has_ended(process, end)]
+        for process in left:
+            kill(process, signal.SIGKILL)
+        end = time.monotonic() + KILLED_S
+        for process in left:
+            if not has_ended(process, end):
+                _tell(f"process group {process.pid} could not be ended, and goes on")
 
     def _running(self) -> list[subprocess.Popen[bytes]]:
         return [agent.process for agent in self._agents.values() if agent.process is not None]
+
+
+def _do_nothing() -> None:
+    """An event that only wakes the thread that handles events."""
 
 
 def _tell(message: str) -> None:
     """Prints a note. A terminal that is gone must not end the supervisor."""
     with suppress(OSError):
         note(message)
-
-
-def _kill(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)

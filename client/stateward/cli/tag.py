@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stateward.cli.connect import BranchOption, JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
-from stateward.cli.output import CommandError, is_terminal, print_json, print_table, say
-from stateward.cli.where import AtOption, find_checkpoint
+from stateward.cli.connect import (
+    BranchOption,
+    JsonOption,
+    NamespaceOption,
+    TargetOption,
+    ThreadArgument,
+    YesOption,
+    connect,
+)
+from stateward.cli.output import CommandError, confirm, is_terminal, print_json, print_table, say
+from stateward.cli.where import AtOption, find_checkpoint, find_expected
 from stateward.errors import VersionMismatch
+
+if TYPE_CHECKING:
+    from stateward import Checkpoint, Thread
+    from stateward.models import Tag
 
 
 def tag(
@@ -20,14 +32,22 @@ def tag(
     branch: BranchOption = "main",
     delete: Annotated[bool, typer.Option("--delete", "-d", help="Remove the tag; the version stays.")] = False,
     expected: Annotated[
-        int | None,
-        typer.Option("--expected", min=0, metavar="V", help="Only if the tag names V now; 0 = only if it is new."),
+        str | None,
+        typer.Option(
+            "--expected",
+            metavar="V",
+            help="Only if the tag names V now, VERSION or VERSION:DIGEST; 0 = only if it is new. Then it does not ask.",
+        ),
     ] = None,
+    yes: YesOption = False,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
     """Set a tag on a version, move a tag, delete it, or list all tags. A tagged version is never pruned.
+
+    Before it moves or deletes a tag, the command says which version the tag names, and asks; without a terminal it
+    needs --expected or --yes. It does nothing if the tag names another version by then.
 
     \b
     Examples:
@@ -39,7 +59,7 @@ def tag(
         raise typer.BadParameter("--at, --delete and --expected need a tag", param_hint="NAME")
     if delete and at is not None:
         raise typer.BadParameter("it cannot be combined with --at", param_hint="--delete")
-    if delete and expected == 0:
+    if delete and expected == "0":
         raise typer.BadParameter("with --delete it is at least 1", param_hint="--expected")
     with connect(context, target, namespace) as client:
         handle = client.thread(thread, branch=branch)
@@ -47,12 +67,15 @@ def tag(
             found = sorted(handle.info().tags, key=lambda each: each.version)
         else:
             try:
+                known = find_expected(handle, expected, least=0)
                 if delete:
-                    found = [handle.delete_tag(name, expected=expected)]
+                    found = [_delete(handle, name, known, yes=yes)]
                 else:
-                    found = [handle.tag(name, find_checkpoint(handle, at), expected=expected)]
+                    found = [_set(handle, name, find_checkpoint(handle, at), known, yes=yes)]
             except VersionMismatch as error:
-                raise CommandError(f"{error.message}; `stateward tag {thread}` lists the tags") from None
+                raise CommandError(
+                    f"{error.message}; nothing was changed, `stateward tag {thread}` lists the tags"
+                ) from None
     if as_json:
         print_json([{"tag": each.name, "version": each.version} for each in found])
     elif name is not None:
@@ -61,3 +84,28 @@ def tag(
         print_table(("TAG", "VERSION"), [(each.name, str(each.version)) for each in found], right=("VERSION",))
     elif is_terminal():
         say(f"thread {thread} has no tags")
+
+
+def _delete(thread: Thread, name: str, expected: Checkpoint | int | None, *, yes: bool) -> Tag:
+    if expected is None and not yes:
+        expected = thread.checkpoint(tag=name)
+        what = f"tag {name!r} of thread {thread.name!r}, which names version {expected.version}"
+        _ask(f"Delete {what}? The version may then be pruned.")
+    return thread.delete_tag(name, expected=expected)
+
+
+def _set(
+    thread: Thread, name: str, version: Checkpoint | None, expected: Checkpoint | int | None, *, yes: bool
+) -> Tag:
+    """Makes a tag, or moves it."""
+    if expected is None and not yes:
+        if all(each.name != name for each in thread.info().tags):
+            return thread.tag(name, version, expected=0)
+        expected, version = thread.checkpoint(tag=name), version or thread.checkpoint()
+        if expected.version != version.version:
+            _ask(f"Move tag {name!r} of thread {thread.name!r} from version {expected.version} to {version.version}?")
+    return thread.tag(name, version, expected=expected)
+
+
+def _ask(question: str) -> None:
+    confirm(question, yes=False, give="give --expected VERSION, or --yes", otherwise="nothing was changed")

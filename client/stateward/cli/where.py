@@ -16,7 +16,8 @@ from stateward.errors import VersionNotFound
 if TYPE_CHECKING:
     from stateward import Checkpoint, Thread, ThreadInfo
 
-VERSION_DIGITS_MAX = 19
+VERSION_DIGITS_MAX, DIGEST_DIGITS = 19, 32
+EXPECTED = "--expected"
 FORMS = "12, a tag, step:14, id:CHECKPOINT_ID, or a branch"
 
 AtOption = Annotated[
@@ -66,6 +67,29 @@ def find_checkpoint(thread: Thread, text: str | None, option: str = "--at") -> C
     none was given."""
     version = find_version(thread, text, option)
     return None if version is None else thread.checkpoint(version)
+
+
+def find_expected(thread: Thread, text: str | None, least: int = 1) -> Checkpoint | int | None:
+    """Returns what --expected names: the number that was given, or with a digest the version that has both. Raises
+    CommandError if it has another digest. None = nothing was given."""
+    if text is None:
+        return None
+    number, separator, digest = text.partition(":")
+    where = read_where(number, EXPECTED, least)
+    if "version" not in where:
+        raise CommandError(f"{EXPECTED} {text} is neither VERSION nor VERSION:DIGEST, such as 15 or 15:{'0a' * 16}")
+    version = int(where["version"])
+    if not separator:
+        return version
+    if len(digest) != DIGEST_DIGITS or not set(digest.lower()) <= set("0123456789abcdef"):
+        raise CommandError(f"{EXPECTED} {text}: a digest has {DIGEST_DIGITS} hexadecimal digits")
+    found = thread.checkpoint(version)
+    if found.digest.hex() != digest.lower():
+        raise CommandError(
+            f"{EXPECTED} {text}: version {version} of thread {thread.name!r} has the digest {found.digest.hex()}; "
+            "nothing was changed, look again"
+        )
+    return found
 
 
 @contextmanager

@@ -214,7 +214,7 @@ class PruneThreadResponse(_message.Message):
     def __init__(self, pruned_versions: _Optional[_Iterable[int]] = ..., retained_versions: _Optional[int] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ..., plan: _Optional[_Union[PrunePlan, _Mapping]] = ...) -> None: ...
 
 class DeleteThreadRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "expected_version", "expected_uid", "allow_missing", "durability", "local_only", "expected_digest")
+    __slots__ = ("namespace", "thread", "expected_version", "expected_uid", "allow_missing", "durability", "local_only", "expected_digest", "expected_sequence", "expected_sequence_digest")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -223,6 +223,8 @@ class DeleteThreadRequest(_message.Message):
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     LOCAL_ONLY_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_SEQUENCE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     expected_version: int
@@ -231,7 +233,9 @@ class DeleteThreadRequest(_message.Message):
     durability: _checkpoint_pb2.Durability
     local_only: bool
     expected_digest: bytes
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., allow_missing: bool = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., local_only: bool = ..., expected_digest: _Optional[bytes] = ...) -> None: ...
+    expected_sequence: int
+    expected_sequence_digest: bytes
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., allow_missing: bool = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., local_only: bool = ..., expected_digest: _Optional[bytes] = ..., expected_sequence: _Optional[int] = ..., expected_sequence_digest: _Optional[bytes] = ...) -> None: ...
 
 class DeleteThreadResponse(_message.Message):
     __slots__ = ("uid", "forks", "everywhere")

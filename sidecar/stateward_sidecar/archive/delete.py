@@ -29,6 +29,7 @@ from stateward_sidecar.bucket.errors import ObjectChanged
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, NewerFormat, NotOwner, ThreadNotFound
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.blobrows import list_blobs
+from stateward_sidecar.store.expecting import check_unchanged
 from stateward_sidecar.store.orphannames import is_orphans
 from stateward_sidecar.store.settings import check_main_version
 from stateward_sidecar.store.thread import Draft, Thread
@@ -82,7 +83,12 @@ class Remover:
             raise Gone
         if request.expected_uid not in ("", thread.identity.uid_text):
             return b""
-        self.end(thread, lambda live: check_main_version(Draft(live), request))
+
+        def check(live: Thread) -> None:
+            check_main_version(Draft(live), request)
+            check_unchanged(live.head, request)
+
+        self.end(thread, check)
         return thread.identity.uid
 
     def _is_current(self, name: Name) -> bool:

@@ -21,7 +21,7 @@ from stateward.v1.checkpoint_service_pb2 import (
     SaveRequest,
 )
 from stateward.v1.thread_pb2 import Retention, ThreadOptions
-from stateward.v1.thread_service_pb2 import PruneThreadRequest, WaitDurableRequest
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest, PruneThreadRequest, WaitDurableRequest
 from stateward_sidecar.codec.edits import (
     COMMUTATIVE,
     MAX_MEDIA_TYPE_BYTES,
@@ -90,6 +90,14 @@ def check_digest(digest: bytes, field: str, version: int, version_field: str) ->
         raise InvalidField(field, f"is allowed only with a positive {version_field}")
     if len(digest) != DIGEST_BYTES:
         raise InvalidField(field, f"has {len(digest)} bytes, not {DIGEST_BYTES}")
+
+
+def check_expected_sequence(request: DeleteThreadRequest) -> None:
+    """Checks which journal a deletion expects."""
+    if request.expected_sequence < 0:
+        raise InvalidField("expected_sequence", f"{request.expected_sequence} is negative")
+    if digest := request.expected_sequence_digest:
+        check_digest(digest, "expected_sequence_digest", request.expected_sequence, "expected_sequence")
 
 
 def check_plan(request: PruneThreadRequest) -> None:

@@ -200,6 +200,7 @@ class ThreadService:
         self, request: DeleteThreadRequest, context: grpc.aio.ServicerContext
     ) -> DeleteThreadResponse:
         check.check_place(request)
+        check.check_expected_sequence(request)
         check.check_durability(request.durability)
         if request.durability == DURABILITY_ARCHIVED:
             self._holding.is_wanted(request.durability)

@@ -24,7 +24,7 @@ from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobinstall import other_lines, remove_files
 from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.expecting import get_draft
+from stateward_sidecar.store.expecting import check_unchanged, get_draft
 from stateward_sidecar.store.journal import list_keys, next_place
 from stateward_sidecar.store.settings import check_main_version
 from stateward_sidecar.store.thread import Draft, Thread, rows
@@ -54,6 +54,7 @@ class Deleter:
                 return DeleteThreadResponse()
             draft = get_draft(self._threads, txn, batch, request)
             check_main_version(draft, request)
+            check_unchanged(draft.head, request)
             is_copy = self._context.archive is not None and draft.thread.access != ACCESS_ORPHAN
             self._remove(txn, batch, draft, LOCAL if request.local_only and is_copy else "request")
             return DeleteThreadResponse(uid=draft.identity.uid.hex(), forks=draft.head.forks)

@@ -12,6 +12,8 @@ from typing import Protocol
 
 import lmdb
 
+from stateward.storage.v1.head_pb2 import ThreadHead
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.errors import ThreadNotFound, VersionMismatch
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.identity import Identity
@@ -106,3 +108,15 @@ def check_head(where: str, current: int, digest: bytes, expected: int, expected_
         f"{where} version {current}, but {wanted} was expected", **facts,
         current_version=current, current_digest=digest.hex(), expected_version=expected,
     )  # fmt: skip
+
+
+def check_unchanged(head: ThreadHead, request: DeleteThreadRequest) -> None:
+    """Raises VersionMismatch if the journal has another newest entry than the one that was shown."""
+    expected, digest, name = request.expected_sequence, request.expected_sequence_digest, head.thread
+    if not expected or (expected == head.tip_sequence and digest in (b"", bytes(head.tip_digest))):
+        return
+    wanted = f"entry {expected}" + (" with another digest" if expected == head.tip_sequence else "")
+    raise VersionMismatch(
+        f"the journal of thread {name!r} ends with entry {head.tip_sequence}, but {wanted} was expected", thread=name,
+        current_version=head.main_version, current_digest=head.main_digest.hex(),
+    )

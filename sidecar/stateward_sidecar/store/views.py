@@ -90,6 +90,7 @@ def view_head(identity: Identity, head: ThreadHead) -> ThreadMessage:
         digest=head.main_digest, status_detail=head.status_detail, wait_id=head.wait_id,
         parent_thread=options.parent_thread, agent=options.agent, sequence=head.tip_sequence,
         last_version=head.last_version, retained_versions=head.retained_versions, stored_bytes=head.stored_bytes,
+        sequence_digest=head.tip_digest,
     )  # fmt: skip
     view.status = head.status or STATUS_RUNNING
     view.labels.update(options.labels)
