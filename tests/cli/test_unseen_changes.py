@@ -515,15 +515,15 @@ def test_deletions_of_what_was_shown_in_the_archive(pair, namespace):
 
 
 def test_answers_of_the_library(client):
-    """An answer with `expected_version` does not reach another question under the same wait id."""
+    """An answer with `unchanged_since` does not reach another question under the same wait id."""
     fill(client)
     ask(client, "Book Ibis for 120?")
     shown = client.thread("t").info()
     ask(client, "Delete the whole account?")
     with pytest.raises(VersionMismatch):
-        client.thread("t").approve(wait_id=CHOSEN, expected_version=shown)
+        client.thread("t").approve(wait_id=CHOSEN, unchanged_since=shown)
     assert is_unanswered(client)
-    assert client.thread("t").approve(expected_version=client.thread("t").info()).wait_id == CHOSEN
+    assert client.thread("t").approve(unchanged_since=client.thread("t").info()).wait_id == CHOSEN
 
 
 def test_records_of_a_thread_made_anew(client):

@@ -15,15 +15,15 @@ from stateward._operations.steps import (
     Operation,
     ThreadRef,
     check_options,
-    expectation,
     new_request_id,
     thread_error,
+    unchanged,
     version_ref,
 )
 from stateward._operations.streams import Reader, WatchReader
 from stateward.errors import NotArchivedYet, StaleAnswer, ThreadNotFound, UnreadAnswer
 from stateward.handoff import handed_to
-from stateward.models import Checkpoint, Durability, Status, ThreadInfo, choice_number
+from stateward.models import Durability, Status, ThreadInfo, choice_number
 from stateward.signals import ANSWER, APPROVE, AnswerRefused, Question, Signal, Wake, answer_in
 from stateward.state import State
 from stateward.v1 import signal_service_pb2 as service
@@ -87,9 +87,9 @@ class SignalOptions(TypedDict, total=False):
     """The level that must be reached before the daemon answers; None = the daemon's default."""
     expected_uid: str
     """The uid that the thread must have, from `ThreadInfo.uid`. Empty = the creation that the handle works on."""
-    expected_version: Checkpoint | ThreadInfo | int | None
-    """The version that must be the head of main, or the ThreadInfo that has it: the one that asks the question that you
-    read. An agent may ask another question under the same wait id. None = any."""
+    unchanged_since: ThreadInfo | None
+    """The thread as `info` showed it: sends nothing, and raises VersionMismatch, if anything was written to it since.
+    An agent may ask another question under the same wait id. None = any."""
     request_id: str | None
     """Lets another process send the same signal again safely. None = a new id for this call and all its retries."""
 
@@ -98,11 +98,11 @@ def send(ref: ThreadRef, name: str, payload: Any, uid: str = "", **options: Unpa
     """Adds a signal to the creation `uid` of the thread; empty = the one that the handle works on. Raises
     NotArchivedYet if the signal is stored, but less durably than asked."""
     check_options(options, SignalOptions, "a signal")
-    expected = expectation(options.get("expected_version"))
-    expected["expected_uid"] = options.get("expected_uid") or expected.get("expected_uid") or uid or ref.held.uid
-    request = ref.about(
+    shown = options.get("unchanged_since")
+    request = ref.to_write(
         service.SendSignalRequest,
-        **expected,
+        expected_uid=options.get("expected_uid") or (shown.uid if shown is not None else uid) or ref.held.uid,
+        **unchanged(shown),
         name=name,
         payload=None if payload is None else values.encode(payload, "payload"),
         sender=options.get("sender"),

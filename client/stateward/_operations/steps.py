@@ -278,6 +278,13 @@ def expectation(expected: Checkpoint | ThreadInfo | int | None) -> dict[str, Any
     return {"expected_version": expected.version, "expected_digest": expected.digest, **_uid_of(expected)}
 
 
+def unchanged(shown: ThreadInfo | None) -> dict[str, Any]:
+    """Returns the fields that say which journal is expected; none if any is right."""
+    if shown is None:
+        return {}
+    return {"expected_sequence": shown.sequence, "expected_sequence_digest": shown.sequence_digest}
+
+
 def _uid_of(checkpoint: Checkpoint | ThreadInfo) -> dict[str, Any]:
     return {"expected_uid": checkpoint.uid} if checkpoint.uid else {}
 

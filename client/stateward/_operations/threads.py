@@ -17,6 +17,7 @@ from stateward._operations.steps import (
     new_request_id,
     thread_error,
     timestamp,
+    unchanged,
     version_ref,
 )
 from stateward.admin import Diagnoses, DrainResult, ServerInfo, Stats
@@ -237,14 +238,13 @@ def delete(
     request = ref.about(
         threads.DeleteThreadRequest,
         **expectation(expected),
+        **unchanged(unchanged_since),
         allow_missing=True,
         durability=choice_number(Durability, durability),
         local_only=local_only,
     )
     if unchanged_since is not None:
         expected_uid = expected_uid or unchanged_since.uid
-        request.expected_sequence = unchanged_since.sequence
-        request.expected_sequence_digest = unchanged_since.sequence_digest
     wanted = request.expected_uid = expected_uid or request.expected_uid
     try:
         # A deletion on this disk does not need the archive. The read could wait for it.

@@ -242,12 +242,12 @@ def _agreed(thread: Thread, info: ThreadInfo, ask: str | None) -> ThreadInfo | N
 
 
 def _send_to(thread: Thread, shown: ThreadInfo, send: Callable[[dict[str, Any]], Signal]) -> Signal:
-    """Sends the answer to the version that asks the question that was shown: the daemon checks it as it writes. If the
-    agent has saved meanwhile and asks the same question, sends the answer to that version."""
+    """Sends the answer to the question that was shown: the daemon checks that the thread is the same as it writes. If
+    something was written meanwhile and the thread asks the same question, sends the answer again."""
     now = shown
     for _ in range(ROUNDS):
         try:
-            return send({"expected_uid": now.uid, "expected_version": now})
+            return send({"unchanged_since": now})
         except VersionMismatch:
             now = thread.info()
         except (StaleAnswer, ThreadNotFound):

@@ -20,6 +20,7 @@ from stateward.v1.checkpoint_service_pb2 import (
     Projection,
     SaveRequest,
 )
+from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_pb2 import Retention, ThreadOptions
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, PruneThreadRequest, WaitDurableRequest
 from stateward_sidecar.codec.edits import (
@@ -92,8 +93,8 @@ def check_digest(digest: bytes, field: str, version: int, version_field: str) ->
         raise InvalidField(field, f"has {len(digest)} bytes, not {DIGEST_BYTES}")
 
 
-def check_expected_sequence(request: DeleteThreadRequest) -> None:
-    """Checks which journal a deletion expects."""
+def check_expected_sequence(request: DeleteThreadRequest | SendSignalRequest) -> None:
+    """Checks which journal a deletion or a signal expects."""
     if request.expected_sequence < 0:
         raise InvalidField("expected_sequence", f"{request.expected_sequence} is negative")
     if digest := request.expected_sequence_digest:

@@ -39,6 +39,7 @@ class SignalService:
     async def send_signal(self, request: SendSignalRequest, context: grpc.aio.ServicerContext) -> SendSignalResponse:
         check.check_place(request)
         checkwork.check_signal(request)
+        check.check_expected_sequence(request)
         check.check_durability(request.durability)
         holding = self._calls.holding
         is_archived = holding.is_wanted(request.durability)

@@ -13,6 +13,7 @@ from typing import Protocol
 import lmdb
 
 from stateward.storage.v1.head_pb2 import ThreadHead
+from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.errors import ThreadNotFound, VersionMismatch
 from stateward_sidecar.storage.queue import Batch
@@ -110,7 +111,7 @@ def check_head(where: str, current: int, digest: bytes, expected: int, expected_
     )  # fmt: skip
 
 
-def check_unchanged(head: ThreadHead, request: DeleteThreadRequest) -> None:
+def check_unchanged(head: ThreadHead, request: DeleteThreadRequest | SendSignalRequest) -> None:
     """Raises VersionMismatch if the journal has another newest entry than the one that was shown."""
     expected, digest, name = request.expected_sequence, request.expected_sequence_digest, head.thread
     if not expected or (expected == head.tip_sequence and digest in (b"", bytes(head.tip_digest))):

@@ -22,6 +22,7 @@ from stateward_sidecar.errors import QuotaExceeded, StaleAnswer
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.expecting import check_unchanged
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.lines import digest_of
 from stateward_sidecar.store.settings import begin_change
@@ -55,6 +56,7 @@ class Signals:
                     create_time_us=entry.header.create_time_us,
                 )  # fmt: skip
                 return _answer(txn, draft, row, replayed=True)
+            check_unchanged(draft.head, request)
             check_answer(draft, request)
             _check_room(draft, request)
             record = SignalRecord(
