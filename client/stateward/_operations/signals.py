@@ -23,7 +23,7 @@ from stateward._operations.steps import (
 from stateward._operations.streams import Reader, WatchReader
 from stateward.errors import NotArchivedYet, StaleAnswer, ThreadNotFound, UnreadAnswer
 from stateward.handoff import handed_to
-from stateward.models import Durability, Status, ThreadInfo, choice_number
+from stateward.models import Checkpoint, Durability, Status, ThreadInfo, choice_number
 from stateward.signals import ANSWER, APPROVE, AnswerRefused, Question, Signal, Wake, answer_in
 from stateward.state import State
 from stateward.v1 import signal_service_pb2 as service

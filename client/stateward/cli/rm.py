@@ -81,13 +81,14 @@ def rm(
 
 def _remove(client: Client, info: ThreadInfo, local_only: bool, *, was_asked: bool) -> bool:
     """Removes the creation of the thread that was found. Returns False if it is not there any more. After a question,
-    raises CommandError if anything was written to the thread since then: the daemon compares the journals as it deletes."""
+    raises CommandError if anything was written to it since then: the daemon compares the journals as it deletes."""
     try:
         return client.thread(info.name).delete(
             missing_ok=True, expected_uid=info.uid, unchanged_since=info if was_asked else None, local_only=local_only
         )
     except VersionMismatch:
-        raise CommandError(f"thread {info.name!r} has changed since the question; it was not removed, look again") from None
+        what = f"thread {info.name!r} has changed since the question; it was not removed, look again"
+        raise CommandError(what) from None
 
 
 def _find(
