@@ -1,6 +1,7 @@
 """The command ``stateward-sidecar``: arguments, then the app, then an exit code.
 
-Exit codes: 0 stopped on request, 1 cannot start, 2 wrong arguments, 70 the disk failed in the middle of a commit.
+Exit codes: 0 stopped on request, 1 cannot start, 2 wrong arguments, 70 the disk failed in the middle of a commit, 75
+another daemon works on the data directory.
 """
 
 from __future__ import annotations
@@ -8,12 +9,16 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from itertools import pairwise
+from typing import NoReturn
 
 
 def main() -> None:
     """Runs the daemon."""
     # Imports leave next to no garbage, and to look for it takes a sixth of a start.
     gc.disable()
+    if "--detach" in sys.argv[1:] and os.fork():
+        os._exit(0)
     # Without this, gRPC's own log appears before the one line that says what is wrong.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
@@ -23,19 +28,33 @@ def main() -> None:
         import lmdb  # noqa: F401
         import zstandard  # noqa: F401
     except ImportError as error:
-        print(
-            f"stateward-sidecar: the daemon's dependencies are not installed ({error.name} is missing); "
-            "run: pip install 'stateward[sidecar]'",
-            file=sys.stderr,
+        _fail(
+            1,
+            f"the daemon's dependencies are not installed ({error.name} is missing); run: pip install "
+            "'stateward[sidecar]'",
         )
-        sys.exit(1)
     from stateward_sidecar.errors import StartError
 
     try:
         sys.exit(_run())
     except StartError as error:
-        print(f"stateward-sidecar: {error.message}", file=sys.stderr)
-        sys.exit(1)
+        _fail(error.exit_code, error.message)
+
+
+def _fail(code: int, message: str) -> NoReturn:
+    from stateward_sidecar.notify import tell
+
+    print(f"stateward-sidecar: {message}", file=sys.stderr)
+    tell(_ready_fd(), f"failed {code} {message}")
+    sys.exit(code)
+
+
+def _ready_fd() -> int | None:
+    """The descriptor of --ready-fd, which the arguments have also if they could not be parsed."""
+    for flag, value in pairwise(sys.argv[1:]):
+        if flag == "--ready-fd" and value.isdecimal():
+            return int(value)
+    return None
 
 
 def _run() -> int:
@@ -49,7 +68,7 @@ def _run() -> int:
         from stateward_sidecar.health import ask_health
 
         return ask_health(settings.listen[0], make_parser().parse_args(sys.argv[1:]).health)
-    configure_logging(settings.log_level, settings.log_format)
+    configure_logging(settings.log_level, settings.log_format, settings.log_file)
     from stateward_sidecar import app
 
     gc.freeze()

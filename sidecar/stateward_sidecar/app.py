@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -35,7 +36,7 @@ from stateward.v1 import (
 )
 from stateward.v1.admin_service_pb2 import Diagnosis
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability
-from stateward_sidecar import spans
+from stateward_sidecar import notify, spans
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.open import open_bucket
 from stateward_sidecar.bucket.retrying import Patience
@@ -53,6 +54,7 @@ from stateward_sidecar.service.effects import EffectService
 from stateward_sidecar.service.feed import Feed
 from stateward_sidecar.service.gather import Gather
 from stateward_sidecar.service.holding import Holding
+from stateward_sidecar.service.idle import Idle
 from stateward_sidecar.service.leases import LeaseService, Leasing
 from stateward_sidecar.service.readiness import (
     ARCHIVE,
@@ -78,6 +80,7 @@ from stateward_sidecar.service.tokens import Tokens
 from stateward_sidecar.service.turns import Turns
 from stateward_sidecar.service.writers import WriterService
 from stateward_sidecar.settings import Settings
+from stateward_sidecar.storage.daemonfile import UsersLock, announce, withdraw
 from stateward_sidecar.storage.engine import DATA_FILE, FORMAT
 from stateward_sidecar.storage.files import sync_path
 from stateward_sidecar.storage.keyfile import create_key_file, find_exposure, fingerprint, read_key_file
@@ -131,7 +134,10 @@ async def run(settings: Settings) -> NoReturn:
     _say_ready(parts, settings, targets)
     sweeping = asyncio.create_task(_sweep(parts.store, settings.sweep_interval_s))
     watching = asyncio.create_task(parts.readiness.watch())
+    idling = asyncio.create_task(_end_when_idle(parts, settings, stop))
     await stop.wait()
+    withdraw(settings.data_dir)
+    idling.cancel()
     log.info("stopping", grace_s=settings.grace_s)
     sweeping.cancel()
     watching.cancel()
@@ -376,7 +382,39 @@ def _say_ready(parts: _Parts, settings: Settings, targets: list[str]) -> None:
         **({"metrics": parts.metrics.url} if parts.metrics is not None else {}),
     )
     _spare_collector()
+    _announce(settings, targets)
     print(f"stateward-sidecar ready on {' '.join(targets)} (data {settings.data_dir})", flush=True)
+
+
+def _announce(settings: Settings, targets: list[str]) -> None:
+    """Tells clients where the daemon is: those that look into its data directory, and the one that waits for it."""
+    target = next((each for each in targets if each.startswith("unix:")), targets[0])
+    started = datetime.fromtimestamp(Clock().now_us() / 1e6, UTC).isoformat()
+    try:
+        announce(
+            settings.data_dir,
+            {
+                "pid": os.getpid(), "start_time": started, "target": target, "version": VERSION,
+                "idle_exit_s": settings.idle_exit_s,
+            },
+        )  # fmt: skip
+    except OSError as error:  # a full disk; deletions make room
+        log.warning("cannot write daemon.json: stateward.open() does not find this daemon", error=error.strerror)
+    notify.tell(settings.ready_fd, f"ready {target}")
+
+
+async def _end_when_idle(parts: _Parts, settings: Settings, stop: asyncio.Event) -> None:
+    if not settings.idle_exit_s:
+        return
+
+    async def count_dirty() -> int:
+        if parts.archive is None:
+            return 0
+        work = partial(parts.store.read, parts.archive.leaver.count_dirty)
+        return await asyncio.get_running_loop().run_in_executor(parts.store.workers, work)
+
+    await Idle(settings.idle_exit_s, parts.server, UsersLock(settings.data_dir), count_dirty).wait()
+    stop.set()
 
 
 def _end(code: int) -> NoReturn:
@@ -423,17 +461,17 @@ def _load_key(settings: Settings) -> bytes:
     if has_data:
         return read_key_file(settings.key_file)
     is_new = not settings.key_file.exists()
-    key = create_key_file(settings.key_file) if is_new else read_key_file(settings.key_file)
-    sync_path(settings.key_file.parent)  # an earlier start may have died before its key file was durable
-    if not is_new:
-        return key
-    if settings.archive and not settings.archive.startswith("file:") and not settings.accept_local_key:
-        settings.key_file.unlink()
+    is_shared = bool(settings.archive) and not settings.archive.startswith("file:")
+    if is_new and is_shared and not settings.accept_local_key:
         raise StartError(
             f"there is no key file {settings.key_file}. A key file made here would be lost with this machine; without "
             "it nobody can read the archive. Make a key file with `stateward keys new`, keep a copy, and pass it with "
             "--key-file; or start with --accept-local-key"
         )
+    key = create_key_file(settings.key_file) if is_new else read_key_file(settings.key_file)
+    sync_path(settings.key_file.parent)  # an earlier start may have died before its key file was durable
+    if not is_new:
+        return key
     log.warning(
         "made a new key file; keep a copy of it, or the data is lost with this machine",
         key_file=settings.key_file, key=fingerprint(key),

@@ -308,3 +308,12 @@ class OutcomeUnknown(StatewardError):
 
 class StartError(StatewardError):
     """The daemon cannot start. The message is one line for the operator."""
+
+    #: The exit code of the process.
+    exit_code = 1
+
+
+class DirectoryInUse(StartError):
+    """Another daemon works on the data directory."""
+
+    exit_code = 75  # EX_TEMPFAIL

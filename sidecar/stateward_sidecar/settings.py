@@ -13,7 +13,7 @@ import socket
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,9 @@ class Settings:
     accept_local_key: bool
     metrics: tuple[str, int] | None  # host and port; None = off
     traces: str  # URL of the collector; empty = off
+    idle_exit_s: float  # 0 = off
+    log_file: Path | None  # None = standard error
+    ready_fd: int | None  # None = nobody waits there
 
 
 def default_socket(environment: Mapping[str, str], platform: str = sys.platform) -> str:
@@ -200,6 +203,20 @@ def make_parser() -> argparse.ArgumentParser:
         "(default: off)",
     )
     add(
+        "--idle-exit",
+        metavar="TIME",
+        help="end when no call ran for this long, nothing waits for the archive, and no client of stateward.open() "
+        "lives (default: off)",
+    )
+    add("--log-file", metavar="FILE", help="log here: up to 5 MiB, and one predecessor, FILE.1 (default: stderr)")
+    add(
+        "--ready-fd",
+        metavar="N",
+        type=int,
+        help="file descriptor that gets the line `ready TARGET`, or `failed CODE WHY`, and is then closed",
+    )
+    add("--detach", action="store_true", help="go on in a process of its own, which is no child of the caller")
+    add(
         "--health",
         nargs="?",
         const="readiness",
@@ -217,13 +234,13 @@ def make_parser() -> argparse.ArgumentParser:
 
 _NUMBERS = (
     "grace", "map_size", "memory_limit", "cache_size", "max_state_size", "sweep_interval", "archive_interval",
-    "archive_puts", "archive_lease", "archive_check",
+    "archive_puts", "archive_lease", "archive_check", "idle_exit",
 )  # fmt: skip
 NAMES = (
     "data_dir", "listen", "key_file", "token_file", "archive", "default_durability", "owner_id", "grace", "map_size",
     "memory_limit", "cache_size", "max_state_size", "sweep_interval", "log_level", "log_format", "archive_interval",
     "archive_puts", "archive_lease", "archive_check", "accept_local_key", "archive_must_exist", "archive_put_back",
-    "metrics", "metrics_remote", "traces",
+    "metrics", "metrics_remote", "traces", "idle_exit", "log_file",
 )  # fmt: skip
 
 
@@ -237,7 +254,8 @@ def load_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> t
         if flags.get(name) is not None:
             given[name] = flags[name]
     _check_kinds(given)
-    return _settings(given, environment), bool(flags["health"])
+    settings = _settings(given, environment)
+    return replace(settings, ready_fd=flags["ready_fd"]), bool(flags["health"])
 
 
 def _check_kinds(given: Mapping[str, Any]) -> None:
@@ -311,6 +329,9 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         accept_local_key=_is_yes(given, "accept_local_key"),
         metrics=_metrics(given),
         traces=_traces(given),
+        idle_exit_s=_seconds(given, "idle_exit", 0.0),
+        log_file=Path(given["log_file"]).absolute() if given.get("log_file") else None,
+        ready_fd=None,
     )  # fmt: skip
 
 

@@ -9,18 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import logging.handlers
+import os
 import re
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from stateward_sidecar.errors import ShuttingDown
+from stateward_sidecar.errors import ShuttingDown, StartError
 from stateward_sidecar.spans import call_id, trace_id
 
 # Pauses before a failed background task is started again.
 AGAIN_S, AGAIN_MAX_S = 1.0, 30.0
+# Of a log file; its predecessor has as much.
+LOG_BYTES_MAX = 5 << 20
 # UUIDs and other numbers in hexadecimal.
 _RANDOM = re.compile(r"[0-9a-fA-F-]{16,64}")
 
@@ -139,10 +144,36 @@ def show_request_id(given: str) -> str:
     return f"sha256:{hashlib.sha256(given.encode()).hexdigest()[:16]}"
 
 
-def configure_logging(level: str, form: str) -> None:
-    """Sends logs of at least a level to standard error; form is "console" (or "text"), "json" or "auto"."""
-    handler = logging.StreamHandler(sys.stderr)
-    as_text = form in ("console", "text") or (form == "auto" and sys.stderr.isatty())
+class _LogFile(logging.handlers.RotatingFileHandler):
+    """A log file with one predecessor. Standard output and error follow it, so that nothing that libraries print grows
+    without a limit."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, maxBytes=LOG_BYTES_MAX, backupCount=1, encoding="utf-8")
+        self._lead_streams()
+
+    def doRollover(self) -> None:  # noqa: N802  (the name in `logging`)
+        super().doRollover()
+        self._lead_streams()
+
+    def _lead_streams(self) -> None:
+        if self.stream is not None:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+                os.dup2(self.stream.fileno(), stream.fileno())
+
+
+def configure_logging(level: str, form: str, path: Path | None = None) -> None:
+    """Sends logs of at least a level to a file, or to standard error; form is "console" (or "text"), "json" or "auto".
+
+    Raises StartError if the file cannot be written.
+    """
+    is_terminal = path is None and sys.stderr.isatty()
+    try:
+        handler = logging.StreamHandler(sys.stderr) if path is None else _LogFile(path)
+    except OSError as error:
+        raise StartError(f"--log-file {path}: {error.strerror}") from None
+    as_text = form in ("console", "text") or (form == "auto" and is_terminal)
     handler.setFormatter(_Text() if as_text else _Json())
     for name, least in (("stateward", level.upper()), ("opentelemetry", "WARNING")):
         root = logging.getLogger(name)

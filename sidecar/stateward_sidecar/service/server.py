@@ -149,6 +149,11 @@ class Server:
         """How many calls are being served."""
         return self._calls.count
 
+    @property
+    def begun_calls(self) -> int:
+        """How many calls have begun since the start."""
+        return self._calls.begun
+
     def _admission(self, method: MethodDescriptor) -> _Admission:
         return _Admission(method.name, self._gate, self._calls)
 
@@ -162,6 +167,7 @@ class _OpenCalls:
 
     def __init__(self) -> None:
         self.count = 0
+        self.begun = 0  # since the start
         self._is_stopping = False
         self._changed = asyncio.Event()
 
@@ -169,6 +175,7 @@ class _OpenCalls:
         if self._is_stopping:
             raise ShuttingDown("the daemon is stopping; nothing was written")
         self.count += 1
+        self.begun += 1
 
     def __exit__(self, *error: object) -> None:
         self.count -= 1

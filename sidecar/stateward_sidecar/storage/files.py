@@ -7,7 +7,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from stateward_sidecar.errors import StartError
+from stateward_sidecar.errors import DirectoryInUse, StartError
 from stateward_sidecar.syncing import sync_file
 
 
@@ -73,7 +73,7 @@ class DirectoryLock:
         except OSError:
             owner = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
             os.close(self._fd)
-            raise StartError(
+            raise DirectoryInUse(
                 f"the data directory {directory} is in use by another stateward-sidecar (pid {owner or 'unknown'}); "
                 "stop that process, or give this one another --data-dir"
             ) from None
