@@ -37,6 +37,7 @@ from stateward.effects import Effect as Effect
 from stateward.effects import EffectState as EffectState
 from stateward.effects import Happened as Happened
 from stateward.effects import RecordedEffect as RecordedEffect
+from stateward.errors import CannotStart as CannotStart
 from stateward.errors import ClaimLost as ClaimLost
 from stateward.errors import EditConflict as EditConflict
 from stateward.errors import EffectFailed as EffectFailed
@@ -49,6 +50,8 @@ from stateward.errors import LeaseHeld as LeaseHeld
 from stateward.errors import NoHandoff as NoHandoff
 from stateward.errors import NotArchivedYet as NotArchivedYet
 from stateward.errors import NotOwner as NotOwner
+from stateward.errors import OtherSettings as OtherSettings
+from stateward.errors import OtherVersion as OtherVersion
 from stateward.errors import RecordConflict as RecordConflict
 from stateward.errors import SchemaMismatch as SchemaMismatch
 from stateward.errors import ServerUnavailable as ServerUnavailable
@@ -74,6 +77,8 @@ from stateward.models import Lease as Lease
 from stateward.models import Status as Status
 from stateward.models import Tag as Tag
 from stateward.models import ThreadInfo as ThreadInfo
+from stateward.opening.clients import open as open  # noqa: A004  as in `gzip`
+from stateward.opening.clients import open_async as open_async
 from stateward.options import Retention as Retention
 from stateward.options import ThreadOptions as ThreadOptions
 from stateward.records import Check as Check

@@ -42,12 +42,14 @@
     │   │   └── WrongTarget    no daemon listens at the target, or this user may not use it: do not retry
     │   ├── ArchiveUnavailable the bucket does not answer, and the call needs it
     │   ├── ShuttingDown  OutcomeUnknown
+    ├── CannotStart            `open` found no daemon that it could use, and could start none: the message says why
+    │   └── OtherSettings      the daemon has another archive, or other files, than `open` asked for
     ├── ForkedProcess          the parent had connected before the fork: connect in the child, after it
     ├── DeadlineExceeded       no answer in time; a save may have happened: retry it with the same request id
     ├── Unauthenticated  PermissionDenied
     └── Internal               a bug in the daemon; its log has details
 
-Programs should test the class (or `.reason`), never the message text.
+`OtherVersion` is a warning of `open`. Programs should test the class (or `.reason`), never the message text.
 """
 
 from __future__ import annotations
@@ -417,6 +419,18 @@ class ArchiveUnavailable(Unavailable):
     Until the bucket answers, the daemon also raises this for a thread that is not on its disk: it cannot tell whether
     the thread is new.
     """
+
+
+class CannotStart(StatewardError):
+    """`stateward.open()` found no daemon that it could use, and could start none. The message says why, in one line."""
+
+
+class OtherSettings(CannotStart):
+    """The daemon of a data directory has another archive, or other files, than `stateward.open()` asked for."""
+
+
+class OtherVersion(UserWarning):
+    """The daemon that `stateward.open()` uses has another version than the client."""
 
 
 class ForkedProcess(StatewardError, RuntimeError):

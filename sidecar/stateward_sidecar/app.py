@@ -395,7 +395,7 @@ def _announce(settings: Settings, targets: list[str]) -> None:
             settings.data_dir,
             {
                 "pid": os.getpid(), "start_time": started, "target": target, "version": VERSION,
-                "idle_exit_s": settings.idle_exit_s,
+                "idle_exit_s": settings.idle_exit_s, "archive": settings.archive,
             },
         )  # fmt: skip
     except OSError as error:  # a full disk; deletions make room

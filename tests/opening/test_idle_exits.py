@@ -87,7 +87,7 @@ async def test_a_client_that_lives_keeps_it() -> None:
 
 
 async def test_a_call_at_the_last_moment_keeps_it() -> None:
-    """A client without the lock called while the lock was taken: the lock is given back, and the period begins again."""
+    """A client without the lock called while the lock was taken: it is given back, and the period begins again."""
     calls, door = Calls(), Door()
 
     def call() -> None:
@@ -99,8 +99,8 @@ async def test_a_call_at_the_last_moment_keeps_it() -> None:
 
 
 def test_the_daemon_tells_where_it_is_and_leaves_when_nobody_uses_it(short: Path) -> None:
-    """`daemon.json` is there while the daemon is ready, for its user only. A client's lock keeps an idle daemon; without
-    it the daemon removes file and socket and ends with 0."""
+    """`daemon.json` is there while the daemon is ready, for its user only. A client's lock keeps an idle daemon;
+    without it the daemon removes file and socket and ends with 0."""
     data = short / "data"
     data.mkdir(mode=0o700)
     with (data / "users.lock").open("w") as user:
@@ -113,7 +113,7 @@ def test_the_daemon_tells_where_it_is_and_leaves_when_nobody_uses_it(short: Path
             assert told.pop("start_time").startswith("20")
             assert told == {
                 "pid": daemon.pid, "target": daemon.target, "version": VERSION, "idle_exit_s": 0.05,
-                "directory": f"{found.st_dev}:{found.st_ino}",
+                "archive": "", "directory": f"{found.st_dev}:{found.st_ino}",
             }  # fmt: skip
             process = daemon._process
             assert process is not None
@@ -170,7 +170,7 @@ def begin(daemon: Daemon, *flags: str) -> tuple[str, int]:
 
 
 def test_the_starter_is_told(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line for whoever waits: ready, or the exit code and why; the code 75 says that another daemon has the data."""
+    """One line for whoever waits: ready, or the exit code and why; 75 says that another daemon has the data."""
     monkeypatch.delenv(COLD, raising=False)
     with run_daemon(short / "data") as daemon:
         line, code = begin(daemon, "--listen", f"unix://{short}/other.sock")

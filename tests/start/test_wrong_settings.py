@@ -48,6 +48,8 @@ FLAGS: dict[str, tuple[list[str], str]] = {
     "no port of this world": (["--listen", "127.0.0.1:99999"], "--listen"),
     "a socket path too long": (["--listen", "unix:///tmp/" + "s" * 120], "107 bytes"),
     "a socket where nothing can be": (["--listen", "unix:///proc/none/s.sock"], "/proc/none/s.sock"),
+    "a period that is none": (["--idle-exit", "never"], "--idle-exit"),
+    "a log where nothing can be": (["--log-file", "/proc/none/log"], "/proc/none/log"),
     "a file that is not there": (["--config", "none.toml"], "none.toml"),
     "a directory as file": (["--config", "."], "settings file"),
 }
@@ -120,7 +122,7 @@ def test_flags_win_over_the_environment_over_the_file(tmp_path: Path) -> None:
 def test_no_flag_does_nothing() -> None:
     """Every flag of the help is a setting, and the other way round."""
     flags = {action.dest for action in make_parser()._actions}
-    assert flags - {"help", "version", "health", "check", "config"} == set(NAMES)
+    assert flags - {"help", "version", "health", "check", "config", "ready_fd", "detach"} == set(NAMES)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,22 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
+class Keeping(Protocol):
+    """What a client of `stateward.open()` has of its daemon. Nothing here raises."""
+
+    trouble: str
+    """Why the daemon could not be started again; "" = it could, or was not tried."""
+
+    def hold(self) -> None:
+        """Keeps the daemon from ending while this process lives. May wait for a daemon that ends."""
+
+    def away(self) -> None:
+        """Notes that no daemon answered, and starts it again in the background. Does not wait."""
+
+    def release(self) -> None:
+        """Lets the daemon end."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """How a client reaches its daemon. Times in seconds."""
@@ -73,6 +89,8 @@ class Settings:
     streams_beside: int = 3
     """Of the asyncio client: small calls go over one stream while more than this many others are under way. 0 = also
     if there are none, and the stream stays open until the client is closed."""
+    keeper: Keeping | None = None
+    """Of a client of `stateward.open()`."""
 
 
 class Reaching(Protocol[K_co]):
@@ -134,8 +152,12 @@ def explain(error: grpc.RpcError, settings: Settings) -> StatewardError:
     fault = "" if settings.credentials else find_fault(settings.target, found.message)
     if fault:
         return WrongTarget(fault, code=found.code)
+    what = advice(settings.target, found.message)
+    if settings.keeper is not None:
+        settings.keeper.away()
+        what = f"; {settings.keeper.trouble}" if settings.keeper.trouble else ""
     return ServerUnavailable(
-        f"no stateward daemon answers at {settings.target} ({found.message}){advice(settings.target, found.message)}",
+        f"no stateward daemon answers at {settings.target} ({found.message}){what}",
         code=found.code,
     )
 

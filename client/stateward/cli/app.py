@@ -63,6 +63,9 @@ def globals_(
     context: typer.Context,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
+    no_start: Annotated[
+        bool, typer.Option("--no-start", help="Fail if the daemon does not run, and never start it.")
+    ] = False,
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -77,13 +80,14 @@ def globals_(
       stateward diff booking-42 11 12       what that version changed
       stateward export --all --versions -o all.jsonl.gz
 
-    The daemon (`stateward-sidecar`) must run; only conformance, demo, keys and completion work without it. Without
-    --target the command looks for the daemon as agents do: at $STATEWARD_TARGET, else at
-    $XDG_RUNTIME_DIR/stateward/stateward.sock, else at /run/stateward/stateward.sock (on macOS $TMPDIR instead of
-    /run). To a daemon that asks for tokens it sends the first one in the file $STATEWARD_TOKEN_FILE.
+    Without --target and $STATEWARD_TARGET the command finds the daemon as `stateward.open()` does: through its data
+    directory ($STATEWARD_DATA_DIR, else $XDG_DATA_HOME/stateward). It starts the daemon only if a program has started
+    it there before. If there is neither, it looks at $XDG_RUNTIME_DIR/stateward/stateward.sock, else at
+    /run/stateward/stateward.sock (on macOS $TMPDIR instead of /run). To a daemon that asks for tokens it sends the
+    first one in the file $STATEWARD_TOKEN_FILE.
     `stateward COMMAND --help` prints the options and examples of a command.
     """  # noqa: D301  \b keeps the lines of a paragraph apart
-    context.obj = Globals(target, namespace)
+    context.obj = Globals(target, namespace, may_start=not no_start)
     if context.invoked_subcommand is None:
         print(context.get_help())
 

@@ -62,6 +62,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "detach": Entry("attach:detach", "Archive a thread and release it for other daemons."),
     },
     "Daemon": {
+        "status": Entry("status:status", "Say whether the daemon runs, and where."),
+        "stop": Entry("status:stop", "Stop the daemon."),
+        "service": Entry("service:service", "Run the daemon as a service of your user."),
         "doctor": Entry("doctor:doctor", "Examine the daemon and its machine, with advice."),
         "stats": Entry("stats:stats", "Show the daemon's settings, contents and activity."),
         "drain": Entry("drain:drain", "Empty this machine before it is removed."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +33,7 @@ class Globals:
 
     target: str | None
     namespace: str | None
+    may_start: bool = True
 
 
 def connect(
@@ -41,17 +43,22 @@ def connect(
     *,
     fallback: str = "default",
     retry_timeout_s: float = 30.0,
+    finds: bool = True,
 ) -> Client:
     """Returns a client for the given options. Options after the command's name override those before it. `fallback` is
-    the namespace if no option names one."""
+    the namespace if no option names one. Without a target it is a client of the daemon that `stateward.open()` uses,
+    which is started if need be; `finds=False` starts nothing, and takes the place where the daemon would be."""
     from stateward import Client  # noqa: PLC0415  costs most of a start, and `--help` needs none
+    from stateward.opening.commands import find_target, reach  # noqa: PLC0415
 
     given: Globals = context.obj
     chosen = namespace or given.namespace or fallback
+    where = target or given.target or os.environ.get("STATEWARD_TARGET")
+    options: dict[str, Any] = {"connect_timeout": READY_TIMEOUT_S, "retry_timeout": retry_timeout_s}
     try:
-        return Client(
-            target or given.target, namespace=chosen, connect_timeout=READY_TIMEOUT_S, retry_timeout=retry_timeout_s
-        )
+        if where or not finds:
+            return Client(where or find_target(), namespace=chosen, **options)
+        return reach(namespace=chosen, start=given.may_start, **options)
     except ValueError as error:
         raise CommandError(f"--target: {error}") from None
 
@@ -69,6 +76,7 @@ def complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns names of threads that begin with the typed text. Returns nothing if no daemon answers at once."""
     try:
         from stateward import Client  # noqa: PLC0415
+        from stateward.opening.commands import find_target  # noqa: PLC0415
 
         options: dict[str, Any] = {}
         chain: list[Any] = [ctx]
@@ -77,7 +85,7 @@ def complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:
         for context in reversed(chain):
             options |= {name: value for name, value in context.params.items() if value}
         with Client(
-            options.get("target"),
+            options.get("target") or os.environ.get("STATEWARD_TARGET") or find_target(),
             namespace=options.get("namespace") or "default",
             connect_timeout=COMPLETION_TIMEOUT_S,
             call_timeout=COMPLETION_TIMEOUT_S,

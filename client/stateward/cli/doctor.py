@@ -47,7 +47,7 @@ def doctor(
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     stopped = {"--config": config, "--data-dir": data_dir, "--key-file": key_file}
     flags = [part for name, value in stopped.items() if value is not None for part in (name, str(value))]
-    with connect(context, target, None, retry_timeout_s=0.0) as client:
+    with connect(context, target, None, retry_timeout_s=0.0, finds=False) as client:
         items = examine(client, probe, flags)
     if as_json:
         print_json({"target": client.target, "findings": [item.as_json() for item in items]})

@@ -96,6 +96,8 @@ class AsyncSession:
         forks.check()
         if self._lock_pid != os.getpid():  # a thread that exists only in the parent may hold the lock of a forked child
             self._lock, self._lock_pid = threading.Lock(), os.getpid()
+        if self.settings.keeper is not None and not self._closed:
+            self.settings.keeper.hold()
         with self._lock:
             if self._closed:
                 raise RuntimeError("this client is closed")
@@ -181,6 +183,8 @@ class AsyncSession:
             ours = [self._connections.pop(place) for place in list(self._connections) if place[0] == os.getpid()]
         for connection in ours:
             await connection.close()
+        if self.settings.keeper is not None:
+            self.settings.keeper.release()
 
     def _place(self) -> tuple[int, Any]:
         return os.getpid(), running_loop()

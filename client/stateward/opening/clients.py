@@ -1,0 +1,167 @@
+"""`open` and `open_async`: a client whose daemon is started if none runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+
+from stateward.durations import Duration, seconds
+from stateward.opening.keeper import Keeper
+from stateward.opening.places import find_place
+from stateward.opening.settings import read_asked
+
+if TYPE_CHECKING:
+    import grpc
+
+    from stateward._async.client import AsyncClient
+    from stateward._sync.client import Client
+    from stateward.migrations import Migrations
+
+C = TypeVar("C", "Client", "AsyncClient")
+IDLE_EXIT = timedelta(minutes=15)
+START_S = 30.0
+"""How long `open` waits for the daemon, unless `connect_timeout` says otherwise. A start takes about half a second."""
+RETRY_S = 30.0
+
+
+class ClientOptions(TypedDict, total=False):
+    """The options of a client, as `Client` takes them."""
+
+    connect_timeout: Duration
+    call_timeout: Duration
+    retry_timeout: Duration
+    credentials: grpc.ChannelCredentials | None
+    token: str | None
+    take_over: bool
+    blob_threshold: int
+    migrations: Migrations | None
+    ephemeral: Iterable[str]
+    holder: str | None
+
+
+def open(  # noqa: A001  the name that programs use, as with `gzip.open`
+    target: str | None = None,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    namespace: str = "default",
+    idle_exit: Duration = IDLE_EXIT,
+    archive: str | os.PathLike[str] | None = None,
+    start: bool = True,
+    **client_options: Unpack[ClientOptions],
+) -> Client:
+    """Returns a client of the daemon of a data directory, and starts the daemon if it does not run.
+
+    With a `target`, or STATEWARD_TARGET, it starts nothing, and is `Client(target)`.
+
+    Otherwise there is one daemon for each data directory: `data_dir`, else STATEWARD_DATA_DIR, else
+    `$XDG_DATA_HOME/stateward`. All processes that open it have the same daemon, whoever started it. The daemon keeps
+    running when this process ends, and ends by itself when no client of `open` lives and no call ran for `idle_exit`
+    (0 = never). If it is killed, the next call starts it again, once, and succeeds within `retry_timeout`.
+
+    `archive` is the URL or directory of the archive. What the first start asks for is kept in
+    `<data_dir>/daemon.toml`. A later `open` may leave `archive` out, and raises OtherSettings if it names another one.
+
+    `start=False` uses a daemon that runs, and raises ServerUnavailable if there is none.
+
+    `client_options` are those of `Client`. `connect_timeout` is also how long `open` waits for the daemon, 30 s by
+    default. Close the client, or use it as a context manager: while it is open, it keeps the daemon from ending.
+
+    Raises CannotStart with one line that says why the daemon cannot be started or used.
+    """
+    from stateward._sync.client import Client  # noqa: PLC0415  `import stateward` must not load it
+
+    if target or os.environ.get("STATEWARD_TARGET"):
+        return Client(target, namespace=namespace, **client_options)
+    keeper = _make_keeper(data_dir, idle_exit, archive, start, client_options)
+    keeper.begin()
+    return keep_for(keeper, lambda: Client(keeper.target, namespace=namespace, **client_options))
+
+
+def open_async(
+    target: str | None = None,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    namespace: str = "default",
+    idle_exit: Duration = IDLE_EXIT,
+    archive: str | os.PathLike[str] | None = None,
+    start: bool = True,
+    **client_options: Unpack[ClientOptions],
+) -> Opening:
+    """Does for asyncio what `open` does: `async with stateward.open_async() as client`, or
+    `client = await stateward.open_async()`."""
+    has_target = bool(target or os.environ.get("STATEWARD_TARGET"))
+    keeper = None if has_target else _make_keeper(data_dir, idle_exit, archive, start, client_options)
+    return Opening(keeper, target, namespace, client_options)
+
+
+class Opening:
+    """An AsyncClient that is about to be made."""
+
+    def __init__(self, keeper: Keeper | None, target: str | None, namespace: str, options: ClientOptions) -> None:
+        self._keeper, self._target, self._namespace, self._options = keeper, target, namespace, options
+        self._client: AsyncClient | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncClient]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> AsyncClient:
+        self._client = await self._open()
+        return self._client
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def _open(self) -> AsyncClient:
+        from stateward._async.client import AsyncClient  # noqa: PLC0415
+
+        keeper = self._keeper
+        if keeper is None:
+            return AsyncClient(self._target, namespace=self._namespace, **self._options)
+        beginning = asyncio.ensure_future(asyncio.to_thread(keeper.begin))
+        try:
+            await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            beginning.add_done_callback(lambda done: _forget(done, keeper))
+            raise
+        return keep_for(keeper, lambda: AsyncClient(keeper.target, namespace=self._namespace, **self._options))
+
+
+def _forget(beginning: asyncio.Future[None], keeper: Keeper) -> None:
+    with suppress(BaseException):
+        beginning.exception()
+    keeper.release()
+
+
+def _make_keeper(
+    data_dir: str | os.PathLike[str] | None,
+    idle_exit: Duration,
+    archive: str | os.PathLike[str] | None,
+    start: bool,
+    options: ClientOptions,
+) -> Keeper:
+    return Keeper(
+        find_place(data_dir),
+        read_asked(archive),
+        idle_exit_s=seconds(idle_exit, "idle_exit"),
+        may_start=start,
+        patience_s=seconds(options.get("connect_timeout", START_S), "connect_timeout"),
+        revive_s=seconds(options.get("retry_timeout", RETRY_S), "retry_timeout"),
+    )
+
+
+def keep_for(keeper: Keeper, make: Callable[[], C]) -> C:
+    """Returns the client that `make` makes, with its keeper."""
+    try:
+        client = make()
+    except BaseException:
+        keeper.release()
+        raise
+    session = client._session
+    session.settings = replace(session.settings, keeper=keeper)
+    return client
