@@ -50,6 +50,7 @@ def test_ten_open_at_once_and_one_daemon_starts(home: Path, monkeypatch: pytest.
     assert len(set(answered)) == 10
     assert sorted(stored(data)) == sorted(answered)
     assert starts(data) == 1
+    assert "in use by another" not in find_place(data).log_file.read_text()  # nobody else has even tried
     pid = daemon_of(data / "LOCK")
     if sys.platform != "linux":
         return
