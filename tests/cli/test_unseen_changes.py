@@ -297,7 +297,7 @@ def all_commands() -> dict[str, Any]:
 LOOKING = {
     "threads", "show", "history", "diff", "replay", "watch", "effects", "records list", "records get", "tools",
     "failures", "waiting", "export", "archive status", "archive list", "archive verify", "doctor", "stats", "verify",
-    "conformance", "demo", "completion",
+    "conformance", "demo", "completion", "status", "service print",
 }  # fmt: skip
 """They change nothing that anybody else has written."""
 NOT_ASKING = {
@@ -317,6 +317,9 @@ NOT_ASKING = {
     "detach": "archives, and gives up the right to write, which anybody may take again",
     "drain": "the same for all threads",
     "keys new": "refuses a file that exists",
+    "stop": "removes nothing; whoever has the daemon open starts it again",
+    "service install": "writes one file that uninstall takes back; the data stay",
+    "service uninstall": "takes back what install wrote; the data stay",
 }
 """They act at once. The reason."""
 WAYS = {
