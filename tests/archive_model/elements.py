@@ -74,10 +74,12 @@ class Elements(Meetings):
                 is_full.append(True)
 
         engine.room_bytes = lambda: ROOM_BYTES  # type: ignore[method-assign]
+        sidecar.is_full = True  # for its other calls, too, which go on meanwhile
         try:
             self.act(who, f"take {name} without room", own, takes_over=takes)
         finally:
             engine.room_bytes = room  # type: ignore[method-assign]
+            sidecar.is_full = False
         if not is_full or sidecar.is_dead or sidecar.holds(name):
             return
         now = self.truth.heads.get(self.key_of(sidecar, name))

@@ -140,6 +140,7 @@ class Sidecar:
         self.turns = turns
         self.meanwhile = meanwhile
         self.is_dead = False
+        self.is_full = False
         self._time = time
         self.after_moment: Callable[[], object] = lambda: None  # done once, after the next ship looked at its thread
         self.fatal: list[BaseException] = []

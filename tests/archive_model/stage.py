@@ -34,6 +34,7 @@ from stateward_sidecar.errors import (
     ArchiveUnavailable,
     ClaimLost,
     Corrupt,
+    DiskFull,
     Fenced,
     InvalidField,
     KeyUnavailable,
@@ -204,6 +205,8 @@ class Stage(RuleBasedStateMachine):
             texts = ("shipping again", "was taken by another", "if it stays idle", "was made on this disk while")
             again = any(text in error.message for text in texts)
             assert kinds or again or op.was_away, f"ARCHIVE_UNAVAILABLE, and the bucket answered: {error.message}"
+        elif isinstance(error, DiskFull):
+            assert sidecar.is_full, f"DISK_FULL, and there is room: {error.message}"
         elif isinstance(error, KeyUnavailable):
             assert kinds & {MEANWHILE, *DAMAGE} or self.era, f"KEY_UNAVAILABLE: {error.message}"
         else:
