@@ -40,7 +40,9 @@ LARGE = b"blob " * 500_000
 # What a restored thread has of its own.
 OWN = {
     "ReadLogResponse": ("uid", "digest"),
-    "Thread": ("uid", "digest", "sequence", "archived_sequence", "stored_bytes", "expire_time", "lease"),
+    "Thread": (
+        "uid", "digest", "sequence", "sequence_digest", "archived_sequence", "stored_bytes", "expire_time", "lease",
+    ),
     "Branch": ("digest",),
     "Checkpoint": ("uid", "digest", "sequence", "stored_bytes", "durability", "acknowledged_signals"),
     "Record": ("expire_time",),
