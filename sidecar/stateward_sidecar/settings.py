@@ -24,8 +24,8 @@ DURABILITIES = ("committed", "archived")
 LOG_FORMATS = ("auto", "console", "text", "json")
 _LISTEN_HELP = (
     "unix:///path, or 127.0.0.1:port, which without --token-file lets every user of this machine read and delete; may "
-    "be given several times (default: $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock; "
-    "on macOS $TMPDIR instead of /run)"
+    "be given several times (default: $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock, "
+    "or /tmp/stateward-UID/stateward.sock for users who may not write /run; on macOS $TMPDIR instead of /run)"
 )
 _ARCHIVE_HELP = (
     "URL of the object storage that outlives this machine: s3://bucket/prefix, gs://..., az://..., or "
@@ -37,6 +37,7 @@ _KEY_HELP = (
 )
 HEALTH_NAMES = ("readiness", "liveness")
 LEVELS = ("debug", "info", "warning", "error")
+RUN, TMP = Path("/run"), Path("/tmp")  # noqa: S108  a directory of this user's own is made there
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 PORT_MAX = 65535
 MIB = 1 << 20
@@ -84,12 +85,22 @@ class Settings:
 
 
 def default_socket(environment: Mapping[str, str], platform: str = sys.platform) -> str:
-    """Returns the default socket: in the runtime directory, else in /run/stateward. All languages use the same.
+    """Returns the default socket: in the runtime directory, else in /run/stateward, else in a directory of this user's
+    own, if the user may not write /run. All languages look there.
 
     macOS has no /run. Its TMPDIR belongs to one user, as a runtime directory does.
     """
-    runtime = environment.get("XDG_RUNTIME_DIR") or (platform == "darwin" and environment.get("TMPDIR")) or "/run"
-    return f"unix://{runtime.rstrip('/')}/stateward/stateward.sock"
+    runtime = environment.get("XDG_RUNTIME_DIR") or (platform == "darwin" and environment.get("TMPDIR"))
+    if runtime:
+        return f"unix://{runtime.rstrip('/')}/stateward/stateward.sock"
+    shared = RUN / "stateward"
+    may_write = os.access(shared if shared.exists() else RUN, os.W_OK | os.X_OK)
+    return f"unix://{shared if may_write else private_directory()}/stateward.sock"
+
+
+def private_directory() -> Path:
+    """Returns the directory for the socket of a user who may not write /run."""
+    return TMP / f"stateward-{os.geteuid()}"
 
 
 def make_parser() -> argparse.ArgumentParser:

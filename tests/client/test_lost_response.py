@@ -54,7 +54,7 @@ def test_no_daemon(open_client, tmp_path):
     """Without a daemon the first call ends after `timeout` with the command that starts one."""
     client = open_client("/tmp/sw-nobody-here.sock", connect_timeout=0.2)
     begun = time.monotonic()
-    with pytest.raises(ServerUnavailable, match=r"stateward-sidecar --data-dir .*nobody-here\.sock"):
+    with pytest.raises(ServerUnavailable, match=r"stateward-sidecar --listen .*nobody-here\.sock"):
         client.thread("t").hydrate()
     assert time.monotonic() - begun < 5
 

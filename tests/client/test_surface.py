@@ -1,6 +1,7 @@
 """The public face: lazy imports, one error for each reason, two clients with the same methods, targets."""
 
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -10,9 +11,13 @@ import pytest
 
 import stateward
 from stateward import errors
+from stateward._io import target as target_module
 from stateward._io.target import resolve_target
 from stateward._operations.reasons import BY_REASON
 from stateward.v1.error_reason_pb2 import ErrorReason
+from stateward_sidecar import settings
+from stateward_sidecar.errors import StartError
+from stateward_sidecar.service.server import _check_private
 from stateward_sidecar.settings import default_socket
 
 
@@ -148,12 +153,41 @@ def test_targets(given, environment, target):
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin"])
-@pytest.mark.parametrize("environment", [{}, {"XDG_RUNTIME_DIR": "/run/user/1"}, {"TMPDIR": "/var/folders/x/T/"}])
+@pytest.mark.parametrize("environment", [{"XDG_RUNTIME_DIR": "/run/user/1"}, {"TMPDIR": "/var/folders/x/T/"}])
 def test_client_and_daemon_agree_on_the_socket(environment, platform):
     """Without settings, the client looks where the daemon listens; on macOS that is the user's own TMPDIR."""
     target = resolve_target(None, environment, platform)
     assert target == default_socket(environment, platform)
     assert target.startswith("unix:///var/folders/x/T/stateward/") is (platform == "darwin" and "TMPDIR" in environment)
+
+
+def test_without_rights_to_run_both_agree_on_a_directory_of_the_user(tmp_path, monkeypatch):
+    """The daemon makes a directory in /tmp, and refuses one of others; the client looks there only if it is its user's
+    own, because anybody may make one of that name and listen there."""
+    run = tmp_path / "run"
+    for module in (target_module, settings):
+        monkeypatch.setattr(module, "RUN", run)
+        monkeypatch.setattr(module, "TMP", tmp_path)
+    run.mkdir()
+    assert default_socket({}) == resolve_target(None, {}, "linux") == f"unix://{run}/stateward/stateward.sock"
+    monkeypatch.setattr(settings.os, "access", lambda path, _mode: path != run)
+    own = tmp_path / f"stateward-{os.geteuid()}"
+    assert default_socket({}) == f"unix://{own}/stateward.sock"
+    assert settings.private_directory() == own
+    own.mkdir(mode=0o700)
+    (own / "stateward.sock").touch()
+    assert resolve_target(None, {}, "linux") == f"unix://{own}/stateward.sock"
+    _check_private(own)
+    moved = own.rename(tmp_path / "theirs")
+    own.symlink_to(moved)
+    assert resolve_target(None, {}, "linux") == f"unix://{run}/stateward/stateward.sock"
+    with pytest.raises(StartError, match="the directory for the socket"):
+        _check_private(own)
+    own.unlink()
+    moved.rename(own).chmod(0o777)
+    assert resolve_target(None, {}, "linux") == f"unix://{run}/stateward/stateward.sock"
+    with pytest.raises(StartError, match="mode 0777"):
+        _check_private(own)
 
 
 def test_long_socket_paths_are_refused():

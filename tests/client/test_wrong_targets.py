@@ -5,7 +5,8 @@ from __future__ import annotations
 import socketserver
 import threading
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from stateward import ServerUnavailable, WrongTarget
+from stateward._io.blocking.driving import drive
 from stateward._io.target import advice, find_fault, resolve_target
 
 Opener = Callable[..., Any]
@@ -75,6 +77,41 @@ def test_paths_without_socket(open_client: Opener, tmp_path: Path) -> None:
     with pytest.raises(ServerUnavailable, match="start one with: stateward-sidecar") as found:
         open_client(str(tmp_path / "none.sock"), connect_timeout=0.1).server_info()
     assert not isinstance(found.value, WrongTarget)
+
+
+def test_a_missing_socket_is_told_at_once(open_client: Opener, tmp_path: Path) -> None:
+    """Nobody waits for a socket that does not exist, unless the program says how long."""
+    path = tmp_path / "none.sock"
+    client, patient = open_client(str(path)), open_client(str(path), connect_timeout=10)
+    assert client._session.patience_s() == 0.0
+    assert patient._session.patience_s() == 10.0
+    with pytest.raises(ServerUnavailable, match=r"no such socket.*stateward\.open\(\)"):
+        client.server_info()
+    path.touch()
+    assert client._session.patience_s() == 10.0
+
+
+def test_an_error_ends_at_the_users_code(open_client: Opener, tmp_path: Path) -> None:
+    """The traceback has the method that was called and what carries it out, and nothing of gRPC; a function of the
+    user's that the library called stays in it."""
+    client = open_client(str(tmp_path / "none.sock"))
+    for call in (client.server_info, client.thread("t").hydrate, lambda: list(client.threads())):
+        with pytest.raises(ServerUnavailable) as found:
+            call()
+        text = "".join(traceback.format_exception(found.value))
+        assert text.count("Traceback") == 1
+        assert "_operations" not in text
+        assert "/grpc/" not in text
+    with pytest.raises(ServerUnavailable) as found:
+        drive(_calling(lambda: client.thread("t").hydrate()), lambda step: step)
+    names = [frame.name for frame in traceback.extract_tb(found.value.__traceback__)]
+    assert names.index("drive") < len(names) - 1
+    assert "<lambda>" in names
+
+
+def _calling(function: Callable[[], Any]) -> Generator[Any, Any, Any]:
+    yield None
+    return function()
 
 
 def test_socket_of_somebody_else(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -29,6 +30,25 @@ def no_home(home: Path, patch: pytest.MonkeyPatch) -> None:
     """Where HOME is a file, as where it cannot be written, no data directory can be made."""
     (home / "file").touch()
     patch.setenv("HOME", str(home / "file"))
+
+
+def nobodys_home(home: Path, patch: pytest.MonkeyPatch) -> None:
+    """HOME is not set, and the user is in no list, as in a container that runs as any user."""
+
+    def find(_user: int) -> None:
+        raise KeyError
+
+    patch.delenv("HOME")
+    patch.setattr("pwd.getpwuid", find)
+
+
+def no_locks(home: Path, patch: pytest.MonkeyPatch) -> None:
+    """A network file system that keeps no locks."""
+
+    def lock(_file: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    patch.setattr("fcntl.flock", lock)
 
 
 def read_only(home: Path, patch: pytest.MonkeyPatch) -> None:
@@ -108,6 +128,8 @@ def wrong_file(home: Path, patch: pytest.MonkeyPatch) -> None:
 SURROUNDINGS: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], None], str]] = {
     "a home that is a file": (no_home, "cannot make the data directory"),
     "a home that cannot be written": (read_only, "cannot make the data directory"),
+    "no home": (nobodys_home, "has no home directory"),
+    "a file system without locks": (no_locks, "cannot be locked: No locks available"),
     "data of another user": (anothers_data, f"belongs to user {OTHER_USER}"),
     "a FIFO for the users": (fifo("users.lock"), "is not a regular file"),
     "a FIFO for the starters": (fifo("start.lock"), "is not a regular file"),

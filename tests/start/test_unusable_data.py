@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -15,7 +16,9 @@ from tests.start.launch import Ended, start, write_key
 
 from stateward.storage.v1.head_pb2 import StoreFormat
 from stateward.testing import run_daemon
+from stateward_sidecar.errors import DirectoryInUse, StartError
 from stateward_sidecar.storage.engine import FORMAT
+from stateward_sidecar.storage.files import DirectoryLock
 from stateward_sidecar.storage.layout import FORMAT_KEY
 
 pytestmark = pytest.mark.usefixtures("begun_warm")
@@ -241,3 +244,15 @@ def read_only(made: Path) -> Iterator[Path]:
 def test_a_data_directory_without_write_permission_is_refused(read_only: Path) -> None:
     """Where nothing can be written the daemon does not start."""
     assert str(read_only / "data") in refused(read_only).line
+
+
+def test_a_file_system_without_locks_is_named(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system that keeps no locks is not taken for a data directory in use."""
+
+    def lock(_file: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", lock)
+    with pytest.raises(StartError, match=r"cannot lock .*LOCK: No locks available") as caught:
+        DirectoryLock(short)
+    assert not isinstance(caught.value, DirectoryInUse)

@@ -36,6 +36,8 @@ from stateward.models import Checkpoint, Durability, Status, ThreadFilters, Thre
 from stateward.options import ThreadOptions
 from stateward.signals import Wake
 
+CONNECT_S = 10.0
+
 
 class AsyncClient:
     """A connection to the daemon beside this process, for one namespace.
@@ -43,7 +45,8 @@ class AsyncClient:
     `target` is `unix:///path`, a bare path or host:port. None looks for the socket where the daemon puts it by default.
 
     The client connects at the first call, and waits up to `connect_timeout` for the daemon; then the call raises
-    ServerUnavailable. Later calls are repeated for up to `retry_timeout` while the daemon is away. That is safe,
+    ServerUnavailable. None = 10 s, but no wait for a socket that does not exist: give the time if the daemon starts
+    beside the program. Later calls are repeated for up to `retry_timeout` while the daemon is away. That is safe,
     because every write carries a request id. Each attempt may take `call_timeout`; then the call raises
     DeadlineExceeded.
 
@@ -73,7 +76,7 @@ class AsyncClient:
         target: str | None = None,
         *,
         namespace: str = "default",
-        connect_timeout: Duration = 10.0,
+        connect_timeout: Duration | None = None,
         call_timeout: Duration = 60.0,
         retry_timeout: Duration = 30.0,
         credentials: grpc.ChannelCredentials | None = None,
@@ -88,12 +91,13 @@ class AsyncClient:
             Settings(
                 resolve_target(target),
                 namespace,
-                seconds(connect_timeout, "connect_timeout"),
+                seconds(CONNECT_S if connect_timeout is None else connect_timeout, "connect_timeout"),
                 seconds(call_timeout, "call_timeout"),
                 seconds(retry_timeout, "retry_timeout"),
                 credentials,
                 take_over,
                 resolve_token(token),
+                waits_for_socket=connect_timeout is not None,
             ),
             holder=holder,
             blob_threshold=blob_threshold,

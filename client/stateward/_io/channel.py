@@ -16,7 +16,7 @@ import grpc as grpc  # noqa: PLC0414  the rest of the package takes it from here
 
 from stateward._io import forks
 from stateward._io.failures import DETAILS_KEY, error_from_rpc
-from stateward._io.target import advice, find_fault
+from stateward._io.target import advice, find_fault, is_socket_missing
 from stateward._io.token import Token
 from stateward.blobs import Content
 from stateward.errors import Internal, ServerUnavailable, StatewardError, WrongTarget
@@ -91,6 +91,8 @@ class Settings:
     if there are none, and the stream stays open until the client is closed."""
     keeper: Keeping | None = None
     """Of a client of `stateward.open()`."""
+    waits_for_socket: bool = True
+    """Whether the first call waits for a socket that does not exist."""
 
 
 class Reaching(Protocol[K_co]):
@@ -152,12 +154,13 @@ def explain(error: grpc.RpcError, settings: Settings) -> StatewardError:
     fault = "" if settings.credentials else find_fault(settings.target, found.message)
     if fault:
         return WrongTarget(fault, code=found.code)
+    said = "there is no such socket" if is_socket_missing(settings.target) else found.message
     what = advice(settings.target, found.message)
     if settings.keeper is not None:
         settings.keeper.away()
         what = f"; {settings.keeper.trouble}" if settings.keeper.trouble else ""
     return ServerUnavailable(
-        f"no stateward daemon answers at {settings.target} ({found.message}){what}",
+        f"no stateward daemon answers at {settings.target} ({said}){what}",
         code=found.code,
     )
 

@@ -1,7 +1,7 @@
 """The address of a daemon: finding it, and saying what is wrong with one at which there is no daemon.
 
 A lasting fault is raised at once: a directory does not become a socket by waiting. A daemon may still start at a socket
-that is missing or that nobody listens on, so the client waits for it.
+that nobody listens on, so the client waits for it; for one that does not exist only if its user says how long.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+RUN, TMP = Path("/run"), Path("/tmp")  # noqa: S108  a directory of this user's own is looked for there
 MAX_SOCKET_PATH_BYTES = 104  # sun_path on macOS and the BSDs; Linux allows 108
 PORT_MAX = 65535
 PROBE_S = 0.25
@@ -30,17 +31,13 @@ _TLS_RECORDS = (0x15, 0x16)
 def resolve_target(
     target: str | None, environment: Mapping[str, str] = os.environ, platform: str = sys.platform
 ) -> str:
-    """The gRPC target for an argument or, without one, the default: STATEWARD_TARGET, else
-    $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock (on macOS $TMPDIR instead of /run).
+    """The gRPC target for an argument or, without one, the default: STATEWARD_TARGET, else `default_path`.
 
     Accepts `unix:///path`, `unix:path`, a bare path, and host:port. Raises ValueError for anything else, and for a
     socket path that is too long.
     """
     target = target or environment.get("STATEWARD_TARGET")
-    if not target:
-        temporary = environment.get("TMPDIR") if platform == "darwin" else None
-        runtime_dir = (environment.get("XDG_RUNTIME_DIR") or temporary or "/run").rstrip("/")
-        target = f"{runtime_dir}/stateward/stateward.sock"
+    target = target or str(default_path(environment, platform))
     if is_tcp(target):
         return _check_tcp(target)
     path = target
@@ -55,6 +52,28 @@ def resolve_target(
             f"choose a shorter one: {path}"
         )
     return f"unix://{path}"
+
+
+def default_path(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
+    """The default socket: `$XDG_RUNTIME_DIR/stateward/stateward.sock`; on macOS the same in $TMPDIR. Without these,
+    /tmp/stateward-UID/stateward.sock if a daemon of this user has made it there, because the user may not write /run;
+    else /run/stateward/stateward.sock."""
+    temporary = environment.get("TMPDIR") if platform == "darwin" else None
+    runtime_dir = environment.get("XDG_RUNTIME_DIR") or temporary
+    if runtime_dir:
+        return Path(f"{runtime_dir.rstrip('/')}/stateward/stateward.sock")
+    own = TMP / f"stateward-{_user()}" / "stateward.sock"
+    return own if _is_private(own.parent) and own.exists() else RUN / "stateward/stateward.sock"
+
+
+def _is_private(directory: Path) -> bool:
+    """Whether a directory is this user's own: anybody may make one of that name in /tmp, and listen there."""
+    try:
+        found = directory.lstat()
+    except OSError:
+        return False
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == _user()
+    return is_own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def is_tcp(target: str) -> bool:
@@ -86,7 +105,22 @@ def advice(target: str, said: str) -> str:
     if "before receiving SETTINGS" in said:
         return "; something listens there, but it does not answer as a daemon does"
     is_near = target.startswith("unix:") or target.rpartition(":")[0] in LOOPBACK
-    return f"; start one with: stateward-sidecar --data-dir DIR --listen {target}" if is_near else ""
+    if not is_near:
+        return ""
+    return f"; start one with: stateward-sidecar --listen {target}, or let stateward.open() start one"
+
+
+def is_socket_missing(target: str) -> bool:
+    """Whether the target is a socket of the file system that does not exist."""
+    if not target.startswith("unix://"):
+        return False
+    try:
+        Path(target.removeprefix("unix://")).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def find_fault(target: str, said: str) -> str:

@@ -83,8 +83,8 @@ def globals_(
     Without --target and $STATEWARD_TARGET the command finds the daemon as `stateward.open()` does: through its data
     directory ($STATEWARD_DATA_DIR, else $XDG_DATA_HOME/stateward). It starts the daemon only if a program has started
     it there before. If there is neither, it looks at $XDG_RUNTIME_DIR/stateward/stateward.sock, else at
-    /run/stateward/stateward.sock (on macOS $TMPDIR instead of /run). To a daemon that asks for tokens it sends the
-    first one in the file $STATEWARD_TOKEN_FILE.
+    /run/stateward/stateward.sock, or /tmp/stateward-UID/stateward.sock for users who may not write /run (on macOS
+    $TMPDIR instead of /run). To a daemon that asks for tokens it sends the first one in the file $STATEWARD_TOKEN_FILE.
     `stateward COMMAND --help` prints the options and examples of a command.
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     context.obj = Globals(target, namespace, may_start=not no_start)

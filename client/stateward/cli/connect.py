@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,10 +57,15 @@ def connect(
     options: dict[str, Any] = {"connect_timeout": READY_TIMEOUT_S, "retry_timeout": retry_timeout_s}
     try:
         if where or not finds:
-            return Client(where or find_target(), namespace=chosen, **options)
-        return reach(namespace=chosen, start=given.may_start, **options)
+            client = Client(where or find_target(), namespace=chosen, **options)
+        else:
+            client = reach(namespace=chosen, start=given.may_start, **options)
     except ValueError as error:
         raise CommandError(f"--target: {error}") from None
+    session = client._session
+    if session.settings.keeper is None:
+        session.settings = replace(session.settings, waits_for_socket=False)
+    return client
 
 
 @contextmanager

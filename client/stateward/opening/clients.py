@@ -32,7 +32,7 @@ RETRY_S = 30.0
 class ClientOptions(TypedDict, total=False):
     """The options of a client, as `Client` takes them."""
 
-    connect_timeout: Duration
+    connect_timeout: Duration | None
     call_timeout: Duration
     retry_timeout: Duration
     credentials: grpc.ChannelCredentials | None
@@ -145,12 +145,13 @@ def _make_keeper(
     start: bool,
     options: ClientOptions,
 ) -> Keeper:
+    connect_timeout = options.get("connect_timeout")
     return Keeper(
         find_place(data_dir),
         read_asked(archive),
         idle_exit_s=seconds(idle_exit, "idle_exit"),
         may_start=start,
-        patience_s=seconds(options.get("connect_timeout", START_S), "connect_timeout"),
+        patience_s=seconds(START_S if connect_timeout is None else connect_timeout, "connect_timeout"),
         revive_s=seconds(options.get("retry_timeout", RETRY_S), "retry_timeout"),
     )
 
@@ -163,5 +164,5 @@ def keep_for(keeper: Keeper, make: Callable[[], C]) -> C:
         keeper.release()
         raise
     session = client._session
-    session.settings = replace(session.settings, keeper=keeper)
+    session.settings = replace(session.settings, keeper=keeper, waits_for_socket=True)
     return client

@@ -76,8 +76,11 @@ class FileLock:
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             is_same = os.fstat(descriptor).st_ino == self._path.stat().st_ino  # else somebody removed the file
-        except OSError:
+        except (BlockingIOError, FileNotFoundError):
             is_same = False
+        except OSError as error:  # a network file system without locks
+            os.close(descriptor)
+            raise CannotStart(f"{self._path} cannot be locked: {error.strerror}; give another data_dir") from None
         if not is_same:
             os.close(descriptor)
             return False

@@ -70,7 +70,10 @@ def prepare_data_dir(place: Place) -> None:
     try:
         place.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise CannotStart(f"cannot make the data directory {place.data_dir}: {error.strerror}") from None
+        raise CannotStart(
+            f"cannot make the data directory {place.data_dir}: {error.strerror}; give another data_dir, or set "
+            "STATEWARD_DATA_DIR"
+        ) from None
     check_owner(place)
 
 

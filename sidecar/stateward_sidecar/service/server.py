@@ -25,7 +25,7 @@ from stateward_sidecar.service.handlers import make_handler
 from stateward_sidecar.service.room import Room
 from stateward_sidecar.service.tokens import Tokens
 from stateward_sidecar.service.turns import Turns
-from stateward_sidecar.settings import LOOPBACK, PORT_MAX
+from stateward_sidecar.settings import LOOPBACK, PORT_MAX, private_directory
 
 SOCKET_MODE = 0o660
 # The kernel's limit for the path of a unix socket, less one for the final zero byte.
@@ -106,7 +106,10 @@ class Server:
                 f"--listen unix://{path}: the path is longer than {SOCKET_PATH_BYTES_MAX} bytes; shorten it"
             )
         try:
-            path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            is_private = path.parent == private_directory()
+            path.parent.mkdir(mode=0o700 if is_private else 0o750, parents=True, exist_ok=True)
+            if is_private:
+                _check_private(path.parent)
             _clear_stale_socket(path)
             before = os.umask(0o777 & ~SOCKET_MODE)
             try:
@@ -206,6 +209,17 @@ class _Admission:
 
     def __exit__(self, *error: object) -> None:
         self._calls.__exit__(*error)
+
+
+def _check_private(directory: Path) -> None:
+    """Anybody may make a directory of that name in /tmp. Raises StartError if it is not this user's own."""
+    found = directory.lstat()
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    if not is_own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise StartError(
+            f"{directory}, the directory for the socket, is not only user {os.geteuid()}'s: it belongs to user "
+            f"{found.st_uid} and has mode {stat.S_IMODE(found.st_mode):04o}; remove it, or give --listen"
+        )
 
 
 def _clear_stale_socket(path: Path) -> None:

@@ -70,13 +70,16 @@ class DirectoryLock:
             raise StartError(f"cannot open {path}: {error.strerror}") from None
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             owner = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
             os.close(self._fd)
             raise DirectoryInUse(
                 f"the data directory {directory} is in use by another stateward-sidecar (pid {owner or 'unknown'}); "
                 "stop that process, or give this one another --data-dir"
             ) from None
+        except OSError as error:  # a network file system without locks
+            os.close(self._fd)
+            raise StartError(f"cannot lock {path}: {error.strerror}; choose a --data-dir on a local disk") from None
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 

@@ -47,7 +47,7 @@ class WriterCall:
         except grpc.RpcError as failure:
             error = explain_written(failure, self._session.settings)
             self._session.has_met_daemon |= bool(error.reason)
-            raise error from failure
+            raise error from None
         self._session.has_met_daemon = True
         return END if message is grpc.aio.EOF else message
 

@@ -85,7 +85,7 @@ class Connection:
         try:
             return await self._methods[method](request, timeout=timeout_s, metadata=call_metadata(self._settings.token))
         except grpc.RpcError as failure:
-            raise explain(failure, self._settings) from failure
+            raise explain(failure, self._settings) from None
 
     def _streamed(self) -> CallStream:
         """Returns the open stream of calls, and opens one if there is none."""
@@ -117,7 +117,7 @@ class Connection:
         except grpc.RpcError as failure:
             if not call.done():  # it is of the source
                 raise
-            raise explain_written(_first_told(told, failure), self._settings) from failure
+            raise explain_written(_first_told(told, failure), self._settings) from None
         finally:
             call.cancel()
 

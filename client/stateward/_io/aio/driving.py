@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeVar
 
 from stateward._io.aio.background import Alarm
+from stateward._io.frames import hide_frames
 from stateward.errors import StatewardError
 
 E = TypeVar("E", bound=StatewardError)
@@ -27,6 +28,9 @@ async def drive(steps: Generator[S, Any, T], perform: Callable[[S], Awaitable[An
     except StopIteration as stop:
         result: T = stop.value
         return result
+    except StatewardError as error:
+        hide_frames(error)
+        raise
     finally:
         steps.close()  # a task that was cancelled left it open
 

@@ -46,10 +46,10 @@ class WriterCall:
             # As with uploads: the process may crash when a channel is closed whose peer died during a stream.
             self._connection._is_brittle |= failure.code() is grpc.StatusCode.UNAVAILABLE
             if self._is_late:
-                raise ServerUnavailable("the daemon did not answer in time", code="DEADLINE_EXCEEDED") from failure
+                raise ServerUnavailable("the daemon did not answer in time", code="DEADLINE_EXCEEDED") from None
             error = explain(failure, self._session.settings)
             self._session.has_met_daemon |= bool(error.reason)
-            raise error from failure
+            raise error from None
         finally:
             self.late_at = 0.0
         self._session.has_met_daemon = True

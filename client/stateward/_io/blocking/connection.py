@@ -39,7 +39,7 @@ class Connection:
             with Calling():
                 return self._methods[method](request, timeout=timeout, metadata=call_metadata(self._settings.token))
         except grpc.RpcError as failure:
-            raise explain(failure, self._settings) from failure
+            raise explain(failure, self._settings) from None
 
     def upload(self, begin: BlobBegin, content: Content) -> Any:
         """Makes one attempt to write a blob. An error of the source of the bytes is raised unchanged."""
@@ -66,7 +66,7 @@ class Connection:
             self._is_brittle |= failure.code() is grpc.StatusCode.UNAVAILABLE
             if failures:
                 raise failures[0] from None
-            raise explain(failure, self._settings) from failure
+            raise explain(failure, self._settings) from None
         except grpc.FutureCancelledError:
             raise failures[0] from None
         finally:
@@ -159,7 +159,7 @@ class Upload:
             return self._call.result()
         except grpc.RpcError as failure:
             self._connection.note(failure)
-            raise explain(failure, self._settings) from failure
+            raise explain(failure, self._settings) from None
 
 
 def _data(piece: bytes) -> WriteBlobRequest:

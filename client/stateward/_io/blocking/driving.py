@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from stateward._io.blocking.background import Alarm
+from stateward._io.frames import hide_frames
 from stateward.errors import StatewardError
 
 E = TypeVar("E", bound=StatewardError)
@@ -28,6 +29,9 @@ def drive(steps: Generator[S, Any, T], perform: Callable[[S], Any]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
+    except StatewardError as error:
+        hide_frames(error)
+        raise
     finally:
         steps.close()  # a task that was cancelled left it open
 

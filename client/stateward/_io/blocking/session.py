@@ -18,6 +18,7 @@ from stateward._io.blocking.connection import Connection
 from stateward._io.blocking.driving import drive
 from stateward._io.blocking.stream import Stream, watching
 from stateward._io.channel import Settings
+from stateward._io.target import is_socket_missing
 from stateward._operations.effects import Daemon
 from stateward._operations.holder import Holder, Identity
 from stateward._operations.ownership import with_take_over
@@ -119,7 +120,11 @@ class Session:
 
     def patience_s(self) -> float:
         """Returns for how many seconds a call is retried while the daemon is away."""
-        return self.settings.retry_timeout_s if self.has_met_daemon else self.settings.connect_timeout_s
+        if self.has_met_daemon:
+            return self.settings.retry_timeout_s
+        if not self.settings.waits_for_socket and is_socket_missing(self.settings.target):
+            return 0.0
+        return self.settings.connect_timeout_s
 
     def with_retries(self, operation: Operation[T]) -> Operation[T]:
         """Returns the operation with its calls retried as the settings say."""

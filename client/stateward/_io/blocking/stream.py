@@ -109,7 +109,7 @@ class Stream(Generic[T]):
         except grpc.RpcError as failure:
             error = explain(failure, self._session.settings)
             self._session.has_met_daemon |= bool(error.reason)
-            raise error from failure
+            raise error from None
         self._session.has_met_daemon = True
         return message
 
