@@ -1,8 +1,8 @@
 """Stateward: durable state for agents.
 
-    from stateward import Client
+    import stateward
 
-    with Client() as client:
+    with stateward.open() as client:
         thread = client.thread("booking-42")
         state = thread.hydrate()
         state.slots["goal"] = {"city": "Paris"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.bench.payload import SIZES
 from tests.bench.peers.stateward import CLIENT, ECHO, ECHO_BOTH_WAYS, STUB
 from tests.bench.report import Aim, Report, Row
-from tests.bench.sections import archive, lists, saver, watched, writer
+from tests.bench.sections import archive, lists, opening, saver, watched, writer
 from tests.bench.sections import disk as disks
 
 LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES = "LangGraph SQLite saver", "LangGraph Postgres saver"
@@ -62,6 +62,7 @@ def _save_path(report: Report) -> list[Aim]:
         Aim("on disk, all recorded runs, x message bytes", 0.95, disk.find(STUB, disks.ALL, "x_messages")),
         Aim("on disk, runs of tau-bench, x message bytes", 1.2, disk.find(STUB, disks.SHORT, "x_messages")),
         Aim("start to first hydrate, 10,000 threads", 0.4, start.get("first_hydrate_s"), "s"),
+        *_opening(report),
         Aim("idle memory", 50, _ratio(memory.get("idle_bytes"), 1e6), "MB"),
         *(
             Aim(
@@ -71,6 +72,15 @@ def _save_path(report: Report) -> list[Aim]:
             )
             for case, limit in {"10 KB": 1.8, "100 KB": 1.8, archive.AWAY: 1.15}.items()
         ),
+    ]
+
+
+def _opening(report: Report) -> list[Aim]:
+    """What it costs that nobody starts the daemon by hand."""
+    section, ours = report.section("open"), f"stateward, {opening.BY_OPEN}"
+    return [
+        Aim("open() to the first answer, x Client()", 1.3, section.find(ours, opening.RUNS, "x_by_hand")),
+        Aim("open() that starts the daemon, x by hand", 1.2, section.find(ours, opening.COLD, "x_by_hand")),
     ]
 
 

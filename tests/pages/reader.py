@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests import warmcommand
+from tests.opening.conftest import end as end_daemon
 from tests.pages import typed
 from tests.pages.blocks import REPOSITORY
 
@@ -146,6 +147,8 @@ class Reader:
             os.close(descriptor)
         if self._counter is not None:
             self._counter.close()
+        for lock in self._scripts.parent.rglob("LOCK"):  # daemons of `stateward.open()` are nobody's children
+            end_daemon(lock)
 
     def _type(self, text: str) -> None:
         assert self._shell.stdin is not None

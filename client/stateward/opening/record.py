@@ -74,7 +74,7 @@ def is_live(record: DaemonRecord) -> bool:
     if not record.target.startswith("unix://"):
         return _answers_port(record.target)
     found = dial(Path(record.target.removeprefix("unix://")))
-    return found is not None and (found == 0 or record.pid in _pids(found))
+    return found is not None and (found in (0, record.pid) or record.pid in _pids(found))
 
 
 def dial(path: Path) -> int | None:
