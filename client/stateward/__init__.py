@@ -33,6 +33,10 @@ def _homes() -> dict[str, str]:
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return __dir__()
+    if name == "__version__":
+        from stateward._version import VERSION  # noqa: PLC0415
+
+        return VERSION
     if name not in _homes():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_homes()[name]), name)

@@ -101,3 +101,5 @@ from stateward.values import RawValue as RawValue
 from stateward.values import Text as Text
 from stateward.values import register_codec as register_codec
 from stateward.window import Window as Window
+
+__version__: str

@@ -69,6 +69,9 @@ class Blob:
     """The first bytes, at most 1 KiB."""
     access: BlobAccess | None = field(default=None, compare=False, repr=False)
 
+    def __repr__(self) -> str:
+        return f"Blob({self.media_type!r}, {self.size_bytes:,} bytes, sha256 {self.sha256.hex()[:12]}…)"
+
     @property
     def size(self) -> int:
         """Length in bytes."""

@@ -128,7 +128,7 @@ class Migrations:
                 if made is not None and made is not state:
                     _adopt(state, made)
                 if must_fit and step[1] == self.current:
-                    check_edits(state.collect().diff)
+                    check_edits(state._collect().diff)
             except Exception as error:
                 raise MigrationFailed(thread, state.version, step, f"{type(error).__name__}: {error}") from error
         state.schema_version = self.current

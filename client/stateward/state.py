@@ -1,6 +1,6 @@
 """The state of an agent in the client: slots, logs, and the changes that are not saved yet.
 
-Values stay encoded until they are read. `collect` returns the changes and changes nothing itself. `rebase` moves the
+Values stay encoded until they are read. `_collect` returns the changes and changes nothing itself. `_rebase` moves the
 state to the version that a save made. While a save is under way, the gate is closed.
 """
 
@@ -216,7 +216,7 @@ class State:
     def __repr__(self) -> str:
         return f"State(version={self.version}, {self.slots!r}, {self.logs!r})"
 
-    def collect(self, diff: diff_pb2.Diff | None = None, blob_threshold: int = 0) -> Unsaved:
+    def _collect(self, diff: diff_pb2.Diff | None = None, blob_threshold: int = 0) -> Unsaved:
         """Returns what changed since `version`, and adds the edits to `diff` (None = a new diff). Values with more than
         `blob_threshold` bytes become blobs; 0 = none.
 
@@ -228,12 +228,12 @@ class State:
             unsaved.logs[name] = self.logs._logs[name]._collect(unsaved.diff, unsaved.take)
         return unsaved
 
-    def keep_out(self, ephemeral: tuple[str, ...]) -> None:
+    def _keep_out(self, ephemeral: tuple[str, ...]) -> None:
         """Never saves slots of these names, or below these prefixes (which end in "/"). Values that others stored under
         such a name are not visible, and stay as they are."""
         self.slots._keep_out(ephemeral)
 
-    def whole(self, unsaved: Unsaved) -> state_pb2.State:
+    def _whole(self, unsaved: Unsaved) -> state_pb2.State:
         """Returns the whole state with its changes. Raises ValueError for a partial state: saving it as the whole would
         delete the rest."""
         if self.partial:
@@ -243,23 +243,23 @@ class State:
         logs = {name: each.log._whole(each) for name, each in unsaved.logs.items() if name in self.logs}
         return state_pb2.State(slots=slots, logs=logs)
 
-    def read_blobs_through(self, access: BlobAccess | None) -> None:
+    def _read_blobs_through(self, access: BlobAccess | None) -> None:
         """Reads the blobs of this state through `access`, unless another access was given before."""
         if self._gate.blobs is None and access is not None:
             self._gate.blobs = StateBlobs(access)
 
-    def blobs_to_fetch(self) -> list[state_pb2.BlobRef]:
+    def _blobs_to_fetch(self) -> list[state_pb2.BlobRef]:
         """Returns the blobs of large values that must be fetched before, because reading them would be awaited."""
         blobs = self._gate.blobs
         if blobs is None or not blobs.access.is_async:
             return []
         return [value.blob for value in self._stored_values() if is_made(value)]
 
-    def keep_blobs(self, fetched: Mapping[bytes, bytes]) -> None:
+    def _keep_blobs(self, fetched: Mapping[bytes, bytes]) -> None:
         """Keeps the bytes of such blobs as long as this state names the blobs."""
         blobs = self._gate.blobs
         if blobs is not None and blobs.access.is_async and (fetched or blobs.fetched):
-            named = {ref.sha256 for ref in self.blobs_to_fetch()}
+            named = {ref.sha256 for ref in self._blobs_to_fetch()}
             blobs.fetched = {key: data for key, data in {**blobs.fetched, **fetched}.items() if key in named}
 
     def _stored_values(self) -> Iterator[state_pb2.Value]:
@@ -267,15 +267,15 @@ class State:
         for log in self.logs._logs.values():
             yield from log._stored
 
-    def acknowledge(self, ids: Collection[str]) -> None:
+    def _acknowledge(self, ids: Collection[str]) -> None:
         """Removes the signals that a save acknowledged."""
         self.signals = tuple(each for each in self.signals if each.id not in ids)
 
-    def logs_without_numbers(self) -> list[Log]:
+    def _logs_without_numbers(self) -> list[Log]:
         """Returns the logs whose indexes the daemon must tell before the changes can be collected."""
         return [log for log in self.logs._logs.values() if log._needs_numbers()]
 
-    def rebase(self, unsaved: Unsaved, checkpoint: Checkpoint, origin: Origin, *, whole: bool) -> None:
+    def _rebase(self, unsaved: Unsaved, checkpoint: Checkpoint, origin: Origin, *, whole: bool) -> None:
         """Moves to the version that was made from `unsaved`. Later changes stay unsaved."""
         self.slots._rebase(unsaved)
         self.logs._rebase(unsaved)

@@ -58,7 +58,7 @@ def test_one_step_is_one_small_edit(thread):
     fill(agent)
     thread.save(agent.state)
     agent.plan.set_status("50", "done", "too dear")
-    [edit] = agent.state.collect().diff.edits
+    [edit] = agent.state._collect().diff.edits
     assert edit.set_slot.slot == "agent/plan/50"
     assert edit.ByteSize() < 220
     thread.save(agent.state)
@@ -76,13 +76,13 @@ def test_appends_and_outcomes_send_only_themselves(thread):
     agent.messages.add("user", "And?")
     agent.decisions.add("wait")
     agent.tool_calls.finish("c1", {"hotels": ["Lutetia"]})
-    kinds = [(edit.WhichOneof("edit"), edit.ByteSize() < 250) for edit in agent.state.collect().diff.edits]
+    kinds = [(edit.WhichOneof("edit"), edit.ByteSize() < 250) for edit in agent.state._collect().diff.edits]
     assert kinds == [("append", True), ("append", True), ("replace_entry", True)]
     thread.save(agent.state)
     found = AgentState(thread.hydrate())
     assert found.tool_calls.result("c1") == {"hotels": ["Lutetia"]}
     assert found.tool_calls.unfinished() == []
-    assert not found.state.collect().diff.edits
+    assert not found.state._collect().diff.edits
 
 
 def test_a_result_that_is_a_blob_stays_named(thread):

@@ -158,12 +158,12 @@ def test_looking_changes_nothing():
     """A prompt of a saved state leaves nothing to be saved, and nothing that the next save would have to compare."""
     state = make_state()
     stored = State()
-    collected = state.collect()
+    collected = state._collect()
     checkpoint = Checkpoint.from_proto(checkpoint_pb2.Checkpoint(version=1))
-    state.rebase(collected, checkpoint, stored.origin, whole=False)
+    state._rebase(collected, checkpoint, stored.origin, whole=False)
     text = build_resume_context(state)
     assert "something 29" in text
-    assert not state.collect().diff.edits
+    assert not state._collect().diff.edits
     assert not state.slots._watched
     assert not state.logs["messages"]._watched
 

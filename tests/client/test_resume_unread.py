@@ -90,11 +90,11 @@ def test_a_plan_that_was_not_read_is_not_replaced(thread):
         state = thread.hydrate(slots=slots)
         with pytest.raises(ValueError, match=f"without slot '{missing}'"):
             AgentState(state).plan = steps
-        assert not state.collect().diff.edits
+        assert not state._collect().diff.edits
     state = thread.hydrate(slots=["agent/plan/1"])
     with pytest.raises(ValueError, match="without slot 'agent/plan'"):
         del AgentState(state).plan["1"]
-    assert not state.collect().diff.edits
+    assert not state._collect().diff.edits
     agent = AgentState(thread.hydrate(slots=["agent/plan", "agent/plan/2"]))
     assert "2" in agent.plan
     assert "none" not in agent.plan

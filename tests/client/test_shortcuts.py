@@ -97,9 +97,9 @@ def test_edits_in_place_are_found():
     log = mixed_log()
     state = State(logs={"l": log})
     assert log[:2] + log[3:]
-    assert not state.collect().diff.edits
+    assert not state._collect().diff.edits
     log[6]["n"].append("new")
-    [edit] = state.collect().diff.edits
+    [edit] = state._collect().diff.edits
     assert (edit.replace_entry.index, edit.replace_entry.value.data) == (11, b'{"n":[0,"new"]}')
 
 

@@ -30,15 +30,15 @@ class World:
         self.stored, self.retired, self.version = state_pb2.State(), {}, 0
 
     def save(self):
-        for log in self.state.logs_without_numbers():
+        for log in self.state._logs_without_numbers():
             found = self.stored.logs[log.name]
             log._renumber(found.first_index + len(found.entries))
-        collected = self.state.collect()
+        collected = self.state._collect()
         self.version += 1
         apply_edits(self.stored, self.retired, collected.diff, self.version)
         checkpoint = Checkpoint.from_proto(checkpoint_pb2.Checkpoint(version=self.version))
-        self.state.rebase(collected, checkpoint, ORIGIN, whole=False)
-        assert not self.state.collect().diff.edits
+        self.state._rebase(collected, checkpoint, ORIGIN, whole=False)
+        assert not self.state._collect().diff.edits
 
     def hydrate(self, last=None):
         checkpoint = Checkpoint.from_proto(checkpoint_pb2.Checkpoint(version=self.version)) if self.version else None

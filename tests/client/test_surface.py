@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from stateward import errors
 from stateward._io import target as target_module
 from stateward._io.target import resolve_target
 from stateward._operations.reasons import BY_REASON
+from stateward._version import VERSION
 from stateward.v1.error_reason_pb2 import ErrorReason
 from stateward_sidecar import settings
 from stateward_sidecar.errors import StartError
@@ -194,3 +196,22 @@ def test_long_socket_paths_are_refused():
     """A path that the system would cut is an error that says so."""
     with pytest.raises(ValueError, match="104"):
         resolve_target("/tmp/" + "x" * 100, {})
+
+
+def test_what_a_newcomer_prints():
+    """`dir(State)` has nothing of the library's own, a blob is short, the package has its version, and a missing slot
+    names those that are there, only when somebody looks."""
+    names = {name for name in dir(stateward.State) if not name.startswith("_")}
+    assert names == {"answer", "digest", "question", "saving", "status", "version", "waiting"}
+    blob = stateward.Blob("image/png", bytes(range(32)), 2_300_000, bytes(1024))
+    assert repr(blob) == "Blob('image/png', 2,300,000 bytes, sha256 000102030405…)"
+    assert stateward.__version__ == VERSION
+    state = stateward.State()
+    with pytest.raises(KeyError, match="'goal'; there are no slots"):
+        state.slots["goal"]
+    state.slots.update({f"s{number:02}": number for number in range(15)})
+    with pytest.raises(KeyError, match=r"'goal'; the slots are s00, s01, .*, s11 and 3 more") as found:
+        del state.slots["goal"]
+    assert found.value.args == ("goal",)
+    assert pickle.loads(pickle.dumps(found.value)).args == ("goal",)
+    assert state.slots.get("goal", 1) == 1

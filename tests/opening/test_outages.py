@@ -16,7 +16,9 @@ from tests.opening.conftest import daemon_of, end
 from tests.opening.test_racing_openers import PATIENCE_S, starts
 
 import stateward
+from stateward.opening import keeper, settings
 from stateward.opening.places import find_place
+from stateward.opening.record import DaemonRecord
 
 
 def kill(data: Path) -> None:
@@ -50,6 +52,25 @@ def test_a_start_that_fails_is_said_and_not_repeated(home: Path) -> None:
             client.thread("t").hydrate()
         log = find_place(data).log_file
         assert log.read_text().count("does not exist") == 1
+
+
+def test_a_start_that_failed_is_tried_once_in_an_outage(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further calls of the same outage start nothing and have the reason; after a daemon has run, they start again."""
+    asked = settings.Asked()
+    one = keeper.Keeper(find_place(short), asked, idle_exit_s=60, may_start=True, patience_s=5, revive_s=5)
+    live: list[DaemonRecord | None] = [None]
+    starts = []
+
+    def start(deadline: float) -> DaemonRecord:
+        starts.append(deadline)
+        raise stateward.CannotStart("the key is gone")
+
+    monkeypatch.setattr(one, "_start", start)
+    monkeypatch.setattr(keeper, "find_live", lambda _place: live[0])
+    for runs, count in ((False, 1), (False, 1), (True, 1), (False, 2)):
+        live[0] = DaemonRecord(1, "", "unix:///s", "", 60.0, "") if runs else None
+        one._revive(os.getpid())
+        assert (len(starts), one.trouble) == (count, "" if runs else "the key is gone")
 
 
 CHILD = """

@@ -79,3 +79,7 @@ def test_every_public_name_is_on_a_page(site: Path) -> None:
     pages = [Links(path) for path in (site / "api").rglob("*.html")]
     documented = {name.rpartition(".")[2] for page in pages for name in page.ids if name.startswith("stateward.")}
     assert {name for name in dir(stateward) if not name.startswith("_")} - documented == set()
+    text = re.sub(r"<[^>]+>", "", (site / "api/client/index.html").read_text())
+    assert re.search(r"\bClient\(\s+target: str \| None = None,\s+\*,\s+namespace: str = ", text), "no signature"
+    adapters = ("agent_framework", "openai_agents", "pydantic_ai", "strands", "adk", "langgraph")
+    assert {f"stateward.{name}" for name in adapters} - {name for page in pages for name in page.ids} == set()

@@ -69,7 +69,7 @@ class Cadence:
         self._said: dict[str, Any] = dict(options)  # the options of the last save
         self._mark: Mark | None = None
         if ref.ephemeral:  # a save does this, too, but changes are collected before the first save
-            state.keep_out(ref.ephemeral)
+            state._keep_out(ref.ephemeral)
 
     def step(self, options: SaveOptions) -> Saved:
         """Ends a step: saves now, or marks the state as whole. Raises a permanent error of a save in the background.
@@ -179,7 +179,7 @@ class Cadence:
         return any(said.get(name) != value for name, value in options.items() if name != "request_id")
 
     def _changes(self) -> bytes:
-        return self.state.collect().diff.SerializeToString(deterministic=True)
+        return self.state._collect().diff.SerializeToString(deterministic=True)
 
 
 def given(options: SaveOptions) -> SaveOptions:

@@ -88,7 +88,7 @@ def hydrate_stored(
     if known is not None:
         request.known_version, request.known_digest = known.version, known.digest
     empty = State(origin=origin)
-    empty.keep_out(ref.ephemeral)
+    empty._keep_out(ref.ephemeral)
     try:
         state = yield from _read_pages(request, pinned, known)
     except VersionNotFound:
@@ -108,7 +108,7 @@ def hydrate_stored(
         return empty
     if state.checkpoint is not None:
         ref.held.read_uid = state.checkpoint.uid
-    state.keep_out(ref.ephemeral)
+    state._keep_out(ref.ephemeral)
     return (yield from fetch_blobs(ref, state))
 
 

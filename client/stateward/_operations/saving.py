@@ -135,7 +135,7 @@ def save_all(saves: Sequence[PreparedSave], *, single: bool = False) -> Operatio
     try:
         parts = []
         for each in saves:
-            if unnumbered := each.state.logs_without_numbers():
+            if unnumbered := each.state._logs_without_numbers():
                 yield from learn_numbers(each.ref, each.state, unnumbered)
             request, unsaved = save_request(each)
             if unsaved.blobs:
@@ -191,11 +191,11 @@ def go_on(
 ) -> None:
     """Makes a state continue from the version that was saved from it."""
     origin = Origin(ref.namespace, ref.thread, checkpoint.branch or ref.branch)
-    state.rebase(unsaved, checkpoint, origin, whole=request.overwrite)
+    state._rebase(unsaved, checkpoint, origin, whole=request.overwrite)
     ref.held.read_uid = checkpoint.uid or ref.held.read_uid
-    state.acknowledge(request.ack_signals)
-    state.read_blobs_through(ref.blobs)
-    state.keep_blobs(unsaved.blobs)
+    state._acknowledge(request.ack_signals)
+    state._read_blobs_through(ref.blobs)
+    state._keep_blobs(unsaved.blobs)
 
 
 def save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Unsaved]:
@@ -208,15 +208,15 @@ def save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Unsav
     if answer is not None and answer.id not in request.ack_signals:
         request.ack_signals.append(answer.id)
     if ref.ephemeral:  # the state may have been made here, or read through another handle
-        state.keep_out(ref.ephemeral)
+        state._keep_out(ref.ephemeral)
     threshold = ref.blobs.policy.threshold_bytes if ref.blobs is not None else 0
     origin = state.origin
     is_of_thread = origin is not None and (origin.namespace, origin.thread) == (ref.namespace, ref.thread)
     if is_of_thread and state.checkpoint is not None and state.checkpoint.uid:
         request.expected_uid = state.checkpoint.uid  # the state continues this creation of the thread, and no other
     if request.overwrite:
-        unsaved = state.collect(blob_threshold=threshold)
-        request.state.CopyFrom(state.whole(unsaved))
+        unsaved = state._collect(blob_threshold=threshold)
+        request.state.CopyFrom(state._whole(unsaved))
         return request, unsaved
     if origin is not None and not is_of_thread:
         raise ValueError(f"this state belongs to thread {origin.thread!r}, not {ref.thread!r}; fork copies a state")
@@ -233,7 +233,7 @@ def save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Unsav
             f'thread.branch("{ref.branch}", at={state.version}).save(state)'
         )
     request.diff.SetInParent()  # a version may change nothing
-    return request, state.collect(request.diff, threshold)
+    return request, state._collect(request.diff, threshold)
 
 
 def _used_answer(ref: ThreadRef, state: State, wait_id: str) -> Signal | None:
@@ -339,7 +339,7 @@ def finish(ref: ThreadRef, state: State, ttl: Duration | None, options: SaveOpti
     last = state.checkpoint
     if last is not None:  # lists and exports find a run by these
         options = {"step": last.step, "metrics": last.metrics, **options}
-    is_there = last is not None and last.status == choice_number(Status, status) and not state.collect().diff.edits
+    is_there = last is not None and last.status == choice_number(Status, status) and not state._collect().diff.edits
     if last is None or not is_there:
         if expiring is not None and not state.version and options.get("create") is None:
             options["create"] = expiring

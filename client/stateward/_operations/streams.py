@@ -218,7 +218,7 @@ class HistoryReader(Reader[HistoryEntry]):
         found, asked = message.state, self._request.projection
         logs = parts_of(found.logs)
         state = read_state(message.checkpoint, found.slots, logs, asked=asked, partial=found.partial, pinned=True)
-        state.read_blobs_through(self._ref.blobs)
+        state._read_blobs_through(self._ref.blobs)
         return state
 
 

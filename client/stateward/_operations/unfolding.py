@@ -148,7 +148,7 @@ def _read_shown(ref: ThreadRef, request: checkpoints.ListCheckpointsRequest, sho
         state = yield from whole(**part)
     else:
         state = read_state(message, stored.slots, stored.logs, asked=asked, partial=stored.partial, pinned=True)
-        state.keep_out(ref.ephemeral)
+        state._keep_out(ref.ephemeral)
         yield from fetch_blobs(ref, state)
         if request.include_effects:
             state.effects = yield from _read_effects(ref, shown)

@@ -80,11 +80,11 @@ def learn_support(ref: ThreadRef) -> Operation[bool]:
 def fetch_blobs(ref: ThreadRef, state: State) -> Operation[State]:
     """Fetches the blobs that the state needs, so that its values can be read without waiting."""
     fetched: dict[bytes, bytes] = {}
-    state.read_blobs_through(ref.blobs)
-    for blob in state.blobs_to_fetch():
+    state._read_blobs_through(ref.blobs)
+    for blob in state._blobs_to_fetch():
         if blob.sha256 not in fetched:
             fetched[blob.sha256] = yield Download("ReadBlob", read_request(ref, blob.sha256))
-    state.keep_blobs(fetched)
+    state._keep_blobs(fetched)
     return state
 
 

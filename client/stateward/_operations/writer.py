@@ -200,7 +200,7 @@ class Writing:
 
     def _prepare(self, prepared: PreparedSave) -> Steps:
         state = prepared.state
-        if unnumbered := state.logs_without_numbers():
+        if unnumbered := state._logs_without_numbers():
             yield from self.flush()  # the daemon can only be asked about a saved version
             yield Run(saving.learn_numbers(self.ref, state, unnumbered))
         request, unsaved = saving.save_request(prepared)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, MutableMapping
+from collections.abc import Collection, Iterable, Iterator, MutableMapping
 from hashlib import sha256
 from typing import Any
 
@@ -11,8 +11,23 @@ from stateward._state.gate import Gate
 from stateward._state.unsaved import Unsaved
 from stateward.v1 import diff_pb2, state_pb2
 
+NAMES_SHOWN = 12
 SPLICE_MIN_BYTES = 4096
 """Smaller slots are sent whole: a splice carries a 32-byte digest and saves little."""
+
+
+class MissingSlot(KeyError):
+    """There is no slot of this name; the message names those that there are."""
+
+    def __init__(self, name: str, there: Iterable[str] = ()) -> None:
+        super().__init__(name)
+        self._there = there  # listed when the message is printed, because `slots.get` catches the error
+
+    def __str__(self) -> str:
+        names = list(self._there)
+        more = f" and {len(names) - NAMES_SHOWN:,} more" if len(names) > NAMES_SHOWN else ""
+        there = f"the slots are {', '.join(names[:NAMES_SHOWN])}{more}" if names else "there are no slots"
+        return f"{self.args[0]!r}; {there}"
 
 
 class Slots(MutableMapping[str, Any]):
@@ -37,9 +52,9 @@ class Slots(MutableMapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._watched:
             if name in self._deleted or name not in self._stored:
-                raise KeyError(
-                    f"{name} (this partial state was hydrated without it)" if self._is_unread(name) else name
-                )
+                if self._is_unread(name):
+                    raise KeyError(f"{name} (this partial state was hydrated without it)")
+                raise MissingSlot(name, self)
             self._watched[name] = values.decode(self._stored[name], f"slots.{name}", self._gate.blobs)
         return self._watched[name]
 
@@ -51,7 +66,7 @@ class Slots(MutableMapping[str, Any]):
 
     def __delitem__(self, name: str) -> None:
         if name not in self:
-            raise KeyError(name)
+            raise MissingSlot(name, self)
         self._gate.require_open()
         self._watched.pop(name, None)
         if name in self._stored:

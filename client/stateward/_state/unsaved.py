@@ -12,7 +12,7 @@ from stateward.v1 import diff_pb2, state_pb2
 
 @dataclass
 class Unsaved:
-    """What changed in a state since its version, and what `State.rebase` needs once the changes are saved."""
+    """What changed in a state since its version, and what `State._rebase` needs once the changes are saved."""
 
     diff: diff_pb2.Diff
     slots: dict[str, state_pb2.Value] = field(default_factory=dict)

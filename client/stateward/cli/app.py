@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -167,8 +168,21 @@ def _explain_usage(error: Any) -> int:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "stateward"
     message = error.format_message().replace(": Value error, ", ": ").rstrip(".")  # a prefix that some typers add
-    fail(f"{message}; see: {path} --help")
+    message = re.sub(r"\. Did you mean (.+)\?$", r" (did you mean \1?)", message)  # typer's own words
+    fail(f"{message}{_meant(message, context)}; see: {path} --help")
     return int(getattr(error, "exit_code", EXIT_USAGE))
+
+
+def _meant(message: str, context: Any) -> str:
+    """Returns the command that was probably meant, for one that does not exist."""
+    unknown = re.match(r"No such command '(.+)'", message)
+    names = getattr(getattr(context, "command", None), "list_commands", None)
+    if unknown is None or names is None or "did you mean" in message.lower():
+        return ""
+    from difflib import get_close_matches  # noqa: PLC0415  only for the one who mistyped
+
+    near = get_close_matches(unknown[1], names(context), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _advise(error: StatewardError) -> str:

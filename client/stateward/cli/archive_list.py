@@ -9,7 +9,7 @@ import typer
 
 from stateward.cli.connect import EVERY_NAMESPACE, JsonOption, NamespaceOption, TargetOption, connect
 from stateward.cli.describe import status_word, thread_as_json
-from stateward.cli.output import counted, fail, filled, is_terminal, print_json, print_table, say, size
+from stateward.cli.output import counted, fail, filled, note, print_json, print_table, say, size
 from stateward.cli.ticker import Ticker
 from stateward.cli.times import time_ago
 
@@ -46,8 +46,8 @@ def list_(
     elif readable:
         columns, rows = filled(COLUMNS, list(map(_row, readable)), optional=("NAMESPACE",) if namespace else ())
         print_table(columns, rows, right=("VERSION", "SIZE"))
-    elif is_terminal() and not found:
-        say("the archive holds no thread" + (f" of namespace {namespace}" if namespace else ""))
+    elif not found:
+        note("the archive holds no thread" + (f" of namespace {namespace}" if namespace else ""))
     _report_problems(found)
 
 

@@ -10,7 +10,7 @@ import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, YesOption, connect
 from stateward.cli.describe import checkpoint_as_json
-from stateward.cli.output import CommandError, clean, confirm, filled, is_terminal, print_json, print_table, say
+from stateward.cli.output import CommandError, clean, confirm, filled, note, print_json, print_table, say
 from stateward.cli.typed import read_json
 from stateward.cli.where import AtOption, find_checkpoint, find_expected
 from stateward.errors import VersionMismatch
@@ -31,7 +31,9 @@ def branch(
     slots: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="SLOT=VALUE", help="Set a slot, to JSON or, if it is not JSON, to text. Repeatable."
+            "--set",
+            metavar="SLOT=VALUE",
+            help="Set a slot, to JSON, or to text that is not JSON and begins with neither [ nor {. Repeatable.",
         ),
     ] = None,
     unset: Annotated[
@@ -181,8 +183,8 @@ def _print_branches(thread: str, found: Sequence[Branch], *, as_json: bool) -> N
         ]
         columns, shown = filled(("BRANCH", "VERSION", "MADE FROM", "NEWEST"), rows, ("MADE FROM", "NEWEST"))
         print_table(columns, shown, right=("VERSION", "MADE FROM", "NEWEST"))
-    elif is_terminal():
-        say(f"thread {thread} has no branches")
+    else:
+        note(f"thread {thread} has no branches")
 
 
 def _save(source: Thread, name: str, at: Checkpoint | None, edits: dict[str, Any], unset: Sequence[str]) -> Any:
@@ -206,6 +208,8 @@ def read_slots(given: Sequence[str]) -> dict[str, Any]:
             raise typer.BadParameter(f"{each!r} is not SLOT=VALUE", param_hint="--set")
         try:
             found[name] = read_json(text, f"--set {name}")
-        except ValueError:
+        except ValueError as error:
+            if text.startswith(("[", "{")):
+                raise CommandError(f"--set {name}: this is not JSON: {error}") from None
             found[name] = text
     return found

@@ -33,16 +33,16 @@ LINES_SHOWN = 200
 def diff(
     context: typer.Context,
     thread: ThreadArgument,
-    a: Annotated[str, typer.Argument(metavar="A", help=f"From this version: {FORMS}; 0 is the empty state.")],
+    a: Annotated[str, typer.Argument(metavar="FROM", help=f"From this version: {FORMS}; 0 is the empty state.")],
     b: Annotated[
-        str | None, typer.Argument(metavar="B", help="To this version; default: the newest. A..B works too.")
+        str | None, typer.Argument(metavar="TO", help="To this version; default: the newest. FROM..TO works too.")
     ] = None,
     branch: BranchOption = "main",
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Show the changes from version A to version B.
+    """Show the changes from one version to another.
 
     Slots are compared place by place, texts line by line, logs entry by entry.
 
@@ -58,7 +58,7 @@ def diff(
     with connect(context, target, namespace) as client:
         handle = client.thread(thread, branch=branch)
         with looking_at(handle):
-            first, second = find_version(handle, a, "A", least=0), find_version(handle, b, "B")
+            first, second = find_version(handle, a, "FROM", least=0), find_version(handle, b, "TO")
             old = handle.hydrate(first, must_exist=True) if first else None
             new = handle.hydrate(second, must_exist=True)
         # Inside `with`, because large values are read on access.

@@ -8,7 +8,7 @@ import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
 from stateward.cli.describe import decoded, plain, summarize
-from stateward.cli.output import filled, is_terminal, print_json, print_table, say, shorten
+from stateward.cli.output import filled, note, print_json, print_table, shorten
 from stateward.cli.times import time_ago
 from stateward.effects import EffectState
 
@@ -55,8 +55,8 @@ def effects(
     elif found:
         columns, rows = filled(COLUMNS, [_row(each) for each in found], ("ANCHOR", "NAME", "BY", "RESULT"))
         print_table(columns, rows, right=("ATTEMPTS",), below=("RESULT",))
-    elif is_terminal():
-        say(
+    else:
+        note(
             f"thread {thread} has no such effects" if open_only or anchor or name else f"thread {thread} has no effects"
         )
 

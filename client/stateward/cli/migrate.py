@@ -12,10 +12,12 @@ import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, complete_thread, connect
 from stateward.cli.output import CommandError, counted, fail, print_json, say
+from stateward.cli.threads import collected, end_with, read_labels
 from stateward.cli.ticker import Ticker
 from stateward.errors import ThreadNotFound
 
 if TYPE_CHECKING:
+    from stateward.errors import ThreadsUnreadable
     from stateward.migrations import Migrations, Report
 
 FAILURES_SHOWN_MAX = 20
@@ -32,6 +34,10 @@ def migrate(
         typer.Option(
             "--thread", "-t", metavar="THREAD", help="Only this one; may be repeated.", autocompletion=complete_thread
         ),
+    ] = None,
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only names that start with this.")] = "",
+    label: Annotated[
+        list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="Only with this label; repeatable.")
     ] = None,
     as_json: JsonOption = False,
     target: TargetOption = None,
@@ -53,7 +59,12 @@ def migrate(
       stateward migrate booking.schema:migrations --dry-run
       stateward migrate booking.schema:migrations
       stateward migrate booking.schema:migrations --thread booking-42 --json
+      stateward migrate booking.schema:migrations --prefix test/ --label team=red
     """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if thread and (prefix or label):
+        raise typer.BadParameter("it names the threads; leave --prefix and --label out", param_hint="--thread")
+    labels = read_labels(label or ())
+    unread: ThreadsUnreadable | None = None
     with redirect_stdout(sys.stderr):  # the program's own words are no part of the result
         migrations = load(place)
         with connect(context, target, namespace) as client, Ticker("migrating") as ticker:
@@ -61,11 +72,15 @@ def migrate(
             def tell(name: str, report: Report) -> None:
                 ticker.say(f"{report.threads:,} threads, {len(report.failures):,} failed, {name}")
 
+            if prefix or labels:
+                infos, unread = collected(client.threads(name_prefix=prefix, labels=labels))
+                thread = [each.name for each in infos if each.orphan is None]
             report = client.migrate(migrations, dry_run=dry_run, threads=thread, on_progress=tell)
     if as_json:
         print_json(_facts(report))
     else:
         _print(report)
+    end_with(unread)
     if not report.ok:
         raise typer.Exit(1)
 

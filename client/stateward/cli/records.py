@@ -17,7 +17,6 @@ from stateward.cli.output import (
     confirm,
     counted,
     filled,
-    is_terminal,
     note,
     print_json,
     print_table,
@@ -111,8 +110,8 @@ def list_(
     elif shown:
         columns, rows = filled(COLUMNS, [_row(each) for each in shown], ("EXPIRES",))
         print_table(columns, rows, right=("REVISION", "SIZE"), below=("VALUE",))
-    elif is_terminal():
-        say(f"thread {thread} has no such records" if prefix else f"thread {thread} has no records")
+    else:
+        note(f"thread {thread} has no such records" if prefix else f"thread {thread} has no records")
 
 
 @records.command(short_help="Show a record.")

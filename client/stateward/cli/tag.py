@@ -15,7 +15,7 @@ from stateward.cli.connect import (
     YesOption,
     connect,
 )
-from stateward.cli.output import CommandError, confirm, is_terminal, print_json, print_table, say
+from stateward.cli.output import CommandError, confirm, note, print_json, print_table, say
 from stateward.cli.where import AtOption, find_checkpoint, find_expected
 from stateward.errors import VersionMismatch
 
@@ -82,8 +82,8 @@ def tag(
         say(f"{name} {'deleted; it named' if delete else 'is'} version {found[0].version}")
     elif found:
         print_table(("TAG", "VERSION"), [(each.name, str(each.version)) for each in found], right=("VERSION",))
-    elif is_terminal():
-        say(f"thread {thread} has no tags")
+    else:
+        note(f"thread {thread} has no tags")
 
 
 def _delete(thread: Thread, name: str, expected: Checkpoint | int | None, *, yes: bool) -> Tag:

@@ -12,7 +12,7 @@ import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, connect
 from stateward.cli.describe import pairs, status_word, thread_as_json
-from stateward.cli.output import CommandError, counted, filled, is_terminal, note, print_json, print_table, say, size
+from stateward.cli.output import CommandError, counted, filled, note, print_json, print_table, size
 from stateward.cli.times import read_time, time_ago
 from stateward.errors import ThreadsUnreadable
 from stateward.models import Access
@@ -121,8 +121,8 @@ def threads(
         rows = [_row(each, "" if is_all_ours else _writer(each)) for each in infos]
         columns, shown = filled(COLUMNS, rows, ("WRITTEN BY", "TO ARCHIVE"))
         print_table(columns, shown, right=("VERSION", "STEP", "STORED", "TO ARCHIVE"), below=("LABELS",))
-    elif is_terminal():
-        say(f"no threads in namespace {where}" + (" that match" if is_filtered else ""))
+    else:
+        note(f"no threads in namespace {where!r}" + (" match" if is_filtered else ""))
     if has_more:
         note(f"there are more than {limit} threads; --limit 0 lists all")
     end_with(problem)

@@ -10,7 +10,7 @@ import typer
 from stateward.cli import transcripts
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, complete_thread, connect
 from stateward.cli.one_by_one import Failures
-from stateward.cli.output import filled, is_terminal, print_json, print_table, say, shorten
+from stateward.cli.output import filled, note, print_json, print_table, shorten
 from stateward.cli.threads import StatusName, read_labels
 from stateward.cli.times import read_time, time_ago
 
@@ -71,8 +71,8 @@ def tools(
         ]  # fmt: skip
         columns, shown = filled(("TOOL", "CALLS", "FAILED", "THREADS", "FAILED LAST IN"), rows, ("FAILED LAST IN",))
         print_table(columns, shown, right=("CALLS", "FAILED", "THREADS"))
-    elif is_terminal():
-        say("no tool calls in these threads")
+    else:
+        note("no tool calls in these threads")
     missed.end("the counts lack")
 
 
@@ -109,8 +109,8 @@ def failures(
             ("BRANCH", "STEP", "LAST TOOL", "NOW", "WHY"),
         )
         print_table(columns, rows, right=("VERSION", "STEP"), below=("WHY",))
-    elif is_terminal():
-        say("no failures in these threads")
+    else:
+        note("no failures in these threads")
     missed.end("the list lacks")
 
 

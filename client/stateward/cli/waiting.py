@@ -9,7 +9,7 @@ import typer
 from stateward.cli.connect import EVERY_NAMESPACE, JsonOption, NamespaceOption, TargetOption
 from stateward.cli.describe import compact
 from stateward.cli.embedded import ArchiveOption, KeyFileOption, reach
-from stateward.cli.output import counted, fail, filled, is_terminal, print_json, print_table, say, shorten
+from stateward.cli.output import counted, fail, filled, note, print_json, print_table, shorten
 from stateward.cli.threads import collected, end_with
 from stateward.cli.ticker import Ticker
 from stateward.cli.times import time_ago
@@ -65,8 +65,8 @@ def waiting(
         if archive is None or namespace:
             columns, rows = columns[1:], [row[1:] for row in rows]
         print_table(columns, rows, right=("SIGNALS",), below=("ASKS", "WAIT ID", "ANSWER"))
-    elif is_terminal():
-        say("no thread waits")
+    else:
+        note("no thread waits")
     for each in problems:
         fail(each)
     if problems:

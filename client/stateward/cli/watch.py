@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+import sys
 import threading
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,6 +75,7 @@ def watch(
         with _open(client, thread, from_start, after_cursor, labels) as events:
             if is_terminal() and not as_json:
                 note(f"watching {thread or f'all threads of namespace {client.namespace}'}; Ctrl-C ends it")
+            _end_with_the_reader(events)
             ending = None if for_s is None else threading.Timer(for_s, events.close)
             if ending is not None:
                 ending.daemon = True
@@ -99,6 +102,22 @@ def _open(client: Client, thread: str | None, from_start: bool, after_cursor: st
     if thread is None:
         return client.watch(after_cursor=after_cursor, labels=labels)
     return client.thread(thread).watch(after_sequence=0 if from_start else None, after_cursor=after_cursor)
+
+
+def _end_with_the_reader(events: Any) -> None:
+    """Closes the stream when nobody reads stdout any more: `watch | head -1` ends with `head`, and not with the next
+    event."""
+    try:
+        reader = select.poll()
+        reader.register(sys.stdout.fileno(), 0)  # an error or a hang-up is reported without being asked for
+    except (OSError, ValueError):
+        return
+
+    def end() -> None:
+        reader.poll()
+        events.close()
+
+    threading.Thread(target=end, name="stateward-reader", daemon=True).start()
 
 
 def _print(event: Event, *, is_all: bool) -> None:

@@ -54,11 +54,11 @@ def test_looking_at_a_number_writes_nothing(thread: Any) -> None:
     thread.increment("hits", 3)
     state = thread.hydrate()
     assert state.slots["hits"] == 3
-    assert not state.collect().diff.edits
+    assert not state._collect().diff.edits
     state.slots["hits"] = 3
-    assert not state.collect().diff.edits
+    assert not state._collect().diff.edits
     state.slots["hits"] = RawValue(JSON, b"3")
-    assert len(state.collect().diff.edits) == 1
+    assert len(state._collect().diff.edits) == 1
 
 
 def test_a_number_elsewhere_is_json(thread: Any) -> None:
