@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.deploy.manifests import OVERLAY, WORKLOADS, pod, render, sidecar, workload
 
 from stateward_sidecar.settings import NAMES, load_settings, make_parser
@@ -80,6 +81,9 @@ def test_nothing_has_more_rights_than_it_needs(objects: list[dict[str, Any]]) ->
     assert spec["securityContext"]["runAsNonRoot"]
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert spec["automountServiceAccountToken"] is False
+    own = sidecar(objects)["securityContext"]  # also in a pod that says nothing
+    assert own["runAsNonRoot"]
+    assert own["seccompProfile"] == {"type": "RuntimeDefault"}
     for container in (*spec["initContainers"], *spec["containers"]):
         context = container["securityContext"]
         assert context["readOnlyRootFilesystem"]
@@ -97,14 +101,16 @@ def test_nothing_has_more_rights_than_it_needs(objects: list[dict[str, Any]]) ->
 
 def test_a_pod_that_loses_its_disk_has_an_archive(objects: list[dict[str, Any]]) -> None:
     """An emptyDir for data comes with object storage; a volume that outlives the pod is for one pod alone."""
-    data = [volume for volume in pod(objects)["volumes"] if volume["name"] == "data"]
-    if data:
-        assert "emptyDir" in data[0]
+    (data,) = [volume for volume in pod(objects)["volumes"] if volume["name"] == "stateward-data"]
+    assert "emptyDir" in data
+    claims = workload(objects)["spec"].get("volumeClaimTemplates")
+    if claims:  # a claim of the same name takes the place of the volume
+        (claim,) = claims
+        assert claim["metadata"]["name"] == "stateward-data"
+        assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
+    else:
         sources = sidecar(objects)["envFrom"]
         assert any(entry.get("configMapRef", {}).get("name", "").startswith("stateward-archive") for entry in sources)
-    else:
-        (claim,) = workload(objects)["spec"]["volumeClaimTemplates"]
-        assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
 
 
 @pytest.mark.parametrize("cloud", IDENTITIES)
@@ -161,3 +167,42 @@ def test_the_overlay_of_the_page(repository: Path, tmp_path: Path) -> None:
     (bucket,) = [item["data"]["STATEWARD_ARCHIVE"] for item in found if item["kind"] == "ConfigMap"]
     assert bucket == "s3://my-bucket/agents"
     assert sidecar(found)["restartPolicy"] == "Always"
+
+
+STRANGER = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: web-agent, labels: { stateward: sidecar } }
+spec:
+  selector: { matchLabels: { app: web } }
+  template:
+    metadata: { labels: { app: web } }
+    spec:
+      serviceAccountName: my-own
+      automountServiceAccountToken: true
+      terminationGracePeriodSeconds: 600
+      securityContext: { runAsUser: 1000, supplementalGroups: [7] }
+      containers: [{ name: web, image: web, volumeMounts: [{ name: data, mountPath: /data }] }]
+      volumes: [{ name: data, persistentVolumeClaim: { claimName: mine } }]
+"""
+
+
+def test_a_pod_of_somebody_else_stays_as_it_is(repository: Path, tmp_path: Path) -> None:
+    """The overlay of the page leaves account, users, grace and volumes of a pod alone; every mount has a volume."""
+    base = tmp_path / "kubernetes"
+    shutil.copytree(repository / "deploy/kubernetes", base)
+    (text,) = re.findall(r"```yaml\n(.*?)```", (repository / "deploy/README.md").read_text(), re.DOTALL)
+    (base / "mine").mkdir()
+    (base / "mine/kustomization.yaml").write_text(text)
+    (base / "mine/your-agent.yaml").write_text(STRANGER)
+    found = render(base / "mine")
+    check_schema(found)
+    before, spec = yaml.safe_load(STRANGER)["spec"]["template"]["spec"], pod(found)
+    for name in ("serviceAccountName", "automountServiceAccountToken", "terminationGracePeriodSeconds", "containers"):
+        assert spec[name] == before[name], name
+    assert spec["securityContext"].items() >= before["securityContext"].items()
+    assert spec["securityContext"].keys() - before["securityContext"] == {"fsGroup", "fsGroupChangePolicy"}
+    assert before["volumes"][0] in spec["volumes"]
+    names = {volume["name"] for volume in spec["volumes"]}
+    for container in (*spec["initContainers"], *spec["containers"]):
+        assert {mount["name"] for mount in container["volumeMounts"]} <= names
