@@ -63,3 +63,17 @@ def test_watch_ends_with_its_reader(daemon, namespace, client):
         command, shell=True, capture_output=True, text=True, env=environment(), timeout=200, check=False
     )
     assert (answer.stdout.count("\n"), answer.stderr) == (1, "")
+
+
+def test_what_changes_something_tells_scripts(stateward, client):
+    """`approve`, `reject`, `records put` and `records rm` have --json."""
+    thread = client.thread("t")
+    for name in ("approve", "reject"):
+        thread.ask(thread.hydrate(), "Book?", wait_id=f"w-{name}")
+        found = stateward(name, "t", "--yes", "--json").json
+        assert (found["name"], found["wait_id"]) == (name, f"w-{name}")
+        state = thread.hydrate()
+        assert found["id"] == (state.answer.id if state.answer else "")
+        thread.save(state)
+    assert stateward("records", "put", "t", "k", "1", "--json").json ["key"] == "k"
+    assert stateward("records", "rm", "t", "k", "--yes", "--json").json == {"deleted": 1}

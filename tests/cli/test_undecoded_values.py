@@ -68,14 +68,14 @@ def test_objects_are_shown_without_their_classes() -> None:
     assert shown["id"] == uuid.UUID(int=7).hex
     assert shown["tags"] == ["a"]
     assert shown["said"] == [{"role": "user", "content": "Hi", "id": "1"}]
-    assert '"<3 kB of application/octet-stream>"' in compact(stored, 2000)
+    assert '"<2.93 KiB of application/octet-stream>"' in compact(stored, 2000)
     assert "shop" not in sys.modules
 
 
 def test_what_nobody_can_read_has_a_type_and_a_size() -> None:
     """A pickle, bytes in JSON and pickles of Microsoft's framework; scripts still get the bytes of the first two."""
     pickle = RawValue("application/x-langgraph; type=pickle", b"x" * 2000)
-    assert compact({"a": [pickle]}, 200) == '{"a": ["<2 kB of application/x-langgraph; type=pickle>"]}'
+    assert compact({"a": [pickle]}, 200) == '{"a": ["<1.95 KiB of application/x-langgraph; type=pickle>"]}'
     assert "base64" in plain(pickle)
     kept = {"executor": {"__pickled__": "A" * 4000, "__type__": "shop:Order"}}
     assert compact(kept, 200) == '{"executor": {"type": "shop.Order", "size_bytes": 3000}}'

@@ -123,7 +123,8 @@ def test_entries_are_summed_up_in_a_line():
 
 def test_sizes_and_cuts():
     """Sizes are short, and a cut text is as long as asked."""
-    assert [size(n) for n in (0, 999, 1000, 6_637_611, 1.007e9)] == ["0 B", "999 B", "1 kB", "6.64 MB", "1.01 GB"]
+    found = [size(n) for n in (0, 1023, 1024, 1020 << 10, 6_637_611, 1.007e9)]
+    assert found == ["0 B", "1023 B", "1 KiB", "1020 KiB", "6.33 MiB", "960 MiB"]
     assert shorten("a\x00b", 10) == "a\\x00b"
     assert len(shorten("\x1b" * 50, 10)) == 10
 

@@ -123,3 +123,20 @@ def test_no_archive_no_columns(stateward, client):
     assert "WRITTEN" not in shown[0].out
     assert "bucket" not in shown[2].out
     assert stateward("stats", "--json").json["stats"]["archive"] is None
+
+
+def test_what_the_archive_alone_has_is_said(first, second, clients):
+    """On a machine that has lost its disk, lists say what is in the archive only; scripts with --json are told
+    nothing. A thread that the disk knows is asked for no more."""
+    for name in ("a", "b"):
+        clients[0].thread(name).append("l", 1, durability="archived")
+    told = "2 more threads are in the archive only: `stateward archive list`, `stateward restore`"
+    for command in ("threads", "waiting"):
+        answer = second(command)
+        assert answer.code == 0
+        assert answer.err.splitlines()[-1] == f"stateward: {told}"
+        assert second(command, "--json").err == ""
+        assert "archive only" not in first(command).err
+    assert clients[1].thread("a").hydrate().version == 1
+    assert "1 more thread is in the archive only" in second("threads").error
+    assert [each.thread.name for each in clients[1].archive.list(elsewhere=True)] == ["b"]

@@ -29,12 +29,13 @@ class AsyncArchive:
         """Returns the place and the state of the archive. Asks only the daemon, not the bucket."""
         return await self._session.run(archive.status())
 
-    def list(self, *, index: bool = False) -> AsyncStream[ArchivedThread]:
+    def list(self, *, index: bool = False, elsewhere: bool = False) -> AsyncStream[ArchivedThread]:
         """Lists all threads in the archive, whoever owns them, with one request to the bucket for each.
 
         With `index` the daemon also keeps a copy of each without its history, so that `client.threads()` finds them.
+        With `elsewhere` it lists only those that its disk does not know.
         """
-        return self._session.open(archive.list_threads(self._session.namespace, index=index))
+        return self._session.open(archive.list_threads(self._session.namespace, index=index, elsewhere=elsewhere))
 
     def verify(self, thread: str | None = None, *, data_percent: float = 0.0) -> AsyncStream[ArchiveVerifyProgress]:
         """Checks that every object is there, and reads `data_percent` (0 to 100) of the bytes back."""

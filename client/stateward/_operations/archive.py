@@ -24,9 +24,9 @@ def status() -> Operation[ArchiveStatus]:
     return ArchiveStatus.from_proto((yield Call("GetArchive", service.GetArchiveRequest())))
 
 
-def list_threads(namespace: str, *, index: bool) -> ProgressReader[ArchivedThread]:
+def list_threads(namespace: str, *, index: bool, elsewhere: bool) -> ProgressReader[ArchivedThread]:
     """Lists all threads in the archive."""
-    request = service.ListArchiveRequest(namespace=namespace, index=index)
+    request = service.ListArchiveRequest(namespace=namespace, index=index, elsewhere=elsewhere)
     return ProgressReader("ListArchive", request, ArchivedThread.from_proto)
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stateward.cli.connect import NamespaceOption, TargetOption, ThreadArgument
+from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument
 from stateward.cli.describe import compact
 from stateward.cli.embedded import ArchiveOption, KeyFileOption, reach
-from stateward.cli.output import CommandError, clean, confirm, note, say, shorten
+from stateward.cli.output import CommandError, clean, confirm, note, print_json, say, shorten
 from stateward.cli.typed import read_json
 from stateward.errors import NotOwner, StaleAnswer, ThreadNotFound, VersionMismatch
 from stateward.models import Status
@@ -56,6 +56,7 @@ def approve(
     yes: AnswerYesOption = False,
     archive: ArchiveOption = None,
     key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
@@ -77,7 +78,7 @@ def approve(
       stateward approve booking-42 --archive s3://bucket/agents --key-file KEY
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     where = (context, target, namespace, archive, key_file)
-    _say(APPROVE, thread, remark, wait_id, sender, where, ask=None if yes else "Say yes to it")
+    _say(APPROVE, thread, remark, wait_id, sender, where, ask=None if yes else "Say yes to it", as_json=as_json)
 
 
 def reject(
@@ -89,6 +90,7 @@ def reject(
     yes: AnswerYesOption = False,
     archive: ArchiveOption = None,
     key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
@@ -99,7 +101,7 @@ def reject(
       stateward reject booking-42 --reason "too dear"
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     where = (context, target, namespace, archive, key_file)
-    _say(REJECT, thread, reason, wait_id, sender, where, ask=None if yes else "Say no to it")
+    _say(REJECT, thread, reason, wait_id, sender, where, ask=None if yes else "Say no to it", as_json=as_json)
 
 
 def answer(
@@ -164,7 +166,15 @@ def signal(
 
 
 def _say(
-    name: str, thread: str, content: Any, wait_id: str | None, sender: str | None, where: Any, *, ask: str | None = ""
+    name: str,
+    thread: str,
+    content: Any,
+    wait_id: str | None,
+    sender: str | None,
+    where: Any,
+    *,
+    ask: str | None = "",
+    as_json: bool = False,
 ) -> None:
     """Sends a signal. `ask`: what the person is asked about the open question; None = nothing, and "" = the signal is
     no answer."""
@@ -197,8 +207,13 @@ def _say(
     for each in caught:
         note(str(each.message))
     what = f"question {clean(sent.wait_id)}" if sent.wait_id else "no question"
-    if info is not None and info.question is not None and info.wait_id == sent.wait_id:
-        what = f"{clean(_prompt(info.question))} ({what})"
+    asked = info.question if info is not None and info.wait_id == sent.wait_id else None
+    if as_json:
+        facts = {"thread": thread, "id": sent.id, "name": sent.name, "sender": sent.sender, "wait_id": sent.wait_id}
+        print_json({**facts, "prompt": None if asked is None else asked.prompt})
+        return
+    if asked is not None:
+        what = f"{clean(_prompt(asked))} ({what})"
     say(f"{clean(thread)}: {clean(sent.name)}, as {clean(sent.sender)}, to {what}")
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+UNIT_STEP = 1024
+
+
 class CommandError(Exception):
     """A mistake that only the user can correct. The message says what to do, in one line."""
 
@@ -177,12 +180,12 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
 
 
 def size(count_bytes: float) -> str:
-    """Bytes for people: 512 B, 6.7 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count_bytes < 1000:
-            return f"{count_bytes:.0f} B" if unit == "B" else f"{count_bytes:.3g} {unit}"
-        count_bytes /= 1000
-    return f"{count_bytes:,.1f} TB"
+    """Bytes for people, in the units of the daemon's settings: 512 B, 6.33 MiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count_bytes < UNIT_STEP:
+            return f"{count_bytes:.0f} {unit}" if unit == "B" or count_bytes >= 100 else f"{count_bytes:.3g} {unit}"
+        count_bytes /= UNIT_STEP
+    return f"{count_bytes:,.1f} TiB"
 
 
 def counted(number: int, one: str, many: str = "") -> str:

@@ -157,6 +157,7 @@ def put(
             "--expected", min=0, max=2**63 - 1, metavar="REVISION", help="Its present revision; 0 = it must not exist."
         ),
     ] = None,
+    as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
@@ -172,7 +173,11 @@ def put(
     except ValueError as error:
         raise CommandError(f"JSON: this is not JSON: {error}") from None
     with connect(context, target, namespace) as client:
-        say(str(client.records(thread).put(key, content, ttl=ttl, expected=expected)))
+        revision = client.records(thread).put(key, content, ttl=ttl, expected=expected)
+    if as_json:
+        print_json({"key": key, "revision": revision})
+    else:
+        say(str(revision))
 
 
 @records.command(short_help="Delete records.")
@@ -184,6 +189,7 @@ def rm(
         str | None, typer.Option("--prefix", metavar="P", help='All whose key begins with this text; "" = all.')
     ] = None,
     yes: YesOption = False,
+    as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
 ) -> None:
@@ -206,7 +212,10 @@ def rm(
             deleted = sum(scope.delete(key) for key in keys or ())
         else:
             deleted = _delete_named(client, scope, keys or [])
-    say(f"{counted(deleted, 'record')} deleted")
+    if as_json:
+        print_json({"deleted": deleted})
+    else:
+        say(f"{counted(deleted, 'record')} deleted")
 
 
 def _delete_shown(client: Client, scope: Records, prefix: str) -> int:

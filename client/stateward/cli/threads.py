@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +16,7 @@ from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, con
 from stateward.cli.describe import pairs, status_word, thread_as_json
 from stateward.cli.output import CommandError, counted, filled, note, print_json, print_table, size
 from stateward.cli.times import read_time, time_ago
-from stateward.errors import ThreadsUnreadable
+from stateward.errors import StatewardError, ThreadsUnreadable
 from stateward.models import Access
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT = 50
 PAGE_MAX = 1000
+ELSEWHERE_S, ELSEWHERE_MAX = 1.0, 100
 COLUMNS = ("THREAD", "VERSION", "STEP", "STATUS", "CHANGED", "STORED", "TO ARCHIVE", "WRITTEN BY", "LABELS")
 
 
@@ -109,6 +112,7 @@ def threads(
         found = client.threads(**filters)
         infos, problem = collected(found if is_all else islice(found, limit + 1))
         where = client.namespace
+        others = "" if as_json or is_filtered or (limit and len(infos) > limit) else count_elsewhere(client)
     has_more = bool(limit) and len(infos) > limit
     if has_more:
         infos.pop()
@@ -123,9 +127,30 @@ def threads(
         print_table(columns, shown, right=("VERSION", "STEP", "STORED", "TO ARCHIVE"), below=("LABELS",))
     else:
         note(f"no threads in namespace {where!r}" + (" match" if is_filtered else ""))
+    if others:
+        note(others)
     if has_more:
         note(f"there are more than {limit} threads; --limit 0 lists all")
     end_with(problem)
+
+
+def count_elsewhere(client: Client) -> str:
+    """Returns what to say of threads that are in the archive and not on this disk, as on a new machine after a loss.
+    Empty = there are none, or the bucket does not say so at once."""
+    number, is_cut = 0, False
+    with suppress(StatewardError), client.archive.list(elsewhere=True) as found:
+        alarm = threading.Timer(ELSEWHERE_S, found.close)
+        alarm.daemon = True
+        alarm.start()
+        for each in islice(found, ELSEWHERE_MAX):
+            number += each.thread is not None
+        is_cut = not alarm.is_alive() or number == ELSEWHERE_MAX
+        alarm.cancel()
+    if not number:
+        return ""
+    least = "at least " if is_cut else ""
+    which = f"{counted(number, 'more thread is', 'more threads are')} in the archive only"
+    return f"{least}{which}: `stateward archive list`, `stateward restore`"
 
 
 def collected(found: Iterable[ThreadInfo]) -> tuple[list[ThreadInfo], ThreadsUnreadable | None]:

@@ -10,7 +10,7 @@ from stateward.cli.connect import EVERY_NAMESPACE, JsonOption, NamespaceOption, 
 from stateward.cli.describe import compact
 from stateward.cli.embedded import ArchiveOption, KeyFileOption, reach
 from stateward.cli.output import counted, fail, filled, note, print_json, print_table, shorten
-from stateward.cli.threads import collected, end_with
+from stateward.cli.threads import collected, count_elsewhere, end_with
 from stateward.cli.ticker import Ticker
 from stateward.cli.times import time_ago
 from stateward.handoff import handed_to
@@ -47,6 +47,7 @@ def waiting(
       stateward waiting --json | jq -r '.[] | select(.signals == 0).thread'
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     problems: list[str] = []
+    others = ""
     fallback = "default" if archive is None else EVERY_NAMESPACE
     with (
         Ticker("reading the archive" if archive else "asking") as ticker,
@@ -55,6 +56,7 @@ def waiting(
         unread: ThreadsUnreadable | None = None
         if archive is None:
             found, unread = collected(client.waiting())
+            others = "" if as_json else count_elsewhere(client)
         else:
             found = _listed(client, ticker, problems)
     found.sort(key=lambda each: each.update_time)
@@ -67,6 +69,8 @@ def waiting(
         print_table(columns, rows, right=("SIGNALS",), below=("ASKS", "WAIT ID", "ANSWER"))
     else:
         note("no thread waits")
+    if others:
+        note(others)
     for each in problems:
         fail(each)
     if problems:

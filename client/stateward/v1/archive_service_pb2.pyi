@@ -33,12 +33,14 @@ class GetArchiveResponse(_message.Message):
     def __init__(self, url: _Optional[str] = ..., archive_id: _Optional[str] = ..., owner_id: _Optional[str] = ..., stats: _Optional[_Union[_admin_service_pb2.ArchiveStats, _Mapping]] = ..., interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ListArchiveRequest(_message.Message):
-    __slots__ = ("namespace", "index")
+    __slots__ = ("namespace", "index", "elsewhere")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
+    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     index: bool
-    def __init__(self, namespace: _Optional[str] = ..., index: bool = ...) -> None: ...
+    elsewhere: bool
+    def __init__(self, namespace: _Optional[str] = ..., index: bool = ..., elsewhere: bool = ...) -> None: ...
 
 class ListArchiveResponse(_message.Message):
     __slots__ = ("thread", "detached", "object_bytes", "archive_time", "problem")

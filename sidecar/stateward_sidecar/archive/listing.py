@@ -33,15 +33,18 @@ class ArchiveLister:
         """
         fleet, survey = Fleet(self._desk), Survey()
         yield from fleet.survey(request.namespace, survey)
-        yield from fleet.add_lost(request.namespace, survey)
+        if not request.elsewhere:
+            yield from fleet.add_lost(request.namespace, survey)
         for places in in_chunks(survey.heads):
             yield None
+            if request.elsewhere:
+                places = [place for place in places if fleet.name_here(place) is None]
             for found in fleet.read(places):
                 if found.error is not None:
                     yield ListArchiveResponse(problem=fleet.explain(found))
                 elif found.is_live:
                     yield self._answer(fleet, found, keep=request.index)
-        for place in survey.headless:
+        for place in () if request.elsewhere else survey.headless:
             lost = Found(place, error=Corrupt("HEAD is missing in the archive"))
             yield ListArchiveResponse(problem=fleet.explain(lost))
 
