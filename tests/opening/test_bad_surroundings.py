@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -99,6 +100,11 @@ def no_extra(home: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(launch, "NEEDED", ("stateward_sidecar", "no_such_package"))
 
 
+def frozen(home: Path, patch: pytest.MonkeyPatch) -> None:
+    """A program of PyInstaller: what it calls its interpreter is the program itself."""
+    patch.setattr(sys, "frozen", True, raising=False)
+
+
 def being_started(home: Path, patch: pytest.MonkeyPatch) -> None:
     """Another process has begun to start the daemon, and was stopped."""
     data = home / ".local/share/stateward"
@@ -141,6 +147,7 @@ SURROUNDINGS: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], None], str]] 
     "a link for the directory of the socket": (linked_run, "is not a directory"),
     "a short directory that all may write": (anothers_run, "mode 0777"),
     "no extra": (no_extra, "pip install 'stateward[sidecar]'"),
+    "a frozen program": (frozen, "has no Python interpreter"),
     "a starter that stands still": (being_started, "process 4711 starts the daemon"),
     "a daemon that stands still at its end": (ending, "is ending"),
     "settings that are none": (wrong_file, "is not TOML"),
@@ -273,6 +280,12 @@ def test_sockets_lie_where_the_rules_say(home: Path, monkeypatch: pytest.MonkeyP
     assert path.parent == home / f"stateward-{os.geteuid()}"
     assert path.parent.stat().st_mode & 0o777 == 0o700
     assert len(os.fsencode(path)) <= 104
+
+
+def test_the_home_of_the_user_does_without_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without HOME, as under cron or systemd, the data lie in the home directory of the user."""
+    monkeypatch.setattr("pwd.getpwuid", lambda user: SimpleNamespace(pw_dir=f"/home/{user}"))
+    assert find_place(None, {}).data_dir == Path(f"/home/{os.geteuid()}/.local/share/stateward")
 
 
 def test_the_environment_is_clean() -> None:

@@ -235,7 +235,7 @@ def _is_here(target: str) -> bool:
 def _how_to_start(target: str) -> str:
     if not _is_here(target):
         return "Check the address. A daemon listens on a unix socket or on loopback; a tunnel (ssh -L) leads further."
-    return f"Start a daemon: stateward-sidecar --data-dir DIR --listen {target}"
+    return f"Start a daemon: stateward-sidecar --listen {target}, or let stateward.open() start one"
 
 
 def _one_line(text: str) -> str:

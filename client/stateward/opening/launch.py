@@ -67,7 +67,7 @@ def launch(place: Place, asked: Asked, kept_target: str, idle_exit_s: float, dea
             f"the daemon's package {missing} is not installed; run: pip install 'stateward[sidecar]', or give the "
             "target of a daemon"
         )
-    if not sys.executable:
+    if not sys.executable or getattr(sys, "frozen", False):  # a frozen program would start itself again
         raise CannotStart("this program has no Python interpreter to start the daemon with; give the target of one")
     kept_before = read_kept(place) or {}
     listen = choose_socket(place, kept_target or first_listen(kept_before.get("listen")))
