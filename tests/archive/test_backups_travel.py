@@ -31,7 +31,7 @@ def test_restored_thread_outlives_its_machine(machines: Fleet, tmp_path: Path) -
         wire.threads.WaitDurable(wait)
         elsewhere = tmp_path / "elsewhere.jsonl"
         answer = run("--target", second.target, "-n", "space", "export", "rich", "--versions", "-o", elsewhere)
-        assert (answer.code, "7 versions of 1 thread" in answer.err) == (0, True), answer.err
+        assert (answer.code, "holds 1 thread, 7 versions, " in answer.err) == (0, True), answer.err
         first.kill()
         other = Wire(second.target)
         other.threads.Attach(AttachRequest(**asked, mode="ATTACH_MODE_TAKE_OVER"))

@@ -25,7 +25,7 @@ def test_records_are_seen_and_changed(stateward, client):
     assert int(written.out) > first
     assert store.get("ana/food").value == [1, 2]
     assert stateward("records", "put", "store", "k", "{no").code == 1
-    assert "1 record deleted" in stateward("records", "rm", "store", "ben/food", "nobody").out
+    assert "1 record deleted" in stateward("records", "rm", "store", "ben/food", "nobody", "--yes").out
     assert stateward("records", "rm", "store").code == 2
     assert "2 records deleted" in stateward("records", "rm", "store", "--prefix", "", "--yes").out
     assert stateward("records", "get", "store", "ana/food").code == 1
