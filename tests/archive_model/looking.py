@@ -293,7 +293,7 @@ class Looking(Stage):
         them on its disk and has shipped the thread."""
         for sidecar in self.sidecars:
             for hold in sidecar.archive.desk.holds.values():
-                is_settled = hold.tail is not None and not hold.is_cleared and not hold.is_rolled_back
+                is_settled = hold.tail is not None and not hold.owed.is_due and not hold.is_rolled_back
                 if hold.head.write_id != head.write_id or not is_settled:
                     continue
                 thread = sidecar.find(hold.thread.name)

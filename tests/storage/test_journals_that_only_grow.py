@@ -6,12 +6,14 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.service.wire import appends
 from tests.storage.inside import MovedClock, findings, get, opened, write
 
 from stateward.storage.v1.journal_pb2 import (
+    ENTRY_KIND_HEADS,
     ENTRY_KIND_LEASE,
     ENTRY_KIND_OPTIONS,
     ENTRY_KIND_SIGNAL,
@@ -21,7 +23,14 @@ from stateward.storage.v1.journal_pb2 import (
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, ReleaseLeaseRequest
 from stateward.v1.signal_service_pb2 import SendSignalRequest, SendSignalResponse
-from stateward.v1.thread_service_pb2 import PruneThreadRequest, SetTagRequest, UpdateThreadRequest, WatchRequest
+from stateward.v1.thread_service_pb2 import (
+    DeleteBranchRequest,
+    MoveBranchRequest,
+    PruneThreadRequest,
+    SetTagRequest,
+    UpdateThreadRequest,
+    WatchRequest,
+)
 from stateward_sidecar.errors import RequestIdReused
 from stateward_sidecar.store import clear, context, journal, replay, requests, verify
 from stateward_sidecar.store.save import SaveWrite
@@ -41,8 +50,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
         yield made
 
 
-def save(store: Store, *acks: str) -> int:
-    request = SaveRequest(**PLACE, request_id=os.urandom(8).hex(), diff=appends("x"), ack_signals=acks)
+def save(store: Store, *acks: str, **more: Any) -> int:
+    request = SaveRequest(**PLACE, request_id=os.urandom(8).hex(), diff=appends("x"), ack_signals=acks, **more)
     prepared = SaveWrite(store.context, store.threads, request)
     with store.context.engine.read() as txn:
         prepared.prepare(txn, store.threads.find(txn, "default", "t"))
@@ -68,6 +77,19 @@ def lock(store: Store) -> int:
 
 def prune(store: Store, keep: int = 1) -> None:
     store.pruner.prune(PruneThreadRequest(**PLACE, keep_latest_per_branch=keep))
+
+
+def move(store: Store, version: int, request_id: str = "") -> int:
+    """Moves main's head. Returns the sequence."""
+    request = MoveBranchRequest(**PLACE, request_id=request_id or os.urandom(8).hex(), version={"version": version})
+    sequence: int = write(store, store.mover.move(request)).sequence
+    return sequence
+
+
+def try_out(store: Store, number: int, **more: Any) -> None:
+    """A branch that is made and deleted."""
+    save(store, branch=f"try {number}", parent={"version": get(store).head.main_version}, **more)
+    write(store, store.mover.delete(DeleteBranchRequest(**PLACE, branch=f"try {number}")))
 
 
 def kinds(store: Store) -> Counter[EntryKind]:
@@ -208,3 +230,74 @@ def test_a_watch_does_not_hear_of_a_cleaning(store: Store, monkeypatch: pytest.M
     version = save(store)
     events = store.watcher.read(watch)
     assert [each.checkpoint.version for each in events] == [version]
+
+
+def test_moved_heads_and_deleted_branches_go(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows say where the heads are. Undone again and again in a thread that nobody prunes, and tried out again and
+    again in one that is pruned: the journal does not grow, and everything is as the calls left it."""
+    monkeypatch.setattr(journal, "LOOSE_MAX", 20)
+    first, second = save(store), save(store)
+    for _ in range(40):
+        move(store, first)
+        move(store, second)
+    for _ in range(3):
+        store.sweeper.sweep()
+    assert kinds(store)[ENTRY_KIND_HEADS] <= 20
+    monkeypatch.setattr(journal, "LOOSE_MAX", 1)
+    for _ in range(2):
+        move(store, first)
+        store.sweeper.sweep()
+        for _ in range(12):
+            save(store, branch="other")
+    lock(store)
+    store.sweeper.sweep()
+    assert kinds(store)[ENTRY_KIND_HEADS] == 0
+    assert get(store).head.main_version == first
+    assert findings(store) == []
+    for number in range(60):
+        try_out(store, number)
+        save(store)
+        if number % 10 == 0:
+            prune(store)
+    prune(store)
+    for _ in range(12):
+        save(store)
+    prune(store)
+    assert kinds(store)[ENTRY_KIND_HEADS] == 0
+    assert sorted(get(store).branches) == ["main", "other"]
+    assert findings(store) == []
+
+
+def test_a_retry_of_a_move_gets_its_answer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as a retry may come, although the entry counts for nothing."""
+    for module in (clear, context, requests, verify):
+        monkeypatch.setattr(module, "REQUEST_WINDOW_ENTRIES", 100)
+    first, _ = save(store), save(store)
+    sequence = move(store, first, "once")
+    save(store, branch="other")
+    prune(store)
+    assert move(store, first, "once") == sequence
+
+
+def test_an_effect_of_a_deleted_branch_stays(store: Store) -> None:
+    """Its version is retained, and only the entry of the deletion says what the branch was called. A version of main
+    with the same checkpoint id is pruned."""
+    save(store)
+    try_out(store, 1, checkpoint_id="c")
+    kept = get(store).head.last_version
+    tag = SetTagRequest(**PLACE, tag="kept")
+    tag.version.version = kept
+    write(store, store.settings.set_tag(tag))
+    request = SaveRequest(**PLACE, request_id="with an effect", diff=appends("x"), checkpoint_id="c")
+    request.effects.add(anchor="c", key="k")
+    prepared = SaveWrite(store.context, store.threads, request)
+    with store.context.engine.read() as txn:
+        prepared.prepare(txn, store.threads.find(txn, "default", "t"))
+    write(store, prepared.run)
+    for _ in range(3):
+        for _ in range(12):
+            save(store)
+        prune(store)
+    assert kinds(store)[ENTRY_KIND_HEADS] == 1
+    assert get(store).head.effects == 1
+    assert findings(store) == []

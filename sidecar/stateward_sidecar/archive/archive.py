@@ -338,12 +338,12 @@ class Archive:
             hold.thread = thread
 
     def _cleared(self, number: int, cleared: Pruned) -> None:
-        """The archive still has what this disk has cleared: the thread is shipped, also if nothing else is written."""
+        """Runs after a commit. The archive still has what this disk has cleared: the thread is shipped, also if nothing
+        else is written. If this process does not hold the thread, its row in the outbox says so to the next hold."""
         hold = self.desk.holds.get(number)
         if hold is not None:
-            hold.cleared = hold.cleared.merged(cleared) if hold.cleared is not None else None
-            hold.is_cleared = True
-            self.schedule.add(number)
+            hold.owed.add(cleared)
+        self.schedule.add(number)
 
     def _gone(self, thread: Thread) -> None:
         """Runs after a deletion on this disk: drops the hold and fails the waiting callers."""
@@ -378,6 +378,9 @@ class Archive:
             self._shipper.ship(hold)
         hold.dirty_bytes = max(hold.dirty_bytes - shipped_bytes, 0)
         hold.dirty_since = begun if hold.dirty_bytes else 0.0
+        current = desk.holds.get(number)
+        if current is not None and current.owed.is_due:  # an object could not be read now
+            self.schedule.add(number)
         if number not in desk.holds and hold.name in desk.fenced:
             with suppress(StatewardError):
                 self.attacher.know(hold.name)  # lists then show the thread as well, not only its orphan

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, PackedRow
 from stateward.v1.thread_pb2 import ACCESS_OWNED, Access
@@ -13,6 +14,7 @@ from stateward_sidecar.archive.heads import bare
 from stateward_sidecar.archive.image import Cutter
 from stateward_sidecar.archive.keys import Keys
 from stateward_sidecar.archive.locks import Locks
+from stateward_sidecar.archive.owed import Owed
 from stateward_sidecar.archive.packs import Names
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.spares import Spares
@@ -25,7 +27,7 @@ from stateward_sidecar.store.context import ArchiveHooks, Context
 from stateward_sidecar.store.install import Installer
 from stateward_sidecar.store.orphans import Orphans
 from stateward_sidecar.store.outbox import Moment, Outbox
-from stateward_sidecar.store.ranges import Pruned, Ranges
+from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import Thread
 
@@ -67,13 +69,7 @@ class Hold:
     # The pruned ranges at the last search, and the snapshots of pruned versions found in it that this disk lacks and
     # entries need.
     needed: tuple[Ranges, set[int]] = field(default_factory=lambda: (Ranges(), set()))
-    # What this disk has cleared since the last ship; None = unknown, because no ship of this process has looked yet.
-    cleared: Pruned | None = None
-    clearing: Pruned | None = None  # the same, for the HEAD that is made
-    is_cleared: bool = False  # something was cleared
-    # The newest entry when it was last looked for entries that are removed; and when the HEAD that is made looks.
-    trimmed: int = 0
-    trimming: int = 0
+    owed: Owed = field(default_factory=partial(Owed, is_known=True))
     blobs: set[bytes] = field(default_factory=set)  # uploaded for the next HEAD
     # Blobs of which the next HEAD has the entry of their removal. Their objects are deleted after it has landed.
     dropped_blobs: set[bytes] = field(default_factory=set)
@@ -186,7 +182,8 @@ class Desk:
 
         Nothing is recorded for a thread that was deleted on this disk meanwhile: nobody would end such a hold.
         """
-        hold = Hold(thread, place, bare(head), etag, rolled_back_to=rolled_back_to, checked_at=checked_at)
+        owed = Owed(is_known=not self.outbox.is_marked(thread.identity))
+        hold = Hold(thread, place, bare(head), etag, rolled_back_to=rolled_back_to, checked_at=checked_at, owed=owed)
         self.holds[thread.number] = hold
         if not self.store.threads.exists(thread):  # asked only now: a deletion that comes later ends the hold itself
             self.holds.pop(thread.number, None)

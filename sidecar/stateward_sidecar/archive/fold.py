@@ -159,6 +159,7 @@ def _merge(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, uploads: U
     if not headers:
         return
     ref, data = pack_entries(desk.names, head.epoch, rows, headers)
+    ref.cleared = all(item.cleared for item in chosen)
     ref = hold.spares.stage(desk.wire, hold.place, ref, data, uploads.add)
     at = list(head.objects).index(chosen[0])
     kept = [item for item in head.objects if item not in chosen]

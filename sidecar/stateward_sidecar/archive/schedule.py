@@ -234,7 +234,7 @@ class Schedule:
         row = row_of_hold(hold, (draft.floor_sequence, draft.floor_version))
         archived = draft.thread.archived_sequence
         write_archive_row(txn, draft, row)
-        if draft.head.tip_sequence <= archived:
+        if draft.head.tip_sequence <= archived and not hold.owed.is_due:
             thread = draft.thread
             txn.delete(layout.outbox_key(hold.number))
 

@@ -25,6 +25,7 @@ from stateward.storage.v1.archive_pb2 import (
     OBJECT_KIND_IMAGE,
     OBJECT_KIND_SNAPSHOT,
     ArchiveHead,
+    ArchiveIndex,
     Garbage,
     ImagePart,
     ObjectRef,
@@ -38,6 +39,7 @@ from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.fold import GARBAGE_MAX, MERGED_BYTES_MAX, Older, discard, fold
 from stateward_sidecar.archive.heads import RECORDS_FORMAT, bare, catch_up, follow
 from stateward_sidecar.archive.image import Cutter, Part, seal_image, seal_part
+from stateward_sidecar.archive.owed import Taken
 from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_snapshot
 from stateward_sidecar.archive.pulse import Parted, Pulse, Uploads
 from stateward_sidecar.archive.settle import Settler
@@ -47,7 +49,6 @@ from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, StatewardError
 from stateward_sidecar.store.blobrows import OpenedBlobs
 from stateward_sidecar.store.outbox import Cleared, Moment, Shipment
-from stateward_sidecar.store.ranges import Pruned
 from stateward_sidecar.store.recordrows import has_records
 from stateward_sidecar.store.requests import may_be_removed
 from stateward_sidecar.store.thread import Thread
@@ -60,6 +61,8 @@ INLINE_SNAPSHOT_BYTES_MAX = 16 * KIB
 IMAGE_GRACE_S = 30.0
 # Threads whose tail and small snapshot stay in memory, about 40 KiB each.
 WARM_MAX = 128
+# Threads of which it is remembered which snapshots their indexes name.
+INDEXED_MAX = 1024
 # How often a ship begins again, if prunes clear what it reads.
 MOMENTS_MAX = 16
 # Nobody works on a thread with such a status. The ship gives the thread up, so that the next sidecar need not wait.
@@ -80,6 +83,7 @@ class Shipper:
         self._blobs = BlobCarrier(desk, attacher)
         self._pulse = self._pulse_type(desk, settler)
         self._warm: OrderedDict[int, Hold] = OrderedDict()
+        self._indexed = OrderedDict[int, tuple[ObjectRef, set[int]]]()  # by thread: its newest index, and the snapshots
         self._warm_lock = threading.Lock()
 
     def ship(self, hold: Hold, *, detach: bool = False, keeps: bool = False) -> None:
@@ -116,30 +120,29 @@ class Shipper:
             moment = self._desk.outbox.moment(hold.thread.identity, hold.opened_blobs)
             if moment is None or moment.tip_sequence == 0:
                 return
-            rests = moment.head.status in RESTING
-            is_new = moment.tip_sequence > hold.head.tip_sequence or hold.is_cleared
+            # Not before what was pruned has left the bucket: the next owner may come in a year.
+            rests = moment.head.status in RESTING and not moment.is_clearing
+            is_new = moment.tip_sequence > hold.head.tip_sequence or hold.owed.is_due
             if not is_new and not (detach and not hold.head.detached):
                 return
-            with suppress(Cleared), self._without_cleared(hold):
-                self._ship(hold, moment, detach=not keeps and (detach or rests))
+            with suppress(Cleared), self._without_cleared(hold) as taken:
+                self._ship(hold, moment, detach=not keeps and (detach or rests), taken=taken)
                 return
         raise ArchiveUnavailable(f"thread {hold.thread.name!r} is pruned all the time; shipping again")
 
     @staticmethod
     @contextmanager
-    def _without_cleared(hold: Hold) -> Iterator[None]:
+    def _without_cleared(hold: Hold) -> Iterator[Taken]:
         """Lets a HEAD, during a block, carry and lead to nothing that this disk has cleared."""
-        is_cleared, hold.is_cleared = hold.is_cleared, False
-        before, hold.cleared = hold.cleared, Pruned()
-        if is_cleared:
+        taken = hold.owed.take()
+        if taken.is_due:
             hold.tail = None
-        hold.clearing = before
         try:
-            yield
+            yield taken
         except BaseException:
-            hold.is_cleared |= is_cleared
-            hold.cleared = before.merged(hold.cleared) if before is not None and hold.cleared is not None else None
+            taken.failed()
             raise
+        taken.landed()
 
     def _ship_before_large(self, hold: Hold) -> None:
         """Ships what was committed before large entries, so that it need not wait for their upload."""
@@ -154,7 +157,7 @@ class Shipper:
         settled = self._settler.settle(hold.thread, hold.head, hold.place, seen)
         return settled is not None and not settled.is_rolled_back
 
-    def _ship(self, hold: Hold, moment: Moment, *, detach: bool) -> None:
+    def _ship(self, hold: Hold, moment: Moment, *, detach: bool, taken: Taken | None = None) -> None:
         desk = self._desk
         last, uploads = hold.head.write_id, self._pulse.uploads(hold)
         head = follow(hold.head, desk.boot_id, desk.options.owner_id, desk.now_us())
@@ -163,7 +166,7 @@ class Shipper:
         pieces, missing = self._snapshots(hold, head, moment, uploads)
         self._describe(hold, head, moment, uploads)
         due = self._unlink(hold, head, moment)
-        self._shorten(hold, head, moment, tail, uploads)
+        self._shorten(hold, head, moment, tail, uploads, taken)
         hold.puts += len(uploads.calls)
         self._pulse.upload(hold, uploads)
         if hold.head.write_id != last:
@@ -214,8 +217,8 @@ class Shipper:
         desk = self._desk
         hold.head = bare(head)
         hold.is_verified = True
-        hold.trimmed = hold.trimming
         hold.blobs.clear()
+        self._keep_indexed(hold)
         live = desk.store.threads.in_memory(hold.number) or hold.thread
         for thread in (live, hold.thread):
             thread.archived_sequence = max(thread.archived_sequence, sequence)
@@ -358,16 +361,37 @@ class Shipper:
         if not head.HasField("index") or version > head.index.last_version:
             return False
         if hold.indexed_snapshots is None:
-            refs = self._fetcher.indexed(hold.place, head.index)
-            hold.indexed_snapshots = {ref.first_version for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT}
+            index, known = self._indexed.get(hold.number, (ObjectRef(), set()))
+            if index != head.index:
+                refs = self._fetcher.indexed(hold.place, head.index)
+                known = {ref.first_version for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT}
+            hold.indexed_snapshots = set(known)
         return version in hold.indexed_snapshots
 
+    def _keep_indexed(self, hold: Hold) -> None:
+        """Keeps what a chain of indexes names, for the next hold: a thread that rests after each turn is held anew for
+        each, and a chain may be long."""
+        if hold.indexed_snapshots is None or not hold.head.HasField("index"):
+            return
+        with self._warm_lock:
+            self._indexed.pop(hold.number, None)
+            self._indexed[hold.number] = hold.head.index, hold.indexed_snapshots
+            if len(self._indexed) > INDEXED_MAX:
+                self._indexed.popitem(last=False)
+
     def _shorten(
-        self, hold: Hold, head: ArchiveHead, moment: Moment, tail: Sequence[PackedRow], uploads: Uploads
-    ) -> None:
+        self, hold: Hold, head: ArchiveHead, moment: Moment, tail: Sequence[PackedRow], uploads: Uploads,
+        taken: Taken | None,
+    ) -> None:  # fmt: skip
         """Takes out what was pruned, and moves older references into an index."""
-        older = Older(partial(self._fetcher.index, hold.place), partial(self._gone, hold, moment.thread))
-        trim(self._desk, hold, head, moment, uploads, older)
+
+        def read(ref: ObjectRef) -> ArchiveIndex:
+            uploads.tick()  # a chain of indexes may be long
+            return self._fetcher.index(hold.place, ref)
+
+        older = Older(read, partial(self._gone, hold, moment.thread))
+        if taken is not None:
+            trim(self._desk, hold, head, moment, uploads, older, taken)
         fold(self._desk, hold, head, moment, tail, uploads, older)
 
     # -- garbage --------------------------------------------------------------------------------------------------

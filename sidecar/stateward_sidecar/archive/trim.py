@@ -6,7 +6,8 @@ nothing but such entries is left are joined, and are put anew when half of that 
 the indexes, too. An index is never changed, so it is put anew, with all newer ones.
 
 The work is bounded: packs are read when something of them was cleared, indexes when anything was cleared, and the rest
-once in ``LOOK_ENTRIES``. Indexes are written if they are few, or if what goes is an eighth of their number.
+once in ``LOOK_ENTRIES``. Indexes are written if they are few, or if what goes is an eighth of their number; until then
+it waits (``owed.py``).
 """
 
 from __future__ import annotations
@@ -25,47 +26,56 @@ from stateward.storage.v1.archive_pb2 import (
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward_sidecar.archive.desk import Desk, Hold
 from stateward_sidecar.archive.fold import MERGED_BYTES_MAX, Older, discard
+from stateward_sidecar.archive.owed import Taken
 from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_index, packed_bytes
 from stateward_sidecar.archive.pulse import Uploads
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, StatewardError
 from stateward_sidecar.store.outbox import Cleared, Moment
+from stateward_sidecar.store.ranges import Pruned
 from stateward_sidecar.telemetry import log_damage
 
 # How many objects an index names that is put anew.
 INDEX_OBJECTS_MAX = 512
-# So many indexes are put anew for a single object that goes from the last of them.
-INDEXES_FREE = 8
+# So many indexes are put anew for a single object that goes from the last of them; more of them for as many as one in
+# so many.
+INDEXES_FREE = INDEXES_AN_OBJECT = 8
 # After so many entries it is looked for entries that are removed, because no retry may ask for them any more.
 LOOK_ENTRIES = 256
 # A pack is joined with the packs after it unless it is so many times larger.
 LARGER_MAX = 4
 
 
-def trim(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads, older: Older) -> None:
+def trim(
+    desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads, older: Older, taken: Taken
+) -> None:  # fmt: skip
     """Makes HEAD lead to nothing that was cleared. The new objects are added to ``uploads``."""
-    thread, hold.trimming = moment.thread, hold.trimmed
-    is_due = not hold.trimmed or moment.tip_sequence - hold.trimmed >= LOOK_ENTRIES
-    is_quiet = hold.clearing is not None and hold.clearing.is_empty and not is_due
-    if thread.pruned.is_empty or thread.floor_sequence or is_quiet:
+    thread, looked_at = moment.thread, head.trimmed_sequence
+    is_due = not looked_at or moment.tip_sequence - looked_at >= LOOK_ENTRIES
+    if thread.pruned.is_empty or thread.floor_sequence or (taken.is_quiet and not is_due):
         return
-    clearing = _Clearing(desk, hold, head, moment, uploads, is_due=is_due)
+    clearing = _Clearing(desk, hold, head, moment, uploads, None if is_due else taken.all, is_due=is_due)
     refs = clearing.replace(list(head.objects))
     if refs is not None:
         del head.objects[:]
         head.objects.extend(refs)
+    is_whole = True
     if head.HasField("index"):
         try:
-            _trim_indexes(desk, hold, head, clearing, older)
-        except ArchiveUnavailable:  # a later ship tries again
+            is_whole = _trim_indexes(desk, hold, head, clearing, older)
+        except ArchiveUnavailable:
+            taken.put_off()
             return
         except StatewardError as error:  # an index is damaged or missing
             log_damage("pruned versions stay in the archive", error, uid=thread.identity.uid_text)
+    if is_whole:
+        taken.settle()
     if is_due:
-        hold.trimming = moment.tip_sequence
+        head.trimmed_sequence = moment.tip_sequence
 
 
-def _trim_indexes(desk: Desk, hold: Hold, head: ArchiveHead, clearing: _Clearing, older: Older) -> None:
+def _trim_indexes(desk: Desk, hold: Hold, head: ArchiveHead, clearing: _Clearing, older: Older) -> bool:
+    """Returns False if it is not worth it yet."""
     chain = list(_chain(older, head.index))  # newest first
     gone = {_name(ref) for ref in older.gone([ref for _, index in chain for ref in index.objects])}
     changed, objects = dict[int, list[ObjectRef]](), 0
@@ -75,10 +85,10 @@ def _trim_indexes(desk: Desk, hold: Hold, head: ArchiveHead, clearing: _Clearing
             changed[depth] = left
             objects += found
     if not changed:
-        return
+        return True
     deepest = max(changed)
-    if deepest >= INDEXES_FREE and objects * 8 < deepest:
-        return
+    if deepest >= INDEXES_FREE and objects * INDEXES_AN_OBJECT < deepest:
+        return False
     put_anew = chain[: deepest + 1]
     refs = [
         ref for depth in range(deepest, -1, -1) for ref in changed.get(depth, list(put_anew[depth][1].objects))
@@ -91,6 +101,7 @@ def _trim_indexes(desk: Desk, hold: Hold, head: ArchiveHead, clearing: _Clearing
         discard(hold, head, ref)
     rest = [ref for _, index in chain[deepest + 1 :] for ref in index.objects]
     hold.indexed_snapshots = {ref.first_version for ref in [*refs, *rest] if ref.kind == OBJECT_KIND_SNAPSHOT}
+    return True
 
 
 def _put_indexes(
@@ -127,27 +138,27 @@ def _name(ref: ObjectRef) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What this disk has of a pack."""
+    """What this disk has of a pack. Its rows are read again when they are put, because many packs may be looked at."""
 
-    rows: list[PackedRow]
-    headers: list[EntryHeader]
+    size_bytes: int
+    has_entries: bool
     is_cleared: bool  # nothing has a second part
-
-    @property
-    def size_bytes(self) -> int:
-        return packed_bytes(self.rows)
 
 
 class _Clearing:
     """Puts packs anew, for one HEAD."""
 
     def __init__(
-        self, desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads, *, is_due: bool
-    ) -> None:
+        self, desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads, cleared: Pruned | None, *,
+        is_due: bool,
+    ) -> None:  # fmt: skip
+        """``cleared``: what was cleared; None = perhaps anything that was pruned. ``is_due``: packs of cleared entries
+        are looked at, too."""
         self._desk = desk
         self._hold = hold
         self._head = head
         self._thread = moment.thread
+        self._cleared = cleared
         self._is_due = is_due
         self._found = dict[tuple[int, int, int], _Found | None]()
         self.uploads = uploads
@@ -205,39 +216,50 @@ class _Clearing:
         if name not in self._found:
             self._found[name] = self._read(ref)
         found = self._found[name]
-        if found is None or not found.headers:
+        if found is None or not found.has_entries:
             return False
         return found.size_bytes < (ref.size_bytes // 2 if ref.cleared else ref.size_bytes)
 
     def _may_shrink(self, ref: ObjectRef) -> bool:
         if ref.cleared:
             return self._is_due
-        has_versions, cleared = bool(ref.first_version), self._hold.clearing
-        if has_versions and not self._thread.pruned.covers(ref.first_version, ref.last_version):
+        pruned, cleared, has_versions = self._thread.pruned, self._cleared, bool(ref.first_version)
+        if has_versions and not pruned.covers(ref.first_version, ref.last_version):
             return False
-        if cleared is None:
-            return has_versions
+        if cleared is None:  # entries of tags and the like have nothing to clear
+            parts = (pruned.effects, pruned.records, pruned.signals)
+            return has_versions or any(each.overlaps(ref.first_sequence, ref.last_sequence) for each in parts)
         versions = cleared.overlaps(ref.first_version, ref.last_version) if has_versions else False
         return versions or any(each.overlaps(ref.first_sequence, ref.last_sequence) for each in cleared.entries())
 
     def _put(self, refs: Sequence[ObjectRef]) -> ObjectRef | None:
         """Adds the upload of one pack in place of some, and drops these."""
-        found = [self._found.get(_name(ref)) or self._read(ref) for ref in refs]
-        rows = [row for each in found if each is not None for row in each.rows]
-        headers = [header for each in found if each is not None for header in each.headers]
-        if None in found or not headers:
+        rows, headers, is_cleared = list[PackedRow](), list[EntryHeader](), True
+        for each in refs:
+            here = self._rows(each)
+            if here is None:
+                return None
+            rows += here[0]
+            headers += here[1]
+            is_cleared = is_cleared and here[2]
+        if not headers:
             return None
         desk, head, hold = self._desk, self._head, self._hold
         ref, data = pack_entries(desk.names, head.epoch, rows, headers)
         del ref.dictionaries[:]
-        ref.cleared = all(each is not None and each.is_cleared for each in found)
+        ref.cleared = is_cleared
         ref = hold.spares.stage(desk.wire, hold.place, ref, data, self.uploads.add)
         for each in refs:
             discard(hold, head, each)
         return ref
 
     def _read(self, ref: ObjectRef) -> _Found | None:
-        """Returns the entries of a pack as this disk has them; None if it has not cleared what was pruned."""
+        here = self._rows(ref)
+        return _Found(packed_bytes(here[0]), bool(here[1]), here[2]) if here is not None else None
+
+    def _rows(self, ref: ObjectRef) -> tuple[list[PackedRow], list[EntryHeader], bool] | None:
+        """Returns the entries of a pack as this disk has them, and whether none of them has a second part; None if it
+        has not cleared what was pruned."""
         rows, headers, is_cleared = list[PackedRow](), list[EntryHeader](), True
         try:
             for shipment in self._desk.outbox.entries(self._thread, ref.first_sequence - 1, ref.last_sequence):
@@ -255,4 +277,4 @@ class _Clearing:
                     is_cleared = is_cleared and not has_second
         except (Cleared, StatewardError):
             return None
-        return _Found(rows, headers, is_cleared)
+        return rows, headers, is_cleared

@@ -27,7 +27,8 @@
     K number(4)                              threads with a retention rule
     F number(4)                              orphans
     H number(4) version(8)                   snapshots whose pieces are being written
-    O number(4)                              outbox: threads with entries that are not archived yet
+    O number(4)                              outbox: threads with entries that are not archived yet, or with
+                                             cleared data that the archive may still have
     P number(4)                              pruned versions whose rows are not removed yet
     Q number(4)                              threads with blobs
     R second(8) number(4)                    threads by the time when the next of their records may expire

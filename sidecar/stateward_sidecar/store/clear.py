@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -30,7 +31,7 @@ from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S, Context
 from stateward_sidecar.store.journal import label_keys
 from stateward_sidecar.store.lineage import Lineage
-from stateward_sidecar.store.ranges import Pruned
+from stateward_sidecar.store.ranges import Pruned, Ranges
 from stateward_sidecar.store.requestrows import delete_request
 from stateward_sidecar.store.requests import request_key
 from stateward_sidecar.store.thread import MAIN, Draft, Thread, rows, write_head
@@ -103,7 +104,8 @@ class _Walk:
 
     uncleared: Pruned
     archived: int
-    others: Sequence[int]  # entries of signals, tags, settings, leases and blobs that are to be cleared
+    loose: Ranges  # all entries of tags and the like that count for nothing
+    others: Sequence[int]  # entries of signals, tags, settings, leases, blobs and moved heads that are to be cleared
 
     def items(self) -> Iterator[tuple[int, int]]:
         """Yields the versions, as (version, 0), and the archived entries, as (0, sequence).
@@ -119,6 +121,10 @@ class _Walk:
         """Returns what this call clears."""
         left = self.uncleared
         return Pruned(left.pairs(), *(each.until(self.archived) for each in left.entries()))
+
+    def cleared(self) -> Pruned:
+        """Returns ``now``, and the entries of branches whose last version is cleared by it."""
+        return self.now().with_loose(self.loose.until(self.archived))
 
     def later(self) -> Pruned:
         """Returns what a later sweep clears."""
@@ -138,24 +144,21 @@ class Clearer:
         Ends early if the thread is set aside meanwhile: a sweep continues with the orphan. Raises ShuttingDown or
         DiskFull.
         """
-        outcome, place, cleared = _Outcome.CHANGED, (thread.number, thread.name), 0
+        outcome, place = _Outcome.CHANGED, (thread.number, thread.name)
         while outcome is _Outcome.CHANGED:
             if (walk := self._look(place, lineage)) is None:
                 return
-            items, chunk = walk.items(), list[tuple[int, int]]()
+            items, chunk, is_any = walk.items(), list[tuple[int, int]](), False
             while chunk := [*chunk, *islice(items, ITEMS_A_STEP - len(chunk))]:
                 done = self._submit(self._step(place, lineage, chunk))
                 if done is None:
                     return
                 del chunk[:done]
-                cleared += done
+                is_any = is_any or done > 0
             outcome = _Outcome.MORE
             while outcome is _Outcome.MORE:
-                outcome = self._submit(self._end(place, lineage, walk))
-            if outcome is _Outcome.OVER:
-                lineage.forget(walk.now())
-                if cleared and self._context.archive is not None:
-                    self._context.archive.cleared(thread.number, walk.now())
+                outcome = self._submit(self._end(place, lineage, walk, is_any=is_any))
+            lineage.forget(walk.cleared())
 
     def _submit(self, run: Callable[[lmdb.Transaction, Batch], T]) -> T:
         # Not as background writes: under load they might never run, and a step is as short as a save.
@@ -171,7 +174,8 @@ class Clearer:
             uncleared = read_uncleared(txn, thread.number, thread.pruned)
         signals = (sequence for sequence in lineage.signals if sequence in uncleared.signals)
         loose = (sequence for sequence in lineage.loose if sequence in uncleared.loose)
-        return _Walk(uncleared, self._archived(thread), sorted([*signals, *loose]))
+        others = sorted([*signals, *loose, *lineage.over(thread.pruned.loose)])
+        return _Walk(uncleared, self._archived(thread), thread.pruned.loose, others)
 
     def _find(self, txn: lmdb.Transaction, place: Place) -> Thread | None:
         number, name = place
@@ -210,8 +214,10 @@ class Clearer:
 
         return run
 
-    def _end(self, place: Place, lineage: Lineage, walk: _Walk) -> Callable[[lmdb.Transaction, Batch], _Outcome]:
-        """Returns the write that removes snapshots, then the row, then husks."""
+    def _end(
+        self, place: Place, lineage: Lineage, walk: _Walk, *, is_any: bool
+    ) -> Callable[[lmdb.Transaction, Batch], _Outcome]:
+        """Returns the write that removes snapshots, then the row, then husks. ``is_any``: something was cleared."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> _Outcome:
             work = self._begin(txn, batch, place, lineage)
@@ -223,15 +229,33 @@ class Clearer:
             if not read_uncleared(txn, work.draft.identity.number, work.draft.pruned).is_same(walk.uncleared):
                 return _Outcome.CHANGED
             is_done = _drop_snapshots(work, until)
-            if is_done and later.is_empty:
-                txn.delete(layout.uncleared_key(work.draft.identity.number))
-            elif is_done:
-                write_uncleared(txn, work.draft.identity.number, later)
+            if is_done:
+                was_there = self._finish_row(txn, work.draft.identity.number, later)
+                if is_any or was_there:
+                    self._tell(txn, batch, work, walk.now())
             is_done = is_done and _drop_husks(work, until)
             self._keep(txn, batch, work)
             return _Outcome.OVER if is_done else _Outcome.MORE
 
         return run
+
+    @staticmethod
+    def _finish_row(txn: lmdb.Transaction, number: int, later: Pruned) -> bool:
+        """Leaves in the row what a later sweep clears. Returns whether it removed the row."""
+        if later.is_empty:
+            return bool(txn.delete(layout.uncleared_key(number)))
+        write_uncleared(txn, number, later)
+        return False
+
+    def _tell(self, txn: lmdb.Transaction, batch: Batch, work: _Work, cleared: Pruned) -> None:
+        """Puts the thread into the outbox, because the archive still has what is cleared here."""
+        hooks, thread = self._context.archive, work.draft.thread
+        if (hooks is None and not self._context.had_archive) or thread.access == ACCESS_ORPHAN:
+            return
+        txn.put(layout.outbox_key(thread.number), layout.PRESENT)
+        batch.after_commit.append(lambda: setattr(thread, "in_outbox", True))
+        if hooks is not None:
+            batch.after_commit.append(partial(hooks.cleared, thread.number, cleared))
 
     def _begin(self, txn: lmdb.Transaction, batch: Batch, place: Place, lineage: Lineage) -> _Work | None:
         thread = self._find(txn, place)

@@ -108,7 +108,7 @@ class Context:
     blob_files: BlobFiles
     terms: Terms
     counters: Counters = field(default_factory=Counters)
-    # Threads with many entries of tags, settings, leases and blobs, by number; the next sweep cleans them.
+    # Threads with many entries of tags, settings, leases, blobs and heads, by number; the next sweep cleans them.
     loose: set[int] = field(default_factory=set)
     next_thread: int = 1
     archive: ArchiveHooks | None = None

@@ -110,7 +110,7 @@ def find_gone(context: Context, thread: Thread, lineage: Lineage, going: Ranges)
 
 
 def _deleted_branches(txn: lmdb.Transaction, thread: Thread, lineage: Lineage) -> Iterator[str]:
-    for sequence in lineage.moves:
+    for sequence in lineage.deletions:
         entry = replay.read_entry(txn, thread.identity, sequence)
         for move in replay.open_metadata(thread.identity, entry).heads:
             if not move.version:

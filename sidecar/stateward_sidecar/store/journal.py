@@ -34,7 +34,7 @@ from stateward_sidecar.store.times import SECOND_US, expire_second, next_time_us
 
 # Bytes of an entry, with its blob, that take so long to upload that entries before it must not wait for it.
 LARGE_BYTES = 1 << 20
-# With so many entries of tags, settings, leases and blobs, a sweep says that they count for nothing.
+# With so many entries of tags, settings, leases, blobs and heads, a sweep says that they count for nothing.
 LOOSE_MAX = 256
 _NO_DIGEST = b"\0" * DIGEST_BYTES
 

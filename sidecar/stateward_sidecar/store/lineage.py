@@ -25,7 +25,8 @@ from stateward.storage.v1.journal_pb2 import (
 )
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt
-from stateward_sidecar.store import records
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.ranges import Pruned, Ranges, is_loose
 from stateward_sidecar.store.thread import Draft, Thread, rows
@@ -49,8 +50,9 @@ class Lineage:
     jumped: set[int] = field(default_factory=set)  # versions whose parent is not the version before them
     users: Counter[int] = field(default_factory=Counter)  # by snapshot: how many versions need it as dictionary
     husks: list[int] = field(default_factory=list)  # sequences of husks and prune entries, ascending
-    moves: list[int] = field(default_factory=list)  # sequences of the entries that moved or deleted branches
-    # Sequences of entries that are not cleared: of signals, and of tags, settings, leases and blobs.
+    # Entries that deleted branches, by sequence: the ranges that hold all versions of these branches.
+    deletions: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    # Sequences of entries that are not cleared: of signals, and of tags, settings, leases, blobs and moved heads.
     signals: list[int] = field(default_factory=list)
     loose: list[int] = field(default_factory=list)
     acks: dict[int, list[int]] = field(default_factory=dict)  # by version: the signals that it acknowledged
@@ -61,7 +63,10 @@ class Lineage:
             if count >= entries:
                 return False
             entry = unpack(record, sequence)
-            self._add(entry.header, thread.identity.name, is_gone=self._is_cleared(txn, thread, entry))
+            if deleted := _deleted(thread, entry):
+                self.deletions[sequence] = deleted
+            else:
+                self._add(entry.header, thread.identity.name, is_gone=self._is_cleared(txn, thread, entry))
             self.sequence = sequence
         return True
 
@@ -76,8 +81,6 @@ class Lineage:
 
     def _add(self, header: EntryHeader, name: str, *, is_gone: bool) -> None:
         version, parent = header.version, header.parent_version
-        if header.kind == ENTRY_KIND_HEADS:
-            self.moves.append(header.sequence)
         if header.kind in (ENTRY_KIND_PRUNED, ENTRY_KIND_EFFECTS_DELETED) or (
             is_gone and header.sequence > 1
         ):  # the first entry describes the thread, and stays
@@ -117,10 +120,19 @@ class Lineage:
 
     def forget(self, cleared: Pruned) -> None:
         """Forgets entries that were cleared."""
+        for sequence in self.over(cleared.loose):
+            del self.deletions[sequence]
         self.signals = [sequence for sequence in self.signals if sequence not in cleared.signals]
         self.loose = [sequence for sequence in self.loose if sequence not in cleared.loose]
         for version in [version for version in self.acks if version in cleared]:
             del self.acks[version]
+
+    def over(self, loose: Ranges) -> list[int]:
+        """Returns the entries among ``loose`` that deleted branches of which every version was pruned."""
+        return [
+            sequence for sequence, spans in self.deletions.items()
+            if sequence in loose and all(self.pruned.covers(first, last) for first, last in spans)
+        ]  # fmt: skip
 
     def left_alone(self, going: Collection[int], last: int) -> set[int]:
         """Returns the versions that stay without their parent if ``going`` is pruned."""
@@ -128,6 +140,17 @@ class Lineage:
         if self.children:
             alone.update(child for version in going for child in self.children.get(version, ()))
         return {version for version in alone if version not in going and version not in self.pruned}
+
+
+def _deleted(thread: Thread | Draft, entry: Entry) -> list[tuple[int, int]]:
+    """Returns the ranges that hold the versions of the branches which an entry deleted."""
+    if entry.header.kind != ENTRY_KIND_HEADS:
+        return []
+    try:
+        moves = replay.open_metadata(thread.identity, entry).heads
+    except Corrupt:  # it stays
+        return [(1, layout.SEQUENCE_MAX)]
+    return [(move.first_version, move.last_version) for move in moves if not move.version]
 
 
 class Lineages:

@@ -51,6 +51,7 @@ class Moment:
     thread: Thread  # a copy, or read for this moment only; nobody changes it
     head: ThreadHead  # without main, which is among the thread's branches
     blobs: list[BlobRow]
+    is_clearing: bool = False  # something was pruned, and a sweep of this disk will clear it
 
     @property
     def tip_sequence(self) -> int:
@@ -106,10 +107,17 @@ class Outbox:
                 thread = load_thread(txn, context.keystore, identity.namespace_keys, identity.number, identity.uid)
             if txn.get(layout.blobs_key(identity.number)) is not None:
                 blobs = (opened or OpenedBlobs()).list(txn, identity)
+            # Without the whole history nothing is cleared here.
+            is_clearing = not thread.floor_sequence and txn.get(layout.uncleared_key(identity.number)) is not None
         head = ThreadHead()
         head.CopyFrom(thread.head)
         head.ClearField("main")
-        return Moment(thread, head, blobs)
+        return Moment(thread, head, blobs, is_clearing)
+
+    def is_marked(self, identity: Identity) -> bool:
+        """Returns whether the thread has a row in the outbox."""
+        with self._context.engine.read() as txn:
+            return txn.get(layout.outbox_key(identity.number)) is not None
 
     def blobs(self, moment: Moment, headers: Iterable[EntryHeader]) -> tuple[list[WrittenBlob], set[bytes]]:
         """Returns the blobs that the entries completed or renewed, if the thread has them at this moment. Returns also

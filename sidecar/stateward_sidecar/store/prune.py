@@ -99,8 +99,10 @@ class Pruner:
         return 0
 
     def clean(self, namespace: str, name: str) -> None:
-        """Says of a thread that its entries of tags, settings, leases and blobs count for nothing, and clears them.
-        Prunes do so too; this is for threads that nobody prunes, such as locks."""
+        """Says that the entries of tags, settings, leases, blobs and heads count for nothing, and clears them.
+
+        Prunes do so, too; this is for threads that nobody prunes, such as locks.
+        """
         with self.alone(namespace, name):
             thread = self.moment(namespace, name)
             if thread is None or not is_whole(thread) or not thread.head.loose_entries:
@@ -338,7 +340,7 @@ class Pruner:
 
 
 def _loose(draft: Draft) -> Ranges:
-    """Returns the entries in which those of tags, settings, leases and blobs are not said to count for nothing yet."""
+    """Returns the entries among which those of tags and the like are not said to count for nothing yet."""
     return Ranges([(draft.pruned.loose.last + 1, draft.head.tip_sequence)]) if draft.head.loose_entries else Ranges()
 
 

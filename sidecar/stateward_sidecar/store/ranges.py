@@ -11,6 +11,7 @@ from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_BLOB,
     ENTRY_KIND_BLOB_REMOVED,
     ENTRY_KIND_EFFECT,
+    ENTRY_KIND_HEADS,
     ENTRY_KIND_LEASE,
     ENTRY_KIND_OPTIONS,
     ENTRY_KIND_RECORDS,
@@ -124,6 +125,7 @@ _SETS = {
     ENTRY_KIND_EFFECT: "effects", ENTRY_KIND_RECORDS: "records", ENTRY_KIND_SIGNAL: "signals",
     ENTRY_KIND_TAG_SET: "loose", ENTRY_KIND_TAG_DELETED: "loose", ENTRY_KIND_OPTIONS: "loose",
     ENTRY_KIND_LEASE: "loose", ENTRY_KIND_BLOB: "loose", ENTRY_KIND_BLOB_REMOVED: "loose",
+    ENTRY_KIND_HEADS: "loose",
 }  # fmt: skip
 
 
@@ -132,7 +134,7 @@ class Pruned(Ranges):
 
     Sequences of entries; only entries of the kind are meant, and a range may pass over entries of other kinds:
     ``effects`` of deleted effects; ``records`` up to their floor, one range from 1; ``signals`` that pruned versions
-    acknowledged; ``loose`` of tags, settings, leases and blobs, one range from 1.
+    acknowledged; ``loose`` of tags, settings, leases, blobs and moved heads, one range from 1.
     """
 
     __slots__ = ("effects", "loose", "records", "signals")
@@ -183,7 +185,7 @@ class Pruned(Ranges):
         return self.merged(Pruned(records=records))
 
     def with_loose(self, loose: Ranges) -> Pruned:
-        """Returns the set with more entries of tags, settings, leases and blobs."""
+        """Returns the set with more entries of tags, settings, leases, blobs and moved heads."""
         return self.merged(Pruned(loose=loose))
 
     def to_message(self) -> PrunedVersions:

@@ -191,7 +191,7 @@ class Sweeper:
                 log_damage("cannot apply a retention rule", error, number=number)
 
     def _clean(self) -> None:
-        """Cleans threads that have many entries of tags, settings, leases and blobs."""
+        """Cleans threads that have many entries of tags, settings, leases, blobs and heads."""
         for number in list(self._context.loose):
             self._context.loose.discard(number)
             try:
@@ -206,7 +206,7 @@ class Sweeper:
             except ShuttingDown:
                 raise
             except StatewardError as error:
-                log_damage("entries of tags, settings, leases and blobs are not cleared", error, number=number)
+                log_damage("entries of tags, settings, leases, blobs and heads are not cleared", error, number=number)
 
     def _may_apply(self, thread: Thread) -> bool:
         """Returns whether this sidecar may prune the thread, and has its history or can get it."""

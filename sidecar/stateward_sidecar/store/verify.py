@@ -287,7 +287,7 @@ class Verifier:
 
     def _follow(self, progress: _Progress, entry: Entry, metadata: EntryMetadata) -> None:
         header = entry.header
-        if header.kind == ENTRY_KIND_CHECKPOINT:
+        if header.kind == ENTRY_KIND_CHECKPOINT and header.version not in progress.thread.pruned:
             progress.branches[metadata.checkpoint.branch or MAIN] = (header.version, header.digest)
         elif header.kind == ENTRY_KIND_HEADS:
             for move in metadata.heads:
@@ -369,6 +369,8 @@ class Verifier:
             if branch.version <= thread.floor_version:
                 continue
             version, digest = progress.branches.get(branch.name, (0, b""))
+            if thread.pruned.loose.pairs() and branch.newest_version:  # the entry that moved it back may be gone
+                version, digest = branch.version, replay.read_version(txn, thread, branch.version).header.digest
             if (version, digest) != (branch.version, branch.digest):
                 yield Corrupt("a branch's head is not the one in the journal", name, branch.version)
         if set(progress.branches) - set(thread.branches):

@@ -130,18 +130,22 @@ class EntryMetadata(_message.Message):
     def __init__(self, request_hash: _Optional[bytes] = ..., fingerprint: _Optional[bytes] = ..., creation: _Optional[_Union[ThreadCreation, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointBody, _Mapping]] = ..., tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[PrunedVersions, _Mapping]] = ..., blob: _Optional[_Union[BlobRecord, _Mapping]] = ..., effect: _Optional[_Union[EffectRecord, _Mapping]] = ..., signal: _Optional[_Union[SignalRecord, _Mapping]] = ..., lease: _Optional[_Union[LeaseRecord, _Mapping]] = ..., removed: _Optional[_Union[PrunedVersions, _Mapping]] = ..., heads: _Optional[_Iterable[_Union[HeadMove, _Mapping]]] = ..., records: _Optional[_Union[RecordsBody, _Mapping]] = ..., told: _Optional[_Union[_checkpoint_pb2.StatusTold, _Mapping]] = ..., deleted_effects: _Optional[_Union[_effect_pb2.EffectsDeleted, _Mapping]] = ...) -> None: ...
 
 class HeadMove(_message.Message):
-    __slots__ = ("branch", "version", "digest", "before_version", "before_digest")
+    __slots__ = ("branch", "version", "digest", "before_version", "before_digest", "first_version", "last_version")
     BRANCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     BEFORE_VERSION_FIELD_NUMBER: _ClassVar[int]
     BEFORE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    FIRST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
     branch: str
     version: int
     digest: bytes
     before_version: int
     before_digest: bytes
-    def __init__(self, branch: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., before_version: _Optional[int] = ..., before_digest: _Optional[bytes] = ...) -> None: ...
+    first_version: int
+    last_version: int
+    def __init__(self, branch: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., before_version: _Optional[int] = ..., before_digest: _Optional[bytes] = ..., first_version: _Optional[int] = ..., last_version: _Optional[int] = ...) -> None: ...
 
 class EffectRecord(_message.Message):
     __slots__ = ("anchor", "key", "sort_key", "name", "state", "holder", "claim_token", "term_us", "begin_time_us", "end_time_us", "detail", "attempts", "lease_token", "has_value", "idempotency_key", "was_uncertain", "written", "previous_sequence", "stays")
