@@ -232,3 +232,28 @@ def test_a_blob_whose_files_go_while_it_is_fetched_is_fetched_again(
 
     monkeypatch.setattr(reader.wire, "get_range", get_range)
     assert reader.read_blob("job", sha256(data).digest()) == data
+
+
+@pytest.mark.parametrize("at", ["create", "mark_read"])
+def test_a_blob_that_comes_after_the_deletion_leaves_no_file(
+    driven: Town, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Nobody would remove its file before the next start: the copy is deleted here while its blob is on the way."""
+    owner, reader, data = driven.machine("owner"), driven.machine("reader"), bytes(range(256)) * 20
+    owner.put(append())
+    owner.write_blob("job", data)
+    owner.ship_now()
+    reader.state()
+    files = reader.store.context.blob_files
+    real = getattr(files, at)
+
+    def delete_first(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        delete_here(reader)
+        reader.sweep()
+        return real(*arguments)
+
+    monkeypatch.setattr(files, at, delete_first)
+    with pytest.raises(ThreadNotFound):
+        reader.archive.fetch_blob(NAMESPACE, "job", sha256(data).digest())
+    assert list(files.directory.iterdir()) == []

@@ -19,7 +19,7 @@ from stateward_sidecar.archive.slices import SLICE_BYTES
 from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.bucket.errors import ObjectNotFound
 from stateward_sidecar.codec.blob import BlobCipher, open_all
-from stateward_sidecar.errors import Corrupt, VersionPruned
+from stateward_sidecar.errors import Corrupt, StatewardError, VersionPruned
 from stateward_sidecar.store.blobread import is_sound
 from stateward_sidecar.store.blobrows import find_blob
 from stateward_sidecar.store.outbox import Cleared, Moment, Shipment
@@ -121,7 +121,11 @@ class BlobCarrier:
                 return
             if not keeps:
                 files.mark_read(uid, record.blob_id, desk.now_us())
-            _, now = self._find(name, sha256)
+            try:
+                _, now = self._find(name, sha256)
+            except StatewardError:  # the thread was deleted, before its directory was made for this file
+                files.remove(uid, record.blob_id)
+                raise
             if now is None or now.blob_id != record.blob_id:  # collected meanwhile: no row leads to the file
                 files.remove(uid, record.blob_id)
 

@@ -34,6 +34,8 @@ MODE_FILE, MODE_FETCHED, MODE_DIRECTORY = 0o600, 0o400, 0o700
 T = TypeVar("T")
 # After the sizes were added up, they are not added up again for this many times as long as it took.
 SIZE_PAUSE = 100
+# How often a file is made whose directory goes meanwhile.
+MAKES_MAX = 8
 # How many files are remembered that were found whole.
 SOUND_MAX = 1024
 
@@ -117,6 +119,13 @@ class BlobFiles:
         """Removes a file that no row names any more, if it exists."""
         with suppress(FileNotFoundError):
             self.path(uid, blob_id).unlink()
+        self.drop_empty(uid)
+
+    def drop_empty(self, uid: bytes) -> None:
+        """Removes the directory of a thread if nothing is in it. The thread may be gone."""
+        with self._lock, suppress(OSError):
+            (self.directory / uid.hex()).rmdir()
+            self._synced.discard(uid)
 
     def mark_read(self, uid: bytes, blob_id: bytes, now_us: int) -> None:
         """Notes that a fetched file is read now, and that it may go some time later."""
@@ -199,9 +208,21 @@ class BlobFiles:
 
     # -- for NewBlobFile ----------------------------------------------------------------------------------------
 
-    def make_directory(self, directory: Path) -> None:
-        """Makes a thread's directory."""
-        directory.mkdir(mode=MODE_DIRECTORY, parents=True, exist_ok=True)
+    @staticmethod
+    def open_new(path: Path) -> FileIO:
+        """Makes a file, and the directory of its thread, which may go at any moment: it is empty, or its thread was
+        deleted."""
+        for number in range(MAKES_MAX):
+            # Only these two errors say that the directory came or went meanwhile. mkdir() with ``exist_ok`` raises the
+            # first one if it went.
+            with suppress(FileExistsError):
+                path.parent.mkdir(mode=MODE_DIRECTORY, parents=True, exist_ok=True)
+            try:  # unbuffered, so that the check for room sees every byte
+                return FileIO(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE_FILE), "w")
+            except FileNotFoundError:
+                if number == MAKES_MAX - 1:
+                    raise
+        raise AssertionError
 
     def sync(self, uid: bytes, directory: Path) -> None:
         """Makes the names of a thread's files durable; those of the directories above only once in each process."""
@@ -229,9 +250,7 @@ class NewBlobFile:
         self._path = path
         self._unfinished = path.with_name(f"{_UNFINISHED}{os.urandom(4).hex()}-{path.name}")
         self.size_bytes = 0
-        files.make_directory(path.parent)
-        # Unbuffered, so that the check for room sees every byte.
-        self._file = FileIO(os.open(self._unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE_FILE), "w")
+        self._file = files.open_new(self._unfinished)
 
     def write(self, data: bytes) -> None:
         """Adds bytes. Raises DiskFull."""
@@ -262,6 +281,7 @@ class NewBlobFile:
         self._file.close()
         for path in (self._unfinished, self._path):
             path.unlink(missing_ok=True)
+        self._files.drop_empty(self._uid)
 
 
 def guarded(action: Callable[[], T]) -> T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stateward.storage.v1.journal_pb2 import BlobRecord
 from stateward_sidecar.errors import Corrupt, VersionNotFound
-from stateward_sidecar.store.blobread import BlobReader, elsewhere
+from stateward_sidecar.store.blobread import BlobReader, elsewhere, note_read
 from stateward_sidecar.store.blobrows import get_blob, list_blobs
 from stateward_sidecar.store.blobwrite import Sealing
 from stateward_sidecar.store.context import Context
@@ -23,6 +23,8 @@ def require_blobs(context: Context, source: Thread, digests: set[bytes] | None =
     identity = source.identity
     with context.engine.read() as txn:
         wanted = [row.record for row in list_blobs(txn, identity) if digests is None or row.record.sha256 in digests]
+    for each in wanted:  # before the look: a long copy reads a file hours later
+        note_read(context, identity, each)
     missing = [each.sha256 for each in wanted if not context.blob_files.is_here(identity.uid, each.blob_id)]
     if missing:
         raise elsewhere(source, *missing)
@@ -40,8 +42,9 @@ def copy_blob(context: Context, source: Thread, target: Identity, digest: bytes)
         raise Corrupt(f"a version names blob {digest.hex()}, which the thread does not have", source.name) from None
     reader, sealing = BlobReader(context, source, record), Sealing(context, target)
     try:
-        for segment in reader.segments():
-            sealing.add(segment)
+        with reader.open() as file:
+            for segment in reader.segments(file):
+                sealing.add(segment)
         copied = sealing.finish(record.media_type)
         if copied.sha256 != digest:
             raise Corrupt(f"the content of blob {digest.hex()} has another SHA-256", source.name)

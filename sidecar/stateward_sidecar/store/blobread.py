@@ -22,7 +22,7 @@ READ_PAUSE_US = 3600 * 1_000_000
 
 
 class BlobReader:
-    """Reads segments of a blob. Keeps no file open between two reads. Raises Corrupt."""
+    """Reads segments of a blob. Keeps no file open between two reads, unless the caller does. Raises Corrupt."""
 
     def __init__(self, context: Context, thread: Thread, record: BlobRecord) -> None:
         """Reads the index. Raises HistoryElsewhere if the file is in the archive only, ThreadNotFound or Corrupt."""
@@ -31,17 +31,15 @@ class BlobReader:
         self._thread = thread
         identity = thread.identity
         self._cipher = BlobCipher(identity.cipher, identity.uid, record.blob_id)
-        files, now_us = context.blob_files, context.clock.now_us()
-        read_us = files.read_us(identity.uid, record.blob_id)
-        if read_us is not None and now_us - read_us > READ_PAUSE_US:
-            files.mark_read(identity.uid, record.blob_id, now_us)
+        note_read(context, identity, record)
         try:
-            with self._open() as file:
+            with self.open() as file:
                 self._starts = self._read_index(file.fileno())
         except Corrupt as error:
             raise error.locate(identity.name) from None
 
-    def _open(self) -> FileIO:
+    def open(self) -> FileIO:
+        """Opens the file. Whoever keeps it open reads all of a blob that is collected meanwhile."""
         identity, blob_id = self._thread.identity, self.record.blob_id
         try:
             return FileIO(self._context.blob_files.path(identity.uid, blob_id))
@@ -74,17 +72,28 @@ class BlobReader:
 
     def segment(self, index: int) -> bytes:
         """Returns the bytes of a segment."""
+        with self.open() as file:
+            return self._segment(file, index)
+
+    def segments(self, file: FileIO) -> Iterator[bytes]:
+        """Yields all segments, in order. ``file``: see ``open``."""
+        return (self._segment(file, index) for index in range(count_segments(self.record.size_bytes)))
+
+    def _segment(self, file: FileIO, index: int) -> bytes:
         start, end = self._starts[index : index + 2]
         try:
-            with self._open() as file:
-                sealed = os.pread(file.fileno(), end - start, start)
+            sealed = os.pread(file.fileno(), end - start, start)
             return self._cipher.open_segment(index, sealed, self.record.size_bytes)
         except Corrupt as error:
             raise error.locate(self._thread.name) from None
 
-    def segments(self) -> Iterator[bytes]:
-        """Yields all segments, in order."""
-        return map(self.segment, range(count_segments(self.record.size_bytes)))
+
+def note_read(context: Context, identity: Identity, record: BlobRecord) -> None:
+    """Notes that a fetched file is read, or will be read soon, so that no sweep removes it."""
+    files, now_us = context.blob_files, context.clock.now_us()
+    read_us = files.read_us(identity.uid, record.blob_id)
+    if read_us is not None and now_us - read_us > READ_PAUSE_US:
+        files.mark_read(identity.uid, record.blob_id, now_us)
 
 
 def is_sound(context: Context, identity: Identity, record: BlobRecord, *, anew: bool = False) -> bool:

@@ -77,11 +77,12 @@ def _verify_entry(txn: lmdb.Transaction, thread: Thread, row: BlobRow) -> Corrup
 
 def _read_all(context: Context, thread: Thread, row: BlobRow) -> Iterator[int]:
     reader, digest, count = BlobReader(context, thread, row.record), sha256(), 0
-    for segment in reader.segments():
-        digest.update(segment)
-        count += 1
-        if count % SEGMENTS_A_STEP == 0:
-            yield SEGMENTS_A_STEP
+    with reader.open() as file:
+        for segment in reader.segments(file):
+            digest.update(segment)
+            count += 1
+            if count % SEGMENTS_A_STEP == 0:
+                yield SEGMENTS_A_STEP
     if digest.digest() != row.record.sha256:
         raise Corrupt(f"the content of blob {row.record.sha256.hex()} has another SHA-256", thread.name)
     yield count % SEGMENTS_A_STEP

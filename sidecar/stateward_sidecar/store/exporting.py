@@ -35,11 +35,11 @@ from stateward.v1.record_pb2 import Record
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import Tag
 from stateward_sidecar.codec.state import StateTree, unframe
-from stateward_sidecar.errors import Fenced, VersionNotFound, VersionPruned
+from stateward_sidecar.errors import Fenced, HistoryElsewhere, VersionNotFound, VersionPruned
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobcopy import require_blobs
 from stateward_sidecar.store.blobread import BlobReader
-from stateward_sidecar.store.blobrows import list_blobs, view_blob
+from stateward_sidecar.store.blobrows import find_blob, list_blobs, view_blob
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.effectrows import page_effects, read_value, view_effect
 from stateward_sidecar.store.identity import Identity
@@ -132,13 +132,15 @@ class Exporter:
             with self._context.engine.read() as txn:
                 thread = self._thread(txn, request, moment)
             try:
-                reader = BlobReader(self._context, thread, record)
+                reader = self._reader(thread, record)
+                file = reader.open()
             except VersionNotFound:  # it was collected since: no version that follows names it
                 moment.blobs.remove(record)
                 continue
-            yield ThreadPart(blob=BackupBlob(blob=view_blob(record), media_type=record.media_type))
-            for segment in reader.segments():
-                yield ThreadPart(blob_data=segment)
+            with file:  # from now on, it may be collected
+                yield ThreadPart(blob=BackupBlob(blob=view_blob(record), media_type=record.media_type))
+                for segment in reader.segments(file):
+                    yield ThreadPart(blob_data=segment)
         sent, deleted = Rising(), set[str]()
         for version in moment.pruned.missing(moment.head.last_version):
             parts = read(partial(self._version, version, sent))
@@ -164,6 +166,16 @@ class Exporter:
         end = _end(moment, sent, deleted)
         end.effects, end.records = effects, records
         yield ThreadPart(end=end)
+
+    def _reader(self, thread: Thread, record: BlobRecord) -> BlobReader:
+        try:
+            return BlobReader(self._context, thread, record)
+        except HistoryElsewhere:
+            with self._context.engine.read() as txn:
+                row = find_blob(txn, thread.identity, record.sha256)
+            if row is None or row.record.blob_id == record.blob_id:
+                raise
+            return BlobReader(self._context, thread, row.record)  # its bytes were lost, and were written again
 
     def _read(self, request: ExportThreadRequest, moment: _Moment, verb: Callable[[lmdb.Transaction, Thread], T]) -> T:
         def run() -> T:
