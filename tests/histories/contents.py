@@ -1,4 +1,5 @@
-"""What is in the bucket when all is over: everything is reachable or named as garbage, and no dead thread has a key."""
+"""What is in the bucket when all is over: everything is reachable or named as garbage, no dead thread has a key, and
+nothing of what was pruned is left."""
 
 from __future__ import annotations
 
@@ -8,12 +9,16 @@ from pathlib import Path
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
-from tests.archive_model.litter import litter
+from tests.archive_model.litter import joined, litter, spent
 
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef
 from stateward_sidecar.archive import heads
 from stateward_sidecar.archive.heads import open_head
-from stateward_sidecar.archive.places import THREAD_KEYS, THREADS, place_of
+from stateward_sidecar.archive.image import open_image, part_refs
+from stateward_sidecar.archive.places import THREAD_KEYS, THREADS, Place, place_of
+from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
+from stateward_sidecar.store.ranges import Pruned
 from stateward_sidecar.store.store import KEYS_FILE
 
 
@@ -99,9 +104,22 @@ def _litter(objects: Objects, keystore: KeyStore, namespace: NamespaceKeys) -> I
         left = litter(objects, place, head, keystore.thread_key(bytes(head.uid), namespace) or b"")
         for each in left:
             yield f"nothing leads to {each}, and nobody will remove it"
+        for ref in _spent(objects, keystore, namespace, place, head):
+            yield f"all versions of {place.object(ref)} were pruned, and their edits are in it"
     for name in sorted(objects):
         if name.startswith(THREAD_KEYS) and name not in needed:
             yield f"{name} is the key of no thread"
+
+
+def _spent(
+    objects: Objects, keystore: KeyStore, namespace: NamespaceKeys, place: Place, head: ArchiveHead
+) -> list[ObjectRef]:
+    """Packs of pruned versions, after their owner has cleared them and given the thread up."""
+    key = keystore.thread_key(bytes(head.uid), namespace)
+    if head.deleted or not head.image or key is None:
+        return []
+    image = open_image(Cipher(key), head, [joined(objects, place.object(ref)) for ref in part_refs(head)])
+    return spent(objects, place, head, Pruned.from_message(image.pruned))
 
 
 def _lonely(objects: Objects) -> Iterator[str]:

@@ -19,7 +19,7 @@ from tests.histories.recorder import Recorder, Words
 from stateward.v1.admin_service_pb2 import GetStatsRequest, VerifyRequest
 from stateward.v1.archive_service_pb2 import CollectGarbageRequest, VerifyArchiveRequest
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, ReadHistoryRequest
-from stateward.v1.thread_service_pb2 import GetThreadRequest
+from stateward.v1.thread_service_pb2 import DetachRequest, GetThreadRequest, PruneThreadRequest
 
 CALL_S = 20.0
 CALL: dict[str, Any] = {"timeout": CALL_S, "wait_for_ready": True}
@@ -64,9 +64,11 @@ class Ending:
                 self._recorder.write("finding", machine=machine.name, thread="", text=complaint)
 
     def look_at_bucket(self, objects: Callable[[], Objects]) -> None:
-        """All machines gave their threads up, and one that knows all keys collects what nobody needs."""
+        """All machines gave their threads up. One that knows all keys prunes them, and collects what nobody needs."""
         assert self._fresh is not None
         self._fresh.start()
+        for thread in self._threads:
+            self.prune(self._fresh, thread)
         request = CollectGarbageRequest(grace=Duration())
         try:
             for answer in self._fresh.archive.CollectGarbage(request, **CALL):
@@ -78,6 +80,16 @@ class Ending:
         self._fresh.stop()
         for text in look(objects(), self._fresh.data_dir, self._fresh.key):
             self._recorder.write("finding", machine="fresh", thread="", text=text)
+
+    def prune(self, machine: Machine, thread: str) -> None:
+        """Prunes all but the newest. What is pruned is cleared when the call returns, and goes with the next ship."""
+        try:
+            machine.threads.PruneThread(PruneThreadRequest(thread=thread, keep_latest_per_branch=1), **CALL)
+            machine.threads.Detach(DetachRequest(thread=thread), **CALL)
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.NOT_FOUND:
+                text = f"prune failed: {error.code().name}: {error.details()}"
+                self._recorder.write("finding", machine=machine.name, thread=thread, text=text)
 
     # -- waiting --------------------------------------------------------------------------------------------------
 

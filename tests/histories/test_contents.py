@@ -11,6 +11,8 @@ from tests.archive.driven import Town, append, town
 from tests.archive_model.sidecar import KEY
 from tests.histories.contents import Directory, look
 
+from stateward.v1.thread_service_pb2 import PruneThreadRequest
+from stateward_sidecar.archive import ship
 from stateward_sidecar.store.store import KEYS_FILE
 
 
@@ -22,12 +24,30 @@ def ended(tmp_path: Path) -> tuple[Path, Path, bytes]:
         for _ in range(20):
             machine.put(append(os.urandom(300)))
             machine.ship_now()
+        machine.prune(PruneThreadRequest(namespace="default", thread="job", keep_latest_per_branch=1))
         machine.archive.detach("default", "job")
         machine.collect(0)
         bucket = write_down(made, tmp_path / "bucket")
         disk = machine.disk.path
         made.end(machine)
     return bucket, disk, KEY
+
+
+def test_what_was_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that prunes and clears, and whose ships take nothing out of the packs."""
+    monkeypatch.setattr(ship, "trim", lambda *_: None)
+    with town(tmp_path) as made:
+        machine = made.machine("first")
+        for _ in range(20):
+            machine.put(append(os.urandom(300)))
+            machine.ship_now()
+        machine.prune(PruneThreadRequest(namespace="default", thread="job", keep_latest_per_branch=1))
+        machine.archive.detach("default", "job")
+        bucket = write_down(made, tmp_path / "bucket")
+        made.end(machine)
+    found = look(Directory(bucket), machine.disk.path, KEY)
+    assert found
+    assert all("were pruned" in each for each in found)
 
 
 def write_down(made: Town, bucket: Path) -> Path:
