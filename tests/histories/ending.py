@@ -83,13 +83,20 @@ class Ending:
 
     def prune(self, machine: Machine, thread: str) -> None:
         """Prunes all but the newest. What is pruned is cleared when the call returns, and goes with the next ship."""
-        try:
-            machine.threads.PruneThread(PruneThreadRequest(thread=thread, keep_latest_per_branch=1), **CALL)
-            machine.threads.Detach(DetachRequest(thread=thread), **CALL)
-        except grpc.RpcError as error:
-            if error.code() is not grpc.StatusCode.NOT_FOUND:
-                text = f"prune failed: {error.code().name}: {error.details()}"
-                self._recorder.write("finding", machine=machine.name, thread=thread, text=text)
+        problem = ""
+
+        def is_pruned() -> bool:
+            nonlocal problem
+            try:
+                machine.threads.PruneThread(PruneThreadRequest(thread=thread, keep_latest_per_branch=1), **CALL)
+                machine.threads.Detach(DetachRequest(thread=thread), **CALL)
+            except grpc.RpcError as error:
+                problem = f"prune failed: {error.code().name}: {error.details()}"
+                return error.code() is grpc.StatusCode.NOT_FOUND
+            return True
+
+        if not eventually(is_pruned, QUIET_WITHIN_S):  # a machine that had no time to give it up holds it for a lease
+            self._recorder.write("finding", machine=machine.name, thread=thread, text=problem)
 
     # -- waiting --------------------------------------------------------------------------------------------------
 
