@@ -361,6 +361,21 @@ def _drop(work: _Work, entry: Entry) -> None:
     if header.parts_id:  # still there if the entry came whole from the archive
         work.free(_delete_rows(txn, identity.keys.edits_pieces(header.parts_id)))
     work.free(len(entry.record))
+    if header.version:
+        _drop_place(work, header.version)
+
+
+def _drop_place(work: _Work, version: int) -> None:
+    """Removes the row that says where a version and those after it are, once no entry of them is left. The first row of a
+    thread stays: a place that is guessed by it is never too late."""
+    keys, txn = work.draft.identity.keys, work.txn
+    found = replay.places_near(txn, work.draft, version)
+    if found is None:
+        return
+    first, following, offset = found
+    left = next(records.entries(txn, keys, first + offset), None)
+    if work.draft.pruned.covers(first, following - 1) and (left is None or left[0] >= following + offset):
+        txn.delete(keys.version_offset(first))
 
 
 def _delete_named(work: _Work, key: bytes, sequence: int) -> None:

@@ -20,9 +20,10 @@ from itertools import accumulate
 import lmdb
 
 from stateward.v1.checkpoint_service_pb2 import ReadLogRequest, ReadLogResponse
+from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.state import EMPTY_ENTRIES, LogState, StateTree
 from stateward_sidecar.errors import StateTooLarge, ThreadNotFound
-from stateward_sidecar.store import replay
+from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.lines import digest_at, digest_before
 from stateward_sidecar.store.pagebytes import PAGE_BYTES, page_bytes
@@ -148,8 +149,15 @@ def _misses(txn: lmdb.Transaction, thread: Thread, request: ReadLogRequest, vers
     if known <= thread.floor_version:
         raise replay.history_elsewhere(thread.identity)
     sequence = replay.place_of(txn, thread, known)
+    if known in thread.pruned and not _is_at(txn, thread, sequence, known):
+        return False  # nothing says any more where it was
     here = digest_at(txn, thread.identity, sequence) or digest_before(txn, thread.identity, sequence + 1)
     return here not in (b"", request.known_digest)
+
+
+def _is_at(txn: lmdb.Transaction, thread: Thread, sequence: int, version: int) -> bool:
+    record = records.get_entry(txn, thread.identity.keys, sequence)
+    return record is not None and unpack(record, sequence).header.version == version
 
 
 def _find_log(tree: StateTree, name: str, version: int) -> LogState:

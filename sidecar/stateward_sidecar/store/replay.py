@@ -53,6 +53,24 @@ def place_of(txn: lmdb.Transaction, thread: Versions, version: int) -> int:
     return version + layout.signed_of(cursor.value())
 
 
+def places_near(txn: lmdb.Transaction, thread: Versions, version: int) -> tuple[int, int, int] | None:
+    """Returns the version of the row by which a version is found, that of the next row, and the difference. None if
+    there is no row before it or after it."""
+    keys, cursor = thread.identity.keys, txn.cursor()
+    prefix, key = keys.all_of(b"V"), keys.version_offset(version + 1)
+
+    def is_row() -> bool:
+        return bytes(cursor.key()).startswith(prefix)
+
+    if not cursor.set_range(key) or not is_row():
+        return None
+    following = layout.tail_number(cursor.key())
+    if not cursor.prev() or not is_row():
+        return None
+    first, offset = layout.tail_number(cursor.key()), layout.signed_of(cursor.value())
+    return (first, following, offset) if cursor.prev() and is_row() else None
+
+
 def check_version(thread: Versions, version: int) -> None:
     """Raises VersionNotFound, VersionPruned or HistoryElsewhere unless the version is retained and on this disk."""
     name = thread.identity.name
