@@ -366,8 +366,10 @@ def _drop(work: _Work, entry: Entry) -> None:
 
 
 def _drop_place(work: _Work, version: int) -> None:
-    """Removes the row that says where a version and those after it are, once no entry of them is left. The first row of a
-    thread stays: a place that is guessed by it is never too late."""
+    """Removes the row that says where a version and those after it are, once no entry of them is left.
+
+    The first row of a thread stays: a place that is guessed by it is never too late.
+    """
     keys, txn = work.draft.identity.keys, work.txn
     found = replay.places_near(txn, work.draft, version)
     if found is None:
