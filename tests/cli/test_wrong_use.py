@@ -63,7 +63,7 @@ def test_no_daemon_at_the_default_place(tmp_path, monkeypatch):
         (["history"], "THREAD"),
         (["history", "x", "--limit", "-1"], "--limit"),
         (["show", "x", "--raw"], "--slot"),
-        (["diff", "x"], "A"),
+        (["diff", "x"], "FROM"),
         (["fork", "x"], "NEW"),
         (["fork", "x", "y", "--whole", "--at", "1"], "--whole"),
         (["tag", "x", "--delete"], "NAME"),

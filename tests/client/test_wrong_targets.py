@@ -102,6 +102,8 @@ def test_an_error_ends_at_the_users_code(open_client: Opener, tmp_path: Path) ->
         assert text.count("Traceback") == 1
         assert "_operations" not in text
         assert "/grpc/" not in text
+        ours = [line for line in text.splitlines() if "/client/stateward/" in line]
+        assert len(ours) <= 4, text  # a list has a generator of its own
     with pytest.raises(ServerUnavailable) as found:
         drive(_calling(lambda: client.thread("t").hydrate()), lambda step: step)
     names = [frame.name for frame in traceback.extract_tb(found.value.__traceback__)]

@@ -18,6 +18,7 @@ from stateward._io.aio.background import Lock
 from stateward._io.aio.session import AsyncSession, AsyncThreadBlobs
 from stateward._io.aio.stream import AsyncStream
 from stateward._io.aio.tools import Decorator, Tool, tools_of
+from stateward._io.frames import hide_frames
 from stateward._operations import (
     applying,
     before,
@@ -53,7 +54,7 @@ from stateward.blobs import Blob, Content
 from stateward.changes import Change
 from stateward.durations import Duration, seconds
 from stateward.effects import Effect, RecordedEffect
-from stateward.errors import DeadlineExceeded, Fenced, ServerUnavailable
+from stateward.errors import DeadlineExceeded, Fenced, ServerUnavailable, StatewardError
 from stateward.events import Event, HistoryEntry
 from stateward.handoff import Handoff
 from stateward.models import Checkpoint, Durability, DurableResult, MovedHead, PruneResult, Status, Tag, ThreadInfo
@@ -935,7 +936,11 @@ class AsyncThread:
         return await self._run(saving.finish(self._ref, state, ttl, options))
 
     async def _run(self, operation: Operation[T]) -> T:
-        return await self._session.run(operation)
+        try:
+            return await self._session.run(operation)
+        except StatewardError as error:
+            hide_frames(error)
+            raise
 
 
 class AsyncTakenThread(AsyncThread):

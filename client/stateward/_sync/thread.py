@@ -14,6 +14,7 @@ from stateward._io.blocking.background import Lock
 from stateward._io.blocking.session import Session, ThreadBlobs
 from stateward._io.blocking.stream import Stream
 from stateward._io.blocking.tools import Decorator, Tool, tools_of
+from stateward._io.frames import hide_frames
 from stateward._operations import (
     applying,
     before,
@@ -54,7 +55,7 @@ from stateward.blobs import Blob, Content
 from stateward.changes import Change
 from stateward.durations import Duration, seconds
 from stateward.effects import Effect, RecordedEffect
-from stateward.errors import DeadlineExceeded, Fenced, ServerUnavailable
+from stateward.errors import DeadlineExceeded, Fenced, ServerUnavailable, StatewardError
 from stateward.events import Event, HistoryEntry
 from stateward.handoff import Handoff
 from stateward.models import Checkpoint, Durability, DurableResult, MovedHead, PruneResult, Status, Tag, ThreadInfo
@@ -918,7 +919,11 @@ class Thread:
         return self._run(saving.finish(self._ref, state, ttl, options))
 
     def _run(self, operation: Operation[T]) -> T:
-        return self._session.run(operation)
+        try:
+            return self._session.run(operation)
+        except StatewardError as error:
+            hide_frames(error)
+            raise
 
 
 class TakenThread(Thread):

@@ -10,7 +10,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
+from stateward._io.frames import hide_frames
 from stateward.durations import Duration, seconds
+from stateward.errors import StatewardError
 from stateward.opening.keeper import Keeper
 from stateward.opening.places import find_place
 from stateward.opening.settings import read_asked
@@ -77,8 +79,12 @@ def open(  # noqa: A001  the name that programs use, as with `gzip.open`
 
     if target or os.environ.get("STATEWARD_TARGET"):
         return Client(target, namespace=namespace, **client_options)
-    keeper = _make_keeper(data_dir, idle_exit, archive, start, client_options)
-    keeper.begin()
+    try:
+        keeper = _make_keeper(data_dir, idle_exit, archive, start, client_options)
+        keeper.begin()
+    except StatewardError as error:
+        hide_frames(error)
+        raise
     return keep_for(keeper, lambda: Client(keeper.target, namespace=namespace, **client_options))
 
 
@@ -126,6 +132,9 @@ class Opening:
         beginning = asyncio.ensure_future(asyncio.to_thread(keeper.begin))
         try:
             await asyncio.shield(beginning)
+        except StatewardError as error:
+            hide_frames(error)
+            raise
         except asyncio.CancelledError:
             beginning.add_done_callback(lambda done: _forget(done, keeper))
             raise

@@ -17,6 +17,7 @@ from stateward._io.aio.connection import Connection
 from stateward._io.aio.driving import drive
 from stateward._io.aio.stream import AsyncStream, watching
 from stateward._io.channel import Settings
+from stateward._io.frames import hide_frames
 from stateward._io.target import is_socket_missing
 from stateward._operations.effects import Daemon
 from stateward._operations.holder import Holder, Identity
@@ -137,7 +138,11 @@ class AsyncSession:
 
     async def run(self, operation: Operation[T]) -> T:
         """Carries out an operation with retries."""
-        return await drive(self.with_retries(operation), self.perform)
+        try:
+            return await drive(self.with_retries(operation), self.perform)
+        except StatewardError as error:
+            hide_frames(error)
+            raise
 
     async def perform(self, step: Call | Pause | Await) -> Any:
         """Carries out one step of an operation without retries."""

@@ -18,6 +18,7 @@ from stateward._io.blocking.connection import Connection
 from stateward._io.blocking.driving import drive
 from stateward._io.blocking.stream import Stream, watching
 from stateward._io.channel import Settings
+from stateward._io.frames import hide_frames
 from stateward._io.target import is_socket_missing
 from stateward._operations.effects import Daemon
 from stateward._operations.holder import Holder, Identity
@@ -138,7 +139,11 @@ class Session:
 
     def run(self, operation: Operation[T]) -> T:
         """Carries out an operation with retries."""
-        return drive(self.with_retries(operation), self.perform)
+        try:
+            return drive(self.with_retries(operation), self.perform)
+        except StatewardError as error:
+            hide_frames(error)
+            raise
 
     def perform(self, step: Call | Pause | Await) -> Any:
         """Carries out one step of an operation without retries."""
