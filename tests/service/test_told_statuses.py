@@ -13,9 +13,9 @@ from stateward.v1 import checkpoint_pb2 as checkpoint
 from stateward.v1.backup_service_pb2 import ExportThreadRequest, ImportBegin, ImportThreadRequest
 from stateward.v1.checkpoint_service_pb2 import GetCheckpointRequest, HydrateRequest, ListCheckpointsRequest
 from stateward.v1.effect_pb2 import Effect
-from stateward.v1.effect_service_pb2 import PutEffectsRequest
-from stateward.v1.signal_pb2 import Question, QuestionPart
-from stateward.v1.signal_service_pb2 import SendSignalRequest
+from stateward.v1.effect_service_pb2 import BeginEffectRequest, PutEffectsRequest
+from stateward.v1.signal_pb2 import Question, QuestionPart, Signal
+from stateward.v1.signal_service_pb2 import ListSignalsRequest, SendSignalRequest
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_service_pb2 import (
     CountThreadsRequest,
@@ -211,6 +211,70 @@ def test_an_answer_names_what_is_asked_now(teller: Teller, place: Place) -> None
     place.wire.signals.SendSignal(answer, timeout=TIMEOUT_S)
     answer.request_id = "s2"
     assert refused(place.wire.signals.SendSignal, answer).reason == "STALE_ANSWER"
+
+
+def reply(place: Place, wait_id: str, request_id: str) -> Signal:
+    request = SendSignalRequest(namespace=place.namespace, thread=THREAD, name="approve", wait_id=wait_id)
+    request.request_id = request_id
+    sent: Signal = place.wire.signals.SendSignal(request, timeout=TIMEOUT_S).signal
+    return sent
+
+
+def listed(place: Place, version: int = 0) -> list[str]:
+    """The ids of the signals that wait, or of those that a version acknowledged; the count and a read say the same."""
+    request = ListSignalsRequest(namespace=place.namespace, thread=THREAD)
+    if version:
+        request.acknowledged_by.version = version
+        return [each.signal_id for each in place.wire.signals.ListSignals(request, timeout=TIMEOUT_S).signals]
+    found = place.wire.signals.ListSignals(request, timeout=TIMEOUT_S).signals
+    read = HydrateRequest(namespace=place.namespace, thread=THREAD, include_signals=True)
+    assert list(place.wire.checkpoints.Hydrate(read, timeout=TIMEOUT_S).signals) == list(found)
+    assert place.thread().pending_signals == len(found)
+    return [each.signal_id for each in found]
+
+
+def test_an_answer_is_about_what_was_asked_when_it_came(teller: Teller, place: Place) -> None:
+    """A part that joins the question later was answered by nobody."""
+    teller.ask("a", "hotel")
+    assert list(reply(place, "a:hotel", "s").parts) == ["hotel"]
+    teller.ask("b", "flight")
+    assert teller.now()[1] == "a:hotel"
+    (found,) = backup(place)
+    assert list(found.signal.signal.parts) == ["hotel"]
+
+
+def test_effects_acknowledge_what_they_hold(teller: Teller, place: Place) -> None:
+    """The signal is gone for everybody at once, and the next version of main tells who answered."""
+    teller.ask("a", "hotel")
+    answer, other = reply(place, "a:hotel", "s").signal_id, reply(place, "", "other").signal_id
+    failed = PutEffectsRequest(namespace=place.namespace, thread=THREAD, request_id="in progress", ack_signals=[answer])
+    claim = BeginEffectRequest(
+        namespace=place.namespace, thread=THREAD, key="mine", request_id="b", holder={"name": "h", "incarnation": "i"}
+    )
+    place.wire.effects.BeginEffect(claim, timeout=TIMEOUT_S)
+    failed.effects.add(key="held", value=Value(media_type="text/plain", data=b"x"))
+    failed.effects.add(key="mine", value=Value(media_type="text/plain", data=b"x"))
+    assert refused(place.wire.effects.PutEffects, failed).reason == "CLAIM_LOST"
+    assert listed(place) == [answer, other]
+    for _ in range(2):  # a retry, too
+        teller.ask("a", "hotel", ack_signals=[answer, "unknown"], request_id="asks again", key="k")
+        assert listed(place) == [other]
+    again = SendSignalRequest(namespace=place.namespace, thread=THREAD, name="approve", request_id="s2")
+    again.wait_id = "a:hotel"
+    second = place.wire.signals.SendSignal(again, timeout=TIMEOUT_S).signal.signal_id
+    assert listed(place) == [other, second]  # what is asked now was answered by nobody
+    assert [part.signal.signal.signal_id for part in backup(place)] == [other, second]
+    place.wire.save(place.request(branch="side", request_id="aside", expected_version=0, parent={"version": 2}))
+    assert listed(place, 3) == []
+    place.wire.save(place.request(request_id="next", ack_signals=[other]))
+    assert (listed(place), sorted(listed(place, 4))) == ([second], sorted([answer, other]))
+
+
+def backup(place: Place) -> list[Any]:
+    """The signals in a backup."""
+    asked = ExportThreadRequest(namespace=place.namespace, thread=THREAD)
+    parts = [part for each in place.wire.backups.ExportThread(asked, timeout=TIMEOUT_S) for part in each.parts]
+    return [part for part in parts if part.HasField("signal")]
 
 
 def test_a_question_ends_where_it_is_full(teller: Teller, place: Place) -> None:

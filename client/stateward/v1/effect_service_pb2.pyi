@@ -116,7 +116,7 @@ class CompleteEffectResponse(_message.Message):
     def __init__(self, effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., archived_sequence: _Optional[int] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class PutEffectsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "effects", "request_id", "durability", "create", "lease_token", "expected_uid", "status", "status_detail", "wait_id", "question", "asker")
+    __slots__ = ("namespace", "thread", "effects", "request_id", "durability", "create", "lease_token", "expected_uid", "status", "status_detail", "wait_id", "question", "asker", "ack_signals")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +130,7 @@ class PutEffectsRequest(_message.Message):
     WAIT_ID_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     ASKER_FIELD_NUMBER: _ClassVar[int]
+    ACK_SIGNALS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     effects: _containers.RepeatedCompositeFieldContainer[_effect_pb2.Effect]
@@ -143,7 +144,8 @@ class PutEffectsRequest(_message.Message):
     wait_id: str
     question: _signal_pb2.Question
     asker: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., lease_token: _Optional[int] = ..., expected_uid: _Optional[str] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., asker: _Optional[str] = ...) -> None: ...
+    ack_signals: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., lease_token: _Optional[int] = ..., expected_uid: _Optional[str] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., asker: _Optional[str] = ..., ack_signals: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PutEffectsResponse(_message.Message):
     __slots__ = ("written", "sequence", "durability", "archived_sequence", "uid", "digest")

@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from stateward.v1 import state_pb2 as stateward_dot_v1_dot_state__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19stateward/v1/signal.proto\x12\x0cstateward.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18stateward/v1/state.proto\"n\n\x08Question\x12\x0e\n\x06prompt\x18\x01 \x01(\t\x12\x15\n\ranswer_schema\x18\x02 \x01(\t\x12)\n\x05parts\x18\x03 \x03(\x0b\x32\x1a.stateward.v1.QuestionPart\x12\x10\n\x08\x61sked_by\x18\x04 \x01(\t\"c\n\x0cQuestionPart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06prompt\x18\x02 \x01(\t\x12\x15\n\ranswer_schema\x18\x03 \x01(\t\x12\r\n\x05\x61sker\x18\x04 \x01(\t\x12\x0f\n\x07wait_id\x18\x05 \x01(\t\"\xb3\x01\n\x06Signal\x12\x11\n\tsignal_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12$\n\x07payload\x18\x03 \x01(\x0b\x32\x13.stateward.v1.Value\x12\x0e\n\x06sender\x18\x04 \x01(\t\x12\x0f\n\x07wait_id\x18\x05 \x01(\t\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08sequence\x18\x07 \x01(\x03\x42p\n\x10\x63om.stateward.v1B\x0bSignalProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19stateward/v1/signal.proto\x12\x0cstateward.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18stateward/v1/state.proto\"n\n\x08Question\x12\x0e\n\x06prompt\x18\x01 \x01(\t\x12\x15\n\ranswer_schema\x18\x02 \x01(\t\x12)\n\x05parts\x18\x03 \x03(\x0b\x32\x1a.stateward.v1.QuestionPart\x12\x10\n\x08\x61sked_by\x18\x04 \x01(\t\"c\n\x0cQuestionPart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06prompt\x18\x02 \x01(\t\x12\x15\n\ranswer_schema\x18\x03 \x01(\t\x12\r\n\x05\x61sker\x18\x04 \x01(\t\x12\x0f\n\x07wait_id\x18\x05 \x01(\t\"\xc2\x01\n\x06Signal\x12\x11\n\tsignal_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12$\n\x07payload\x18\x03 \x01(\x0b\x32\x13.stateward.v1.Value\x12\x0e\n\x06sender\x18\x04 \x01(\t\x12\x0f\n\x07wait_id\x18\x05 \x01(\t\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08sequence\x18\x07 \x01(\x03\x12\r\n\x05parts\x18\x08 \x03(\tBp\n\x10\x63om.stateward.v1B\x0bSignalProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,5 +39,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_QUESTIONPART']._serialized_start=214
   _globals['_QUESTIONPART']._serialized_end=313
   _globals['_SIGNAL']._serialized_start=316
-  _globals['_SIGNAL']._serialized_end=495
+  _globals['_SIGNAL']._serialized_end=510
 # @@protoc_insertion_point(module_scope)

@@ -37,7 +37,7 @@ class QuestionPart(_message.Message):
     def __init__(self, name: _Optional[str] = ..., prompt: _Optional[str] = ..., answer_schema: _Optional[str] = ..., asker: _Optional[str] = ..., wait_id: _Optional[str] = ...) -> None: ...
 
 class Signal(_message.Message):
-    __slots__ = ("signal_id", "name", "payload", "sender", "wait_id", "create_time", "sequence")
+    __slots__ = ("signal_id", "name", "payload", "sender", "wait_id", "create_time", "sequence", "parts")
     SIGNAL_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class Signal(_message.Message):
     WAIT_ID_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     signal_id: str
     name: str
     payload: _state_pb2.Value
@@ -52,4 +53,5 @@ class Signal(_message.Message):
     wait_id: str
     create_time: _timestamp_pb2.Timestamp
     sequence: int
-    def __init__(self, signal_id: _Optional[str] = ..., name: _Optional[str] = ..., payload: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., sender: _Optional[str] = ..., wait_id: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., sequence: _Optional[int] = ...) -> None: ...
+    parts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, signal_id: _Optional[str] = ..., name: _Optional[str] = ..., payload: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., sender: _Optional[str] = ..., wait_id: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., sequence: _Optional[int] = ..., parts: _Optional[_Iterable[str]] = ...) -> None: ...

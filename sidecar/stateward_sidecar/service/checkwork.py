@@ -200,6 +200,7 @@ def check_put(request: PutEffectsRequest) -> None:
     check_effects(request.effects)
     check_token(request.lease_token, "lease_token")
     need_request_id(request.request_id)
+    check_acks(request.ack_signals)
     if request.status:
         _check_told(request)
         return

@@ -26,6 +26,7 @@ LIST_MAX = {
     "stateward.v1.BatchSaveRequest.saves": 256,
     "stateward.v1.SaveRequest.effects": 1000,
     "stateward.v1.PutEffectsRequest.effects": 1000,
+    "stateward.v1.PutEffectsRequest.ack_signals": 1024,
     "stateward.v1.DeleteEffectsRequest.keys": 1000,
     "stateward.v1.PutRecordsRequest.writes": 1000,
     "stateward.v1.GetRecordsRequest.keys": 1000,

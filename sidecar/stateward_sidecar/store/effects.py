@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import EffectRow
+from stateward.storage.v1.head_pb2 import EffectRow, SignalRow
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT, EffectRecord, EntryMetadata
 from stateward.v1.checkpoint_pb2 import StatusTold
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
@@ -61,6 +61,7 @@ from stateward_sidecar.store.leases import check_lease, next_token
 from stateward_sidecar.store.lines import digest_of
 from stateward_sidecar.store.opening import describe_creation, opened, settle_options
 from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
+from stateward_sidecar.store.signals import put_signals, use_signals
 from stateward_sidecar.store.telling import Told, find_told, tell
 from stateward_sidecar.store.thread import Draft
 from stateward_sidecar.store.threads import Threads
@@ -255,7 +256,9 @@ class Effects:
                 check_lease(self._context, draft, request.lease_token)
                 with whole(batch, draft):
                     told = find_told(txn, draft, request)
-                    written = self.put_all(txn, batch, draft, request.effects, asked, told)
+                    written = self.put_all(
+                        txn, batch, draft, request.effects, asked, told, use_signals(draft, request.ack_signals)
+                    )
                 return self._put_answer(txn, draft, written, draft.head.tip_sequence)
 
         return run
@@ -270,10 +273,10 @@ class Effects:
 
     def put_all(
         self, txn: lmdb.Transaction, batch: Batch, draft: Draft, effects: Sequence[Effect],
-        asked: _Asked | None = None, told: Told | None = None,
+        asked: _Asked | None = None, told: Told | None = None, used: Sequence[SignalRow] = (),
     ) -> int:  # fmt: skip
-        """Records results in the caller's transaction, in their order. Returns how many were written. ``told``: the
-        status that is told with the last of them."""
+        """Records results in the caller's transaction, in their order. Returns how many were written. ``told`` and
+        ``used``: the status that is told, and the signals that are acknowledged, with the last of them."""
         now, chosen = self._context.clock.now_us(), list[tuple[bytes, EffectRow | None, Effect]]()
         for effect in effects:
             row_key = effect_key(draft.identity, effect.anchor, effect.key)
@@ -293,8 +296,9 @@ class Effects:
                 record.written = len(chosen)
             each = asked if asked is not None and is_last else _Asked(create=asked.create if asked else None)
             self._append(
-                txn, batch, draft, row_key, row, record, effect.value, each, told if is_last else None
-            )
+                txn, batch, draft, row_key, row, record, effect.value, each, told if is_last else None,
+                used if is_last else (),
+            )  # fmt: skip
         return len(chosen)
 
     # -- writing --------------------------------------------------------------------------------------------------
@@ -302,6 +306,7 @@ class Effects:
     def _append(
         self, txn: lmdb.Transaction, batch: Batch, draft: Draft, row_key: bytes, old: EffectRow | None,
         record: EffectRecord, value: Value | None, asked: _Asked, told: Told | None = None,
+        used: Sequence[SignalRow] = (),
     ) -> EffectRow:  # fmt: skip
         context, is_new, old_head = self._context, draft.head.tip_sequence == 0, draft.head
         record.has_value = value is not None
@@ -319,7 +324,9 @@ class Effects:
             tell(entry.head, entry.header, told)
         row = EffectRow(record=record, sequence=entry.header.sequence)
         put_effect(txn, draft.identity, entry.head, row_key, old, row)
-        commit_entry(context, txn, batch, draft, entry, {})
+        entry.head.pending_signals -= len(used)
+        commit_entry(context, txn, batch, draft, entry, put_signals(txn, draft, entry.head, used))
+        draft.signals.update((signal.sequence, signal) for signal in used)
         self._threads.keep_draft(batch, draft)
         return row
 

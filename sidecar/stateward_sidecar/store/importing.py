@@ -235,8 +235,9 @@ class Import:
         if self._signals >= PENDING_MAX:
             raise InvalidField("parts.signal", f"are more than {PENDING_MAX}")
         record = SignalRecord(
-            signal_id=signal.signal_id, name=signal.name, sender=signal.sender, wait_id=signal.wait_id
-        )
+            signal_id=signal.signal_id, name=signal.name, sender=signal.sender, wait_id=signal.wait_id,
+            parts=signal.parts,
+        )  # fmt: skip
         if signal.HasField("payload"):
             record.payload.CopyFrom(signal.payload)
         metadata = EntryMetadata(signal=record, request_hash=part.request.id_hash, fingerprint=part.request.fingerprint)

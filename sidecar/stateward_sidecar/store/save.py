@@ -52,7 +52,7 @@ from stateward_sidecar.store.leases import check_guard, check_lease
 from stateward_sidecar.store.make import Made, VersionMaker
 from stateward_sidecar.store.refs import find_named, names_head, resolve
 from stateward_sidecar.store.requests import find_keyed, fingerprint, request_key
-from stateward_sidecar.store.signals import acknowledged, drop_signals
+from stateward_sidecar.store.signals import acknowledged, drop_signals, used_signals
 from stateward_sidecar.store.telling import has_early
 from stateward_sidecar.store.thread import MAIN, Draft, Thread, write_branch
 from stateward_sidecar.store.threads import Threads, not_found
@@ -331,6 +331,9 @@ class SaveWrite:
             Effects(self._context, self._threads).put_all(txn, batch, draft, request.effects, asked)
         keys, old_head = identity.keys, draft.head
         acked = acknowledged(draft, request.ack_signals) if request.ack_signals else []
+        used = used_signals(draft)
+        if used and self.branch == MAIN:
+            acked = sorted({*acked, *used})
         entry = append(
             self._context, txn, draft, ENTRY_KIND_CHECKPOINT, made.content,
             version=made.version, parent_version=made.base, request_hash=self._maker.request_hash,
@@ -360,7 +363,7 @@ class SaveWrite:
         sums = dict([write_branch(txn, draft, head, moved)])
         if acked:
             sums.update(drop_signals(txn, draft, head, acked))
-            head.pending_signals -= len(acked)
+            head.pending_signals -= sum(sequence not in used for sequence in acked)
         if self.branch == MAIN:
             describe_main(head, made.body, header)
             if has_early(head, request):

@@ -1,7 +1,8 @@
 """Signals: messages to a thread, kept until a save acknowledges them.
 
 Each signal is an entry of the journal, and a row that is deleted when the signal is acknowledged. The rows are few.
-They are in memory with the thread, are part of the head's sum, and are shipped in HEAD.
+They are in memory with the thread, are part of the head's sum, and are shipped in HEAD. Effects may acknowledge a
+signal, too. Its row then says so (``is_used``), and the next version on main deletes it.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class Signals:
             record = SignalRecord(
                 signal_id=os.urandom(8).hex(), name=request.name, sender=request.sender, wait_id=request.wait_id
             )
+            if request.wait_id:
+                record.parts.extend(part.name for part in draft.head.question.parts)
             if request.HasField("payload"):
                 record.payload.CopyFrom(request.payload)
             metadata = EntryMetadata(request_hash=change.request_hash, fingerprint=change.fingerprint, signal=record)
@@ -92,7 +95,7 @@ def check_answer(draft: Draft, request: SendSignalRequest) -> None:
             wait_id=head.wait_id if head.status == STATUS_WAITING else "", answered=False,
         )  # fmt: skip
     for row in draft.all_signals().values():
-        if row.record.wait_id == request.wait_id:
+        if row.record.wait_id == request.wait_id and not row.is_used:  # a used one answered an earlier question
             raise StaleAnswer(
                 f"{request.wait_id!r} of thread {name!r} was answered already, with signal {row.record.name!r} by "
                 f"{row.record.sender!r}", thread=name, wait_id=head.wait_id, answered="true",
@@ -115,6 +118,22 @@ def acknowledged(draft: Draft, ids: Iterable[str]) -> list[int]:
     """Returns the sequences of the signals with these ids. Ids without a pending signal are ignored."""
     wanted = set(ids)
     return [sequence for sequence, row in draft.all_signals().items() if row.record.signal_id in wanted]
+
+
+def use_signals(draft: Draft, ids: Iterable[str]) -> list[SignalRow]:
+    """Returns the rows of pending signals after effects acknowledged them; the caller puts them."""
+    rows, used = draft.all_signals(), list[SignalRow]()
+    for sequence in acknowledged(draft, ids):
+        if not rows[sequence].is_used:
+            used.append(SignalRow())
+            used[-1].CopyFrom(rows[sequence])
+            used[-1].is_used = True
+    return used
+
+
+def used_signals(draft: Draft) -> list[int]:
+    """Returns the sequences of the signals that effects acknowledged, and no version yet."""
+    return [sequence for sequence, row in draft.all_signals().items() if row.is_used]
 
 
 def _check_room(draft: Draft, request: SendSignalRequest) -> None:
@@ -152,7 +171,7 @@ def list_signals(
     ``is_alone``: a page without anything else has at least one.
     """
     found = list[Signal]()
-    for sequence in sorted(sequence for sequence in signals if sequence > after):
+    for sequence in sorted(sequence for sequence, row in signals.items() if sequence > after and not row.is_used):
         signal = view_signal(signals[sequence])
         size_bytes -= signal.ByteSize() + FRAME_BYTES
         if len(found) >= count or (size_bytes < 0 and (found or not is_alone)):
@@ -166,7 +185,7 @@ def view_signal(row: SignalRow) -> Signal:
     record = row.record
     signal = Signal(
         signal_id=record.signal_id, name=record.name, sender=record.sender, wait_id=record.wait_id,
-        sequence=row.sequence,
+        sequence=row.sequence, parts=record.parts,
     )  # fmt: skip
     if record.HasField("payload"):
         signal.payload.CopyFrom(record.payload)

@@ -198,14 +198,16 @@ class RecordRow(_message.Message):
     def __init__(self, facts: _Optional[_Union[_journal_pb2.RecordFacts, _Mapping]] = ..., sequence: _Optional[int] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
 
 class SignalRow(_message.Message):
-    __slots__ = ("record", "sequence", "create_time_us")
+    __slots__ = ("record", "sequence", "create_time_us", "is_used")
     RECORD_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    IS_USED_FIELD_NUMBER: _ClassVar[int]
     record: _journal_pb2.SignalRecord
     sequence: int
     create_time_us: int
-    def __init__(self, record: _Optional[_Union[_journal_pb2.SignalRecord, _Mapping]] = ..., sequence: _Optional[int] = ..., create_time_us: _Optional[int] = ...) -> None: ...
+    is_used: bool
+    def __init__(self, record: _Optional[_Union[_journal_pb2.SignalRecord, _Mapping]] = ..., sequence: _Optional[int] = ..., create_time_us: _Optional[int] = ..., is_used: bool = ...) -> None: ...
 
 class DeletionRecord(_message.Message):
     __slots__ = ("namespace", "thread", "uid", "time_us", "cause", "sequence")

@@ -255,18 +255,20 @@ class RecordFacts(_message.Message):
     def __init__(self, key: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ..., revision: _Optional[int] = ..., create_time_us: _Optional[int] = ..., update_time_us: _Optional[int] = ..., ttl_us: _Optional[int] = ..., expire_time_us: _Optional[int] = ..., value_bytes: _Optional[int] = ..., value_sequence: _Optional[int] = ..., value_stored_bytes: _Optional[int] = ...) -> None: ...
 
 class SignalRecord(_message.Message):
-    __slots__ = ("signal_id", "name", "payload", "sender", "wait_id")
+    __slots__ = ("signal_id", "name", "payload", "sender", "wait_id", "parts")
     SIGNAL_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     WAIT_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     signal_id: str
     name: str
     payload: _state_pb2.Value
     sender: str
     wait_id: str
-    def __init__(self, signal_id: _Optional[str] = ..., name: _Optional[str] = ..., payload: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., sender: _Optional[str] = ..., wait_id: _Optional[str] = ...) -> None: ...
+    parts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, signal_id: _Optional[str] = ..., name: _Optional[str] = ..., payload: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., sender: _Optional[str] = ..., wait_id: _Optional[str] = ..., parts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LeaseRecord(_message.Message):
     __slots__ = ("holder", "token", "term_us", "grant_time_us", "request_hash")
