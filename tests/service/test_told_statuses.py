@@ -193,6 +193,22 @@ def test_several_askers_make_one_question(teller: Teller) -> None:
     assert teller.now() == (RUNNING, "", "")
 
 
+def test_a_failure_may_keep_the_question(teller: Teller, place: Place) -> None:
+    """Its answer is still to be used: the failed takes no other one, and others who ask again keep the wait id."""
+    teller.ask("a", "hotel")
+    teller.ask("b", "flight")
+    teller.put(FAILED, wait_id="a:hotel", status_detail="E")
+    answer = SendSignalRequest(namespace=place.namespace, thread=THREAD, name="approve", request_id="s")
+    answer.wait_id = "a:hotel"
+    assert refused(place.wire.signals.SendSignal, answer).reason == "STALE_ANSWER"
+    teller.put(RUNNING, asker="a", wait_id="a:hotel")
+    assert teller.now() == (FAILED, "a:hotel", "flight?")
+    teller.ask("b", "flight")
+    assert teller.now() == (WAITING, "a:hotel", "flight?")
+    teller.put(FAILED, wait_id="other")
+    assert teller.now() == (FAILED, "other", "")
+
+
 def test_the_whole_work_goes_on(teller: Teller, place: Place) -> None:
     """A status without an asker is that of the whole work, and takes its question back."""
     teller.ask("a", "hotel")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument
-from stateward.cli.describe import compact
+from stateward.cli.describe import compact, question_text
 from stateward.cli.embedded import ArchiveOption, KeyFileOption, reach
 from stateward.cli.output import CommandError, clean, confirm, note, print_json, say, shorten
 from stateward.cli.typed import read_json
@@ -38,6 +38,10 @@ WaitIdOption = Annotated[
 ]
 AnswerYesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Do not ask: answer the question that is open now, whatever it is.")
+]
+PartOption = Annotated[
+    str | None,
+    typer.Option("--part", metavar="NAME", help="Answer only this part of the question: the beginning of its name."),
 ]
 SenderOption = Annotated[
     str | None, typer.Option("--as", metavar="SENDER", help="Name of the sender; default: the login name.")
@@ -111,6 +115,7 @@ def answer(
         str | None, typer.Argument(metavar="[VALUE]", help="The answer as text; - reads it from stdin.")
     ] = None,
     as_json: JsonValueOption = None,
+    part: PartOption = None,
     wait_id: WaitIdOption = None,
     sender: SenderOption = None,
     yes: AnswerYesOption = False,
@@ -122,10 +127,14 @@ def answer(
     """Answer a thread's question. If the question has a JSON schema, the command checks the answer. It asks first, as
     approve does.
 
+    A framework may ask several things at once. Answer one of them with --part, or some of them with a JSON object of
+    names and answers; the agent asks again for the others.
+
     \b
     Examples:
       stateward answer booking-42 "the early flight"
       stateward answer booking-42 --json '{"seat": "12A", "meal": false}'
+      stateward answer booking-42 --part 3f9c "window"
       jq .choice page.json | stateward answer booking-42 --json - --yes
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     if value is None and as_json is None:
@@ -133,7 +142,7 @@ def answer(
     content = _read_value(value, as_json, "VALUE")
     where = (context, target, namespace, archive, key_file)
     ask = None if yes else f"Answer {compact(content, ANSWER_WIDTH)}"
-    _say(ANSWER, thread, content, wait_id, sender, where, ask=ask)
+    _say(ANSWER, thread, content, wait_id, sender, where, ask=ask, part=part)
 
 
 def signal(
@@ -175,9 +184,10 @@ def _say(
     *,
     ask: str | None = "",
     as_json: bool = False,
+    part: str | None = None,
 ) -> None:
     """Sends a signal. `ask`: what the person is asked about the open question; None = nothing, and "" = the signal is
-    no answer."""
+    no answer. `part`: the part of the question that it answers; None = all of it."""
     archive = where[3]
     with warnings.catch_warnings(record=True) as caught, reach(*where) as client:
         warnings.simplefilter("always", SchemaNotChecked)
@@ -186,6 +196,8 @@ def _say(
             is_archived, handle = archive is not None, client.thread(thread)
             options: dict[str, Any] = {"sender": sender, "durability": "archived" if is_archived else None}
             info = handle.info() if ask != "" else None
+            if part is not None:
+                content = _to_part(info, part, content)
             shown = _agreed(handle, info, ask) if info is not None and not wait_id else None
             wait_id = shown.wait_id if shown is not None else wait_id
             send = partial(_sender(handle, name, is_answer=ask != ""), content, wait_id=wait_id, **options)
@@ -235,7 +247,20 @@ def _send_when_free(client: Client, thread: str, send: Callable[[], Signal]) -> 
 
 
 def _prompt(question: Question) -> str:
-    return repr(shorten(question.prompt, PROMPT_WIDTH))
+    return repr(shorten(question_text(question), PROMPT_WIDTH))
+
+
+def _to_part(info: ThreadInfo | None, part: str, content: Any) -> dict[str, Any]:
+    """Returns the answer to one part of the open question, which is named by the beginning of its name."""
+    parts = info.question.parts if info is not None and info.question is not None else ()
+    found = [each.name for each in parts if each.name == part] or [
+        each.name for each in parts if each.name.startswith(part)
+    ]
+    if len(found) != 1:
+        names = ", ".join(each.name for each in parts)
+        what = f"fits {len(found)} parts of the question" if found else "is no part of the question"
+        raise CommandError(f"--part: {part!r} {what}; it has {f'the parts {names}' if names else 'no parts'}")
+    return {found[0]: content}
 
 
 def _agreed(thread: Thread, info: ThreadInfo, ask: str | None) -> ThreadInfo | None:

@@ -98,6 +98,13 @@ def checkpoint_as_json(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
+def question_text(question: Question) -> str:
+    """Returns what a question asks as one line. Of several parts each has its name, by which it is answered."""
+    if len(question.parts) < 2:
+        return " ".join(question.prompt.split())
+    return "; ".join(f"{part.name}: {' '.join(part.prompt.split())}" for part in question.parts)
+
+
 def question_as_json(question: Question | None) -> dict[str, Any] | None:
     """Returns a question as JSON, for scripts."""
     if question is None:

@@ -28,6 +28,7 @@ from stateward.signals import answer_in
 
 if TYPE_CHECKING:
     from stateward import Checkpoint, Log, State, Thread, ThreadInfo
+    from stateward.signals import Question, QuestionPart
 
 DEFAULT_LAST = 10
 SLOT_WIDTH = 2000
@@ -143,6 +144,11 @@ def _end(log: Log, last: int | None) -> list[Any]:
     return [entry_of(log, position) for position in range(first, len(log))]
 
 
+def _several(question: Question) -> tuple[QuestionPart, ...]:
+    """The parts of a question, if there are several."""
+    return question.parts if len(question.parts) > 1 else ()
+
+
 def _print_work(handle: Thread, state: State) -> None:
     """Prints what the version asks, who answered, which answers it used, and the tool calls without a known end."""
     checkpoint, question = state.checkpoint, state.question
@@ -154,6 +160,7 @@ def _print_work(handle: Thread, state: State) -> None:
         print_facts(
             [
                 ("  asks", shorten(question.prompt, PROMPT_WIDTH)),
+                *((f"  part {part.name}", shorten(part.prompt, PROMPT_WIDTH)) for part in _several(question)),
                 ("  answer form", "" if question.schema is None else compact(question.schema, SLOT_WIDTH)),
                 ("  asked by", question.asked_by),
                 ("  since", clock_time(checkpoint.create_time)),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from stateward.cli.connect import EVERY_NAMESPACE, JsonOption, NamespaceOption, TargetOption
-from stateward.cli.describe import compact
+from stateward.cli.describe import compact, question_as_json, question_text
 from stateward.cli.embedded import ArchiveOption, KeyFileOption, reach
 from stateward.cli.output import counted, fail, filled, note, print_json, print_table, shorten
 from stateward.cli.threads import collected, count_elsewhere, end_with
@@ -37,8 +37,9 @@ def waiting(
     With --archive the command lists the threads of all sidecars in that archive, even if none of them runs. It sends
     two to four requests to the bucket for each thread, and without --namespace it lists all namespaces. A thread with
     signals has an answer that its agent has not acknowledged yet. The wait id names the question: with --wait-id,
-    `stateward approve` answers this question and no later one. A thread that is handed to an agent waits for that
-    agent, and takes no answer.
+    `stateward approve` answers this question and no later one. If several things are asked at once, each has a name:
+    `stateward answer --part` answers one of them. A thread that is handed to an agent waits for that agent, and takes
+    no answer.
 
     \b
     Examples:
@@ -93,7 +94,7 @@ def _listed(client: Client, ticker: Ticker, problems: list[str]) -> list[ThreadI
 
 def _row(info: ThreadInfo) -> tuple[str, ...]:
     question, taker = info.question, handed_to(info.wait_id)
-    asks = "" if question is None else question.prompt
+    asks = "" if question is None else question_text(question)
     if taker is not None:
         asks = f"handoff to {taker}"
     return (
@@ -101,7 +102,7 @@ def _row(info: ThreadInfo) -> tuple[str, ...]:
         info.name,
         time_ago(info.update_time),
         info.status_detail,
-        shorten(" ".join(asks.split()), PROMPT_WIDTH),
+        shorten(asks, PROMPT_WIDTH if question is None else PROMPT_WIDTH * max(1, len(question.parts))),
         "" if question is None else info.wait_id,
         "" if question is None or question.schema is None else compact(question.schema, PROMPT_WIDTH),
         str(info.pending_signals or ""),
@@ -117,6 +118,7 @@ def _as_json(info: ThreadInfo) -> dict[str, Any]:
         "reason": info.status_detail,
         "prompt": None if question is None else question.prompt,
         "answer_schema": None if question is None else question.schema,
+        "parts": [] if question is None else question_as_json(question)["parts"],
         "since": info.update_time.isoformat(),
         "signals": info.pending_signals,
         "labels": dict(info.labels),

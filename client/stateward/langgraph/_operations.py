@@ -17,6 +17,7 @@ from stateward._operations.pages import Pages, read_pages
 from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id, thread_error
 from stateward.attributes import INT_MAX, INT_MIN
 from stateward.errors import EditConflict, ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
+from stateward.langgraph._answers import ANSWERS
 from stateward.langgraph._bases import Base, Bases, Creations
 from stateward.langgraph._channels import (
     Edits,
@@ -207,8 +208,10 @@ def put_writes(
     *,
     ancestors: Iterable[str] = (),
     told: Told | None = None,
+    acks: Sequence[str] = (),
 ) -> Operation[None]:
-    """Writes pending writes: (index, channel, serialized value), and what they tell about the work. Those with an index
+    """Writes pending writes: (index, channel, serialized value), what they tell about the work, and the signals
+    that they acknowledge. Those with an index
     below 0 replace earlier ones, also earlier ones of the same call: LangGraph writes a channel of this kind twice when
     a node asks twice.
 
@@ -219,12 +222,12 @@ def put_writes(
     anchor = name_for(checkpoint_id)
     known = creations.of(ref, (anchor, *map(name_for, ancestors)))
     try:
-        uid = yield from put_effects(ref, made, create, known or creations.of_thread(ref), told)
+        uid = yield from put_effects(ref, made, create, known or creations.of_thread(ref), told, acks)
     except ThreadNotFound:
         # A checkpoint that this saver has not seen may belong to the next thread of the name.
         if known or not (current := (yield from _uid_of(ref, checkpoint_id))):
             raise
-        uid = yield from put_effects(ref, made, create, current, told)
+        uid = yield from put_effects(ref, made, create, current, told, acks)
     creations.note(ref, anchor, uid)
 
 
@@ -279,16 +282,19 @@ def _open_value(value: state_pb2.Value) -> tuple[dict[str, Any], str, bytes]:
 
 
 def put_effects(
-    ref: ThreadRef, made: Sequence[effect_pb2.Effect], create: ThreadOptions, uid: str = "", told: Told | None = None
-) -> Operation[str]:
-    """Writes pending writes of any number of tasks and checkpoints. Returns the uid of the thread. `told`: what writes
-    of one checkpoint tell about the work."""
+    ref: ThreadRef, made: Sequence[effect_pb2.Effect], create: ThreadOptions, uid: str = "", told: Told | None = None,
+    acks: Sequence[str] = (),
+) -> Operation[str]:  # fmt: skip
+    """Writes pending writes of any number of tasks and checkpoints. Returns the uid of the thread. `told` and `acks`:
+    what writes of one checkpoint tell about the work, and the signals that they acknowledge."""
     for start in range(0, len(made), _EFFECTS_MAX):
         part = made[start : start + _EFFECTS_MAX]
         request = ref.about(effects.PutEffectsRequest, effects=part, request_id=new_request_id(), expected_uid=uid)
         request.create.CopyFrom(create.to_proto())
-        if told is not None and start + _EFFECTS_MAX >= len(made):
-            told.add_to(request)
+        if start + _EFFECTS_MAX >= len(made):
+            request.ack_signals.extend(acks)
+            if told is not None:
+                told.add_to(request)
         answer: effects.PutEffectsResponse = yield Call("PutEffects", request)
         uid = answer.uid
     return uid
@@ -334,7 +340,7 @@ def put(
         uid = creations.of_thread(ref)
     creations.note(ref, name, uid, is_seen=False)  # now: the writes of its tasks may be sent before the answer comes
     base = bases.get(ref, wanted.parent_id)
-    known = base is not None
+    known, acks = base is not None, ANSWERS.end(uid, ref.branch, name_for(wanted.parent_id))
     while True:
         if base is None:
             base = yield from _read_base(ref, serde, wanted, uid)
@@ -343,6 +349,7 @@ def put(
         request = _request(ref, serde, edits, wanted, rest)
         request.expected_uid = base.uid or uid
         request.create.CopyFrom(create.to_proto())
+        request.ack_signals.extend(acks)
         try:
             saved = yield from _save(request, base, owns=owns)
             break
@@ -352,6 +359,8 @@ def put(
                 raise
             base, known = None, False  # what is remembered is not what is there: look
     creations.note(ref, name, saved.uid)
+    if acks:
+        ANSWERS.forget(uid, acks)
     if all(each.first is not None for each in edits.channels.values()):
         kept = Base(saved.version, wanted.channel_versions, edits.channels, saved.digest, saved.uid, rest)
         bases.keep(ref, wanted.checkpoint_id, kept)

@@ -19,7 +19,8 @@ from stateward.v1 import checkpoint_pb2, signal_pb2
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
 
 NO_TASK = "00000000-0000-0000-0000-000000000000"
-_START, _END, _HANDLED = "__start__", "__end__", "__error_source_node__"
+HANDLED = "__error_source_node__"
+_START, _END = "__start__", "__end__"
 _EDGES = "branch:to:", "join:"
 _OWN_NAMES = "__input__", INTERRUPT
 Writes = Sequence[tuple[str, Any]]
@@ -91,15 +92,20 @@ def told_by(writes: Writes, checkpoint_id: str, task_id: str) -> Told | None:
     if ERROR in found:
         error = found[ERROR]
         # A task is cancelled because another one failed, or from outside. And a node that handles errors runs on.
-        if _HANDLED in found or type(error).__name__ == "CancelledError":
+        if HANDLED in found or type(error).__name__ == "CancelledError":
             return None
         return Told(checkpoint_pb2.STATUS_FAILED, cut(_describe(error), DETAIL_BYTES_MAX))
     if RESUME in found:
         if task_id == NO_TASK:
             return Told(checkpoint_pb2.STATUS_RUNNING)
-        others = name_of(checkpoint_id, task_id, "over")  # the wait id of what other tasks still ask
-        return Told(checkpoint_pb2.STATUS_RUNNING, asker=name_for(task_id), wait_id=others)
+        rest = name_of_rest(checkpoint_id, task_id)
+        return Told(checkpoint_pb2.STATUS_RUNNING, asker=name_for(task_id), wait_id=rest)
     return None
+
+
+def name_of_rest(checkpoint_id: str, task_id: str) -> str:
+    """The wait id of what other tasks still ask when a task has ended."""
+    return name_of(checkpoint_id, task_id, "over")
 
 
 def _asked(interrupts: Any, checkpoint_id: str, task_id: str, turn: int) -> Told:

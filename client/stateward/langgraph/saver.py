@@ -23,14 +23,17 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from stateward._async.client import AsyncClient
-from stateward._naming import is_orphans, text_of
+from stateward._async.thread import AsyncThread
+from stateward._naming import is_orphans, name_for, text_of
 from stateward._operations.steps import Operation, ThreadRef
 from stateward._settling import settle
 from stateward._sync.client import Client
+from stateward._sync.thread import Thread
 from stateward.durations import Duration
 from stateward.langgraph import _lists as lists
 from stateward.langgraph import _operations as operations
 from stateward.langgraph import _threads as whole
+from stateward.langgraph._answers import ANSWERS
 from stateward.langgraph._bases import Bases, Creations
 from stateward.langgraph._names import MAIN, branch_of, by_id, channels_of, thread_of
 from stateward.langgraph._operations import Found, Put
@@ -119,6 +122,15 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         self._blocking.close()
         await self._aio.close()
 
+    def thread(self, thread_id: str) -> Thread:
+        """Returns a handle on the Stateward thread of a LangGraph thread, for `resume_command` and whatever else only
+        Stateward has."""
+        return self._blocking.thread(thread_of(thread_id))
+
+    def athread(self, thread_id: str) -> AsyncThread:
+        """As `thread`, for `aresume_command`."""
+        return self._aio.thread(thread_of(thread_id))
+
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -191,14 +203,17 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     def _put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
     ) -> Operation[None]:
+        checkpoint_id, ref, ancestors = config["configurable"]["checkpoint_id"], self._ref(config), _ancestors(config)
+        told = told_by(writes, checkpoint_id, task_id) if ref.branch == MAIN else None
+        uid = self._creations.of(ref, map(name_for, (checkpoint_id, *ancestors))) or self._creations.of_thread(ref)
+        taken = ANSWERS.take(uid, ref.branch, task_id, writes, told)
         made = [
             (WRITES_IDX_MAP.get(channel, index), channel, dump(self.serde, value))
-            for index, (channel, value) in enumerate(writes)
+            for index, (channel, value) in enumerate(taken.writes)
         ]
-        checkpoint_id, ref = config["configurable"]["checkpoint_id"], self._ref(config)
         return operations.put_writes(
-            ref, self._creations, checkpoint_id, made, task_id, task_path, self._made_with,
-            ancestors=_ancestors(config), told=told_by(writes, checkpoint_id, task_id) if ref.branch == MAIN else None,
+            ref, self._creations, checkpoint_id, made, task_id, task_path, self._made_with, ancestors=ancestors,
+            told=taken.told, acks=taken.signal_ids,
         )  # fmt: skip
 
     # -- lists --------------------------------------------------------------------------------------------------------
@@ -371,6 +386,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         made: Any = {**found.rest, "channel_values": values}
         parent = _config(thread_id, namespace, parent_id) if parent_id else None
         writes = [self._write(each) for each in found.writes]
+        ANSWERS.note(found.message.uid, found.message.branch, writes)
         own = own or _config(thread_id, namespace, found.checkpoint_id)
         return CheckpointTuple(own, made, metadata, parent, writes)  # type: ignore[arg-type]
 

@@ -101,7 +101,8 @@ class Exporter:
         with self._context.writer.publishing:
             moment = _Moment(
                 thread.identity, thread.head, dict(thread.branches), dict(thread.tags),
-                [row for _, row in sorted(thread.signals.items()) if not row.is_used], thread.pruned, [], token_floor(thread),
+                [row for _, row in sorted(thread.signals.items()) if not row.is_used], thread.pruned, [],
+                token_floor(thread),
             )  # fmt: skip
         with self._context.engine.read() as txn:
             now = self._thread(txn, request, moment)

@@ -17,7 +17,7 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import EarlyStatus, ThreadHead
 from stateward.storage.v1.journal_pb2 import CheckpointBody, EntryHeader
-from stateward.v1.checkpoint_pb2 import STATUS_RUNNING, STATUS_WAITING, Checkpoint, StatusTold
+from stateward.v1.checkpoint_pb2 import STATUS_FAILED, STATUS_RUNNING, Checkpoint, StatusTold
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.signal_pb2 import Question, QuestionPart
@@ -98,6 +98,8 @@ def _next(now: Told, request: PutEffectsRequest) -> Told | None:
     made.ClearField("question")
     if request.HasField("question"):
         made.question.CopyFrom(request.question)
+    elif request.status == STATUS_FAILED and request.wait_id and request.wait_id == now.wait_id:
+        made.question.CopyFrom(now.question)
     if request.asker:
         _ask_for_one(made, now, request)
     return None if made == now else made
@@ -105,14 +107,14 @@ def _next(now: Told, request: PutEffectsRequest) -> Told | None:
 
 def _ask_for_one(made: Told, now: Told, request: PutEffectsRequest) -> None:
     """Completes what a request tells for one asker."""
-    parts = list(now.question.parts) if now.status == STATUS_WAITING else []
+    parts = list(now.question.parts)
     mine = [part for part in parts if part.asker == request.asker]
     if request.status == STATUS_RUNNING:
         others = [part for part in parts if part.asker != request.asker]
         if not mine:
             _copy(now, made)
         elif others:
-            made.status, made.status_detail = STATUS_WAITING, now.status_detail
+            made.status, made.status_detail = now.status, now.status_detail
             made.question.CopyFrom(join(others))
         else:
             made.wait_id = ""
