@@ -13,6 +13,8 @@ from stateward.signals import Question, QuestionPart
 
 DETAIL_BYTES_MAX, PROMPT_BYTES_MAX, PARTS_MAX = 4096, 8000, 100
 TEXT_BYTES_MAX = 60_000
+YES_OR_NO = {"type": "boolean"}
+"""Schema of the answer to a call that needs an approval."""
 
 
 class Told(TypedDict, total=False):
@@ -33,13 +35,17 @@ def failed(detail: str) -> Told:
     return {"status": Status.FAILED, "status_detail": cut(detail, DETAIL_BYTES_MAX)}
 
 
-def waiting(asked: Iterable[tuple[str, str]]) -> Told:
-    """The work waits for answers: each is asked under a name, with a prompt. What is asked again has the same wait id.
-    Of more parts than a question may have, the first are asked."""
-    found = dict(asked)
+def waiting(asked: Iterable[tuple[str, str, Any]]) -> Told:
+    """The work waits for answers: each is asked under a name, with a prompt and a schema of the answer or None. What is
+    asked again has the same wait id. Of more parts than a question may have, the first are asked."""
+    found = {name: (prompt, schema) for name, prompt, schema in asked}
     room = min(PROMPT_BYTES_MAX, TEXT_BYTES_MAX // max(1, min(len(found), PARTS_MAX)))
-    parts = [QuestionPart(name_for(name), cut(prompt, room)) for name, prompt in list(found.items())[:PARTS_MAX]]
-    question = Question("\n".join(each.prompt for each in parts), parts=tuple(parts))
+    parts = [
+        QuestionPart(name_for(name), cut(prompt, room), schema)
+        for name, (prompt, schema) in list(found.items())[:PARTS_MAX]
+    ]
+    only = parts[0].schema if len(parts) == 1 else None
+    question = Question("\n".join(each.prompt for each in parts), only, parts=tuple(parts))
     return {"status": Status.WAITING, "wait_id": name_of(*(each.name for each in parts)), "question": question}
 
 

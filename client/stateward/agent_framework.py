@@ -15,6 +15,7 @@ from agent_framework._sessions import filter_new_messages
 from agent_framework._workflows._checkpoint_encoding import decode_checkpoint_value, encode_checkpoint_value
 from agent_framework.exceptions import WorkflowCheckpointException
 
+from stateward._answering import Answered, find_answers
 from stateward._async.client import AsyncClient
 from stateward._async.thread import AsyncThread
 from stateward._connected import Connected
@@ -22,8 +23,8 @@ from stateward._keeping import find_place, keep, kept
 from stateward._naming import name_for, text_of
 from stateward._operations.steps import thread_error
 from stateward._settling import settle
-from stateward._telling import COMPLETED, RUNNING, Told, call_of, prompt_of, waiting
-from stateward.changes import EntriesAppended, SlotSet
+from stateward._telling import COMPLETED, RUNNING, YES_OR_NO, Told, call_of, prompt_of, waiting
+from stateward.changes import Change, EntriesAppended, SlotSet
 from stateward.durations import Duration
 from stateward.errors import ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
 from stateward.models import Checkpoint
@@ -34,7 +35,10 @@ from stateward.values import RawValue
 __all__ = ["StatewardCheckpointStorage", "StatewardHistoryProvider"]
 
 MESSAGES = "messages"
+SCHEMAS: dict[Any, str] = {bool: "boolean", str: "string", int: "integer", float: "number"}
+"""JSON's names of the types that a request may ask for."""
 ID, WORKFLOW, TIME = "checkpoint_id", "workflow_name", "timestamp"
+REQUESTS = "pending_request_info_events"
 SLOTS = tuple(field.name for field in fields(WorkflowCheckpoint))
 
 
@@ -70,6 +74,7 @@ class StatewardCheckpointStorage(Connected):
         super().__init__(client, target, namespace, options, ttl=ttl, retention=retention)
         self._name = name_for(thread)
         self._allowed_types = frozenset(allowed_checkpoint_types)
+        self._given: Answered | None = None  # the answers that a workflow was given
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> str:
         """Saves a checkpoint, in place of one with the same id, and returns the id.
@@ -82,15 +87,44 @@ class StatewardCheckpointStorage(Connected):
 
     async def _save(self, checkpoint: WorkflowCheckpoint, encoded: dict[str, RawValue]) -> str:
         is_continued = checkpoint.previous_checkpoint_id is not None
+        edits: list[Change] = [SlotSet(name, encoded[name]) for name in SLOTS]
+        given, asked = self._given, map(name_for, checkpoint.pending_request_info_events)
+        if given is not None and given.decisions.keys().isdisjoint(asked):
+            edits += given.edits
+        else:
+            given = None
         made = await (self._continued(self._name) if is_continued else self._thread).apply(
-            [SlotSet(name, encoded[name]) for name in SLOTS],
+            edits,
+            ack=[] if given is None else [given.signal],
             labels={ID: name_for(checkpoint.checkpoint_id)},
             attributes={WORKFLOW: name_for(checkpoint.workflow_name), TIME: checkpoint.timestamp},
             create=self._made_with,
             **_status_of(checkpoint),
         )
         self._work_on(self._name, made.uid)
+        if given is not None:
+            self._given = None
         return checkpoint.checkpoint_id
+
+    async def responses(self) -> dict[str, Any] | None:
+        """Returns what somebody has answered to the requests of the workflow, by their ids; None = answers are missing,
+        or nothing is asked.
+
+            responses = await storage.responses()
+            if responses is not None:
+                latest = await storage.get_latest(workflow_name="trip")
+                await workflow.run(responses=responses, checkpoint_id=latest.checkpoint_id)
+
+        An approval is True, a rejection False. Any other answer is its value as JSON. If the request asks for another
+        type, make it before you give it to the workflow. The first checkpoint without these requests acknowledges the
+        answer. If the workflow fails before, this returns it again.
+        """
+        found = await settle(find_answers(self._continued(self._name), [REQUESTS]))
+        if found is None:
+            return None
+        self._given = found
+        asked = {name_for(name): name for name in kept(found.state.slots[REQUESTS])}
+        return {asked[name]: each.value for name, each in found.decisions.items() if name in asked}
 
     async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
         """Returns a checkpoint. Raises WorkflowCheckpointException if there is none with this id."""
@@ -197,7 +231,13 @@ def _status_of(checkpoint: WorkflowCheckpoint) -> Told:
     asked = checkpoint.pending_request_info_events
     if not asked:
         return COMPLETED
-    return waiting((name, prompt_of(getattr(event, "data", None))) for name, event in asked.items())
+    return waiting((name, *_question_of(event)) for name, event in asked.items())
+
+
+def _question_of(event: Any) -> tuple[str, Any]:
+    """Prompt and schema of a request."""
+    kind = SCHEMAS.get(getattr(event, "response_type", None))
+    return prompt_of(getattr(event, "data", None)), None if kind is None else {"type": kind}
 
 
 def _status_after(messages: Sequence[Message]) -> Told:
@@ -208,7 +248,7 @@ def _status_after(messages: Sequence[Message]) -> Told:
         if part.type == "function_approval_request" and part.function_call is not None
     }  # fmt: skip
     if asked:
-        return waiting(asked.items())
+        return waiting((name, prompt, YES_OR_NO) for name, prompt in asked.items())
     last = messages[-1]
     calls = any(part.type == "function_call" for part in last.contents)
     return COMPLETED if last.role == "assistant" and not calls else RUNNING

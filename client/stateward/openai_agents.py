@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from stateward._answering import Answered, find_answers
 from stateward._async.client import AsyncClient
 from stateward._connected import Connected
 from stateward._keeping import keep, kept
 from stateward._naming import name_for
 from stateward._settling import settle
-from stateward._telling import COMPLETED, RUNNING, Told, call_of, waiting
-from stateward.changes import LogTrimmed
+from stateward._telling import COMPLETED, RUNNING, YES_OR_NO, Told, call_of, waiting
+from stateward.changes import Change, EntriesAppended, LogTrimmed, SlotDeleted, SlotSet
 from stateward.durations import Duration
 from stateward.errors import ThreadNotFound, VersionMismatch
 from stateward.options import Retention
+from stateward.signals import Signal
 from stateward.state import State
 from stateward.values import RawValue
 
 if TYPE_CHECKING:
+    from agents import Agent, RunState
     from agents.items import TResponseInputItem
     from agents.memory.session_settings import SessionSettings
 
 __all__ = ["StatewardSession"]
 
-LOG = "items"
+LOG, RUN = "items", "run"
 
 
 class StatewardSession(Connected):
@@ -59,6 +62,7 @@ class StatewardSession(Connected):
         self.session_settings = session_settings
         super().__init__(client, target, namespace, options, ttl=ttl, retention=retention)
         self._name = name_for(session_id)
+        self._given: Answered | None = None  # the answers with which a run was resumed
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Returns the newest `limit` items, oldest first; None = the limit of `session_settings`, or all."""
@@ -76,11 +80,58 @@ class StatewardSession(Connected):
         """
         if items:
             encoded = [keep(item, f"items[{index}]") for index, item in enumerate(items)]
-            await settle(self._add(encoded, _status_after(items)))
+            await settle(self._add(encoded, _status_after(items), _ended_in(items)))
 
-    async def _add(self, encoded: list[RawValue], told: Told) -> None:
-        made = await self._continued(self._name).append(LOG, *encoded, create=self._made_with, **told)
+    async def _add(self, encoded: list[RawValue], told: Told, ended: set[str]) -> None:
+        edits, given = list[Change]([EntriesAppended(LOG, tuple(encoded))]), self._given
+        acks: list[Signal] = []
+        if given is not None and not given.decisions.keys().isdisjoint(map(name_for, ended)):
+            edits += [*given.edits, SlotDeleted(RUN)]
+            acks = [given.signal]
+        made = await self._continued(self._name).apply(edits, create=self._made_with, ack=acks, **told)
+        self._given = None if acks else given
         self._work_on(self._name, made.uid)
+
+    async def save_run(self, run: RunState[Any, Any]) -> None:
+        """Keeps a run that waits for approvals beside its items, so that another process can resume it:
+
+            result = await Runner.run(agent, "Book it", session=session)
+            if result.interruptions:
+                await session.save_run(result.to_state())
+
+        Raises what `RunState.to_json` raises, and ThreadNotFound as `add_items`.
+        """
+        await settle(self._keep_run(keep(run.to_json(), RUN)))
+
+    async def _keep_run(self, encoded: RawValue) -> None:
+        await self._continued(self._name).apply([SlotSet(RUN, encoded)])
+
+    async def resume_run(self, agent: Agent[Any], **options: Any) -> RunState[Any, Any] | None:
+        """Returns the run that was kept, with its calls approved or rejected as somebody has answered; None = the
+        session waits for no answer, or answers are missing, or no run was kept.
+
+            run = await session.resume_run(agent)
+            if run is not None:
+                result = await Runner.run(agent, run, session=session)
+
+        The items with the results of the calls acknowledge the answer. If the run fails before, this returns the run
+        again. `options` are those of `RunState.from_json`. The reason of a rejection goes to the model.
+        """
+        from agents import RunState  # noqa: PLC0415  imported by the program
+
+        found = await settle(find_answers(self._continued(self._name), [RUN]))
+        if found is None or RUN not in found.state.slots:
+            return None
+        run = await RunState.from_json(agent, kept(found.state.slots[RUN]), **options)
+        for call in run.get_interruptions():
+            decision = found.decisions.get(name_for(str(call.call_id)))
+            if decision is not None and decision.value is True:
+                run.approve(call)
+            elif decision is not None:
+                run.reject(call, rejection_message=decision.message)
+        self._given = found
+        self._work_on(self._name, found.state.checkpoint.uid if found.state.checkpoint else "")
+        return run
 
     async def _read(self, last: int | None) -> State:
         state = await self._client.thread(self._name).hydrate(logs={LOG: last})
@@ -114,6 +165,15 @@ class StatewardSession(Connected):
         self._work_on(self._name, "")
 
 
+def _ended_in(items: Sequence[Any]) -> set[str]:
+    """The ids of the calls whose results are among the items."""
+    found = [each for each in items if isinstance(each, dict)]
+    ended = {str(each.get("call_id")) for each in found if str(each.get("type")).endswith("_output")}
+    return ended | {
+        str(each.get("approval_request_id")) for each in found if each.get("type") == "mcp_approval_response"
+    }
+
+
 def _status_after(items: Sequence[Any]) -> Told:
     """What items tell that are added together. The SDK adds a call with its result, unless a person has to approve it.
     A message of the assistant without a call beside it is the end of a run."""
@@ -128,5 +188,5 @@ def _status_after(items: Sequence[Any]) -> Told:
         if kind == "mcp_approval_request":
             asked[str(each.get("id"))] = call_of(each.get("name"), each.get("arguments", ""))
     if asked:
-        return waiting(asked.items())
+        return waiting((name, prompt, YES_OR_NO) for name, prompt in asked.items())
     return COMPLETED if not ended and items[-1].get("role") == "assistant" else RUNNING

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
+from pydantic_ai import DeferredToolResults, ToolDenied
 from pydantic_ai.conversation_store import (
     ConversationConflict,
     ConversationEntry,
@@ -21,14 +22,15 @@ from pydantic_ai.conversation_store import (
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_core import PydanticSerializationError
 
+from stateward._answering import Answered, Decision, find_answers
 from stateward._async.client import AsyncClient
 from stateward._async.thread import AsyncThread
 from stateward._connected import Connected
 from stateward._keeping import children_of, find_unwritable, keep, kept
 from stateward._naming import is_orphans, name_for
 from stateward._settling import settle
-from stateward._telling import COMPLETED, RUNNING, Told, call_of, waiting
-from stateward.changes import EntriesAppended, SlotSet
+from stateward._telling import COMPLETED, RUNNING, YES_OR_NO, Told, call_of, waiting
+from stateward.changes import Change, EntriesAppended, SlotSet
 from stateward.durations import Duration
 from stateward.errors import ThreadNotFound, VersionMismatch
 from stateward.models import Status
@@ -81,6 +83,7 @@ class StatewardConversationStore(Connected, ConversationStore):
     ) -> None:
         super().__init__(client, target, namespace, options, ttl=ttl, retention=retention)
         self._places: OrderedDict[str, str] = OrderedDict()
+        self._given: dict[str, Answered] = {}  # by thread: the answers that a run was given
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         """Returns the record of a conversation; None if there is no such conversation."""
@@ -125,17 +128,60 @@ class StatewardConversationStore(Connected, ConversationStore):
             raise ConversationConflict(record.conversation_id)
         added = await self._missing_entries(thread, record, stored, {entry.id for entry in new_entries})
         added = [keep(value, "entry") for value in (*added, *values)]
-        edits = [SlotSet(RECORD, keep(encoded, "record"))]
+        edits: list[Change] = [SlotSet(RECORD, keep(encoded, "record"))]
         scope = {} if record.scope is None else {SCOPE_LABEL: name_for(record.scope)}
         create = replace(self._made_with, labels=scope)
         labels = {} if record.head_id is None else {HEAD_LABEL: name_for(record.head_id)}
+        used = self._used(thread.name, record, state)
+        if used is not None:
+            edits += used.edits
         try:
             appended = [EntriesAppended(ENTRIES, tuple(added))] if added else []
-            told = _status_of(record, new_entries, state)
-            await thread.apply([*appended, *edits], parent=state.checkpoint or 0, create=create, labels=labels, **told)
+            told, acks = _status_of(record, new_entries, state), [] if used is None else [used.signal]
+            await thread.apply(
+                [*appended, *edits], parent=state.checkpoint or 0, create=create, labels=labels, ack=acks, **told
+            )
         except (VersionMismatch, ThreadNotFound):
             raise ConversationConflict(record.conversation_id) from None
+        if used is not None:
+            self._given.pop(thread.name, None)
         self._remember(record)
+
+    async def deferred_results(self, conversation_id: str) -> DeferredToolResults | None:
+        """Returns what somebody has answered to the deferred calls of a conversation; None = answers are missing, or
+        nothing is deferred.
+
+            results = await store.deferred_results("trip-3")
+            if results is not None:
+                conversation = await store.load("trip-3")
+                await store.save(await agent.run(conversation=conversation, deferred_tool_results=results))
+
+        A call that needs an approval is approved, or denied with the reason; another deferred call gets the answer as
+        its result. The save of the run acknowledges the answer. If the run fails before, this returns it again.
+        """
+        name = name_for(conversation_id)
+        found = await settle(find_answers(self._client.thread(name), [RECORD]))
+        record = self._record(found.state) if found is not None else None
+        requests = record.deferred_tool_requests if record is not None else None
+        if found is None or requests is None:
+            return None
+        results, unasked = DeferredToolResults(), Decision(value=False)  # of more calls than a question has parts
+        for call in requests.approvals:
+            decision = found.decisions.get(name_for(call.tool_call_id), unasked)
+            denied = ToolDenied(decision.message) if decision.message else ToolDenied()
+            results.approvals[call.tool_call_id] = True if decision.value is True else denied
+        for call in requests.calls:
+            results.calls[call.tool_call_id] = found.decisions.get(name_for(call.tool_call_id), unasked).value
+        self._given[name] = found
+        return results
+
+    def _used(self, name: str, record: ConversationRecord, state: State) -> Answered | None:
+        """The answers that a save of a record has used: the run was given them, and the record asks something else."""
+        given, asks = self._given.get(name), record.deferred_tool_requests
+        if given is None or state.checkpoint is None or state.checkpoint.wait_id != given.signal.wait_id:
+            return None
+        calls = [] if asks is None else [*asks.approvals, *asks.calls]
+        return given if given.decisions.keys().isdisjoint(name_for(call.tool_call_id) for call in calls) else None
 
     async def _missing_entries(
         self, thread: AsyncThread, record: ConversationRecord, stored: ConversationRecord | None, new_ids: set[str]
@@ -210,8 +256,8 @@ class StatewardConversationStore(Connected, ConversationStore):
 def _status_of(record: ConversationRecord, new_entries: Sequence[ConversationEntry], state: State) -> Told:
     """What a conversation tells: deferred calls wait, and a run is over if its last message asks for no call."""
     if (asked := record.deferred_tool_requests) is not None and (asked.calls or asked.approvals):
-        calls = asked.approvals + asked.calls
-        return waiting((each.tool_call_id, call_of(each.tool_name, each.args)) for each in calls)
+        calls = [(each, YES_OR_NO) for each in asked.approvals] + [(each, None) for each in asked.calls]
+        return waiting((each.tool_call_id, call_of(each.tool_name, each.args), schema) for each, schema in calls)
     if not new_entries:  # the messages are those of the version before
         before = state.checkpoint.status if state.checkpoint is not None else None
         return COMPLETED if before == Status.COMPLETED else RUNNING

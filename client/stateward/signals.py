@@ -96,6 +96,8 @@ class Question:
         if len(self.parts) > 1:
             self._check_parts(answer)
             return
+        if self.parts and isinstance(answer, dict) and answer.keys() == {self.parts[0].name}:
+            answer = answer[self.parts[0].name]
         if self.schema is None:
             return
         try:

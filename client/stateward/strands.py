@@ -152,7 +152,7 @@ def _status_of(key: str, data: bytes) -> Told:
         state = held.get("interrupt_state") or {}
         if state.get("activated"):
             open_ = [each for each in state["interrupts"].values() if each.get("response") is None]
-            return waiting((each["id"], _prompt(each)) for each in open_) if open_ else RUNNING
+            return waiting((each["id"], _prompt(each), None) for each in open_) if open_ else RUNNING
         last = held["messages"][-1]
         calls = any("toolUse" in part for part in last["content"])
         return COMPLETED if last["role"] == "assistant" and not calls else RUNNING

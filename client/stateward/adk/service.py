@@ -17,7 +17,9 @@ from google.adk.sessions._session_util import make_json_safe_state
 from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig, ListSessionsResponse
 from google.adk.sessions.session import Session
 from google.adk.sessions.state import State as Scope
+from google.genai.types import Content
 
+from stateward._answering import Answered, find_answers
 from stateward._async.client import AsyncClient
 from stateward._async.thread import AsyncThread
 from stateward._connected import Connected
@@ -49,11 +51,11 @@ from stateward.adk._sessions import (
     stale,
     unprefixed,
 )
-from stateward.adk._telling import status_after
+from stateward.adk._telling import USER, answer_of, calls_asked, status_after
 from stateward.changes import Change, EntriesAppended, SlotSet
 from stateward.durations import Duration
 from stateward.errors import ThreadNotFound, VersionMismatch
-from stateward.models import Checkpoint, ThreadInfo
+from stateward.models import Checkpoint, Status, ThreadInfo
 from stateward.options import Retention
 
 APP_LABEL, USER_LABEL = "adk_app", "adk_user"
@@ -95,6 +97,7 @@ class StatewardSessionService(Connected, BaseSessionService):
         self._list_states = list_states
         # Parallel agents of one invocation share a session object. They append one after the other.
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        self._given: dict[str, Answered] = {}  # by thread: the answers that a run was given
 
     async def create_session(
         self,
@@ -205,6 +208,45 @@ class StatewardSessionService(Connected, BaseSessionService):
             session._storage_update_marker, session.last_update_time = marker_of(made), event.timestamp
             return self._commit_event_to_session(session, event)
 
+    async def answers(self, *, app_name: str, user_id: str, session_id: str) -> Content | None:
+        """Returns the user's message with what somebody has answered to the calls that wait; None = answers are
+        missing, or nothing waits.
+
+            message = await service.answers(app_name="trips", user_id="ana", session_id="1")
+            if message is not None:
+                async for event in runner.run_async(user_id="ana", session_id="1", new_message=message):
+                    ...
+
+        A confirmation is confirmed, or not; any other call gets the answer as its result. The agent's next event
+        acknowledges the answer. If the run fails before, this returns it again.
+        """
+        thread = self._thread(app_name, user_id, session_id)
+        found = await settle(find_answers(thread))
+        session = await self.get_session(app_name=app_name, user_id=user_id, session_id=session_id)
+        if found is None or session is None:
+            return None
+        calls = calls_asked([each for each in session.events if not _answers(each, found)])
+        parts = [
+            answer_of(call, found.decisions[name_for(name)])
+            for name, call in calls.items()
+            if name_for(name) in found.decisions
+        ]
+        self._given[thread.name] = found
+        return Content(role="user", parts=parts)
+
+    def _tell(self, thread: str, session: Session, event: Event) -> tuple[SaveOptions, list[Change]]:
+        """What an event tells, and what it changes besides. The message with a person's answers leaves the question
+        open, because the agent may die before it has used them; its next event acknowledges them."""
+        given = self._given.get(thread)
+        if given is None:
+            return {**status_after([*session.events, event])}, []
+        if event.author == USER:
+            if not _answers(event, given):
+                return {**status_after([*session.events, event])}, []
+            asked = given.state.question
+            return {"status": Status.WAITING, "wait_id": given.signal.wait_id, "question": asked}, []
+        return {**status_after([*session.events, event]), "ack": [given.signal]}, given.edits
+
     async def _store(self, session: Session, event: Event) -> Checkpoint:
         thread = self._thread(session.app_name, session.user_id, session.id)
         base = await find_base(thread, session)
@@ -224,11 +266,14 @@ class StatewardSessionService(Connected, BaseSessionService):
         # The same event after the same revision has the same request id, so it is stored once.
         request_id = sha256(f"{base.version}:{base.digest.hex()}:".encode() + encoded.data).hexdigest()
         options: SaveOptions = {"metrics": {UPDATED: event.timestamp}, "request_id": request_id}
-        told = status_after([*session.events, event])
-        first = PreparedEdits(thread._ref, changes, base, {**options, **told})
+        told, more = self._tell(thread.name, session, event)
+        first = PreparedEdits(thread._ref, [*changes, *more], base, {**options, **told})
         shared = self._shared(session.app_name, session.user_id, scopes, request_id)
         try:
-            return (await self._save([first, *shared]))[0]
+            made = (await self._save([first, *shared]))[0]
+            if told.get("ack"):
+                self._given.pop(thread.name, None)
+            return made
         except ThreadNotFound:
             raise gone(session) from None
         except VersionMismatch:
@@ -269,6 +314,12 @@ class StatewardSessionService(Connected, BaseSessionService):
 
     def _thread(self, app_name: str, user_id: str, session_id: str) -> AsyncThread:
         return self._client.thread(name_of("sessions", app_name, user_id, session_id.strip()))
+
+
+def _answers(event: Event, given: Answered) -> bool:
+    """Whether an event is the user's message with these answers."""
+    found = (name_for(each.id) for each in event.get_function_responses() if each.id)
+    return event.author == USER and not given.decisions.keys().isdisjoint(found)
 
 
 def _set_key(key: str, value: Any) -> SlotSet:
