@@ -21,7 +21,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
-from stateward.langgraph import StatewardSaver
+from stateward.langgraph import StatewardSaver, resume_command
 
 Shell = Callable[..., Answer]
 
@@ -108,6 +108,29 @@ def test_parallel_tasks_ask_one_question(saver: StatewardSaver, client: Client) 
     graph.invoke(Command(resume={asked["C2?"]: "d"}), config("trip"))
     assert statuses(client) == {"trip": Status.COMPLETED}
     assert set(graph.get_state(config("trip")).values["said"]) == {"b", "c", "d"}
+
+
+def test_parts_are_answered_from_the_shell(saver: StatewardSaver, stateward: Shell) -> None:
+    """`waiting` and `show` name the parts, and `answer --part` takes the beginning of a name; the graph gets each."""
+    graph = graph_of(
+        saver,
+        {"a": lambda _: {}, "b": lambda _: {"said": [interrupt("B?")]}, "c": lambda _: {"said": [interrupt("C?")]}},
+        ("a", "b"), ("a", "c"),
+    )  # fmt: skip
+    graph.invoke({}, config("trip"))
+    parts = {part["prompt"]: part["name"] for part in stateward("waiting", "--json").json[0]["parts"]}
+    assert parts.keys() == {"B?", "C?"}
+    for shown in (stateward("waiting").out, stateward("show", "trip").out):
+        assert all(name in shown for name in parts.values())
+    assert "is no part of the question" in stateward("answer", "trip", "x", "--part", "zzz").error
+    sent = stateward("answer", "trip", "b", "--part", parts["B?"][:8], "--as", "ana")
+    assert f"{parts['B?']}: B?" in sent.out
+    assert (resume_command(saver.thread("trip")) or Command()).resume == {parts["B?"]: "b"}
+    graph.invoke(resume_command(saver.thread("trip")), config("trip"))
+    assert stateward("answer", "trip", "c", "--part", parts["C?"]).code == 0
+    graph.invoke(resume_command(saver.thread("trip")), config("trip"))
+    assert set(graph.get_state(config("trip")).values["said"]) == {"b", "c"}
+    assert stateward("waiting", "--json").json == []
 
 
 def test_a_subgraph_asks_for_its_graph(saver: StatewardSaver, client: Client) -> None:
