@@ -20,7 +20,7 @@ from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_TAG_SET,
     EntryKind,
 )
-from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.checkpoint_service_pb2 import ReadLogRequest, SaveRequest
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, ReleaseLeaseRequest
 from stateward.v1.signal_service_pb2 import SendSignalRequest, SendSignalResponse
 from stateward.v1.thread_service_pb2 import (
@@ -35,6 +35,7 @@ from stateward_sidecar.errors import RequestIdReused
 from stateward_sidecar.store import clear, context, journal, replay, requests, verify
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.thread import rows
 
 PLACE = {"namespace": "default", "thread": "t"}
 SECRET = b"the personal words of a letter"
@@ -300,4 +301,23 @@ def test_an_effect_of_a_deleted_branch_stays(store: Store) -> None:
         prune(store)
     assert kinds(store)[ENTRY_KIND_HEADS] == 1
     assert get(store).head.effects == 1
+    assert findings(store) == []
+
+
+def test_a_reader_goes_on_from_a_version_whose_place_is_forgotten(store: Store) -> None:
+    """Each version has a message before it that nobody has read, so each has an index row of its own, and these go.
+    Whoever knows a pruned version is not told that it never was."""
+    known = list[tuple[int, bytes]]()
+    for _ in range(30):
+        known.append((save(store), get(store).head.tip_digest))
+        send(store)
+    prune(store)
+    for _ in range(12):
+        save(store)
+    prune(store)
+    with store.context.engine.read() as txn:
+        assert len(list(rows(txn, get(store).identity.keys.all_of(b"V")))) < 6
+    for version, digest in known:
+        request = ReadLogRequest(**PLACE, log="messages", known_version=version, known_digest=digest)
+        assert not store.log_reader.read(request).answer.known_missing, version
     assert findings(store) == []
