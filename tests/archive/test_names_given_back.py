@@ -19,6 +19,7 @@ from stateward.v1.backup_service_pb2 import ImportBegin, ImportThreadRequest, Th
 from stateward.v1.backup_service_pb2_grpc import BackupServiceStub
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, SaveRequest
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.bucket.errors import BucketError
 from stateward_sidecar.errors import DiskFull, NotOwner, ThreadNotFound, VersionMismatch
 from stateward_sidecar.store.save import SaveWrite
@@ -137,6 +138,24 @@ def test_what_was_saved_under_a_claim_that_is_given_back_is_set_aside(driven: To
             machine.state()
     assert [found.name for found in machine.threads() if found.access == ACCESS_ORPHAN] == ["job@@1"]
     assert third.put(append(after=1 if again > 1 else 0)).version == (2 if again > 1 else 1)
+
+
+def test_a_claim_that_was_given_back_long_ago(driven: Town) -> None:
+    """The name had a thread since, which was deleted, and was claimed and given back once more. What was saved under the
+    first claim is set aside all the same: nobody deleted that."""
+    machine, third = driven.machine("first"), driven.machine("third")
+    machine.put(append(after=0))
+    lose_claim(driven, machine)
+    for _ in range(2):
+        third.put(append(after=0))
+        third.ship_now()
+        third.delete(DeleteThreadRequest(namespace=NAMESPACE, thread="job"))
+        third.wire.background()
+        third.archive.own(NAMESPACE, "job")
+        lose_claim(driven, third)
+        third = driven.restart(third)
+    machine.ship_now()
+    assert [found.name for found in machine.threads() if found.access == ACCESS_ORPHAN] == ["job@@1"]
 
 
 def test_the_next_process_of_a_disk_gives_back_what_the_last_one_claimed(driven: Town) -> None:

@@ -27,6 +27,8 @@ HEAD_MAGIC = b"SH"
 WRITE_ID_BYTES = 16
 WRITE_IDS_KEPT = 4
 LINEAGE_KEPT = 16
+# How many ranges of epochs in which a name was only claimed are remembered.
+UNUSED_MAX = 16
 _U64 = struct.Struct(">Q")
 
 
@@ -122,23 +124,24 @@ def tombstone(
 ) -> ArchiveHead:  # fmt: skip
     """Returns the HEAD that stays after a thread is deleted. ``cleared``: its key and its objects are deleted, too."""
     following = follow(head, boot_id, owner_id, now_us)
-    unused_to = following.epoch if is_unused(head) else head.unused_to_epoch
-    return ArchiveHead(
+    grave = ArchiveHead(
         min_reader=BASE_FORMAT, min_writer=BASE_FORMAT, uid=following.uid, created_epoch=following.created_epoch,
         epoch=following.epoch, boot_id=boot_id, owner_id=owner_id, write_id=following.write_id,
         previous_write_ids=following.previous_write_ids, lineage=following.lineage, deleted=True,
-        cleared=cleared, update_time_us=following.update_time_us, unused_from_epoch=head.unused_from_epoch,
-        unused_to_epoch=unused_to,
+        cleared=cleared, update_time_us=following.update_time_us, unused_epochs=head.unused_epochs,
     )  # fmt: skip
+    if is_unused(head):
+        grave.unused_epochs[-1].last = grave.epoch
+    return grave
 
 
 def claim_tombstone(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int) -> ArchiveHead:
     """Returns the HEAD that takes the place of a claim under which nothing was archived."""
     grave = tombstone(head, boot_id, owner_id, now_us)
-    was_used_before = not head.unused_to_epoch or head.unused_to_epoch + 1 != head.created_epoch
-    if was_used_before:
-        grave.unused_from_epoch = head.created_epoch
-    grave.unused_to_epoch = grave.epoch
+    if not grave.unused_epochs or grave.unused_epochs[-1].last + 1 != head.created_epoch:
+        grave.unused_epochs.add(first=head.created_epoch)
+        del grave.unused_epochs[:-UNUSED_MAX]
+    grave.unused_epochs[-1].last = grave.epoch
     return grave
 
 
@@ -149,4 +152,4 @@ def is_unused(head: ArchiveHead) -> bool:
 
 def was_unused(head: ArchiveHead, epoch: int) -> bool:
     """Whether the name was only claimed in an epoch, and nothing was archived under it before it was given back."""
-    return 0 < head.unused_from_epoch <= epoch <= head.unused_to_epoch
+    return any(each.first <= epoch <= each.last for each in head.unused_epochs)

@@ -324,7 +324,7 @@ class Attacher:
         )  # fmt: skip
         if seen is not None:
             head.previous_write_ids.append(seen.head.write_id)
-            head.unused_from_epoch, head.unused_to_epoch = seen.head.unused_from_epoch, seen.head.unused_to_epoch
+            head.unused_epochs.extend(seen.head.unused_epochs)
         return head
 
     def _check_free(self, name: Name, place: Place, head: ArchiveHead, *, take_over: bool) -> None:

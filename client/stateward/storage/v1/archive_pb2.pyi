@@ -25,7 +25,7 @@ OBJECT_KIND_INDEX: ObjectKind
 OBJECT_KIND_IMAGE: ObjectKind
 
 class ArchiveHead(_message.Message):
-    __slots__ = ("min_reader", "min_writer", "uid", "created_epoch", "epoch", "boot_id", "owner_id", "write_id", "previous_write_ids", "lineage", "detached", "deleted", "tip_sequence", "tip_digest", "last_version", "update_time_us", "status", "expire_second", "packed_sequence", "objects", "index", "image", "snapshot_version", "snapshot_pieces", "tail", "garbage", "cleared", "image_parts", "image_part_bytes", "settled_counter", "unused_from_epoch", "unused_to_epoch", "trimmed_sequence")
+    __slots__ = ("min_reader", "min_writer", "uid", "created_epoch", "epoch", "boot_id", "owner_id", "write_id", "previous_write_ids", "lineage", "detached", "deleted", "tip_sequence", "tip_digest", "last_version", "update_time_us", "status", "expire_second", "packed_sequence", "objects", "index", "image", "snapshot_version", "snapshot_pieces", "tail", "garbage", "cleared", "image_parts", "image_part_bytes", "settled_counter", "unused_epochs", "trimmed_sequence")
     MIN_READER_FIELD_NUMBER: _ClassVar[int]
     MIN_WRITER_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
@@ -56,8 +56,7 @@ class ArchiveHead(_message.Message):
     IMAGE_PARTS_FIELD_NUMBER: _ClassVar[int]
     IMAGE_PART_BYTES_FIELD_NUMBER: _ClassVar[int]
     SETTLED_COUNTER_FIELD_NUMBER: _ClassVar[int]
-    UNUSED_FROM_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    UNUSED_TO_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UNUSED_EPOCHS_FIELD_NUMBER: _ClassVar[int]
     TRIMMED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     min_reader: int
     min_writer: int
@@ -89,10 +88,9 @@ class ArchiveHead(_message.Message):
     image_parts: _containers.RepeatedCompositeFieldContainer[ImagePart]
     image_part_bytes: int
     settled_counter: int
-    unused_from_epoch: int
-    unused_to_epoch: int
+    unused_epochs: _containers.RepeatedCompositeFieldContainer[EpochRange]
     trimmed_sequence: int
-    def __init__(self, min_reader: _Optional[int] = ..., min_writer: _Optional[int] = ..., uid: _Optional[bytes] = ..., created_epoch: _Optional[int] = ..., epoch: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., owner_id: _Optional[str] = ..., write_id: _Optional[bytes] = ..., previous_write_ids: _Optional[_Iterable[bytes]] = ..., lineage: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., detached: bool = ..., deleted: bool = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., update_time_us: _Optional[int] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., expire_second: _Optional[int] = ..., packed_sequence: _Optional[int] = ..., objects: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ..., index: _Optional[_Union[ObjectRef, _Mapping]] = ..., image: _Optional[bytes] = ..., snapshot_version: _Optional[int] = ..., snapshot_pieces: _Optional[_Iterable[bytes]] = ..., tail: _Optional[_Iterable[bytes]] = ..., garbage: _Optional[_Iterable[_Union[Garbage, _Mapping]]] = ..., cleared: bool = ..., image_parts: _Optional[_Iterable[_Union[ImagePart, _Mapping]]] = ..., image_part_bytes: _Optional[int] = ..., settled_counter: _Optional[int] = ..., unused_from_epoch: _Optional[int] = ..., unused_to_epoch: _Optional[int] = ..., trimmed_sequence: _Optional[int] = ...) -> None: ...
+    def __init__(self, min_reader: _Optional[int] = ..., min_writer: _Optional[int] = ..., uid: _Optional[bytes] = ..., created_epoch: _Optional[int] = ..., epoch: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., owner_id: _Optional[str] = ..., write_id: _Optional[bytes] = ..., previous_write_ids: _Optional[_Iterable[bytes]] = ..., lineage: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., detached: bool = ..., deleted: bool = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., update_time_us: _Optional[int] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., expire_second: _Optional[int] = ..., packed_sequence: _Optional[int] = ..., objects: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ..., index: _Optional[_Union[ObjectRef, _Mapping]] = ..., image: _Optional[bytes] = ..., snapshot_version: _Optional[int] = ..., snapshot_pieces: _Optional[_Iterable[bytes]] = ..., tail: _Optional[_Iterable[bytes]] = ..., garbage: _Optional[_Iterable[_Union[Garbage, _Mapping]]] = ..., cleared: bool = ..., image_parts: _Optional[_Iterable[_Union[ImagePart, _Mapping]]] = ..., image_part_bytes: _Optional[int] = ..., settled_counter: _Optional[int] = ..., unused_epochs: _Optional[_Iterable[_Union[EpochRange, _Mapping]]] = ..., trimmed_sequence: _Optional[int] = ...) -> None: ...
 
 class ImagePart(_message.Message):
     __slots__ = ("object", "digest")
@@ -101,6 +99,14 @@ class ImagePart(_message.Message):
     object: ObjectRef
     digest: bytes
     def __init__(self, object: _Optional[_Union[ObjectRef, _Mapping]] = ..., digest: _Optional[bytes] = ...) -> None: ...
+
+class EpochRange(_message.Message):
+    __slots__ = ("first", "last")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    last: int
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
 
 class EpochStart(_message.Message):
     __slots__ = ("epoch", "sequence", "digest", "boot")
