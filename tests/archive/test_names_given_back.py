@@ -141,8 +141,8 @@ def test_what_was_saved_under_a_claim_that_is_given_back_is_set_aside(driven: To
 
 
 def test_a_claim_that_was_given_back_long_ago(driven: Town) -> None:
-    """The name had a thread since, which was deleted, and was claimed and given back once more. What was saved under the
-    first claim is set aside all the same: nobody deleted that."""
+    """The name had a thread since, which was deleted, and was claimed and given back once more. What was saved under
+    the first claim is set aside all the same: nobody deleted that."""
     machine, third = driven.machine("first"), driven.machine("third")
     machine.put(append(after=0))
     lose_claim(driven, machine)
