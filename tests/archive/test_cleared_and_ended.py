@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.archive.driven import Driven, Town, append
-from tests.archive.test_collected_elsewhere import archive_verified
+from tests.archive.test_collected_elsewhere import archive_verified, take
 from tests.archive.test_pruned_in_the_bucket import prune, settle, tail_versions, whole_versions, write
 from tests.archive_model.sidecar import CALLER, NAMESPACE, run
 from tests.service.wire import text
@@ -111,6 +111,22 @@ def test_a_thread_that_rests(driven: Town, saves: int, size: int, gone: int) -> 
     assert not first.holds("job")
     assert first.thread().access != ACCESS_OWNED
     assert whole(driven, first) & set(range(1, gone + 1)) == set()
+
+
+def test_a_thread_that_comes_back(driven: Town) -> None:
+    """Another machine took it before the ship, has only its newest entries, and gives it back."""
+    first, second = driven.machine("first"), driven.machine("second")
+    make(first, 14, 300)
+    prune_later(first)
+    first.sweep()
+    take(second)
+    second.put(append())
+    second.ship_now()
+    assert whole(driven, second) & set(range(1, 11))
+    take(first)
+    first.put(append())
+    first.ship_now()
+    assert whole(driven, first) & set(range(1, 11)) == set()
 
 
 def test_an_index_that_cannot_be_read_now(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
