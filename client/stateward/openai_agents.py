@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateward._answering import Answered, find_answers
 from stateward._async.client import AsyncClient
+from stateward._async.thread import AsyncThread
 from stateward._connected import Connected
 from stateward._keeping import keep, kept
 from stateward._naming import name_for
@@ -63,6 +64,11 @@ class StatewardSession(Connected):
         super().__init__(client, target, namespace, options, ttl=ttl, retention=retention)
         self._name = name_for(session_id)
         self._given: Answered | None = None  # the answers with which a run was resumed
+
+    @property
+    def thread(self) -> AsyncThread:
+        """A handle on the thread of the session."""
+        return self._client.thread(self._name)
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Returns the newest `limit` items, oldest first; None = the limit of `session_settings`, or all."""
