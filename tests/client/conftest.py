@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from tests.archive_faults.wires import started_with
 from tests.client.fake_server import FakeServer
 from tests.client.sidecars import Pair, run_pair
 
@@ -83,6 +84,13 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 def own_pair(tmp_path: Path) -> Iterator[Pair]:
     """Two sidecars that may be killed, with a bucket that may be harmed."""
     yield from _make_pair(tmp_path)
+
+
+@pytest.fixture
+def impatient_pair(tmp_path: Path) -> Iterator[Pair]:
+    """The same, of sidecars that give up a request to the bucket after half a second."""
+    with started_with({"ARCHIVE_FAULTS_PATIENCE_S": "0.5"}):
+        yield from _make_pair(tmp_path)
 
 
 def _make_pair(directory: Path) -> Iterator[Pair]:

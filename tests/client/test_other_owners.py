@@ -182,15 +182,14 @@ def test_read_only(both):
     assert entries(second) == ["from first", "still first"]
 
 
-@pytest.mark.slow
-def test_unknown_is_not_new(own_pair, open_client):
+def test_unknown_is_not_new(impatient_pair, open_client):
     """While the bucket does not answer no thread is called new; when it comes back the call goes on by itself."""
-    open_client(own_pair.first.target).thread("t").append("l", 1, durability="archived")
-    patient, hasty = (open_client(own_pair.second.target, connect_timeout=limit_s) for limit_s in (30, 0.3))
-    own_pair.go_away()
+    open_client(impatient_pair.first.target).thread("t").append("l", 1, durability="archived")
+    patient, hasty = (open_client(impatient_pair.second.target, retry_timeout=limit_s) for limit_s in (30, 0))
+    impatient_pair.go_away()
     with pytest.raises(ArchiveUnavailable):
         hasty.thread("t").hydrate()
-    timer = threading.Timer(1, own_pair.come_back)
+    timer = threading.Timer(1, impatient_pair.come_back)
     timer.start()
     assert entries(patient.thread("t")) == [1]
     timer.join()
@@ -208,12 +207,11 @@ def test_deleted_here_only(both):
     assert not second.delete(missing_ok=True)
 
 
-@pytest.mark.slow
-def test_deleted_here_while_the_archive_is_away(own_pair, open_client):
+def test_deleted_here_while_the_archive_is_away(impatient_pair, open_client):
     """To remove only what is here no archive needs to answer."""
-    client = open_client(own_pair.first.target, connect_timeout=1, retry_timeout=0)
+    client = open_client(impatient_pair.first.target, connect_timeout=1, retry_timeout=0)
     client.thread("t").append("l", 1, durability="archived")
-    own_pair.go_away()
+    impatient_pair.go_away()
     with pytest.raises(ArchiveUnavailable):
         client.thread("t").delete()
     assert client.thread("t").delete(local_only=True)
