@@ -4,15 +4,17 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from tests import warm
+from tests import places, warm
 from tests.processes import MARK, end_marked
 
+from stateward import testing
 from stateward.testing import Daemon
 
 # Two shared cores: how long one example takes says nothing. Failures print the line that reproduces them.
@@ -60,6 +62,32 @@ def pytest_sessionfinish() -> None:
     """Also ends what a worker that died has left."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         end_marked(f"{RUN}.", patience_s=0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Before pytest makes its directories: they are in memory (tests/places.py). Workers have that of their run."""
+    if hasattr(config, "workerinput") or config.option.basetemp or config.option.collectonly:
+        return
+    if (made := places.begin()) is not None:
+        config.option.basetemp = str(made / "pytest")
+        config.add_cleanup(lambda: places.end(made))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Daemons that start from here on have their directories in memory, or on the disk."""
+    testing._SHORT = places.of(item.path)
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A directory of this test, in memory or on the disk."""
+    if not places.is_in_memory() or places.of(request.path) != places.DISK:
+        yield request.getfixturevalue("tmp_path")
+        return
+    with tempfile.TemporaryDirectory(prefix="sw-", dir=places.DISK, ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ process of their own that waits.
 `python -c SCRIPT` for scripts that use the client.
 
 What is started otherwise starts cold, as without this module: another program or interpreter, systems other than Linux,
-daemons with a clock of their own, and everything where `TESTS_START_COLD` is set. Daemons of `tests/start` are
+daemons of the next format, and everything where `TESTS_START_COLD` is set. Daemons of `tests/start` are
 commands, and cold, but for those of tests of what they find on their disk or of what they refuse, which begins after
 all imports.
 """
@@ -50,9 +50,11 @@ IMPORTED = {
     CLIENT: ("stateward._sync.client", "stateward._async.client", "stateward.cli.app"),
 }
 # Beginnings of names of variables that are read before the daemon's first line, or by libraries when they are loaded.
-READ_EARLY = ("PYTHON", "GRPC_", "LD_", "MALLOC_", "LC_", "LANG", "TZ", "ARCHIVE_FAULTS_")
+READ_EARLY = ("PYTHON", "GRPC_", "LD_", "MALLOC_", "LC_", "LANG", "TZ")
 # The same, of one daemon only: no other could use the process that waits.
-READ_EARLY_BY_ONE = ("ARCHIVE_FAULTS_CLOCK", "ARCHIVE_FAULTS_SLEPT")
+READ_EARLY_BY_ONE = ("ARCHIVE_FAULTS_NEXT_FORMAT",)
+# What the others of these names change can be changed after all imports, and so it is, after the fork.
+PATCHES, PATCHED = "ARCHIVE_FAULTS_", ROOT / "tests/archive_faults/patched"
 WAITING_MAX = 5
 # The longest that `run` waits.
 RUN_MAX_S = 180.0
@@ -67,12 +69,13 @@ def popen(command: Sequence[str], **options: Any) -> Process:
     kind = kind_of(command)
     if sys.platform != "linux" or os.environ.get(COLD) or is_alone or not kind:
         return subprocess.Popen(command, **options)
-    early = frozenset((name, value) for name, value in options["env"].items() if name.startswith(READ_EARLY))
+    environment = unpatched(options["env"])
+    early = frozenset((name, value) for name, value in environment.items() if name.startswith(READ_EARLY))
     with _lock:
         if (kind, early) not in _waiting:
             if len(_waiting) == WAITING_MAX:
                 return subprocess.Popen(command, **options)
-            _waiting[kind, early] = begin(__file__, kind, options["env"])
+            _waiting[kind, early] = begin(__file__, kind, environment)
         return Warm(_waiting[kind, early][0], command, **options)
 
 
@@ -112,6 +115,19 @@ def kind_of(command: Sequence[str]) -> str:
     if command[0] != EXECUTABLE:
         return ""
     return CLIENT if command[1] == "-c" else MODULES.get(command[2], "") if command[1] == "-m" else ""
+
+
+def unpatched(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that waits for starts with these variables: it has no patches."""
+    found = {name: value for name, value in environment.items() if not name.startswith(PATCHES)}
+    places = [place for place in found.get("PYTHONPATH", "").split(os.pathsep) if place != str(PATCHED)]
+    return {**found, "PYTHONPATH": os.pathsep.join(places)} if "PYTHONPATH" in found else found
+
+
+def patch() -> None:
+    """In the process that was asked for: changes what its variables tell (tests/archive_faults/patched)."""
+    if any(name.startswith(PATCHES) for name in os.environ):
+        runpy.run_path(str(PATCHED / "sitecustomize.py"))
 
 
 def _pipe(given: int | IO[str], mode: str, until: contextlib.ExitStack) -> tuple[IO[str] | None, int]:
@@ -261,6 +277,7 @@ def main() -> None:
     if found is None:
         return
     kind, name, *more = _become(*found)
+    patch()
     gc.enable()
     if kind == "-m":
         sys.argv = [name, *more]

@@ -160,12 +160,13 @@ def _find(at: dict[str, Any], environment: dict[str, str]) -> socket.socket | No
     if _nested is not None:
         return _nested
     with warm._lock:
-        names = {name: value for name, value in environment.items() if name.startswith(warm.READ_EARLY)}
+        plain = warm.unpatched(environment)
+        names = {name: value for name, value in plain.items() if name.startswith(warm.READ_EARLY)}
         early = frozenset((names | {FORK_SUPPORT: "1"}).items())
         if early not in _waiting:
             if len(_waiting) == warm.WAITING_MAX:
                 return None
-            _waiting[early] = warm.begin(__file__, warm.CLIENT, environment)
+            _waiting[early] = warm.begin(__file__, warm.CLIENT, plain)
         return _waiting[early][0]
 
 
@@ -225,6 +226,7 @@ def become(request: dict[str, Any], descriptors: list[int]) -> None:
 
         subprocess.Popen = Popen  # type: ignore[misc]
         Daemon._popen = staticmethod(Popen)
+    warm.patch()
     open_streams()
     gc.enable()
     warm.run_to_the_end(lambda: execute(request["arguments"]))
