@@ -29,7 +29,7 @@ from stateward import Client
 from stateward.testing import Daemon, missing_daemon, run_daemon
 
 COMMAND = [sys.executable, "-m", "stateward.cli"]
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 
 
 @dataclass

@@ -18,7 +18,7 @@ from stateward.testing import missing_daemon, run_daemon
 pytestmark = pytest.mark.skipif(bool(missing_daemon()), reason=missing_daemon() or "there is a daemon")
 
 STEPS = 24
-END_TIMEOUT_S = 30
+END_TIMEOUT_S = 120
 # The demo, which gets a signal from itself when it comes back from a function for the nth time, and the next signals at
 # the next times. A 0 at the end swallows what the last of them raises.
 INTERRUPTED = f"""

@@ -37,7 +37,7 @@ def append(thread: str, number: int, **fields: Any) -> SaveRequest:
 def test_every_answered_save_is_there_after_a_stop_in_full_run() -> None:
     """Writers at full speed while SIGTERM comes: exit 0, and each answered save is found after the next start."""
     with run_daemon() as daemon:
-        wire = Wire(daemon.target)
+        wire, are_writing = Wire(daemon.target), threading.Event()
 
         def write(number: int) -> int:
             answered = 0
@@ -47,14 +47,17 @@ def test_every_answered_save_is_there_after_a_stop_in_full_run() -> None:
                     assert call.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED), call.details()
                     return answered
                 answered += 1
+                if answered > 1:
+                    are_writing.set()
 
         with ThreadPoolExecutor(WRITERS) as pool:
             running = [pool.submit(write, number) for number in range(WRITERS)]
-            threading.Event().wait(0.5)
+            assert are_writing.wait(60)
+            threading.Event().wait(0.3)
             assert daemon.stop() == 0
             answered = [each.result() for each in running]
         wire.close()
-        assert sum(answered) > WRITERS
+        assert max(answered) > 1
         daemon.start()
         wire = Wire(daemon.target)
         for number, count in enumerate(answered):
