@@ -46,8 +46,8 @@ def end(made: Path) -> None:
 
 def of(path: Path) -> Path:
     """A directory with a short path for the daemons of the tests in a file."""
-    inside = os.environ.get(_SET)
-    return DISK if not inside or path.relative_to(TESTS).parts[0] in ON_DISK else Path(inside)
+    inside, is_ours = os.environ.get(_SET), path.is_relative_to(TESTS)
+    return Path(inside) if inside and is_ours and path.relative_to(TESTS).parts[0] not in ON_DISK else DISK
 
 
 def is_in_memory() -> bool:
