@@ -204,6 +204,8 @@ class Stage(RuleBasedStateMachine):
             # were copied wait for a lease before what they hold is theirs; or a save came before what was fetched.
             texts = ("shipping again", "was taken by another", "if it stays idle", "was made on this disk while")
             again = any(text in error.message for text in texts)
+            # What a call does between its tries, a sign of life say, may make each of its tries the n-th request.
+            again |= bool(self.net.refuses_every) and error.message.endswith(": 503")
             assert kinds or again or op.was_away, f"ARCHIVE_UNAVAILABLE, and the bucket answered: {error.message}"
         elif isinstance(error, DiskFull):
             assert sidecar.is_full, f"DISK_FULL, and there is room: {error.message}"
