@@ -77,6 +77,7 @@ class Op:
     commits: int = 0
     is_away: bool = False
     struck: list[Fault] = field(default_factory=list)
+    asks: Callable[[], None] = lambda: None  # a deletion has the name for itself, and looks at the archive next
 
     def at_request(self, *, is_write: bool, is_head: bool) -> Fault | None:
         """The fault of the next request."""

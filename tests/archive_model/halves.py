@@ -39,6 +39,5 @@ class Halves(Steps):
     def check_graves(self) -> None:
         """A name that is used again, or whose tombstone says so, has no key of an earlier thread in the bucket."""
         for key, sent in self.truth.heads.items():
-            dead = self.keys_of_the_dead(key)
             if not sent.head.deleted or sent.head.cleared:
-                self.check_destroyed(dead)
+                self.check_destroyed(self.keys_of(key, dead=True))

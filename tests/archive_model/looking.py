@@ -20,10 +20,12 @@ from stateward.v1.checkpoint_service_pb2 import HydrateResponse, SaveRequest
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.heads import open_head
+from stateward_sidecar.archive.keys import slot_of
 from stateward_sidecar.archive.places import Place, place_of
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt, Fenced, NewerFormat, ThreadNotFound, VersionMismatch
 from stateward_sidecar.service import holding
+from stateward_sidecar.storage.keystore import KeyStore
 from stateward_sidecar.store import records
 from stateward_sidecar.store.expecting import is_other_creation
 from stateward_sidecar.store.ranges import Ranges
@@ -35,6 +37,8 @@ from stateward_sidecar.store.times import expire_second
 BUSY_S = 1.7 * LEASE_S
 SIGN_S = LEASE_S / 16
 T = TypeVar("T")
+KeyOf = tuple[str, bytes]
+"""The name of a key object, and the uid of the thread that it is of."""
 Journals = list[tuple[Thread, dict[int, bytes]]]
 
 
@@ -351,16 +355,24 @@ class Looking(Stage):
             assert newest[1], "a thread without a time went by itself"
             assert newest[1] * 1e6 <= sidecar.clock.newest_us, "a thread went before its time was over"
 
-    def keys_of_the_dead(self, key: str, uid: bytes = b"") -> set[str]:
-        """Names of the key objects of the threads under one HEAD that have a tombstone; ``uid``: only of this one."""
-        place = place_of(key)
-        heads = [sent.head for sent in self.truth.log[key] if sent.head.deleted and uid in (b"", sent.head.uid)]
-        return {place.key(head.created_epoch) for head in heads} if place is not None else set()
+    def keys_of(self, key: str, *, dead: bool = False) -> set[KeyOf]:
+        """Key objects of all threads that ever were under one HEAD, or of those that have a tombstone."""
+        place, heads = place_of(key), [sent.head for sent in self.truth.log[key] if sent.head.deleted or not dead]
+        return {(place.key(head.created_epoch), bytes(head.uid)) for head in heads} if place is not None else set()
 
-    def check_destroyed(self, keys: set[str]) -> None:
-        """Keys of deleted threads are in the bucket no more, unless it was set back or a write came late."""
-        left = {key for key in keys if key in self.net.bucket.objects} - self.net.late
+    def check_destroyed(self, dead: set[KeyOf], *, is_over: bool = False) -> None:
+        """Keys of deleted threads are in the bucket no more, unless it was set back or a write came late. Until all
+        ``is_over``, another sidecar may be claiming the name in an epoch that is over: then its new key lies there."""
+        left = {
+            key for key, uid in dead
+            if key in self.net.bucket.objects and key not in self.net.late and (is_over or self.uid_in(key) == uid)
+        }  # fmt: skip
         assert not left or self.era, f"a deletion was answered, and the key is in the bucket: {sorted(left)}"
+
+    def uid_in(self, key: str) -> bytes:
+        """The thread that a key object is of."""
+        assert self.namespace is not None
+        return KeyStore.open_thread(slot_of(self.net.bucket.objects[key]), self.namespace)[0]
 
     def is_alive(self, sidecar: Sidecar, name: str, uid: str = "") -> Callable[[], bool]:
         """Whether the archive has the thread, with this uid if one is given, now and when it is asked again; and
@@ -410,6 +422,10 @@ class Looking(Stage):
         """The key of a thread's HEAD."""
         namespace = sidecar.store.context.keystore.namespace(NAMESPACE)
         return sidecar.archive.desk.place(namespace, name).head if namespace is not None else ""
+
+    def key_of_any(self, name: str) -> str:
+        """The same, also for a sidecar that has not heard of the namespace; empty as long as there is no HEAD at all."""
+        return self.sidecars[0].archive.desk.place(self.namespace, name).head if self.namespace is not None else ""
 
 
 def check_parts(before: ArchiveHead, head: ArchiveHead) -> None:

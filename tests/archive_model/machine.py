@@ -131,15 +131,20 @@ class Machine(RecordCalls):
             self.truth.promise_archived(bytes.fromhex(saved.uid), saved.sequence, bytes(saved.digest))
 
     def delete_one(self, sidecar: Sidecar, name: str, *, is_again: bool) -> None:
-        """Deletes a thread everywhere. Once that is answered, nobody who has bucket and key file can read it."""
-        buried, is_alive = self.keys_of_the_dead(self.key_of(sidecar, name)), self.is_alive(sidecar, name)
+        """Deletes a thread everywhere. Once that is answered, nobody who has bucket and key file can read it, nor any
+        other thread of the name that had begun when the deletion looked at the archive, and that is dead."""
+        is_alive, begun = self.is_alive(sidecar, name), self.keys_of(self.key_of_any(name))
+        if self.turns.current is not None:
+            self.turns.current.op.asks = lambda: begun.update(self.keys_of(self.key_of_any(name)))
         answer = sidecar.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=name, allow_missing=is_again))
         uid = bytes.fromhex(answer.uid)
         assert not uid or uid in self.truth.deleted or self.era, "deleted here, and not in the archive"
         if uid:
             self.truth.deleted.add(uid)
         assert not is_alive() or self.is_disturbed(sidecar), "a deletion was answered, and the archive has the thread"
-        self.check_destroyed({*buried, *self.keys_of_the_dead(self.key_of(sidecar, name), uid)})
+        # A thread that began after that is another one, whose deletion elsewhere may be half done, and not answered.
+        dead = self.keys_of(self.key_of_any(name), dead=True)
+        self.check_destroyed({each for each in dead if each in begun or each[1] == uid})
 
     def call_tool(self, sidecar: Sidecar, name: str, key: str, *, restarted: bool, finishes: bool) -> None:
         """A tool call with a claim that has to be archived."""
@@ -303,14 +308,14 @@ class Machine(RecordCalls):
         self.sidecars.append(fresh)
         try:
             for name in ("a", "b", "a@1", "fork"):
-                head = self.truth.head(self.key_of(self.sidecars[0], name) or self.key_of(self.sidecars[1], name))
+                head = self.truth.head(self.key_of_any(name))
                 if head is not None:
                     self.check_history(fresh, name, bytes(head.tip_digest), bytes(head.uid))
                 else:
                     self.find_nothing(fresh, name)
             fresh.tidy()
             for key in list(self.truth.log):
-                self.check_destroyed(self.keys_of_the_dead(key))
+                self.check_destroyed(self.keys_of(key, dead=True), is_over=True)
         finally:
             self.sidecars.remove(fresh)
             fresh.crash()

@@ -67,7 +67,7 @@ from stateward.v1.thread_service_pb2 import (
 )
 from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.archive.collect import Collector, Verbs
-from stateward_sidecar.archive.desk import Hold, Options
+from stateward_sidecar.archive.desk import Hold, Name, Options
 from stateward_sidecar.archive.start import fetch_root, find_former_boots, join, remember_boot
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.retrying import Patience, RetryingBucket
@@ -236,6 +236,15 @@ class Sidecar:
             act()
             real_at_moment(*arguments, **how)
 
+        remover = archive._remover
+        real_remove = remover._remove
+
+        def remove(name: Name, request: DeleteThreadRequest) -> bytes:
+            if turns.current is not None:
+                turns.current.op.asks()
+            return real_remove(name, request)
+
+        remover._remove = remove  # type: ignore[method-assign]
         archive.wait, schedule._ship = wait, ship  # type: ignore[method-assign]
         archive._shipper._ship = ship_at_moment  # type: ignore[method-assign]
 

@@ -35,7 +35,7 @@ from stateward_sidecar.archive.counted import CountedFetcher
 from stateward_sidecar.archive.desk import Desk, Name
 from stateward_sidecar.archive.fetch import Seen
 from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks, object_refs
-from stateward_sidecar.archive.heads import FORMAT, check_writable
+from stateward_sidecar.archive.heads import FORMAT, check_writable, is_over
 from stateward_sidecar.archive.places import FORMAT_KEY, THREAD_KEYS, Place, is_blob, origin_of
 from stateward_sidecar.archive.slices import whole_of
 from stateward_sidecar.archive.wire import PARALLEL
@@ -182,7 +182,7 @@ class _Run:
                 self._progress.objects += 1
                 self._progress.removed += 1
                 yield self._tell(key)
-        last = head.created_epoch if head.deleted else head.created_epoch - 1
+        last = head.epoch if head.deleted else head.created_epoch - 1
         if last > 0:
             self._old_keys[found.place.namespace_id][found.place.name_hash] = last
         doomed = self._choose(found, listing)
@@ -248,7 +248,7 @@ class _Run:
     # -- keys -----------------------------------------------------------------------------------------------------
 
     def _keys(self) -> Iterator[CollectGarbageResponse]:
-        """Removes keys that are left because a deletion was interrupted."""
+        """Removes keys that are left because a deletion, or a claim that came too late, was interrupted."""
         for namespace_id, names in self._old_keys.items():
             for number, (key, size) in enumerate(self._desk.wire.walk(f"{THREAD_KEYS}{namespace_id.hex()}/"), 1):
                 if number % KEYS_A_STEP == 0:
@@ -265,9 +265,8 @@ class _Run:
         if seen is None:
             return False
         head = seen.head
-        return int(epoch) < head.created_epoch or (
-            int(epoch) == head.created_epoch and (head.deleted or (self._rule.dry_run and self._is_expired(head)))
-        )
+        is_its_key = int(epoch) == head.created_epoch
+        return is_over(head, int(epoch)) or (is_its_key and self._rule.dry_run and self._is_expired(head))
 
     # -- claims ---------------------------------------------------------------------------------------------------
 

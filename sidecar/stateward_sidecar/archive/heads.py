@@ -153,3 +153,9 @@ def is_unused(head: ArchiveHead) -> bool:
 def was_unused(head: ArchiveHead, epoch: int) -> bool:
     """Whether the name was only claimed in an epoch, and nothing was archived under it before it was given back."""
     return any(each.first <= epoch <= each.last for each in head.unused_epochs)
+
+
+def is_over(head: ArchiveHead, epoch: int) -> bool:
+    """Whether no thread that began in an epoch lives, nor will: another sidecar was faster, or the thread was deleted.
+    HEAD's epoch only grows, so a HEAD that begins a thread in that epoch cannot be written any more."""
+    return head.epoch >= epoch and (head.deleted or head.created_epoch != epoch)

@@ -24,6 +24,7 @@ from stateward_sidecar.archive.heads import (
     claim_tombstone,
     epoch_start,
     follow,
+    is_over,
     is_unused,
     seal_head,
 )
@@ -247,6 +248,8 @@ class Attacher:
         except (ObjectExists, ObjectChanged, Unclear):
             found = self._fetcher.look(namespace, place, with_key=False)
             if found is None or found.head.write_id != head.write_id:
+                if found is not None and is_over(found.head, head.created_epoch):
+                    desk.keys.destroy_thread(place, head.created_epoch)
                 return False
             etag = found.etag
         if dead:

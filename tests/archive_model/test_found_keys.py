@@ -1,0 +1,85 @@
+"""Histories in which a name is used and deleted elsewhere, while a call of this machine has looked at the archive."""
+
+from __future__ import annotations
+
+import pytest
+from tests.archive_model.faults import HELD, HELD_AFTER, LOST_AWAY, READ_HELD, Fault
+from tests.archive_model.test_archive_model import Rules
+
+from stateward_sidecar.archive.delete import Remover
+
+NONE: tuple[Fault, ...] = ()
+HALF = (Fault(LOST_AWAY, 0, at_head=True),)
+SLOW = (Fault(HELD, 1, at_commit=True),)  # its first commit is that of the namespace's key
+
+
+def keys(history: Rules) -> list[str]:
+    """Endings of the key objects of threads: the epochs in which they began."""
+    return sorted(key.rpartition(".")[2] for key in history.net.bucket.objects if "/_keys/t/" in key)
+
+
+def make_and_half_delete(history: Rules, who: int) -> None:
+    """The deletion of a new thread lands, and its sidecar hears nothing more."""
+    history.work(who, "a", 1, 10, archived=True)
+    history.delete(who, "a", HALF, now=True)
+
+
+def test_a_deletion_of_nothing_answers_for_what_it_saw(history: Rules) -> None:
+    """The name was free when the archive was asked. What began and was half deleted elsewhere since then is left to
+    the deletion that is repeated, or to whoever finds the tombstone."""
+    history.delete(0, "a", NONE, now=True)
+    history.background(0, NONE)
+    history.act(1, "delete a", lambda it: history.delete_one(it, "a", is_again=True), SLOW)
+    assert history.turns.held
+    make_and_half_delete(history, 0)
+    history.resume(0)
+    assert keys(history) == ["2"]
+    history.act(1, "delete a again", lambda it: history.delete_one(it, "a", is_again=True))
+    assert not keys(history)
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "after it waited for its turn"])
+def test_a_deletion_of_nothing_that_leaves_a_key_is_found(
+    history: Rules, monkeypatch: pytest.MonkeyPatch, *, waits: bool
+) -> None:
+    """Whoever answers that there is nothing has looked at the archive last of all, and has finished what was left."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Remover, "_finish", lambda *_: b"")
+        if waits:
+            history.read(1, "a", "main", (Fault(READ_HELD, 0),))
+            assert history.turns.held
+            history.act(1, "delete a", lambda it: history.delete_one(it, "a", is_again=True))
+        make_and_half_delete(history, 0)
+        with pytest.raises(AssertionError, match="a deletion was answered, and the key is in the bucket"):
+            if waits:
+                history.resume(0)
+            else:
+                history.act(1, "delete a", lambda it: history.delete_one(it, "a", is_again=True))
+    history.is_broken = True
+
+
+def test_a_claim_that_comes_too_late_leaves_no_key(history: Rules) -> None:
+    """While a sidecar makes way for a new thread, another one makes the thread, and deletes it with all that it had."""
+    history.delete(0, "a", NONE, now=True)
+    plan = tuple(Fault(HELD, at) for at in range(4))  # its first write: it destroys the old key, as others did before
+    history.save_one(1, "a", "main", 10, conditional=False, archived=True, rests=False, plan=plan)
+    assert history.turns.held
+    history.work(0, "a", 1, 10, archived=True)
+    history.delete(0, "a", NONE, now=True)
+    history.background(0, NONE)
+    history.resume(0)
+    assert keys(history) == ["3"]
+
+
+def test_a_collection_finds_the_key_of_a_claim_that_came_too_late(history: Rules) -> None:
+    """Its process ended, and the tombstone has reached the epoch of the claim, because others finished the deletion."""
+    history.delete(0, "a", NONE, now=True)
+    made = (Fault(HELD_AFTER, 5),)
+    history.save_one(1, "a", "main", 10, conditional=False, archived=True, rests=False, plan=made)
+    assert keys(history) == ["2"]
+    history.crash(0)
+    history.act(0, "delete a again", lambda it: history.delete_one(it, "a", is_again=True))
+    history.crash(1)
+    assert keys(history) == ["2"]
+    history.act(0, "collect", lambda it: it.collect(0))
+    assert not keys(history)
