@@ -424,8 +424,9 @@ class Looking(Stage):
         return sidecar.archive.desk.place(namespace, name).head if namespace is not None else ""
 
     def key_of_any(self, name: str) -> str:
-        """The same, also for a sidecar that has not heard of the namespace; empty as long as there is no HEAD at all."""
-        return self.sidecars[0].archive.desk.place(self.namespace, name).head if self.namespace is not None else ""
+        """The same, also for sidecars that have not heard of the namespace; empty until there is any HEAD."""
+        desk = self.sidecars[0].archive.desk
+        return desk.place(self.namespace, name).head if self.namespace is not None else ""
 
 
 def check_parts(before: ArchiveHead, head: ArchiveHead) -> None:

@@ -43,19 +43,20 @@ def test_a_deletion_of_nothing_that_leaves_a_key_is_found(
     history: Rules, monkeypatch: pytest.MonkeyPatch, *, waits: bool
 ) -> None:
     """Whoever answers that there is nothing has looked at the archive last of all, and has finished what was left."""
-    with monkeypatch.context() as patch:
-        patch.setattr(Remover, "_finish", lambda *_: b"")
-        if waits:
-            history.read(1, "a", "main", (Fault(READ_HELD, 0),))
-            assert history.turns.held
-            history.act(1, "delete a", lambda it: history.delete_one(it, "a", is_again=True))
-        make_and_half_delete(history, 0)
-        with pytest.raises(AssertionError, match="a deletion was answered, and the key is in the bucket"):
-            if waits:
-                history.resume(0)
-            else:
-                history.act(1, "delete a", lambda it: history.delete_one(it, "a", is_again=True))
-    history.is_broken = True
+    monkeypatch.setattr(Remover, "_finish", lambda *_: b"")
+    history.is_broken = True  # its end says nothing
+
+    def delete() -> None:
+        history.act(1, "delete a", lambda it: history.delete_one(it, "a", is_again=True))
+
+    if waits:
+        history.read(1, "a", "main", (Fault(READ_HELD, 0),))
+        assert history.turns.held
+        delete()
+        assert history.turns.under_way[1:]
+    make_and_half_delete(history, 0)
+    with pytest.raises(AssertionError, match="a deletion was answered, and the key is in the bucket"):
+        history.resume(0) if waits else delete()
 
 
 def test_a_claim_that_comes_too_late_leaves_no_key(history: Rules) -> None:

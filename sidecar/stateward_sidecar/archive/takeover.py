@@ -239,19 +239,10 @@ class Attacher:
             if known is not None and key.uid != known.uid:
                 raise NotOwner(f"another sidecar is making thread {name[1]!r}; try again", thread=name[1])
             head = self._first_head(key, epoch, seen)
-        data, now = seal_head(namespace, place, head), desk.wire.now()
-        try:
-            if seen is None:
-                etag = desk.wire.create(place.head, data)
-            else:
-                etag = desk.wire.replace(place.head, data, seen.etag)
-        except (ObjectExists, ObjectChanged, Unclear):
-            found = self._fetcher.look(namespace, place, with_key=False)
-            if found is None or found.head.write_id != head.write_id:
-                if found is not None and is_over(found.head, head.created_epoch):
-                    desk.keys.destroy_thread(place, head.created_epoch)
-                return False
-            etag = found.etag
+        now = desk.wire.now()
+        etag = self._write_claim(namespace, place, head, seen)
+        if etag is None:
+            return False
         if dead:
             desk.wire.later(partial(self._finisher.delete, dead))
         if thread is not None:
@@ -261,6 +252,24 @@ class Attacher:
             desk.claimed[name] = etag, now
             desk.hooks.claims[name] = Claim(key.uid, key.data_key, row_of(head))
         return True
+
+    def _write_claim(
+        self, namespace: NamespaceKeys, place: Place, head: ArchiveHead, seen: Seen | None
+    ) -> str | None:  # fmt: skip
+        """Writes the HEAD of a claim and returns its etag; None if HEAD changed meanwhile. If the epoch of the claim is
+        over, its key object is no one's."""
+        wire, data = self._desk.wire, seal_head(namespace, place, head)
+        try:
+            return wire.create(place.head, data) if seen is None else wire.replace(place.head, data, seen.etag)
+        except (ObjectExists, ObjectChanged, Unclear):
+            found = self._fetcher.look(namespace, place, with_key=False)
+            if found is None:
+                return None
+            if found.head.write_id == head.write_id:
+                return found.etag
+            if is_over(found.head, head.created_epoch):
+                self._desk.keys.destroy_thread(place, head.created_epoch)
+            return None
 
     def _is_claimed_still(self, name: Name, claim: Claim) -> bool:
         """Returns True if a claim without a save is still ours. The save may have failed long ago, and another sidecar
