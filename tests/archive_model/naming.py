@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from stateward.storage.v1.archive_pb2 import OBJECT_KIND_SNAPSHOT, ArchiveHead, ObjectRef
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward_sidecar.archive.image import open_image, part_refs
-from stateward_sidecar.archive.packs import is_pack, open_index, open_pack
+from stateward_sidecar.archive.packs import is_pack, open_index, open_pack, snapshots_of
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.codec.entry import sequence_of, unpack
 from stateward_sidecar.codec.seal import Cipher
@@ -27,7 +27,7 @@ class Naming:
         self._packs: dict[str, Entries] = {}
 
     def check(self, objects: Mapping[str, bytes], place: Place, head: ArchiveHead, key: bytes) -> None:
-        """Fails unless all entries that count are whole, and all retained versions and dictionaries are there."""
+        """Fails unless all entries that count are whole, and all retained versions are there, and their snapshots."""
         refs = [*self._indexed(objects, place, head), *head.objects]
         tail = [unpack(record, sequence_of(record)) for record in head.tail]
         entries: Entries = [(entry.header, entry.is_husk) for entry in tail]
@@ -42,8 +42,8 @@ class Naming:
         missing = set(pruned.missing(head.last_version)) - {header.version for header, _ in counting}
         assert not missing, f"HEAD says that there are versions that no object has: {sorted(missing)}"
         snapshots = {ref.first_version for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT} | {head.snapshot_version}
-        needed = {header.dictionary_version for header, _ in counting} - {0} - snapshots
-        assert not needed, f"HEAD leads to entries without their dictionaries: {sorted(needed)}"
+        needed = snapshots_of(header for header, _ in counting) - snapshots
+        assert not needed, f"HEAD leads to entries without the snapshots that they need: {sorted(needed)}"
 
     def _entries(self, objects: Mapping[str, bytes], name: str, ref: ObjectRef) -> Entries:
         if name not in self._packs:

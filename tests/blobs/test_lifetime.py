@@ -28,6 +28,7 @@ from stateward_sidecar.store.blobsweep import INTERVAL_S, KEPT_S, clear_leftover
 from stateward_sidecar.store.context import Limits
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import Store, StoreOptions
+from stateward_sidecar.store.thread import rows
 
 NAMESPACE = "default"
 
@@ -200,6 +201,33 @@ def test_a_version_that_inherited_it_keeps_it(shelf: Shelf) -> None:
     assert shelf.read(blob) == b"x" * 1000
     assert shelf.is_gone(BlobRef(sha256=b"0" * 32))
     shelf.check()
+
+
+@pytest.mark.parametrize("cut", ["a copied state", "a pruned parent"])
+def test_a_version_whose_snapshot_is_missing_may_hold_it(shelf: Shelf, cut: str) -> None:
+    """Only the snapshot would say what the version holds, and it did not come from the archive: nothing goes."""
+    blob = shelf.write(b"x" * 1000)
+    shelf.name(blob)
+    name, version = "t", 2
+    if cut == "a copied state":
+        shelf.fork("copy")
+        name, version, shelf.version["copy"] = "copy", 1, 1
+    shelf.name(shelf.write(b"other", name), "other", name)
+    shelf.drop(thread=name)
+    if cut == "a pruned parent":
+        shelf.prune(1)
+    forget_snapshot(shelf, name, version)
+    shelf.sweep_later(DAY_S)
+    assert shelf.read(blob, name) == b"x" * 1000
+
+
+def forget_snapshot(shelf: Shelf, name: str, version: int) -> None:
+    with shelf.store.context.engine.read() as txn:
+        thread = shelf.store.threads.get(txn, NAMESPACE, name)
+    assert version in thread.snapshots
+    keys = thread.identity.keys
+    shelf.do(lambda txn, batch: [txn.delete(key) for key, _ in list(rows(txn, keys.snapshot_pieces(version)))])
+    thread.snapshots -= {version}
 
 
 def test_a_branch_keeps_it(shelf: Shelf) -> None:

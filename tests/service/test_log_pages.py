@@ -16,7 +16,13 @@ from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import ReadLogRequest, ReadLogResponse, SaveRequest
 from stateward.v1.diff_pb2 import AddNumber, Append, DeleteLog, Diff, Edit, ReplaceEntry, SetSlot, TrimLog
 from stateward.v1.state_pb2 import Value
-from stateward.v1.thread_service_pb2 import DeleteThreadRequest, MoveBranchRequest, SetTagRequest, WatchRequest
+from stateward.v1.thread_service_pb2 import (
+    DeleteThreadRequest,
+    ForkThreadRequest,
+    MoveBranchRequest,
+    SetTagRequest,
+    WatchRequest,
+)
 
 PATIENCE_S = 20
 
@@ -231,9 +237,9 @@ def test_a_wrong_read_is_refused_by_field(untouched: Place, name: str) -> None:
     assert (found.reason, found.field) == ("INVALID_FIELD", field)
 
 
-def watched(place: Place, count: int, **fields: Any) -> list[Any]:
+def watched(place: Place, count: int, thread: str = THREAD, **fields: Any) -> list[Any]:
     """So many events from the beginning, each as what it is and the names its edits touch."""
-    request = WatchRequest(**{"namespace": place.namespace, "thread": THREAD, "after_sequence": 0, **fields})
+    request = WatchRequest(**{"namespace": place.namespace, "thread": thread, "after_sequence": 0, **fields})
     stream = place.wire.threads.Watch(request, timeout=PATIENCE_S)
     found: list[Any] = []
     for answer in stream:
@@ -263,6 +269,17 @@ def test_a_watch_tells_chosen_changes_only(place: Place) -> None:
     assert [each[:2] for each in watched(place, 2, logs=["events"])] == [(3, []), ("tag_set", [])]
     on = watched(place, 2, slots=["hits"], after_sequence=None, after_cursor=hits[0][2])
     assert [each[0] for each in on] == ["tag_set", last]
+
+
+def test_a_watch_of_chosen_changes_tells_of_a_copied_state(place: Place) -> None:
+    """The first version of a fork has no edits, and may have any slot and log: it is never passed over."""
+    change(place, events(b"a"))
+    request = ForkThreadRequest(namespace=place.namespace, thread=THREAD, new_thread="copy of a log")
+    place.wire.threads.ForkThread(request, timeout=PATIENCE_S)
+    place.wire.threads.SetTag(SetTagRequest(namespace=place.namespace, thread="copy of a log", tag="x"))
+    for fields in ({"slots": ["hits"]}, {"logs": ["events"], "include_diff": True}):
+        told = watched(place, 2, "copy of a log", **fields)
+        assert [each[:2] for each in told] == [(1, []), ("tag_set", [])]
 
 
 def test_a_watch_of_wrong_names_is_refused(untouched: Place) -> None:

@@ -1,7 +1,7 @@
 """Reads a thread from the bucket: HEAD and key in one round trip, the objects that HEAD names in a second one.
 
-A fetch reads what a hydrate of main's head needs: the newest snapshot, the packs since then, and the snapshots that are
-their dictionaries. For a writer, it also reads the entries that a retry may ask for. Older history is fetched on demand
+A fetch reads what a hydrate of main's head needs: the newest snapshot, the packs since then, and the snapshots that
+their entries need. For a writer, it also reads the entries that a retry may ask for. Older history is fetched on demand
 (``history``).
 """
 
@@ -24,7 +24,14 @@ from stateward.storage.v1.journal_pb2 import ENTRY_KIND_PRUNED, EntryHeader
 from stateward_sidecar.archive.heads import open_head
 from stateward_sidecar.archive.image import open_image, open_inline, part_refs
 from stateward_sidecar.archive.keys import ThreadKey, slot_of
-from stateward_sidecar.archive.packs import check_object, is_pack, open_index, open_pack, snapshot_rows
+from stateward_sidecar.archive.packs import (
+    check_object,
+    is_pack,
+    open_index,
+    open_pack,
+    snapshot_rows,
+    snapshots_of,
+)
 from stateward_sidecar.archive.places import FIRST_EPOCH, Place
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.bucket.base import Object
@@ -243,7 +250,7 @@ def _wanted(packs: list[ObjectRef], base: int, have: int, window: int) -> list[O
 def _needed(
     head: ArchiveHead, refs: list[ObjectRef], tail: list[PackedRow], base: int, have: int, window: int
 ) -> list[ObjectRef]:
-    """Returns the packs to read, the snapshot at ``base``, and the dictionaries of the entries to read."""
+    """Returns the packs to read, the snapshot at ``base``, and the snapshots that the entries to read need."""
     wanted = _wanted([ref for ref in refs if is_pack(ref)], base, have, window)
     snapshots = _snapshots_of(head, wanted, tail, base)
     return [*wanted, *(ref for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT and ref.first_version in snapshots)]
@@ -257,8 +264,7 @@ def _lacks_snapshot(head: ArchiveHead, chosen: list[ObjectRef], tail: list[Packe
 
 def _snapshots_of(head: ArchiveHead, packs: list[ObjectRef], tail: list[PackedRow], base: int) -> set[int]:
     """Returns the versions of the snapshots that packs and tail need, without the one that HEAD carries."""
-    needed = {base} | {version for ref in packs for version in ref.dictionaries}
-    needed |= {unpack(row.record, row.sequence).header.dictionary_version for row in tail}
+    needed = {base} | {version for ref in packs for version in ref.snapshots} | snapshots_of(headers_of(tail))
     return needed - {0, head.snapshot_version}
 
 

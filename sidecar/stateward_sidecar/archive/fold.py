@@ -19,7 +19,7 @@ from stateward.storage.v1.archive_pb2 import (
     PackedRow,
 )
 from stateward_sidecar.archive.desk import Desk, Hold
-from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_index
+from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_index, snapshots_of
 from stateward_sidecar.archive.pulse import Uploads
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import StatewardError
@@ -67,8 +67,8 @@ def fold(
     base = main.snapshot_version if main is not None else 0
     packs = [ref for ref in head.objects if is_pack(ref)]
     start = _start(head, packs, base)
-    needed = {version for ref in packs if ref.last_sequence >= start for version in ref.dictionaries}
-    needed |= {unpack(row.record, row.sequence).header.dictionary_version for row in tail}
+    needed = {version for ref in packs if ref.last_sequence >= start for version in ref.snapshots}
+    needed |= snapshots_of(unpack(row.record, row.sequence).header for row in tail)
     old = [
         ref for ref in head.objects
         if (ref.last_sequence < start if is_pack(ref) else ref.last_version < base and ref.first_version not in needed)

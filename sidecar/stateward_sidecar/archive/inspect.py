@@ -24,7 +24,7 @@ from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.reread import Rereader
 from stateward_sidecar.archive.slices import whole_sizes
 from stateward_sidecar.archive.start import missing
-from stateward_sidecar.archive.structure import Flaw, find_holes, find_missing_dictionaries, flaw_of, open_tail
+from stateward_sidecar.archive.structure import Flaw, find_holes, find_missing_snapshots, flaw_of, open_tail
 from stateward_sidecar.bucket.errors import ObjectNotFound
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.codec.seal import Cipher
@@ -134,7 +134,7 @@ class Inspector:
         except Corrupt as error:
             yield flaw_of(error)
         if broken_at is None:
-            yield from find_missing_dictionaries(head, found.image, refs)
+            yield from find_missing_snapshots(head, found.image, refs, tail)
         if data_percent > 0:
             told = {ref.first_version for ref in bad if not is_pack(ref)}
             rereader = Rereader(self._fetcher, found.place, head, found.image, found.seen.key.data_key, refs, told)

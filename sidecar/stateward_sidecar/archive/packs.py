@@ -64,8 +64,16 @@ def pack_entries(
     ref.first_sequence, ref.last_sequence = headers[0].sequence, headers[-1].sequence
     if versions:
         ref.first_version, ref.last_version = min(versions), max(versions)
-    ref.dictionaries.extend(sorted({header.dictionary_version for header in headers} - {0}))
+    ref.snapshots.extend(sorted(snapshots_of(headers)))
     return ref, data
+
+
+def snapshots_of(headers: Iterable[EntryHeader]) -> set[int]:
+    """Returns the versions of the snapshots that entries need: as dictionaries, or because a version is whole."""
+    needed = set[int]()
+    for header in headers:
+        needed |= {header.dictionary_version, header.version if header.whole else 0}
+    return needed - {0}
 
 
 def pack_snapshot(names: Names, epoch: int, version: int, pieces: Sequence[bytes]) -> tuple[ObjectRef, bytes]:

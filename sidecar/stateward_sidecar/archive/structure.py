@@ -1,6 +1,6 @@
 """Checks a thread in the archive as far as HEAD, its image and its indexes tell. No I/O.
 
-The journal must have no gap, and the dictionary of every entry must be there.
+The journal must have no gap, and the snapshots that entries need must be there.
 """
 
 from __future__ import annotations
@@ -91,18 +91,30 @@ def find_holes(
         start, version = max(start, span.last), max(version, span.last_version)
 
 
-def find_missing_dictionaries(head: ArchiveHead, image: ThreadImage, refs: Sequence[ObjectRef]) -> Iterator[Flaw]:
-    """Yields the snapshots that entries need as dictionaries, and that neither an object nor HEAD has."""
+def find_missing_snapshots(
+    head: ArchiveHead, image: ThreadImage, refs: Sequence[ObjectRef], tail: Sequence[Entry]
+) -> Iterator[Flaw]:
+    """Yields the snapshots that entries need, and that neither an object nor HEAD has.
+
+    Dictionaries of the entries in HEAD are left out, because these entries are opened.
+    """
     there = {ref.first_version for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT} | {head.snapshot_version}
     pruned = Ranges.from_message(image.pruned).pairs()
     for ref in refs:
         # A reference does not say which entry needs which dictionary, and pruned entries need none. So packs that have
         # pruned versions are skipped.
         if is_pack(ref) and not any(low <= ref.last_version and ref.first_version <= high for low, high in pruned):
-            for version in sorted(set(ref.dictionaries) - there):
+            for version in sorted(set(ref.snapshots) - there):
                 there.add(version)
                 yield Flaw(
                     f"the snapshot of version {version} is missing: no object has it, and entries "
-                    f"{ref.first_sequence} to {ref.last_sequence} cannot be opened without it",
+                    f"{ref.first_sequence} to {ref.last_sequence} cannot be read without it",
                     version, ref.first_sequence,
                 )  # fmt: skip
+    for header in (entry.header for entry in tail):
+        is_kept = not any(low <= header.version <= high for low, high in pruned)
+        if header.whole and is_kept and header.version not in there:
+            yield Flaw(
+                f"the snapshot of version {header.version}, which has its state, is missing: no object has it",
+                header.version, header.sequence,
+            )  # fmt: skip

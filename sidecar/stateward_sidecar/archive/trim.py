@@ -246,7 +246,7 @@ class _Clearing:
             return None
         desk, head, hold = self._desk, self._head, self._hold
         ref, data = pack_entries(desk.names, head.epoch, rows, headers)
-        del ref.dictionaries[:]
+        del ref.snapshots[:]
         ref.cleared = is_cleared
         ref = hold.spares.stage(desk.wire, hold.place, ref, data, self.uploads.add)
         for each in refs:

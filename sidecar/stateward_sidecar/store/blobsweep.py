@@ -18,6 +18,7 @@ from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_BLOB_REMOVED,
     ENTRY_KIND_CHECKPOINT,
     BlobRecord,
+    EntryHeader,
     EntryMetadata,
 )
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
@@ -126,8 +127,17 @@ class BlobSweeper:
                     return tip
                 if number >= RECORDS_A_STEP:
                     return sequence - 1
+                self._check_base(thread, unpack(record, sequence).header)
                 named |= self._brought(txn, thread, sequence, record, held)
         return tip
+
+    @staticmethod
+    def _check_base(thread: Thread, header: EntryHeader) -> None:
+        """Raises MissingSnapshot if only a snapshot says which blobs a retained version names, and it is not here."""
+        if not header.version or header.version in thread.pruned or header.version in thread.snapshots:
+            return
+        if replay.is_cut(thread, header):
+            raise replay.MissingSnapshot("the snapshot is missing", thread.name, header.version)
 
     def _brought(
         self, txn: lmdb.Transaction, thread: Thread | Draft, sequence: int, record: bytes, held: replay.Held

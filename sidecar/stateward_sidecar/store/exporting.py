@@ -193,9 +193,9 @@ class Exporter:
         entry = replay.read_version(txn, thread, version)
         metadata = replay.open_metadata(identity, entry)
         parent = entry.header.parent_version
-        is_state = not parent and not entry.header.edit_bytes and version in thread.snapshots  # first version of a copy
+        is_whole = replay.is_whole(thread, entry.header) or (parent > 0 and parent not in sent)
         shown = BackupVersion(
-            checkpoint=view_entry(thread, entry), whole=is_state or (parent > 0 and parent not in sent),
+            checkpoint=view_entry(thread, entry), whole=is_whole,
             acked_signals=metadata.checkpoint.acked_signals, request=_mark(metadata),
         )  # fmt: skip
         if shown.whole:

@@ -171,7 +171,7 @@ class Forker:
         self._copy_blobs(request, source, copy, blobs_in_state(tree))
         content = self._content(request, source, copy, EntryMetadata(checkpoint=body))
         snapshot = parts.pack_snapshot(to_snapshot(tree))
-        made = HiddenVersion(1, 0, body, content, 0, snapshot)
+        made = HiddenVersion(1, 0, body, content, 0, snapshot, whole=True)
         copy.put(copy.version(made), made.size_bytes)
         self._copy_effects(source, copy, anchors)
 
@@ -206,6 +206,7 @@ class Forker:
             made = HiddenVersion(
                 version, header.parent_version, body, content, time_us,
                 parts.pack_snapshot(snapshot) if snapshot is not None else None,
+                whole=snapshot is not None and replay.is_whole(source, header),
             )  # fmt: skip
             copy.put(copy.version(made), made.size_bytes)
             if snapshot is not None:
@@ -276,7 +277,7 @@ class Forker:
             show_told(body, source.head, version)
             edits = replay.read_edits(txn, identity, entry, cache)
             tree = None
-            if version in wanted or entry.header.parent_version in pruned:
+            if version in wanted or entry.header.whole or entry.header.parent_version in pruned:
                 tree = replay.state_at(txn, source, version, cache)
             return entry.header, body, edits, tree
 

@@ -69,6 +69,7 @@ class HiddenVersion:
     content: Content
     time_us: int
     snapshot: parts.Content | None = None  # of its state; required if the parent is not in the thread
+    whole: bool = False  # it has no edits: its state is in the snapshot alone
     digest: bytes = b""
 
     @property
@@ -208,6 +209,7 @@ class Hidden:
         entry = append(
             self._context, txn, draft, ENTRY_KIND_CHECKPOINT, made.content, version=version,
             parent_version=made.parent, request_hash=request_hash, time_us=made.time_us, is_hidden=True,
+            whole=made.whole,
         )  # fmt: skip
         header, head = entry.header, entry.head
         draft.head = head

@@ -198,7 +198,7 @@ class IncomingVersions:
             self._dictionaries.pop(name, None)  # the branch was moved to another version
         stored = draft_content(metadata, edits, self._dictionaries.get(name))
         time_us = max(min(shown.create_time.ToMicroseconds(), self._now_us), 1)
-        made = HiddenVersion(number, parent, body, stored, time_us)
+        made = HiddenVersion(number, parent, body, stored, time_us, whole=version.whole)
         snapshot = b""
         if version.whole or self._is_due(name, len(stored.packed_edits)):
             snapshot = to_snapshot(tree)

@@ -62,12 +62,14 @@ def append(
     time_us: int = 0,
     is_hidden: bool = False,
     acked: Sequence[int] = (),
+    whole: bool = False,
 ) -> Appended:
     """Seals and puts an entry after the newest one. Updates sequence, times and sizes in a copy of the head.
 
     ``request_row``: the row key of the request id, if the caller has it already. ``is_hidden``: the entry gets no place
     in the feed of all entries, because its thread must not be seen yet. ``acked``: sequences of the signals that a
-    version acknowledges. Raises NotOwner if the thread is a copy or an orphan.
+    version acknowledges. ``whole``: the state of the version is in its snapshot alone. Raises NotOwner if the thread is
+    a copy or an orphan.
     """
     draft.check_writable()  # checked here for all verbs: an entry of a copy would be in no history and in no orphan
     identity, head = draft.identity, draft.next_head()
@@ -82,6 +84,8 @@ def append(
         kind=kind, epoch=head.epoch, sequence=sequence, version=version, parent_version=parent_version,
         create_time_us=head.update_time_us, previous_digest=head.tip_digest, acked_sequences=acked,
     )  # fmt: skip
+    if whole:
+        header.whole = True
     if is_loose(kind):
         head.loose_entries += 1
     pieces_bytes = _put_pieces(txn, draft, header, content)

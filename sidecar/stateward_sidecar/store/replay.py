@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import lmdb
 from google.protobuf.message import DecodeError
 
-from stateward.storage.v1.journal_pb2 import EntryMetadata
+from stateward.storage.v1.journal_pb2 import EntryHeader, EntryMetadata
 from stateward.v1.diff_pb2 import Diff
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.compress import Dictionary
@@ -30,8 +30,9 @@ Held = dict[int, Dictionary]
 
 
 class MissingSnapshot(Corrupt):
-    """This disk lacks a snapshot that a version needs, because what came before was pruned, or because it is compressed
-    with it. A copy may lack one: its owner pruned further, and the snapshot was gone when the copy was fetched."""
+    """This disk lacks a snapshot that a version needs: what came before was pruned, or the version is whole, or it is
+    compressed with the snapshot. A copy may lack one: its owner pruned further, and the snapshot was gone when the copy
+    was fetched."""
 
 
 def sequence_of(txn: lmdb.Transaction, thread: Versions, version: int) -> int:
@@ -252,7 +253,7 @@ def state_and_base(
                 raise _unreadable(error, identity.name, at) from None
             base = at
             break
-        entry = _chain_entry(txn, thread, at)
+        entry = _edited(txn, thread, at)
         chain.append(entry)
         at = entry.header.parent_version
     if cache.measures is not None and (chain or base):
@@ -299,7 +300,7 @@ def nearest_snapshot(txn: lmdb.Transaction, thread: Versions, version: int) -> t
     """Returns the nearest snapshot in a version's ancestry (0 = none), and the weight of the versions since."""
     weight = 0
     while version and version not in thread.snapshots:
-        entry = _chain_entry(txn, thread, version)
+        entry = _edited(txn, thread, version)
         weight += entry_weight(entry.header.edit_stored_bytes)
         version = entry.header.parent_version
     return version, weight
@@ -332,6 +333,27 @@ def _known_state(
     if isinstance(thread, Draft) and version in thread.states:
         return thread.states[version]
     return cache.state(thread.identity.number, version)
+
+
+def is_whole(thread: Versions, header: EntryHeader) -> bool:
+    """Returns whether the state of a version is in its snapshot alone. The entries of older copies do not say so."""
+    is_older = not header.parent_version and not header.edit_bytes and header.version in thread.snapshots
+    return header.whole or is_older
+
+
+def is_cut(thread: Versions, header: EntryHeader) -> bool:
+    """Returns whether a version can be read with its own snapshot only: it is whole, or its parent was pruned."""
+    return is_whole(thread, header) or header.parent_version in thread.pruned
+
+
+def _edited(txn: lmdb.Transaction, thread: Versions, version: int) -> Entry:
+    """Returns the entry of a version that has no snapshot, and so must have edits. Raises MissingSnapshot."""
+    entry = _chain_entry(txn, thread, version)
+    if entry.header.whole:
+        raise MissingSnapshot(
+            f"version {version} is a copied state, and its snapshot is missing", thread.identity.name, version
+        )
+    return entry
 
 
 def _chain_entry(txn: lmdb.Transaction, thread: Versions, version: int) -> Entry:

@@ -335,8 +335,7 @@ class Verifier:
             if digest != header.digest:
                 raise Corrupt("a snapshot belongs to another history")
             stored = content
-        is_cut = parent in thread.pruned or (stored is not None and 0 < parent <= thread.floor_version)
-        is_base = is_cut or (stored is not None and not header.edit_bytes and parent == 0)
+        is_base = replay.is_cut(thread, header) or (stored is not None and 0 < parent <= thread.floor_version)
         if is_base:
             tree = replay.state_at(txn, thread, version, fresh)
         else:

@@ -346,7 +346,7 @@ class Watcher:
             if header.version not in thread.pruned and (include_diff or not selection.is_everything):
                 stored = replay.read_edits(txn, identity, entry, self._context.cache)
                 diff = select_edits(replay.parse_edits(stored, identity.name, header.version), selection)
-                if not diff.edits and not selection.is_everything:
+                if not diff.edits and not selection.is_everything and not header.whole:
                     return None
                 if include_diff:
                     event.diff.CopyFrom(diff)

@@ -121,7 +121,7 @@ class EpochStart(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., digest: _Optional[bytes] = ..., boot: _Optional[int] = ...) -> None: ...
 
 class ObjectRef(_message.Message):
-    __slots__ = ("kind", "epoch", "boot", "counter", "size_bytes", "sha256", "first_sequence", "last_sequence", "first_version", "last_version", "dictionaries", "cleared")
+    __slots__ = ("kind", "epoch", "boot", "counter", "size_bytes", "sha256", "first_sequence", "last_sequence", "first_version", "last_version", "snapshots", "cleared")
     KIND_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
@@ -132,7 +132,7 @@ class ObjectRef(_message.Message):
     LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     FIRST_VERSION_FIELD_NUMBER: _ClassVar[int]
     LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
-    DICTIONARIES_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
     CLEARED_FIELD_NUMBER: _ClassVar[int]
     kind: ObjectKind
     epoch: int
@@ -144,9 +144,9 @@ class ObjectRef(_message.Message):
     last_sequence: int
     first_version: int
     last_version: int
-    dictionaries: _containers.RepeatedScalarFieldContainer[int]
+    snapshots: _containers.RepeatedScalarFieldContainer[int]
     cleared: bool
-    def __init__(self, kind: _Optional[_Union[ObjectKind, str]] = ..., epoch: _Optional[int] = ..., boot: _Optional[int] = ..., counter: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ..., first_sequence: _Optional[int] = ..., last_sequence: _Optional[int] = ..., first_version: _Optional[int] = ..., last_version: _Optional[int] = ..., dictionaries: _Optional[_Iterable[int]] = ..., cleared: bool = ...) -> None: ...
+    def __init__(self, kind: _Optional[_Union[ObjectKind, str]] = ..., epoch: _Optional[int] = ..., boot: _Optional[int] = ..., counter: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ..., first_sequence: _Optional[int] = ..., last_sequence: _Optional[int] = ..., first_version: _Optional[int] = ..., last_version: _Optional[int] = ..., snapshots: _Optional[_Iterable[int]] = ..., cleared: bool = ...) -> None: ...
 
 class Garbage(_message.Message):
     __slots__ = ("object", "time_us")

@@ -54,7 +54,7 @@ COMPRESSION_ZSTD: Compression
 COMPRESSION_ZSTD_DICTIONARY: Compression
 
 class EntryHeader(_message.Message):
-    __slots__ = ("kind", "epoch", "sequence", "version", "parent_version", "create_time_us", "previous_digest", "digest", "metadata_bytes", "metadata_compression", "metadata_stored_bytes", "edit_bytes", "edit_compression", "dictionary_version", "parts_id", "key_generation", "edit_stored_bytes", "acked_sequences")
+    __slots__ = ("kind", "epoch", "sequence", "version", "parent_version", "create_time_us", "previous_digest", "digest", "metadata_bytes", "metadata_compression", "metadata_stored_bytes", "edit_bytes", "edit_compression", "dictionary_version", "parts_id", "key_generation", "edit_stored_bytes", "acked_sequences", "whole")
     KIND_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class EntryHeader(_message.Message):
     KEY_GENERATION_FIELD_NUMBER: _ClassVar[int]
     EDIT_STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     ACKED_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
     kind: EntryKind
     epoch: int
     sequence: int
@@ -91,7 +92,8 @@ class EntryHeader(_message.Message):
     key_generation: int
     edit_stored_bytes: int
     acked_sequences: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, kind: _Optional[_Union[EntryKind, str]] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., previous_digest: _Optional[bytes] = ..., digest: _Optional[bytes] = ..., metadata_bytes: _Optional[int] = ..., metadata_compression: _Optional[_Union[Compression, str]] = ..., metadata_stored_bytes: _Optional[int] = ..., edit_bytes: _Optional[int] = ..., edit_compression: _Optional[_Union[Compression, str]] = ..., dictionary_version: _Optional[int] = ..., parts_id: _Optional[int] = ..., key_generation: _Optional[int] = ..., edit_stored_bytes: _Optional[int] = ..., acked_sequences: _Optional[_Iterable[int]] = ...) -> None: ...
+    whole: bool
+    def __init__(self, kind: _Optional[_Union[EntryKind, str]] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., previous_digest: _Optional[bytes] = ..., digest: _Optional[bytes] = ..., metadata_bytes: _Optional[int] = ..., metadata_compression: _Optional[_Union[Compression, str]] = ..., metadata_stored_bytes: _Optional[int] = ..., edit_bytes: _Optional[int] = ..., edit_compression: _Optional[_Union[Compression, str]] = ..., dictionary_version: _Optional[int] = ..., parts_id: _Optional[int] = ..., key_generation: _Optional[int] = ..., edit_stored_bytes: _Optional[int] = ..., acked_sequences: _Optional[_Iterable[int]] = ..., whole: bool = ...) -> None: ...
 
 class EntryMetadata(_message.Message):
     __slots__ = ("request_hash", "fingerprint", "creation", "checkpoint", "tag", "options", "pruned", "blob", "effect", "signal", "lease", "removed", "heads", "records", "told", "deleted_effects")
