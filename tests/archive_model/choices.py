@@ -10,7 +10,7 @@ from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 
 WHO = st.integers(0, SIDECARS - 1)
 ASIDE = "a@1"  # looks like the name of an orphan, and is the name of a thread
-NAMES = st.sampled_from(("a", "a", "a", "a", "b", ASIDE))
+NAMES = st.sampled_from(("a", "a", "a", "a", "b", ASIDE, "fork"))
 KEYS = st.sampled_from(("fare", "hotel"))
 KEPT = ("a", "a/b", "a/c", "b")  # keys of records
 RECORDS = st.sets(st.sampled_from(KEPT), min_size=1)
