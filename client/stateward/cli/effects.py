@@ -9,6 +9,7 @@ import typer
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
 from stateward.cli.describe import decoded, plain, summarize
 from stateward.cli.output import filled, note, print_json, print_table, shorten
+from stateward.cli.salvage import list_effects
 from stateward.cli.times import time_ago
 from stateward.effects import EffectState
 
@@ -38,7 +39,8 @@ def effects(
     """List the tool calls of a thread: recorded results, failures, and calls without a known end.
 
     A call is in progress until its agent ends it, dies or stops renewing its claim. Then the call becomes uncertain
-    when an agent asks for it and cannot find out whether the tool ran.
+    when an agent asks for it and cannot find out whether the tool ran. A damaged call does not hide the others: the
+    command names it, and exits 1.
 
     \b
     Examples:
@@ -47,7 +49,8 @@ def effects(
       stateward effects booking-42 --anchor cache/search --json
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     with connect(context, target, namespace) as client:
-        found = list(client.thread(thread).effects(anchor, names=name or ()))
+        listed = list_effects(client.thread(thread), anchor, names=name or ())
+    found = listed.items
     if open_only:
         found = [each for each in found if each.state not in (EffectState.DONE, EffectState.FAILED)]
     if as_json:
@@ -55,10 +58,11 @@ def effects(
     elif found:
         columns, rows = filled(COLUMNS, [_row(each) for each in found], ("ANCHOR", "NAME", "BY", "RESULT"))
         print_table(columns, rows, right=("ATTEMPTS",), below=("RESULT",))
-    else:
+    elif not listed.damaged:
         note(
             f"thread {thread} has no such effects" if open_only or anchor or name else f"thread {thread} has no effects"
         )
+    listed.end("effect")
 
 
 def _row(each: RecordedEffect) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +11,7 @@ from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, Thr
 from stateward.cli.describe import checkpoint_as_json, held_by, pairs, status_word
 from stateward.cli.graph import draw
 from stateward.cli.output import CommandError, filled, note, print_json, print_table, shorten, size
+from stateward.cli.salvage import list_versions
 from stateward.cli.timeline import Happening, Timeline, for_scripts
 from stateward.cli.times import time_ago
 from stateward.cli.where import require_versions
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from stateward import Checkpoint
 
 DEFAULT_LIMIT = 50
-PAGE_MAX = 1000
 COLUMNS = (
     "",
     "VERSION",
@@ -64,6 +64,8 @@ def history(
 ) -> None:
     """List the versions of a thread, newest first, with questions, answers and tool calls.
 
+    A damaged version or tool call does not hide the others: the command names it, and exits 1.
+
     \b
     Examples:
       stateward history booking-42
@@ -77,10 +79,8 @@ def history(
         names = [each.name for each in info.branches]
         if not all_branches and branch not in names:
             raise CommandError(f"thread {thread!r} has no branch {branch!r}; it has: {', '.join(names)}")
-        versions = handle.checkpoints(
-            branch="" if all_branches else branch, page_size=min(limit + 1, PAGE_MAX) if limit else PAGE_MAX
-        )
-        found = list(islice(versions, limit + 1) if limit else versions)
+        listed = list_versions(handle, "" if all_branches else branch, limit + 1 if limit else None)
+        found = listed.items
         timeline = Timeline(handle, info)
         happened = [timeline.at(each, before) for each, before in zip_longest(found, found[1:])]
     has_more = bool(limit) and len(found) > limit
@@ -105,6 +105,8 @@ def history(
     others = [name for name in names if name != branch]
     if others and not all_branches and not as_json:
         note(f"there is more on other branches ({', '.join(others)}); --all shows them too")
+    listed.damaged += timeline.effects.damaged
+    listed.end("element")
 
 
 def _print(

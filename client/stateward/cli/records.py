@@ -23,6 +23,7 @@ from stateward.cli.output import (
     say,
     size,
 )
+from stateward.cli.salvage import list_prefixes, list_records
 from stateward.cli.times import time_ago
 from stateward.cli.typed import read_json
 from stateward.durations import SECONDS_MAX
@@ -88,6 +89,8 @@ def list_(
 ) -> None:
     """List the records of a thread by key, or count them by prefix.
 
+    A damaged record does not hide the others: the command names it, and exits 1.
+
     \b
     Examples:
       stateward records list store/users
@@ -97,21 +100,23 @@ def list_(
     with connect(context, target, namespace) as client:
         scope = client.records(thread)
         if prefixes is not None:
-            found = list(scope.prefixes(prefixes, prefix=prefix))
+            counts = list_prefixes(scope, prefixes, prefix)
             if as_json:
-                print_json([{"prefix": each.prefix, "records": each.records} for each in found])
+                print_json([{"prefix": each.prefix, "records": each.records} for each in counts.items])
             else:
-                print_table(("PREFIX", "RECORDS"), [(each.prefix, str(each.records)) for each in found])
+                print_table(("PREFIX", "RECORDS"), [(each.prefix, str(each.records)) for each in counts.items])
+            counts.end("record")
             return
-        listed = scope.list(prefix, newest_first=newest, page_size=min(last, 1000))
-        shown = [record for _, record in zip(range(last), listed, strict=False)]
+        found = list_records(scope, prefix, newest_first=newest, most=last)
+    shown = found.items
     if as_json:
         print_json([_as_json(each) for each in shown])
     elif shown:
         columns, rows = filled(COLUMNS, [_row(each) for each in shown], ("EXPIRES",))
         print_table(columns, rows, right=("REVISION", "SIZE"), below=("VALUE",))
-    else:
+    elif not found.damaged:
         note(f"thread {thread} has no such records" if prefix else f"thread {thread} has no records")
+    found.end("record")
 
 
 @records.command(short_help="Show a record.")

@@ -68,6 +68,7 @@ def replay(
                     happened = timeline.at(checkpoint, before)
                     print_line_of_json(_as_json(checkpoint, state if entry.begins else None, changes, happened))
                     before = checkpoint
+                timeline.effects.end("effect")
                 return
             steps = [checkpoint for checkpoint, _, _ in line]
         walk = _Walk(handle, steps, timeline, diff_only=diff_only)
@@ -76,6 +77,7 @@ def replay(
         else:
             for at in range(len(steps)):
                 walk.show(at)
+    timeline.effects.end("effect")
 
 
 @contextmanager

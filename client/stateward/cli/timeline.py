@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from stateward.cli.describe import compact, decoded, pairs, plain, question_as_json, status_word, summarize
 from stateward.cli.output import clean, shorten
+from stateward.cli.salvage import list_effects
 from stateward.effects import EffectState
-from stateward.errors import VersionNotFound, VersionPruned
+from stateward.errors import Corrupt, VersionNotFound, VersionPruned
 from stateward.models import Status
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ class Timeline:
         self._tags: dict[int, list[str]] = {}
         for tag in info.tags:
             self._tags.setdefault(tag.version, []).append(tag.name)
-        self._effects = sorted(thread.effects(values=False), key=lambda each: each.sequence)
+        self.effects = list_effects(thread, values=False)
+        """All that can be read, and what is known of the others."""
+        self._effects = sorted(self.effects.items, key=lambda each: each.sequence)
 
     def at(self, checkpoint: Checkpoint, before: Checkpoint | None) -> list[Happening]:
         """What happened with a version, and since the version `before`, which is shown before it. None = none is: since
@@ -69,7 +72,7 @@ class Timeline:
     def _parent(self, checkpoint: Checkpoint) -> Checkpoint | None:
         try:
             return self._thread.checkpoint(checkpoint.parent_version)
-        except (VersionPruned, VersionNotFound):
+        except (Corrupt, VersionPruned, VersionNotFound):
             return None
 
     def later(self, checkpoint: Checkpoint) -> list[Happening]:

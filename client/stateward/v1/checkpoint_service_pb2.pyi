@@ -290,7 +290,7 @@ class GetCheckpointResponse(_message.Message):
     def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
 
 class ListCheckpointsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "labels", "statuses", "before", "page_size", "page_token", "projection", "include_effects", "attributes", "include_states")
+    __slots__ = ("namespace", "thread", "branch", "labels", "statuses", "before", "page_size", "page_token", "projection", "include_effects", "attributes", "include_states", "skip_unreadable")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -317,6 +317,7 @@ class ListCheckpointsRequest(_message.Message):
     INCLUDE_EFFECTS_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_STATES_FIELD_NUMBER: _ClassVar[int]
+    SKIP_UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     branch: str
@@ -329,19 +330,22 @@ class ListCheckpointsRequest(_message.Message):
     include_effects: bool
     attributes: _containers.MessageMap[str, _checkpoint_pb2.AttributeValue]
     include_states: bool
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., statuses: _Optional[_Iterable[_Union[_checkpoint_pb2.Status, str]]] = ..., before: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., include_effects: bool = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ..., include_states: bool = ...) -> None: ...
+    skip_unreadable: bool
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., statuses: _Optional[_Iterable[_Union[_checkpoint_pb2.Status, str]]] = ..., before: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., include_effects: bool = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ..., include_states: bool = ..., skip_unreadable: bool = ...) -> None: ...
 
 class ListCheckpointsResponse(_message.Message):
-    __slots__ = ("checkpoints", "next_page_token", "contents", "unreadable")
+    __slots__ = ("checkpoints", "next_page_token", "contents", "unreadable", "unreadable_parts")
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CONTENTS_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_PARTS_FIELD_NUMBER: _ClassVar[int]
     checkpoints: _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]
     next_page_token: str
     contents: _containers.RepeatedCompositeFieldContainer[CheckpointContent]
     unreadable: _containers.RepeatedCompositeFieldContainer[_thread_pb2.UnreadableThread]
-    def __init__(self, checkpoints: _Optional[_Iterable[_Union[_checkpoint_pb2.Checkpoint, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., contents: _Optional[_Iterable[_Union[CheckpointContent, _Mapping]]] = ..., unreadable: _Optional[_Iterable[_Union[_thread_pb2.UnreadableThread, _Mapping]]] = ...) -> None: ...
+    unreadable_parts: _containers.RepeatedCompositeFieldContainer[_thread_pb2.UnreadablePart]
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[_checkpoint_pb2.Checkpoint, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., contents: _Optional[_Iterable[_Union[CheckpointContent, _Mapping]]] = ..., unreadable: _Optional[_Iterable[_Union[_thread_pb2.UnreadableThread, _Mapping]]] = ..., unreadable_parts: _Optional[_Iterable[_Union[_thread_pb2.UnreadablePart, _Mapping]]] = ...) -> None: ...
 
 class CheckpointContent(_message.Message):
     __slots__ = ("state", "diff", "rewritten_versions", "state_omitted", "effects", "effects_omitted")

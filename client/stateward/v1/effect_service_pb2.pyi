@@ -164,7 +164,7 @@ class PutEffectsResponse(_message.Message):
     def __init__(self, written: _Optional[int] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., archived_sequence: _Optional[int] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class ListEffectsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "anchor", "all_anchors", "names", "key", "without_values", "page_size", "page_token")
+    __slots__ = ("namespace", "thread", "anchor", "all_anchors", "names", "key", "without_values", "page_size", "page_token", "skip_unreadable")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     ANCHOR_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +174,7 @@ class ListEffectsRequest(_message.Message):
     WITHOUT_VALUES_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SKIP_UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     anchor: str
@@ -183,15 +184,18 @@ class ListEffectsRequest(_message.Message):
     without_values: bool
     page_size: int
     page_token: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., all_anchors: bool = ..., names: _Optional[_Iterable[str]] = ..., key: _Optional[str] = ..., without_values: bool = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    skip_unreadable: bool
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., all_anchors: bool = ..., names: _Optional[_Iterable[str]] = ..., key: _Optional[str] = ..., without_values: bool = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., skip_unreadable: bool = ...) -> None: ...
 
 class ListEffectsResponse(_message.Message):
-    __slots__ = ("effects", "next_page_token")
+    __slots__ = ("effects", "next_page_token", "unreadable_parts")
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_PARTS_FIELD_NUMBER: _ClassVar[int]
     effects: _containers.RepeatedCompositeFieldContainer[_effect_pb2.RecordedEffect]
     next_page_token: str
-    def __init__(self, effects: _Optional[_Iterable[_Union[_effect_pb2.RecordedEffect, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    unreadable_parts: _containers.RepeatedCompositeFieldContainer[_thread_pb2.UnreadablePart]
+    def __init__(self, effects: _Optional[_Iterable[_Union[_effect_pb2.RecordedEffect, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., unreadable_parts: _Optional[_Iterable[_Union[_thread_pb2.UnreadablePart, _Mapping]]] = ...) -> None: ...
 
 class DeleteEffectsRequest(_message.Message):
     __slots__ = ("namespace", "thread", "anchor", "keys", "request_id", "lease_token", "durability", "all", "expected_uid")

@@ -82,7 +82,7 @@ class GetRecordsResponse(_message.Message):
     def __init__(self, records: _Optional[_Iterable[_Union[_record_pb2.Record, _Mapping]]] = ..., rest: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListRecordsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "prefix", "filters", "order", "skip", "without_values", "refresh_ttl", "page_size", "page_token")
+    __slots__ = ("namespace", "thread", "prefix", "filters", "order", "skip", "without_values", "refresh_ttl", "page_size", "page_token", "skip_unreadable")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +93,7 @@ class ListRecordsRequest(_message.Message):
     REFRESH_TTL_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SKIP_UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     prefix: str
@@ -103,18 +104,21 @@ class ListRecordsRequest(_message.Message):
     refresh_ttl: bool
     page_size: int
     page_token: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., prefix: _Optional[str] = ..., filters: _Optional[_Iterable[_Union[_record_pb2.AttributeFilter, _Mapping]]] = ..., order: _Optional[_Union[RecordOrder, str]] = ..., skip: _Optional[int] = ..., without_values: bool = ..., refresh_ttl: bool = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    skip_unreadable: bool
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., prefix: _Optional[str] = ..., filters: _Optional[_Iterable[_Union[_record_pb2.AttributeFilter, _Mapping]]] = ..., order: _Optional[_Union[RecordOrder, str]] = ..., skip: _Optional[int] = ..., without_values: bool = ..., refresh_ttl: bool = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., skip_unreadable: bool = ...) -> None: ...
 
 class ListRecordsResponse(_message.Message):
-    __slots__ = ("records", "next_page_token")
+    __slots__ = ("records", "next_page_token", "unreadable_parts")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_PARTS_FIELD_NUMBER: _ClassVar[int]
     records: _containers.RepeatedCompositeFieldContainer[_record_pb2.Record]
     next_page_token: str
-    def __init__(self, records: _Optional[_Iterable[_Union[_record_pb2.Record, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    unreadable_parts: _containers.RepeatedCompositeFieldContainer[_thread_pb2.UnreadablePart]
+    def __init__(self, records: _Optional[_Iterable[_Union[_record_pb2.Record, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., unreadable_parts: _Optional[_Iterable[_Union[_thread_pb2.UnreadablePart, _Mapping]]] = ...) -> None: ...
 
 class ListRecordPrefixesRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "prefix", "delimiter", "max_depth", "page_size", "page_token")
+    __slots__ = ("namespace", "thread", "prefix", "delimiter", "max_depth", "page_size", "page_token", "skip_unreadable")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +126,7 @@ class ListRecordPrefixesRequest(_message.Message):
     MAX_DEPTH_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SKIP_UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     prefix: str
@@ -129,15 +134,18 @@ class ListRecordPrefixesRequest(_message.Message):
     max_depth: int
     page_size: int
     page_token: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., prefix: _Optional[str] = ..., delimiter: _Optional[str] = ..., max_depth: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    skip_unreadable: bool
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., prefix: _Optional[str] = ..., delimiter: _Optional[str] = ..., max_depth: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., skip_unreadable: bool = ...) -> None: ...
 
 class ListRecordPrefixesResponse(_message.Message):
-    __slots__ = ("prefixes", "next_page_token")
+    __slots__ = ("prefixes", "next_page_token", "unreadable_parts")
     PREFIXES_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_PARTS_FIELD_NUMBER: _ClassVar[int]
     prefixes: _containers.RepeatedCompositeFieldContainer[_record_pb2.RecordPrefix]
     next_page_token: str
-    def __init__(self, prefixes: _Optional[_Iterable[_Union[_record_pb2.RecordPrefix, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    unreadable_parts: _containers.RepeatedCompositeFieldContainer[_thread_pb2.UnreadablePart]
+    def __init__(self, prefixes: _Optional[_Iterable[_Union[_record_pb2.RecordPrefix, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., unreadable_parts: _Optional[_Iterable[_Union[_thread_pb2.UnreadablePart, _Mapping]]] = ...) -> None: ...
 
 class DeleteRecordsRequest(_message.Message):
     __slots__ = ("namespace", "thread", "prefix", "all", "request_id", "lease_token", "durability", "expected_uid", "max_revision")

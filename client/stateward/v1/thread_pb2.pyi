@@ -103,6 +103,18 @@ class UnreadableThread(_message.Message):
     message: str
     def __init__(self, uid: _Optional[str] = ..., thread: _Optional[str] = ..., reason: _Optional[_Union[_error_reason_pb2.ErrorReason, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
+class UnreadablePart(_message.Message):
+    __slots__ = ("version", "key", "anchor", "message")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ANCHOR_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    key: str
+    anchor: str
+    message: str
+    def __init__(self, version: _Optional[int] = ..., key: _Optional[str] = ..., anchor: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
 class Orphan(_message.Message):
     __slots__ = ("thread", "common_sequence", "epoch")
     THREAD_FIELD_NUMBER: _ClassVar[int]

@@ -351,6 +351,11 @@ def check_contents(request: ListCheckpointsRequest) -> None:
     for field in ("include_states", "include_effects"):
         if getattr(request, field) and request.thread == ALL_THREADS:
             raise InvalidField(field, "is not allowed with all threads; list one thread")
+    if request.skip_unreadable:
+        if request.thread == ALL_THREADS:
+            raise InvalidField("skip_unreadable", "is not allowed with all threads; list one thread")
+        if request.include_states or request.include_effects:
+            raise InvalidField("skip_unreadable", "is not allowed with include_states or include_effects")
     if request.HasField("projection"):
         if not request.include_states:
             raise InvalidField("projection", "is allowed only with include_states")

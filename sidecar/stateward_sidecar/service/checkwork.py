@@ -254,6 +254,8 @@ def check_list(request: ListEffectsRequest) -> None:
     """Checks a ListEffects."""
     if request.all_anchors and request.anchor:
         raise InvalidField("anchor", "must be empty with all_anchors")
+    if request.skip_unreadable and request.key and not request.all_anchors:
+        raise InvalidField("skip_unreadable", "is not allowed with the key of one effect")
 
 
 def check_acquire(request: AcquireLeaseRequest) -> None:

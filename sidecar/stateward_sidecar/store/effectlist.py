@@ -21,6 +21,7 @@ from stateward.storage.v1.head_pb2 import EffectRow
 from stateward.v1.checkpoint_service_pb2 import CheckpointContent, ReadHistoryResponse
 from stateward.v1.effect_pb2 import RecordedEffect
 from stateward.v1.effect_service_pb2 import ListEffectsRequest, ListEffectsResponse
+from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.cache import EffectOrder, EffectPlace
 from stateward_sidecar.store.context import Context
@@ -31,12 +32,14 @@ from stateward_sidecar.store.effectrows import (
     list_effects,
     open_effect,
     read_value,
+    salvage_effects,
     view_effect,
 )
 from stateward_sidecar.store.pagebytes import page_bytes
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.tokens import bare
+from stateward_sidecar.store.unreadable import UnreadableParts
 
 PAGE_SIZE = 100
 # The order of fewer effects is not kept, because it is made at once.
@@ -49,6 +52,7 @@ _LENGTHS = struct.Struct(">HH")
 
 # Sort key, anchor and key.
 Place = tuple[bytes, str, str]
+_FIRST: Place = (b"", "", "")
 EffectAnswer = CheckpointContent | ReadHistoryResponse
 
 
@@ -66,9 +70,11 @@ class EffectList:
         with context.engine.read() as txn:
             live = self._threads.get(txn, request.namespace, request.thread)
             thread = self._threads.seen(txn, live)
-            places = self._places(txn, thread, request)
+            unreadable = UnreadableParts(answer.unreadable_parts, are_skipped=request.skip_unreadable)
+            places, damage = self._places(txn, thread, request)
+            unreadable.add_nameless(damage)
             live.effects_checked = live.effects_checked or thread.effects_checked
-            at = 0
+            at, looked_at, last = 0, 0, _FIRST
             if request.page_token:
                 binding = bare(request)
                 after = unpack_place(context.tokens.unpack(binding, request.page_token))
@@ -76,14 +82,15 @@ class EffectList:
             for place in places[at:]:
                 if (request.names and place.name not in request.names) or request.key not in ("", place.key):
                     continue
-                if len(answer.effects) >= (request.page_size or PAGE_SIZE) or size_bytes >= page_bytes():
-                    position = pack_place(place_of(answer.effects[-1]))
-                    answer.next_page_token = context.tokens.pack(binding or bare(request), position)
+                if looked_at >= (request.page_size or PAGE_SIZE) or size_bytes >= page_bytes():
+                    answer.next_page_token = context.tokens.pack(binding or bare(request), pack_place(last))
                     break
-                row = open_effect(txn, thread.identity, place.row_key)
-                value = None if request.without_values else read_value(txn, thread.identity, row, context.cache)
-                answer.effects.append(view_effect(row, value))
-                size_bytes += answer.effects[-1].ByteSize()
+                looked_at, last = looked_at + 1, place[:3]
+                with unreadable.skipping(key=place.key, anchor=place.anchor):
+                    row = open_effect(txn, thread.identity, place.row_key)
+                    value = None if request.without_values else read_value(txn, thread.identity, row, context.cache)
+                    answer.effects.append(view_effect(row, value))
+                    size_bytes += answer.effects[-1].ByteSize()
         return answer
 
     def of_version(
@@ -133,8 +140,10 @@ class EffectList:
 
     def _places(
         self, txn: lmdb.Transaction, thread: Thread, request: ListEffectsRequest
-    ) -> list[EffectPlace]:
+    ) -> tuple[list[EffectPlace], list[Corrupt]]:
         """Returns the effects of the request's anchor, or of all anchors, in order.
+
+        Beside them the damage by which others may be missing, if the request skips what is damaged.
 
         ``thread``: as the transaction shows it, so that its sum belongs to the rows.
         """
@@ -142,15 +151,20 @@ class EffectList:
         if request.key and not request.all_anchors:
             row_key = effect_key(identity, request.anchor, request.key)
             found = find_effect(txn, thread, row_key)
-            return [] if found is None else [EffectPlace.of(found.record, row_key)]
+            return ([] if found is None else [EffectPlace.of(found.record, row_key)]), []
         prefix = identity.keys.all_of(b"E") if request.all_anchors else anchor_prefix(identity, request.anchor)
         kept = cache.effect_order(thread.number, prefix, thread.head.effect_sum)
         if kept is not None and not thread.floor_sequence:  # else a value may be in the archive only
-            return kept.places
-        places = sorted(EffectPlace.of(row.record, key) for key, row in list_effects(txn, thread, prefix))
-        if len(places) >= KEPT_FROM:
+            return kept.places, []
+        damage = list[Corrupt]()
+        if request.skip_unreadable:
+            found_rows, damage = salvage_effects(txn, thread, prefix)
+        else:
+            found_rows = list(list_effects(txn, thread, prefix))
+        places = sorted(EffectPlace.of(row.record, key) for key, row in found_rows)
+        if len(places) >= KEPT_FROM and not damage:
             cache.put_effect_order(thread.number, prefix, EffectOrder(thread.head.effect_sum, places))
-        return places
+        return places, damage
 
 
 def place_of(shown: RecordedEffect) -> Place:

@@ -57,6 +57,27 @@ def list_effects(txn: lmdb.Transaction, thread: Thread, prefix: bytes) -> Iterat
         yield bytes(key), open_effect_row(thread.identity, key, record)
 
 
+def salvage_effects(
+    txn: lmdb.Transaction, thread: Thread, prefix: bytes
+) -> tuple[list[tuple[bytes, EffectRow]], list[Corrupt]]:
+    """Returns what ``list_effects`` yields, as far as it can be read, and the damage by which others may be missing.
+
+    For lists that name the damage. Nobody may decide by such a list whether a tool ran. Raises HistoryElsewhere.
+    """
+    try:
+        return list(list_effects(txn, thread, prefix)), []
+    except Corrupt as error:
+        of_table = error
+    found, damage = list[tuple[bytes, EffectRow]](), list[Corrupt]()
+    for key, record in rows(txn, prefix):
+        try:
+            found.append((bytes(key), open_effect_row(thread.identity, key, record)))
+        except Corrupt:
+            message = "an effect cannot be opened, and the damage hides its key"
+            damage.append(Corrupt(message, thread.identity.name))
+    return found, damage or [of_table]
+
+
 def anchor_rows(txn: lmdb.Transaction, identity: Identity, prefix: bytes) -> Iterator[tuple[bytes, EffectRow]]:
     """Yields row key and row of the effects of an anchor, without a look at the sum. Raises Corrupt."""
     for key, record in rows(txn, prefix):

@@ -39,7 +39,7 @@ from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.times import SECOND_US
 from stateward_sidecar.store.tokens import bare
-from stateward_sidecar.store.unreadable import Unreadable
+from stateward_sidecar.store.unreadable import Unreadable, UnreadableParts
 from stateward_sidecar.store.views import add_archive, view_entry, view_head
 from stateward_sidecar.telemetry import log_damage
 
@@ -174,13 +174,17 @@ class Lister:
             if request.branch and branch is None:
                 return answer
             walk, looked_at = Walk(thread, branch, below), 0
+            unreadable = UnreadableParts(answer.unreadable_parts, are_skipped=request.skip_unreadable)
             while walk.version:
                 looked_at += 1
-                view = view_entry(thread, replay.read_version(txn, thread, walk.version))
-                if _fits(view, request):
-                    answer.checkpoints.append(view)
-                    page.add(view)
-                walk.step(view.parent_version, view.branch)
+                parent, name = 0, ""  # of a damaged version: then the walk looks at every version below
+                with unreadable.skipping(version=walk.version):
+                    view = view_entry(thread, replay.read_version(txn, thread, walk.version))
+                    parent, name = view.parent_version, view.branch
+                    if _fits(view, request):
+                        answer.checkpoints.append(view)
+                        page.add(view)
+                walk.step(parent, name)
                 if walk.version and page.is_full(looked_at, VERSIONS_MAX):
                     answer.next_page_token = context.tokens.pack(binding, _VERSION.pack(walk.version + 1))
                     break
@@ -232,7 +236,7 @@ class Lister:
                 return None
             return view_entry(thread, entry)
         except Corrupt as error:
-            log_damage("version left out of a list", error, uid=thread.identity.uid.hex())
+            unreadable.note_part(thread, error)
             return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import islice
@@ -41,10 +42,11 @@ from stateward_sidecar.store.recordrows import (
     value_sequence,
     view_record,
 )
-from stateward_sidecar.store.recordviews import RecordViews
+from stateward_sidecar.store.recordviews import RecordView, RecordViews
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.tokens import bare
+from stateward_sidecar.store.unreadable import UnreadableParts
 
 PAGE_SIZE = 100
 # A page ends after this many records that did not match.
@@ -179,7 +181,9 @@ class RecordList:
             skip, revision = _POSITION.unpack_from(position)
             after = revision, position[_POSITION.size :].decode()
         most, missed = request.page_size or PAGE_SIZE, 0
-        with self._views.view(request.namespace, request.thread) as view:
+        unreadable = UnreadableParts(answer.unreadable_parts, are_skipped=request.skip_unreadable)
+        with self._view(request) as (view, damage):
+            unreadable.add_nameless(damage)
             if view is None:
                 return page
             page.uid = view.thread.identity.uid_text
@@ -198,15 +202,30 @@ class RecordList:
                 if skip and not request.filters:
                     skip -= 1
                     continue
-                row = view.row(item)
-                if not matches(row.facts.attributes, request.filters):
-                    missed += 1
-                elif skip:
-                    skip -= 1
-                    missed += 1
-                else:
+                with unreadable.skipping(key=item.key):
+                    missed += 1  # unless it is added
+                    row = view.row(item)
+                    if not matches(row.facts.attributes, request.filters):
+                        continue
+                    if skip:
+                        skip -= 1
+                        continue
                     page.add(values.view(row, without_value=request.without_values), row, now_us)
+                    missed -= 1
         return page
+
+    def _view(
+        self, request: ListRecordsRequest | ListRecordPrefixesRequest
+    ) -> AbstractContextManager[tuple[RecordView | None, list[Corrupt]]]:
+        """What a list shows, and the damage by which it may lack something."""
+        if request.skip_unreadable:
+            return self._views.salvaged(request.namespace, request.thread)
+        return self._whole(request.namespace, request.thread)
+
+    @contextmanager
+    def _whole(self, namespace: str, name: str) -> Iterator[tuple[RecordView | None, list[Corrupt]]]:
+        with self._views.view(namespace, name) as view:
+            yield view, []
 
     def prefixes(self, request: ListRecordPrefixesRequest) -> ListRecordPrefixesResponse:
         """Returns a page of the prefixes that keys share. Raises InvalidField, Corrupt or HistoryElsewhere."""
@@ -214,7 +233,8 @@ class RecordList:
         binding, after = bare(request, "page_size"), ""
         if request.page_token:
             after = self._context.tokens.unpack(binding, request.page_token).decode()
-        with self._views.view(request.namespace, request.thread) as view:
+        with self._view(request) as (view, damage):
+            UnreadableParts(answer.unreadable_parts, are_skipped=True).add_nameless(damage)
             if view is None:
                 return answer
             order = view.order

@@ -112,11 +112,16 @@ def are_records_whole(txn: lmdb.Transaction, thread: Thread) -> bool:
     return sum_records(txn, thread) == int.from_bytes(thread.head.record_sum, "big")
 
 
-def mark_checked(thread: Draft | Thread, total: int) -> None:
-    """Notes that the rows have this sum. Raises Corrupt if the head has another one."""
+def compare_sum(thread: Draft | Thread, total: int) -> None:
+    """Raises Corrupt if the rows have another sum than the head says."""
     if total != int.from_bytes(thread.head.record_sum, "big"):
         name = thread.identity.name
         raise Corrupt("the row of a record is missing, foreign or older than the thread's head", name)
+
+
+def mark_checked(thread: Draft | Thread, total: int) -> None:
+    """Notes that the rows have this sum. Raises Corrupt if the head has another one."""
+    compare_sum(thread, total)
     (thread.thread if isinstance(thread, Draft) else thread).records_checked = True
 
 

@@ -23,6 +23,7 @@ from stateward_sidecar.store.recordorder import Item, RecordOrder, RecordOrders,
 from stateward_sidecar.store.recordrows import (
     SUM_BYTES,
     check_here,
+    compare_sum,
     has_records,
     is_checked,
     live_row,
@@ -73,6 +74,45 @@ class RecordViews:
         """
         with ExitStack() as stack:
             yield self._look(stack, lambda txn: self._threads.find(txn, namespace, name), needs_order=needs_order)
+
+    @contextmanager
+    def salvaged(self, namespace: str, name: str) -> Iterator[tuple[RecordView | None, list[Corrupt]]]:
+        """A view of the records that can be read, and the damage by which others may be missing.
+
+        For lists that name the damage. A write must not decide by such a view.
+        """
+        with ExitStack() as stack:
+            try:
+                found = self._look(stack, lambda txn: self._threads.find(txn, namespace, name), needs_order=True)
+                damage = list[Corrupt]()
+            except Corrupt:
+                stack.close()
+                found, damage = self._salvage(stack, namespace, name)
+            yield found, damage
+
+    def _salvage(self, stack: ExitStack, namespace: str, name: str) -> tuple[RecordView | None, list[Corrupt]]:
+        txn = stack.enter_context(self._context.engine.read())
+        live = self._threads.find(txn, namespace, name)
+        if live is None:
+            return None, []
+        thread = self._threads.seen(txn, live)
+        check_here(thread)
+        items, damage, total, floor = list[Item](), list[Corrupt](), 0, record_floor(thread)
+        for key, record in rows(txn, thread.identity.keys.all_of(b"K")):
+            try:
+                row = open_record(thread.identity, key, record)
+            except Corrupt:
+                damage.append(Corrupt("a record cannot be opened, and the damage hides its key", thread.name))
+                continue
+            if row.sequence > floor:
+                items.append(item_of(key, row))
+                total ^= record_part(thread.identity, key, row)
+        if not damage:
+            try:
+                compare_sum(thread, total)
+            except Corrupt as error:
+                damage.append(error)
+        return RecordView(txn, thread, RecordOrder(items, b"")), damage
 
     @contextmanager
     def numbered(self, number: int) -> Iterator[RecordView | None]:

@@ -1,18 +1,56 @@
-"""Threads that a list meets and cannot open: they are named, so that no list lacks a thread without a word."""
+"""What a list meets and cannot show: threads that cannot be opened, and damaged parts of a thread.
+
+They are named, so that no list lacks anything without a word.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 
 import lmdb
+from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 from stateward.v1.error_reason_pb2 import ErrorReason
-from stateward.v1.thread_pb2 import UnreadableThread
+from stateward.v1.thread_pb2 import UnreadablePart, UnreadableThread
 from stateward_sidecar.errors import Corrupt, KeyUnavailable
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.thread import Thread, head_uid
 from stateward_sidecar.telemetry import log_damage
+
+# How many parts whose names the damage hides are named one by one on a page.
+NAMELESS_MAX = 100
+
+
+class UnreadableParts:
+    """The damaged versions, records or effects in the place of one page."""
+
+    def __init__(self, into: RepeatedCompositeFieldContainer[UnreadablePart], *, are_skipped: bool) -> None:
+        """``are_skipped``: False = the first one is raised."""
+        self._into = into
+        self._are_skipped = are_skipped
+
+    @contextmanager
+    def skipping(self, *, version: int = 0, key: str = "", anchor: str = "") -> Iterator[None]:
+        """Names the part instead of raising Corrupt, if parts are skipped."""
+        try:
+            yield
+        except Corrupt as error:
+            if not self._are_skipped:
+                raise
+            log_damage("part of a thread left out of a list", error)
+            self._into.add(version=version, key=key, anchor=anchor, message=error.message)
+
+    def add_nameless(self, errors: Iterable[Corrupt]) -> None:
+        """Names parts of which nothing but the damage is known."""
+        found = list(errors)
+        for error in islice(found, NAMELESS_MAX):
+            log_damage("part of a thread left out of a list", error)
+            self._into.add(message=error.message)
+        if len(found) > NAMELESS_MAX:
+            self._into.add(message=f"{len(found) - NAMELESS_MAX} more are damaged in the same way")
 
 
 class Unreadable:
@@ -39,6 +77,15 @@ class Unreadable:
         if thread is None and is_indexed and self._txn.get(layout.ThreadKeys(number).head()) is None:
             self._note(number, Corrupt("the head of a thread is missing"))
         return thread
+
+    def note_part(self, thread: Thread, error: Corrupt) -> None:
+        """Notes a thread of which one version cannot be read."""
+        log_damage("version left out of a list", error, uid=thread.identity.uid.hex())
+        self._found.setdefault(
+            thread.number,
+            UnreadableThread(uid=thread.identity.uid_text, thread=thread.identity.name, message=error.message,
+                             reason=ErrorReason.Value(f"ERROR_REASON_{error.reason}")),  # type: ignore[arg-type]
+        )  # fmt: skip
 
     def _note(self, number: int, error: Corrupt | KeyUnavailable) -> None:
         row = self._txn.get(layout.ThreadKeys(number).head())
