@@ -8,8 +8,7 @@ import lmdb
 import pytest
 from tests.cli.conftest import run
 
-from stateward import RawValue
-from stateward.cli import salvage
+from stateward import RawValue, salvage
 from stateward.cli.threads import collected
 from stateward.errors import Corrupt, ThreadsUnreadable
 from stateward.testing import missing_daemon, run_daemon

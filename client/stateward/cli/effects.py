@@ -8,10 +8,11 @@ import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
 from stateward.cli.describe import decoded, plain, summarize
+from stateward.cli.one_by_one import end_if_damaged
 from stateward.cli.output import filled, note, print_json, print_table, shorten
-from stateward.cli.salvage import list_effects
 from stateward.cli.times import time_ago
 from stateward.effects import EffectState
+from stateward.salvage import list_effects
 
 if TYPE_CHECKING:
     from stateward.effects import RecordedEffect
@@ -62,7 +63,7 @@ def effects(
         note(
             f"thread {thread} has no such effects" if open_only or anchor or name else f"thread {thread} has no effects"
         )
-    listed.end("effect")
+    end_if_damaged(listed, "effect")
 
 
 def _row(each: RecordedEffect) -> tuple[str, ...]:

@@ -10,12 +10,13 @@ import typer
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
 from stateward.cli.describe import checkpoint_as_json, held_by, pairs, status_word
 from stateward.cli.graph import draw
+from stateward.cli.one_by_one import end_if_damaged
 from stateward.cli.output import CommandError, filled, note, print_json, print_table, shorten, size
-from stateward.cli.salvage import list_versions
 from stateward.cli.timeline import Happening, Timeline, for_scripts
 from stateward.cli.times import time_ago
 from stateward.cli.where import require_versions
 from stateward.models import Access, Durability
+from stateward.salvage import list_versions
 
 if TYPE_CHECKING:
     from stateward import Checkpoint
@@ -106,7 +107,7 @@ def history(
     if others and not all_branches and not as_json:
         note(f"there is more on other branches ({', '.join(others)}); --all shows them too")
     listed.damaged += timeline.effects.damaged
-    listed.end("element")
+    end_if_damaged(listed, "element")
 
 
 def _print(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stateward.cli.output import CommandError, counted, fail, note
 from stateward.errors import (
@@ -22,6 +22,7 @@ from stateward.errors import (
 
 if TYPE_CHECKING:
     from stateward import Client
+    from stateward.salvage import Found
 
 T = TypeVar("T")
 AWAY = (ServerUnavailable, ShuttingDown)
@@ -94,6 +95,17 @@ class Failures:
         if told:
             advice = "`stateward verify` says more" if self._unread else advice
             raise CommandError(f"{lacks} {self._what}s: {'; '.join(told)}; {advice}")
+
+
+def end_if_damaged(found: Found[Any], what: str) -> None:
+    """Names the damaged elements of a list, and raises CommandError, if there are any. `what`: what each of them is."""
+    for each in found.damaged:
+        fail(each)
+    if found.damaged:
+        raise CommandError(
+            f"the list lacks {counted(len(found.damaged), what)} of thread {found.thread!r}, named above; "
+            "`stateward verify` says more"
+        )
 
 
 def read_again(client: Client, name: str, read: Callable[[], T]) -> T:

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from stateward.cli.catalog import CONTEXT
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, YesOption, connect
 from stateward.cli.describe import plain, summarize
+from stateward.cli.one_by_one import end_if_damaged
 from stateward.cli.output import (
     CommandError,
     confirm,
@@ -23,11 +24,11 @@ from stateward.cli.output import (
     say,
     size,
 )
-from stateward.cli.salvage import list_prefixes, list_records
 from stateward.cli.times import time_ago
 from stateward.cli.typed import read_json
 from stateward.durations import SECONDS_MAX
 from stateward.errors import RecordConflict, ThreadNotFound
+from stateward.salvage import list_prefixes, list_records
 from stateward.values import RawValue
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def list_(
                 print_json([{"prefix": each.prefix, "records": each.records} for each in counts.items])
             else:
                 print_table(("PREFIX", "RECORDS"), [(each.prefix, str(each.records)) for each in counts.items])
-            counts.end("record")
+            end_if_damaged(counts, "record")
             return
         found = list_records(scope, prefix, newest_first=newest, most=last)
     shown = found.items
@@ -116,7 +117,7 @@ def list_(
         print_table(columns, rows, right=("REVISION", "SIZE"), below=("VALUE",))
     elif not found.damaged:
         note(f"thread {thread} has no such records" if prefix else f"thread {thread} has no records")
-    found.end("record")
+    end_if_damaged(found, "record")
 
 
 @records.command(short_help="Show a record.")

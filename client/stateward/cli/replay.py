@@ -14,6 +14,7 @@ from stateward.cli.compare import compare_logs, compare_slots
 from stateward.cli.connect import BranchOption, JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
 from stateward.cli.describe import checkpoint_as_json, compact, pairs, plain, slot_of, status_word
 from stateward.cli.diff import print_differences
+from stateward.cli.one_by_one import end_if_damaged
 from stateward.cli.output import CommandError, clean, is_terminal, print_facts, print_line_of_json, say, size
 from stateward.cli.timeline import Happening, Timeline, for_scripts, lines
 from stateward.cli.times import clock_time
@@ -68,7 +69,7 @@ def replay(
                     happened = timeline.at(checkpoint, before)
                     print_line_of_json(_as_json(checkpoint, state if entry.begins else None, changes, happened))
                     before = checkpoint
-                timeline.effects.end("effect")
+                end_if_damaged(timeline.effects, "effect")
                 return
             steps = [checkpoint for checkpoint, _, _ in line]
         walk = _Walk(handle, steps, timeline, diff_only=diff_only)
@@ -77,7 +78,7 @@ def replay(
         else:
             for at in range(len(steps)):
                 walk.show(at)
-    timeline.effects.end("effect")
+    end_if_damaged(timeline.effects, "effect")
 
 
 @contextmanager

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from stateward.cli.describe import compact, decoded, pairs, plain, question_as_json, status_word, summarize
 from stateward.cli.output import clean, shorten
-from stateward.cli.salvage import list_effects
 from stateward.effects import EffectState
 from stateward.errors import Corrupt, VersionNotFound, VersionPruned
 from stateward.models import Status
+from stateward.salvage import list_effects
 
 if TYPE_CHECKING:
     from stateward import Checkpoint, Signal, Thread, ThreadInfo

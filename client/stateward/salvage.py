@@ -1,8 +1,7 @@
 """Lists of what a thread has: one damaged version, record or effect does not hide the others, and is named.
 
 found = list_effects(thread)
-...
-found.end("effect")
+print(found.items, found.damaged)
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-from stateward.cli.output import CommandError, counted, fail
 
 if TYPE_CHECKING:
     from stateward import Checkpoint, Records, Thread
@@ -32,16 +29,6 @@ class Found(Generic[T]):
     items: list[T] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
     """A message for each."""
-
-    def end(self, what: str) -> None:
-        """Names the damaged elements, and raises CommandError, if there are any. `what`: what each of them is."""
-        for each in self.damaged:
-            fail(each)
-        if self.damaged:
-            raise CommandError(
-                f"the list lacks {counted(len(self.damaged), what)} of thread {self.thread!r}, named above; "
-                "`stateward verify` says more"
-            )
 
 
 def list_versions(thread: Thread, branch: str, most: int | None) -> Found[Checkpoint]:
