@@ -363,10 +363,11 @@ class Sidecar:
 
     def collect(self, grace_s: int) -> None:
         """What `stateward archive gc` asks for."""
-        verbs = Verbs(lambda name: self.archive.own(*name), self.archive.delete, self.archive.attacher.bury_claim)
+        archive = self.archive
+        verbs = Verbs(lambda name: archive.own(*name, must_exist=True), archive.delete, archive.attacher.bury_claim)
         request = CollectGarbageRequest()
         request.grace.FromSeconds(grace_s)
-        for _ in Collector(self.archive.desk, verbs).collect(request):
+        for _ in Collector(archive.desk, verbs).collect(request):
             pass
 
     def write(self, verb: Callable[..., T], size_bytes: int = 16384, **how: Any) -> T:

@@ -84,3 +84,23 @@ def test_a_collection_finds_the_key_of_a_claim_that_came_too_late(history: Rules
     assert keys(history) == ["2"]
     history.act(0, "collect", lambda it: it.collect(0))
     assert not keys(history)
+
+
+@pytest.mark.parametrize("what", ["ship", "sweep"])
+def test_what_comes_by_itself_after_a_restart_claims_no_name(history: Rules, what: str) -> None:
+    """Another sidecar deleted the thread, which has a save here that was never archived, and versions to prune."""
+    history.set_retention(0, "a", 1)
+    history.save_one(0, "a", "main", 10, conditional=False, archived=False, rests=False, plan=NONE)
+    history.take(1, "a", NONE)
+    history.delete(1, "a", NONE, now=True)
+    history.background(1, NONE)
+    history.crash(0)
+    if what == "ship":
+        history.ship(0, NONE)
+    else:
+        history.wait(11.0)
+        history.act(0, "sweep", lambda it: it.sweep(), sweeps=True)
+    sidecar = history.sidecars[0]
+    assert not sidecar.archive.desk.hooks.claims
+    assert not keys(history)
+    assert sidecar.find("a") is None

@@ -36,7 +36,15 @@ from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.archive.start import BOOT_ID_BYTES, find_former_boots, remember_boot
 from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.archive.wire import Wire
-from stateward_sidecar.errors import ArchiveUnavailable, Fenced, NewerFormat, NotOwner, ShuttingDown, StatewardError
+from stateward_sidecar.errors import (
+    ArchiveUnavailable,
+    Fenced,
+    NewerFormat,
+    NotOwner,
+    ShuttingDown,
+    StatewardError,
+    ThreadNotFound,
+)
 from stateward_sidecar.spans import span
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.context import ArchiveHooks
@@ -280,9 +288,9 @@ class Archive:
         self._check_running()
         return self._expirer.expire(name, uid, second)
 
-    def _own(self, name: Name) -> None:
+    def _own(self, name: Name, must_exist: bool) -> None:
         with suppress(ArchiveUnavailable):  # then the thread is used as it is here, as for a save
-            self.attacher.own_now(name)
+            self.attacher.own_now(name, must_exist=must_exist)
 
     def _complete(self, name: Name) -> None:
         self._check_running()
@@ -362,7 +370,9 @@ class Archive:
                 self._tell(number, thread)
                 return  # another sidecar owns it now, or it was deleted
             try:
-                self.attacher.own((thread.identity.namespace, thread.name))
+                self.attacher.own((thread.identity.namespace, thread.name), must_exist=True)
+            except ThreadNotFound:
+                return  # another sidecar deleted it, and nothing is left to ship
             except NewerFormat:
                 return  # it is shipped, or set aside, once this sidecar is upgraded
             except (NotOwner, Fenced) as error:

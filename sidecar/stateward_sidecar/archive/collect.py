@@ -40,7 +40,14 @@ from stateward_sidecar.archive.places import FORMAT_KEY, THREAD_KEYS, Place, is_
 from stateward_sidecar.archive.slices import whole_of
 from stateward_sidecar.archive.wire import PARALLEL
 from stateward_sidecar.clock import Clock
-from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, FeatureUnavailable, NotOwner, StatewardError
+from stateward_sidecar.errors import (
+    ArchiveUnavailable,
+    Corrupt,
+    FeatureUnavailable,
+    NotOwner,
+    StatewardError,
+    ThreadNotFound,
+)
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.times import has_expired
@@ -320,7 +327,10 @@ class _Run:
             namespace=head.namespace, thread=head.thread, expected_uid=uid.hex(), allow_missing=True
         )
         with desk.locks.of(name):
-            self._verbs.own(name)  # from now on nobody else can change its TTL
+            try:
+                self._verbs.own(name)  # from now on nobody else can change its TTL
+            except ThreadNotFound:  # another sidecar has deleted it
+                return self._fleet.heads([place])[0]
             here = self._fleet.thread_here(name)
             if here is None or not has_expired(here.head, self._rule.expired_before_second * 1_000_000):
                 return self._fleet.heads([place])[0]

@@ -23,7 +23,7 @@ from stateward_sidecar.archive.settle import Settler, set_back
 from stateward_sidecar.archive.takeover import ROUNDS, Attacher
 from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged
-from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, NotOwner
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, NotOwner, ThreadNotFound
 from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.install import CopyGone
 from stateward_sidecar.store.thread import Thread
@@ -65,7 +65,10 @@ class Expirer:
         desk = self._desk
         if thread.number not in desk.holds:
             if thread.access != ACCESS_OWNED:  # it was written without an archive
-                self._attacher.own(name)
+                try:
+                    self._attacher.own(name, must_exist=True)
+                except ThreadNotFound:
+                    return False
             elif not self._attacher.resume(thread):
                 return False  # it is a copy now, or gone; the next sweep reads HEAD
         hold = desk.holds.get(thread.number)

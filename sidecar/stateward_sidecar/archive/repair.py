@@ -196,7 +196,7 @@ class Repairer:
             row.CopyFrom(thread.archive)
             row.rolled_back, row.rolled_back_to = False, 0
             self._settler.write_row(thread, row)
-            self._attacher.own((identity.namespace, thread.name))
+            self._attacher.own((identity.namespace, thread.name), must_exist=True)
             return "the mark was removed; the thread is archived again"
         self._ensure_keys(thread, place)
         old_row, old_hold = ArchiveRow(), desk.holds.get(thread.number)

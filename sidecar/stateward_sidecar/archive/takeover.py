@@ -173,11 +173,11 @@ class Attacher:
             hold = self._desk.holds.get(thread.number) if thread is not None else None
             return hold is not None and (hold.is_rolled_back or self._look_again(hold))
 
-    def own_now(self, name: Name) -> None:
+    def own_now(self, name: Name, *, must_exist: bool) -> None:
         """Does the same as ``own``, and reads HEAD also for a thread of ours: another sidecar may have taken it while
         it was idle here."""
         with self._desk.locks.of(name):
-            self.own(name)
+            self.own(name, must_exist=must_exist)
             if self._local(name) is not None and not self.confirm(name):
                 self.own(name, must_exist=True)
 

@@ -78,8 +78,9 @@ class ArchiveHooks:
     # Returns False if the thread must not be deleted, or not now. Blocks until the bucket answers.
     expire: Callable[[tuple[str, str], bytes, int], bool]
     # For copies and imports, which may take long, and for the sweep: makes sure that a thread (namespace, name) is
-    # ours, or that its name is still claimed. Raises NotOwner, Fenced and others. Blocks until the bucket answers.
-    own: Callable[[tuple[str, str]], object]
+    # ours, or that its name is still claimed. The second argument is True for the sweep: it claims no name, so it gets
+    # ThreadNotFound for a thread that is gone. Raises NotOwner, Fenced and others. Blocks until the bucket answers.
+    own: Callable[[tuple[str, str], bool], object]
     # For the sweep: fetches the older history of a thread (namespace, name). Blocks until the bucket answers.
     complete: Callable[[tuple[str, str]], object]
     # Returns whether the bucket is away at present. Does no I/O.

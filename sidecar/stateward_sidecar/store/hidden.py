@@ -321,7 +321,7 @@ class Hidden:
         self.flush()
         hooks, identity = self._context.archive, self.draft.identity
         if hooks is not None:
-            hooks.own((identity.namespace, identity.name))
+            hooks.own((identity.namespace, identity.name), False)
         try:
             answer: ThreadMessage = self._submit(run)
         except OutcomeUnknown:

@@ -18,7 +18,7 @@ def is_still_ours(context: Context, thread: Thread) -> bool:
     if hooks is None or thread.access != ACCESS_OWNED or hooks.is_away():
         return True
     try:
-        hooks.own((thread.identity.namespace, thread.name))
+        hooks.own((thread.identity.namespace, thread.name), True)
     except (NotOwner, Fenced, ThreadNotFound):
         return False
     return True
