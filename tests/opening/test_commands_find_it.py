@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import plistlib
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,26 @@ def test_commands_find_the_daemon_of_the_data(home: Path, monkeypatch: pytest.Mo
     pid = daemon_of(place.data_dir / "LOCK")
     assert run("stop").out == f"the daemon (pid {pid}) has ended\n"
     assert daemon_of(place.data_dir / "LOCK") is None
+
+
+def test_no_other_data_stand_in_for_those_that_are_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon is at the default socket, and STATEWARD_DATA_DIR names other data: the command fails, and does not speak
+    of the first daemon's threads."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home))
+    (home / "stateward").mkdir()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(home / "stateward/stateward.sock"))
+        other.listen()
+        named = {"STATEWARD_DATA_DIR": str(home / "other")}
+        assert f"no daemon runs for {home}/other: there is no such directory" in run("threads", **named).error
+        assert run("status", "--json", **named).out.count(f"unix://{home}/other/run/stateward.sock") == 1
+        place = find_place(home / "other")
+        place.data_dir.mkdir()
+        assert f"no daemon runs for {home}/other" in run("rm", "t", "--yes", **named).error
+        other.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            other.accept()  # nobody has even asked it
+    assert not (place.data_dir / "LOCK").exists()
 
 
 def test_the_service_is_well_formed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

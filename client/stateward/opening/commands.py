@@ -6,6 +6,7 @@ error.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Unpack
 
 from stateward.errors import CannotStart
@@ -13,7 +14,7 @@ from stateward.opening.clients import IDLE_EXIT, START_S, ClientOptions, keep_fo
 from stateward.opening.keeper import Keeper
 from stateward.opening.launch import first_listen
 from stateward.opening.places import Place, find_place
-from stateward.opening.record import find_live
+from stateward.opening.record import find_live, read_record
 from stateward.opening.settings import Asked, read_kept
 
 if TYPE_CHECKING:
@@ -21,13 +22,20 @@ if TYPE_CHECKING:
 
 
 def find_default_place() -> Place | None:
-    """Returns the place of the default data directory, if a daemon works there, or clients have started one there; None
-    = neither, so that a daemon may be at the default socket."""
+    """Returns the place of the data directory that STATEWARD_DATA_DIR names, or of the default one, if a daemon works
+    there, or clients have started one there; None = neither, so that a daemon may be at the default socket.
+
+    The daemon at the default socket has other data than a directory that is named, so it is no answer for that one.
+    """
     try:
         place = find_place(None)
     except CannotStart:  # a user without a home directory
         return None
-    return place if read_kept(place) is not None or find_live(place) is not None else None
+    return place if _is_named() or read_kept(place) is not None or find_live(place) is not None else None
+
+
+def _is_named() -> bool:
+    return bool(os.environ.get("STATEWARD_DATA_DIR"))
 
 
 def reach(*, namespace: str, start: bool, **options: Unpack[ClientOptions]) -> Client:
@@ -54,7 +62,8 @@ def find_target() -> str | None:
     place = find_default_place()
     if place is None:
         return None
-    record = find_live(place)
+    record = read_record(place)
     if record is not None:
         return record.target
-    return first_listen((read_kept(place) or {}).get("listen")) or None
+    usual = f"unix://{place.data_dir}/run/stateward.sock" if _is_named() else None
+    return first_listen((read_kept(place) or {}).get("listen")) or usual
