@@ -237,15 +237,14 @@ class StatewardSessionService(Connected, BaseSessionService):
     def _tell(self, thread: str, session: Session, event: Event) -> tuple[SaveOptions, list[Change]]:
         """What an event tells, and what it changes besides. The message with a person's answers leaves the question
         open, because the agent may die before it has used them; its next event acknowledges them."""
-        given = self._given.get(thread)
-        if given is None:
-            return {**status_after([*session.events, event])}, []
+        given, told = self._given.get(thread), SaveOptions()
+        told = {**told, **status_after([*session.events, event])}
+        if given is None or (event.author == USER and not _answers(event, given)):
+            return told, []
         if event.author == USER:
-            if not _answers(event, given):
-                return {**status_after([*session.events, event])}, []
             asked = given.state.question
             return {"status": Status.WAITING, "wait_id": given.signal.wait_id, "question": asked}, []
-        return {**status_after([*session.events, event]), "ack": [given.signal]}, given.edits
+        return {**told, "ack": [given.signal]}, given.edits
 
     async def _store(self, session: Session, event: Event) -> Checkpoint:
         thread = self._thread(session.app_name, session.user_id, session.id)
