@@ -158,11 +158,13 @@ class BlobRules(Meetings):
                 return
             if kept is not None:
                 path.unlink()
+            self.blobs.destroyed[key] = hold.head.tip_sequence
             try:
                 self.write_content(it, name, content, announced=announced)
                 self.name_content(it, name, content, archived=False)
                 it.archive._ship(hold.number)
             finally:
+                del self.blobs.destroyed[key]
                 now = self.row_of(it, name, content)
                 if now is not None and now.record.blob_id == row.record.blob_id:
                     objects.setdefault(key, lost)

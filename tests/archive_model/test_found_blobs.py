@@ -81,3 +81,14 @@ def test_an_unnamed_blob_is_collected_while_a_ship_looks(history: Rules) -> None
     history.sidecars[0].after_moment = collect
     history.ship(0, NONE)
     history.read(1, "a", "main", NONE)
+
+
+def test_an_owner_shows_that_it_lives_while_it_puts_a_lost_object_again(history: Rules) -> None:
+    """Its wire is slow: until the object is there, it signs the HEAD that names it anew."""
+    history.take(0, "a", NONE)
+    history.save_blob(0, "a", 1, announced=True, archived=True, plan=NONE)
+    history.narrow(20.0)
+    heads = sum(map(len, history.truth.log.values()))
+    history.destroy_object(0, "a", 1, here=True, announced=True)
+    assert sum(map(len, history.truth.log.values())) > heads + 1
+    history.narrow(0)
