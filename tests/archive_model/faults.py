@@ -16,10 +16,14 @@ from tests.archive_model.turns import Death, Turns
 from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, Object
 from stateward_sidecar.bucket.errors import BucketUnavailable
 from stateward_sidecar.bucket.memory import MemoryBucket
+from stateward_sidecar.bucket.objectstore import UPLOAD_RETRIES
 from stateward_sidecar.clock import Clock
 
 T = TypeVar("T")
 REQUEST_S = 30.0
+# The client of an object store repeats a refused upload of more than 1 MiB, and nothing else. A slice, of 5 MiB, has
+# 3,000 bytes here.
+UPLOAD_BYTES = 600
 
 REFUSED = "refused"  # no effect, an error; the next attempt is answered
 LOST = "lost"  # the effect, and no answer
@@ -199,6 +203,10 @@ class Net:
                 continue
 
 
+class Refused(BucketUnavailable):
+    """503 of a bucket that is busy."""
+
+
 class FaultyBucket(Bucket):
     """The way of one sidecar to the bucket."""
 
@@ -230,13 +238,18 @@ class FaultyBucket(Bucket):
         return _spoilt(*self._do(key, lambda: self._inner.get_range(key, offset, length), is_write=False))
 
     def put(self, key: str, data: bytes) -> None:
-        self._carry(key, data)
-        self._do(key, lambda: self._inner.put(key, data), is_write=True)
+        for left in range(UPLOAD_RETRIES if len(data) > UPLOAD_BYTES else 0, -1, -1):
+            self._carry(key, data)
+            try:
+                self._do(key, lambda: self._inner.put(key, data), is_write=True)
+            except Refused:
+                if not left:
+                    raise
+            else:
+                return
 
     def put_file(self, key: str, path: Path) -> None:
-        data = path.read_bytes()
-        self._carry(key, data)
-        self._do(key, lambda: self._inner.put(key, data), is_write=True)
+        self.put(key, path.read_bytes())
 
     def create(self, key: str, data: bytes) -> str:
         sent = self._sent(key, data)
@@ -280,7 +293,7 @@ class FaultyBucket(Bucket):
             raise Death
         self._net.requests += 1
         if self._net.refuses_every and not self._net.requests % self._net.refuses_every:
-            raise BucketUnavailable(f"{key}: 503")
+            raise Refused(f"{key}: 503")
         is_head, op, witness = is_write and key.endswith("/HEAD"), self.op, self.witness
         fault = op.at_request(is_write=is_write, is_head=is_head)
         if is_head:

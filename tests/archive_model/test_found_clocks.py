@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import shake_128
 
 from tests.archive_model.elements import WIRE_BYTES_S, YEAR_HOURS
-from tests.archive_model.faults import Fault
+from tests.archive_model.faults import UPLOAD_BYTES, Fault
 from tests.archive_model.sidecar import LEASE_S, Sidecar
 from tests.archive_model.small import SLICE_BYTES
 from tests.archive_model.test_archive_model import Rules
@@ -86,6 +86,17 @@ def test_a_slow_wire_has_time_for_each_slice(history: Rules) -> None:
     history.act(0, "a large blob", lambda it: write(history, it))
     history.ship(0, NONE)
     assert is_archived(history)
+    history.narrow(0)
+
+
+def test_a_refused_upload_over_a_slow_wire_is_sent_again(history: Rules) -> None:
+    """Whatever its size: also where one request takes longer than a call that is refused goes on trying."""
+    history.narrow(WIRE_BYTES_S)
+    for size in (UPLOAD_BYTES, UPLOAD_BYTES + 1, SLICE_BYTES, LARGE):
+        history.net.refuses_every = history.net.requests + 1
+        history.sidecars[0].wire.put(f"v1/upload-{size}", bytes(size))
+        history.throttle(0)
+        history.sidecars[0].wire.delete(f"v1/upload-{size}", size)
     history.narrow(0)
 
 
