@@ -75,7 +75,7 @@ class Op:
     plan: tuple[Fault, ...] = ()
     takes_over: bool = False
     sweeps: bool = False  # deletes what nobody asked it to delete
-    was_away: bool = False  # the bucket, when it began
+    was_away: bool = False  # the bucket, when it began, or while it waited: for another call of its process
     requests: int = 0
     head_writes: int = 0
     commits: int = 0

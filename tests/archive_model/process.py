@@ -217,14 +217,26 @@ class Upload:
 class DrivenWire(Wire):
     """One request after the other; what has time waits for ``background``."""
 
-    def __init__(self, bucket: RetryingBucket, clock: FakeClock, time: FakeClock, begin: Callable[..., Any]) -> None:
-        """``time``: what all machines share. ``begin``: runs something as a call of its own, if calls take turns."""
+    def __init__(
+        self, bucket: RetryingBucket, clock: FakeClock, time: FakeClock, begin: Callable[..., Any],
+        fails: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """``time``: what all machines share. ``begin``: runs something as a call of its own, if calls take turns.
+        ``fails``: called when the bucket did not answer a request."""
         super().__init__(bucket, clock)
         self._time = time
         self._begin = begin
+        self._fails = fails
         self.waiting: list[Callable[[], object]] = []
         self.uploads: list[Upload] = []
         self._beginning: Upload | None = None
+
+    def _call(self, *arguments: Any, **how: Any) -> Any:
+        try:
+            return super()._call(*arguments, **how)
+        except ArchiveUnavailable:
+            self._fails()
+            raise
 
     def together(self, *calls: Callable[[], T]) -> list[T]:
         results, errors = list[T](), list[Exception]()

@@ -154,7 +154,7 @@ class Sidecar:
         retrying = RetryingBucket(
             self.bucket, self.clock, Patience(deadline_s=8.0), self._time.sleep, random.Random(self.number)
         )
-        self.wire = DrivenWire(retrying, self.clock, self._time, self._strike)
+        self.wire = DrivenWire(retrying, self.clock, self._time, self._strike, self._fail)
         path = self.disk.path
         root = b"" if (path / KEYS_FILE).exists() else fetch_root(self.wire)
         options = StoreOptions(
@@ -197,6 +197,14 @@ class Sidecar:
         """Runs what is due, as a call of its own; never in a process that is gone."""
         if not self.is_dead and self.turns is not None:
             self.turns.begin("sign of life", self, beat, Op())
+
+    def _fail(self) -> None:
+        """The bucket is away for all calls of this process, also for those that wait for their turn."""
+        current = self.turns.current if self.turns is not None else None
+        if self.turns is not None and current is not None:
+            for call in self.turns.under_way:
+                if call.process is self and call.op is not current.op:
+                    call.op.was_away = True
 
     def _drive_store(self, turns: Turns, op: Op) -> None:
         context = self.store.context
