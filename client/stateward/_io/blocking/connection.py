@@ -7,7 +7,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any
 
 from google.protobuf.message import Message
@@ -58,7 +60,8 @@ class Connection:
 
         write: Any = self._methods["WriteBlob"]
         timeout = upload_deadline_s(self._settings, content)
-        call = write.future(messages(), timeout=timeout, metadata=call_metadata(self._settings.token))
+        metadata = call_metadata(self._settings.token)
+        call = _begin(lambda: write.future(messages(), timeout=timeout, metadata=metadata))
         is_open.set()
         try:
             return call.result()
@@ -98,7 +101,8 @@ class Connection:
 
     def open(self, method: str, request: Message) -> Any:
         """Starts a streaming call. Does not wait."""
-        return self._methods[method](request, metadata=call_metadata(self._settings.token))
+        metadata = call_metadata(self._settings.token)
+        return _begin(lambda: self._methods[method](request, metadata=metadata))
 
     def close(self) -> None:
         """Ends the streams and the connection, except for a channel on which the daemon died during an upload.
@@ -123,7 +127,8 @@ class Upload:
     def __init__(self, connection: Connection, method: Any, settings: Settings) -> None:
         self._connection, self._settings = connection, settings
         self._messages: queue.Queue[Message | None] = queue.Queue(self.MESSAGES_MAX)
-        self._call = method.future(iter(self._messages.get, None), metadata=call_metadata(settings.token))
+        metadata = call_metadata(settings.token)
+        self._call = _begin(lambda: method.future(iter(self._messages.get, None), metadata=metadata))
 
     def send(self, message: Message) -> None:
         """Sends a message. Raises the daemon's error if it has refused the call meanwhile."""
@@ -160,6 +165,37 @@ class Upload:
         except grpc.RpcError as failure:
             self._connection.note(failure)
             raise explain(failure, self._settings) from None
+
+
+def _begin(call: Callable[[], Any]) -> Any:
+    """Begins a streaming call. No signal can interrupt that: on the main thread another thread does it.
+
+    gRPC registers a call, and then starts the thread that ends it. If the handler of a signal raised between the two,
+    as for Ctrl-C, nobody would end the call, and closing the channel would wait for its end for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()  # Python runs handlers of signals on the main thread only
+    begun: Future[Any] = Future()
+
+    def begin() -> None:
+        try:
+            begun.set_result(call())
+        except BaseException as failure:  # noqa: BLE001  raised below
+            begun.set_exception(failure)
+
+    thread = threading.Thread(target=copy_context().run, args=(begin,), name="stateward-begin", daemon=True)
+    try:
+        thread.start()
+        return begun.result()
+    finally:
+        if not begun.done():  # a handler raised
+            begun.add_done_callback(_cancel)
+
+
+def _cancel(begun: Future[Any]) -> None:
+    """Cancels a call that nobody waits for any more."""
+    if begun.exception() is None:
+        begun.result().cancel()
 
 
 def _data(piece: bytes) -> WriteBlobRequest:
