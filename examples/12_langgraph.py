@@ -19,8 +19,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, cast
 
+from stateward import Status
 from stateward.testing import run_daemon
 
 try:
@@ -60,7 +61,7 @@ def build(saver: StatewardSaver) -> Any:
     """The graph: two nodes that ask, and one that joins them."""
     builder = StateGraph(Trip)
     for node in (hotel, seat, book):
-        builder.add_node(node.__name__, node)
+        builder.add_node(node.__name__, cast(Any, node))
     for node in (hotel, seat):
         builder.add_edge(START, node.__name__)
     builder.add_edge(["hotel", "seat"], "book")
@@ -102,7 +103,7 @@ def main() -> int:
             stateward("approve", THREAD, "--as", "ana")
             stateward("run", "--on-signal", me, "--thread", THREAD, "--once")
             booked, info = graph.get_state(config).values.get("booked"), saver.thread(THREAD).info()
-            print(f"{info.name} is {info.status.name.lower()}: {booked}")
+            print(f"{info.name} is {Status(info.status).name.lower()}: {booked}")
     is_right = booked == "hotel and seat at the window" and not info.pending_signals
     print("each answer was used once, where it was asked for" if is_right else "WRONG")
     return 0 if is_right else 1

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from stateward import Client
+from stateward import Client, Status
 from stateward.testing import run_daemon
 
 try:
@@ -87,8 +87,8 @@ def main() -> int:
             entries = list(client.thread(THREAD).hydrate().logs["entries"])
     parts = [part for entry in entries for part in entry["message"]["parts"]]
     results = [part["content"] for part in parts if part["part_kind"] == "tool-return"]
-    print(f"{info.name} is {info.status.name.lower()}: {results}")
-    is_right = results == ["paid 1200"] and not info.pending_signals and info.status.name == "COMPLETED"
+    print(f"{info.name} is {Status(info.status).name.lower()}: {results}")
+    is_right = results == ["paid 1200"] and not info.pending_signals and info.status == Status.COMPLETED
     print("the tool was called once, after the approval" if is_right else "WRONG")
     return 0 if is_right else 1
 

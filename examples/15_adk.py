@@ -17,18 +17,19 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
-from stateward import Client
+from stateward import Client, Status
 from stateward.testing import run_daemon
 
 try:
     from google.adk.agents import LlmAgent
-    from google.adk.models import BaseLlm, LlmResponse
+    from google.adk.models.base_llm import BaseLlm
+    from google.adk.models.llm_response import LlmResponse
     from google.adk.runners import Runner
-    from google.adk.tools import FunctionTool
+    from google.adk.tools.function_tool import FunctionTool
     from google.genai import types
 
     from stateward.adk import StatewardSessionService
@@ -44,7 +45,7 @@ class ScriptedLlm(BaseLlm):
 
     replies: list[Any]
 
-    async def generate_content_async(self, *_: Any, **__: Any) -> AsyncIterator[LlmResponse]:
+    async def generate_content_async(self, llm_request: Any, stream: bool = False) -> AsyncGenerator[LlmResponse, None]:
         """The next reply."""
         yield LlmResponse(content=types.ModelContent(self.replies.pop(0)))
 
@@ -101,8 +102,8 @@ def main() -> int:
     parts = [part for event in events for part in (event.get("content") or {}).get("parts", [])]
     found = [part["function_response"]["response"] for part in parts if part.get("function_response")]
     results = [each["result"] for each in found if "result" in each]
-    print(f"{info.name} is {info.status.name.lower()}: {results}")
-    is_right = results == ["paid 1200"] and not info.pending_signals and info.status.name == "COMPLETED"
+    print(f"{info.name} is {Status(info.status).name.lower()}: {results}")
+    is_right = results == ["paid 1200"] and not info.pending_signals and info.status == Status.COMPLETED
     print("the tool was called once, after the confirmation" if is_right else "WRONG")
     return 0 if is_right else 1
 

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from stateward import Client
+from stateward import Client, Status
 from stateward.testing import run_daemon
 
 try:
@@ -85,8 +85,8 @@ def main() -> int:
         results = stateward("run", "--on-signal", me, "--thread", THREAD, "--once").strip()
         with Client(daemon.target) as client:
             info = client.thread(THREAD).info()
-    print(f"{info.name} is {info.status.name.lower()}: {results}")
-    is_right = results == "Which seat to Paris? 12A" and not info.pending_signals and info.status.name == "COMPLETED"
+    print(f"{info.name} is {Status(info.status).name.lower()}: {results}")
+    is_right = results == "Which seat to Paris? 12A" and not info.pending_signals and info.status == Status.COMPLETED
     print("the workflow got the answer" if is_right else "WRONG")
     return 0 if is_right else 1
 

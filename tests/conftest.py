@@ -70,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput") or config.option.basetemp or config.option.collectonly:
         return
     if (made := places.begin()) is not None:
-        config.option.basetemp = str(made / "pytest")
+        config.option.basetemp = str(made / "p")
         config.add_cleanup(lambda: places.end(made))
 
 

@@ -20,7 +20,7 @@ ON_DISK = {"bench", "crash", "deploy", "doctor", "golden", "pages", "project", "
 DISK = Path("/tmp")
 MEMORY = Path("/dev/shm")
 BYTES_MIN = 4 << 30
-_NAME = "sw-tests-"
+_NAME = "swt-"
 _SET = "TESTS_IN_MEMORY"  # for workers, and for processes that tests start
 
 

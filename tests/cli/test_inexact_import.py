@@ -95,5 +95,5 @@ def test_summary_counts_what_was_imported(stateward, write):
     compact = [len(json.dumps(run["messages"][:count], separators=(",", ":"))) for count in range(1, 21)]
     messages = compact[-1] - 2 - 19
     assert f"({messages:,} bytes)" in answer.out
-    assert f"full saves   {sum(compact) / 1000:.3g} kB" in answer.out
+    assert f"full saves   {sum(compact) / 1024:.3g} KiB" in answer.out
     assert "steps saved  20\n" in answer.out

@@ -89,7 +89,7 @@ def test_failures_are_said_and_end_with_1(command):
     answer = command()
     assert answer.code == 1
     assert "1 branch went from schema 1 to 2" in answer.out
-    assert "failed: thread 'odd' version 1: the migration from 1 to 2 failed: KeyError" in answer.out
+    assert "failed: thread 'odd' version 1: the migration from 1 to 2 failed: MissingSlot" in answer.out
     assert "has schema 9, and no migration leads from 9 to 2" in answer.out
     assert answer.err.splitlines()[-1] == "stateward: 2 branches could not be migrated and stay as before"
 

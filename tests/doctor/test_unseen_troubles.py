@@ -101,7 +101,7 @@ def test_nobody_answers(own: Daemon) -> None:
     before = sorted(path.name for path in own.data_dir.iterdir())
     flags = ("--data-dir", own.data_dir, "--key-file", own.key_file)
     found = examined(own.target, *flags)
-    assert "stateward-sidecar --data-dir" in found.of("socket", "failed")["advice"]
+    assert "stateward-sidecar --listen" in found.of("socket", "failed")["advice"]
     found.of("daemon", "failed")
     found.of("key", "ok")
     found.of("disk", "ok")

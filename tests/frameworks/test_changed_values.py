@@ -350,5 +350,5 @@ def test_the_page_names_what_differs(repository: Path) -> None:
     titles: dict[Pair, str] = {openai: "OpenAI Agents SDK", adk: "Google ADK", pydantic: "Pydantic AI"}
     titles[store] = "LangGraph's store"
     for (pair, _), phrase in DIFFERENT.items():
-        (row,) = re.findall(rf"^\| {titles[pair]} \| (.*) \|$", page, re.MULTILINE)
-        assert phrase in row
+        rows = re.findall(rf"^\| {titles[pair]} \| (.*) \|$", page, re.MULTILINE)
+        assert any(phrase in row for row in rows)

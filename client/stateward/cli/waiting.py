@@ -118,7 +118,7 @@ def _as_json(info: ThreadInfo) -> dict[str, Any]:
         "reason": info.status_detail,
         "prompt": None if question is None else question.prompt,
         "answer_schema": None if question is None else question.schema,
-        "parts": [] if question is None else question_as_json(question)["parts"],
+        "parts": (question_as_json(question) or {"parts": []})["parts"],
         "since": info.update_time.isoformat(),
         "signals": info.pending_signals,
         "labels": dict(info.labels),
