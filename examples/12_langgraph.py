@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any, TypedDict, cast
+from typing import Annotated, Any, TypedDict
 
 from stateward import Status
 from stateward.testing import run_daemon
@@ -60,10 +60,11 @@ def book(state: Trip) -> Trip:
 def build(saver: StatewardSaver) -> Any:
     """The graph: two nodes that ask, and one that joins them."""
     builder = StateGraph(Trip)
-    for node in (hotel, seat, book):
-        builder.add_node(node.__name__, cast(Any, node))
-    for node in (hotel, seat):
-        builder.add_edge(START, node.__name__)
+    builder.add_node("hotel", hotel)
+    builder.add_node("seat", seat)
+    builder.add_node("book", book)
+    builder.add_edge(START, "hotel")
+    builder.add_edge(START, "seat")
     builder.add_edge(["hotel", "seat"], "book")
     builder.add_edge("book", END)
     return builder.compile(checkpointer=saver)

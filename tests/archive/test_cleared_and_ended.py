@@ -17,7 +17,7 @@ from stateward.v1.checkpoint_pb2 import STATUS_WAITING
 from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, PutEffectsRequest
 from stateward.v1.thread_pb2 import ACCESS_OWNED
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
-from stateward_sidecar.archive import fold, trim
+from stateward_sidecar.archive import trim
 from stateward_sidecar.errors import ArchiveUnavailable
 
 # By number and size of saves: those whose edits HEAD itself carries, and those that lie in packs.
@@ -153,7 +153,6 @@ def test_objects_of_a_long_chain_go_together(driven: Town, monkeypatch: pytest.M
     """What is pruned piece by piece waits until a rewrite of the indexes is worth it, and then all of it goes."""
     monkeypatch.setattr(trim, "INDEXES_FREE", 1)
     monkeypatch.setattr(trim, "INDEXES_AN_OBJECT", 1)
-    monkeypatch.setattr(fold, "SHORTENED_MAX", 0)
     first = driven.machine("first")
     write(first, 40)
     chain, left = indexes(driven), []
@@ -191,7 +190,6 @@ def test_packs_without_versions(driven: Town) -> None:
 
 def test_a_thread_that_is_taken_up_again_reads_no_index(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread with a long chain of indexes rests between two turns. Each turn costs what it adds."""
-    monkeypatch.setattr(fold, "SHORTENED_MAX", 0)
     first = driven.machine("first")
     first.put(append())
     first.put(append())

@@ -81,9 +81,11 @@ def test_a_late_write_claims_no_name(driven: Town, replaced: tuple[Driven, Drive
     late.expected_uid = second.thread().identity.uid_text
     second.delete(DELETION)
     for machine in (second, driven.machine("third")):
+        heads = machine.wire.traffic.heads
         with pytest.raises(ThreadNotFound):
             machine.put(late)
         assert machine.archive.desk.hooks.claims == {}
+        assert machine.wire.traffic.heads == heads  # neither claimed nor given back
 
 
 def test_unknown_is_no_conflict(replaced: tuple[Driven, Driven, SaveRequest], monkeypatch: pytest.MonkeyPatch) -> None:

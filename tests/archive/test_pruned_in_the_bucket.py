@@ -14,7 +14,7 @@ from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
-from stateward_sidecar.archive import fold, trim
+from stateward_sidecar.archive import trim
 from stateward_sidecar.archive.heads import open_head
 from stateward_sidecar.archive.packs import is_pack, open_index, open_pack
 from stateward_sidecar.codec.entry import sequence_of, unpack
@@ -169,7 +169,6 @@ def test_a_prune_reads_indexes_once(driven: Town) -> None:
 
 def test_a_long_chain_is_put_anew_in_a_few_indexes(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some old versions go: their packs leave the chain, and all others stay readable on an empty disk."""
-    monkeypatch.setattr(fold, "SHORTENED_MAX", 0)
     monkeypatch.setattr(trim, "INDEX_OBJECTS_MAX", 6)
     first = driven.machine("first")
     write(first, 40)

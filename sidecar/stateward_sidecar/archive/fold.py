@@ -6,8 +6,7 @@ are garbage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from stateward.storage.v1.archive_pb2 import (
     OBJECT_KIND_INDEX,
@@ -22,13 +21,11 @@ from stateward_sidecar.archive.desk import Desk, Hold
 from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_index, snapshots_of
 from stateward_sidecar.archive.pulse import Uploads
 from stateward_sidecar.codec.entry import unpack
-from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.store.outbox import Cleared, Moment
 from stateward_sidecar.telemetry import log
 
 # HEAD is folded above the first number of references. If more than the second number are left, that is only logged.
 OBJECTS_SOFT_MAX, OBJECTS_MAX, GARBAGE_MAX = 40, 64, 64
-SHORTENED_MAX = 4  # older indexes that a new one may take the place of
 # The most bytes of entries that are joined into one pack.
 MERGED_BYTES_MAX = 4 << 20
 
@@ -46,17 +43,8 @@ def discard(hold: Hold, head: ArchiveHead, ref: ObjectRef) -> None:
         hold.spares.drop(item)
 
 
-@dataclass(frozen=True, slots=True)
-class Older:
-    """What older indexes are looked at with."""
-
-    read: Callable[[ObjectRef], ArchiveIndex]
-    gone: Callable[[Sequence[ObjectRef]], list[ObjectRef]]  # returns the objects of which all entries were pruned
-
-
 def fold(
-    desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, tail: Sequence[PackedRow], uploads: Uploads,
-    older: Older,
+    desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, tail: Sequence[PackedRow], uploads: Uploads
 ) -> None:  # fmt: skip
     """Moves older references into an index. If too many are left, merges small packs. The new objects are added to
     ``uploads``."""
@@ -77,8 +65,6 @@ def fold(
         index = ArchiveIndex(objects=old)
         if head.HasField("index"):
             index.previous.CopyFrom(head.index)
-            if not thread.pruned.is_empty and not thread.floor_sequence:
-                _shorten(hold, head, index, older)
         data = pack_index(index)
         ref = desk.names.ref(OBJECT_KIND_INDEX, head.epoch, data)
         ref.first_version = head.index.first_version if head.HasField("index") else old[0].first_version
@@ -94,31 +80,6 @@ def fold(
             head.objects.remove(item)
     if len(head.objects) > OBJECTS_SOFT_MAX:
         _merge(desk, hold, head, moment, uploads)
-
-
-def _shorten(hold: Hold, head: ArchiveHead, index: ArchiveIndex, older: Older) -> None:
-    """Drops objects from the older indexes whose entries were pruned since, and takes the place of indexes that name
-    few others. Else the bucket would keep what the disk does not."""
-    for _ in range(SHORTENED_MAX):
-        if not index.HasField("previous"):
-            return
-        try:
-            before = older.read(index.previous)
-            gone = older.gone(before.objects)
-        except StatewardError:  # a later index tries again
-            return
-        left = [ref for ref in before.objects if ref not in gone]
-        if len(left) + len(index.objects) > OBJECTS_MAX or len(left) >= OBJECTS_SOFT_MAX // 2:
-            return
-        for ref in [*gone, index.previous]:
-            discard(hold, head, ref)
-        newer = list(index.objects)
-        del index.objects[:]
-        index.objects.extend([*left, *newer])
-        if before.HasField("previous"):
-            index.previous.CopyFrom(before.previous)
-        else:
-            index.ClearField("previous")
 
 
 def _start(head: ArchiveHead, packs: Sequence[ObjectRef], base: int) -> int:

@@ -36,7 +36,7 @@ from stateward.v1.thread_pb2 import ACCESS_REMOTE
 from stateward_sidecar.archive.blobs import BlobCarrier, delete_blobs
 from stateward_sidecar.archive.desk import Desk, Hold, row_of
 from stateward_sidecar.archive.fetch import Fetcher
-from stateward_sidecar.archive.fold import GARBAGE_MAX, MERGED_BYTES_MAX, Older, discard, fold
+from stateward_sidecar.archive.fold import GARBAGE_MAX, MERGED_BYTES_MAX, discard, fold
 from stateward_sidecar.archive.heads import RECORDS_FORMAT, bare, catch_up, follow
 from stateward_sidecar.archive.image import Cutter, Part, seal_image, seal_part
 from stateward_sidecar.archive.owed import Taken
@@ -44,7 +44,7 @@ from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_snapshot
 from stateward_sidecar.archive.pulse import Parted, Pulse, Uploads
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.archive.takeover import Attacher
-from stateward_sidecar.archive.trim import trim
+from stateward_sidecar.archive.trim import Older, trim
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, StatewardError
 from stateward_sidecar.store.blobrows import OpenedBlobs
@@ -389,10 +389,10 @@ class Shipper:
             uploads.tick()  # a chain of indexes may be long
             return self._fetcher.index(hold.place, ref)
 
-        older = Older(read, partial(self._gone, hold, moment.thread))
         if taken is not None:
+            older = Older(read, partial(self._gone, hold, moment.thread))
             trim(self._desk, hold, head, moment, uploads, older, taken)
-        fold(self._desk, hold, head, moment, tail, uploads, older)
+        fold(self._desk, hold, head, moment, tail, uploads)
 
     # -- garbage --------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ it waits (``owed.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stateward.storage.v1.archive_pb2 import (
@@ -25,7 +25,7 @@ from stateward.storage.v1.archive_pb2 import (
 )
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward_sidecar.archive.desk import Desk, Hold
-from stateward_sidecar.archive.fold import MERGED_BYTES_MAX, Older, discard
+from stateward_sidecar.archive.fold import MERGED_BYTES_MAX, discard
 from stateward_sidecar.archive.owed import Taken
 from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_index, packed_bytes
 from stateward_sidecar.archive.pulse import Uploads
@@ -44,6 +44,14 @@ INDEXES_FREE = INDEXES_AN_OBJECT = 8
 LOOK_ENTRIES = 256
 # A pack is joined with the packs after it unless it is so many times larger.
 LARGER_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Older:
+    """What older indexes are looked at with."""
+
+    read: Callable[[ObjectRef], ArchiveIndex]
+    gone: Callable[[Sequence[ObjectRef]], list[ObjectRef]]  # returns the objects of which all entries were pruned
 
 
 def trim(

@@ -133,7 +133,10 @@ def use_signals(draft: Draft, ids: Iterable[str]) -> list[SignalRow]:
 
 def used_signals(draft: Draft) -> list[int]:
     """Returns the sequences of the signals that effects acknowledged, and no version yet."""
-    return [sequence for sequence, row in draft.all_signals().items() if row.is_used]
+    signals = draft.all_signals()
+    if len(signals) == draft.head.pending_signals:  # the usual case costs a save nothing
+        return []
+    return [sequence for sequence, row in signals.items() if row.is_used]
 
 
 def _check_room(draft: Draft, request: SendSignalRequest) -> None:
