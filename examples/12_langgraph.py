@@ -42,12 +42,12 @@ class Trip(TypedDict, total=False):
     booked: str
 
 
-def hotel(_: Trip) -> Trip:
+def hotel(state: Trip) -> Trip:  # noqa: ARG001  the name that LangGraph asks for
     """Asks whether the hotel may be booked."""
     return {"decided": ["hotel"] if interrupt("Book the Lutetia for 1,200 EUR?") else []}
 
 
-def seat(_: Trip) -> Trip:
+def seat(state: Trip) -> Trip:  # noqa: ARG001
     """Asks where to sit."""
     return {"decided": [f"seat at the {interrupt('Window or aisle?')}"]}
 
@@ -104,7 +104,7 @@ def main() -> int:
             stateward("approve", THREAD, "--as", "ana")
             stateward("run", "--on-signal", me, "--thread", THREAD, "--once")
             booked, info = graph.get_state(config).values.get("booked"), saver.thread(THREAD).info()
-            print(f"{info.name} is {Status(info.status).name.lower()}: {booked}")
+            print(f"{info.name} is {'completed' if info.status == Status.COMPLETED else 'not over'}: {booked}")
     is_right = booked == "hotel and seat at the window" and not info.pending_signals
     print("each answer was used once, where it was asked for" if is_right else "WRONG")
     return 0 if is_right else 1

@@ -84,7 +84,7 @@ def main() -> int:
         with Client(daemon.target) as client:
             info, items = client.thread(SESSION).info(), list(client.thread(SESSION).hydrate().logs["items"])
     results = [each["output"] for each in items if each.get("type") == "function_call_output"]
-    print(f"{info.name} is {Status(info.status).name.lower()}: {results}")
+    print(f"{info.name} is {'completed' if info.status == Status.COMPLETED else 'not over'}: {results}")
     is_right = results == ["paid 1200"] and not info.pending_signals and info.status == Status.COMPLETED
     print("the tool was called once, after the approval" if is_right else "WRONG")
     return 0 if is_right else 1

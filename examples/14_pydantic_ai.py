@@ -87,7 +87,7 @@ def main() -> int:
             entries = list(client.thread(THREAD).hydrate().logs["entries"])
     parts = [part for entry in entries for part in entry["message"]["parts"]]
     results = [part["content"] for part in parts if part["part_kind"] == "tool-return"]
-    print(f"{info.name} is {Status(info.status).name.lower()}: {results}")
+    print(f"{info.name} is {'completed' if info.status == Status.COMPLETED else 'not over'}: {results}")
     is_right = results == ["paid 1200"] and not info.pending_signals and info.status == Status.COMPLETED
     print("the tool was called once, after the approval" if is_right else "WRONG")
     return 0 if is_right else 1

@@ -102,7 +102,7 @@ def main() -> int:
     parts = [part for event in events for part in (event.get("content") or {}).get("parts", [])]
     found = [part["function_response"]["response"] for part in parts if part.get("function_response")]
     results = [each["result"] for each in found if "result" in each]
-    print(f"{info.name} is {Status(info.status).name.lower()}: {results}")
+    print(f"{info.name} is {'completed' if info.status == Status.COMPLETED else 'not over'}: {results}")
     is_right = results == ["paid 1200"] and not info.pending_signals and info.status == Status.COMPLETED
     print("the tool was called once, after the confirmation" if is_right else "WRONG")
     return 0 if is_right else 1

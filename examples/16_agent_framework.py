@@ -85,7 +85,7 @@ def main() -> int:
         results = stateward("run", "--on-signal", me, "--thread", THREAD, "--once").strip()
         with Client(daemon.target) as client:
             info = client.thread(THREAD).info()
-    print(f"{info.name} is {Status(info.status).name.lower()}: {results}")
+    print(f"{info.name} is {'completed' if info.status == Status.COMPLETED else 'not over'}: {results}")
     is_right = results == "Which seat to Paris? 12A" and not info.pending_signals and info.status == Status.COMPLETED
     print("the workflow got the answer" if is_right else "WRONG")
     return 0 if is_right else 1

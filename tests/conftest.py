@@ -50,6 +50,16 @@ def no_process_is_left() -> Iterator[None]:
     assert not left, f"tests left processes behind, which were killed now: {left}"
 
 
+TIMEOUT_S = 300  # as in pyproject.toml
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What may take long begins first: else one worker has it still to do when the others have ended."""
+    marks = {item: item.get_closest_marker("timeout") for item in items}
+    items.sort(key=lambda item: not (mark := marks[item]) or not mark.args or mark.args[0] <= TIMEOUT_S)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """From here on there is garbage. What was imported is none, and no collection looks through it again."""
