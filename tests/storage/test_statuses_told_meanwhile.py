@@ -15,6 +15,7 @@ from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.signal_pb2 import Question
+from stateward_sidecar.store import make
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import Store
 
@@ -56,6 +57,27 @@ def test_a_save_under_way_takes_what_is_told_meanwhile(
         write(store, made.run)
         assert shown(store) == (3, STATUS_WAITING, "w2", "2?")
         assert not get(store).head.HasField("early")
+
+
+def test_what_is_told_while_a_save_is_prepared_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The question commits in the middle: the save has looked for one already, and has not begun to wait."""
+    with opened(tmp_path) as store:
+        save(store, "a", checkpoint_id="a")
+        hydrate(store)
+        asked, describe = list[str](), make.describe_numbers
+
+        def tell_and_describe(*args: Any) -> None:
+            describe(*args)
+            if not asked:
+                asked.append("b")
+                tell(store, "b")
+
+        monkeypatch.setattr(make, "describe_numbers", tell_and_describe)
+        made = begin(store, "b", checkpoint_id="b")
+        assert made.prepare_hot(get(store))
+        assert asked
+        write(store, made.run)
+        assert shown(store) == (2, STATUS_WAITING, "w1", "1?")
 
 
 def begin(store: Store, name: str, **fields: Any) -> SaveWrite:

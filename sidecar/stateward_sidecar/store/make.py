@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import BranchHead
+from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
 from stateward.storage.v1.journal_pb2 import (
     CheckpointBody,
     EntryMetadata,
@@ -74,7 +74,7 @@ class Made:
         """Whether the thread still has the dictionary that the version was compressed with, and nothing was told of the
         work since."""
         dictionary = self.content.dictionary
-        if self.mark != mark(draft):
+        if self.mark != mark(draft.head if draft is not None else None):
             return False
         return dictionary is None or (draft is not None and dictionary.version in draft.snapshots)
 
@@ -145,27 +145,28 @@ class VersionMaker:
     ) -> Made:
         """Compresses the edits and the metadata of a version, with what it takes over from its parent."""
         request, edits = self._request, changed.edits
+        head = thread.head if thread is not None else None  # once: the writer may replace it meanwhile
         is_first = thread is None or (version == 1 and request.HasField("create"))
         metadata = self._metadata(is_new=is_first, edit_bytes=len(edits), sent_bytes=changed.sent_bytes)
         body = metadata.checkpoint
         body.schema_version = request.schema_version
         if parent is not None:
             take_over(body, parent, request)
-        if thread is not None and (thread.head.HasField("told") or thread.head.HasField("early")):
-            self._take_told(body, thread, base)
+        if head is not None and (head.HasField("told") or head.HasField("early")):
+            self._take_told(body, head, base)
         describe_numbers(body, request.diff, changed.tree)
         line = thread.identity.number if thread is not None else 0
         content = draft_content(metadata, edits, dictionary)
-        return Made(line, base, version, changed.tree, content, body, mark(thread))
+        return Made(line, base, version, changed.tree, content, body, mark(head))
 
-    def _take_told(self, body: CheckpointBody, thread: Thread | Draft, base: int) -> None:
+    def _take_told(self, body: CheckpointBody, head: ThreadHead, base: int) -> None:
         """Takes over a status that PutEffects told: of the parent, if the save keeps its status, or of this version."""
         request = self._request
         if keeps_status(request):
-            show_told(body, thread.head, base)
+            show_told(body, head, base)
             body.status_detail = request.status_detail or body.status_detail
         if self.branch == MAIN:
-            take_early(body, thread.head, request)
+            take_early(body, head, request)
 
     def _dictionary(
         self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int, old: StateTree

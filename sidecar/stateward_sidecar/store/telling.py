@@ -53,9 +53,9 @@ def tell(head: ThreadHead, header: EntryHeader, told: Told) -> None:
     _copy(told, head)
 
 
-def mark(thread: Thread | Draft | None) -> tuple[int, int]:
+def mark(head: ThreadHead | None) -> tuple[int, int]:
     """Returns what changes whenever a status is told: a version that is made before may have another one."""
-    return (thread.head.told.sequence, thread.head.early.sequence) if thread is not None else (0, 0)
+    return (head.told.sequence, head.early.sequence) if head is not None else (0, 0)
 
 
 def take_early(body: CheckpointBody, head: ThreadHead, request: SaveRequest) -> None:
