@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef, PackedRow
 from stateward_sidecar.archive.image import open_image, part_refs
@@ -78,12 +78,15 @@ def spent(objects: Mapping[str, bytes], place: Place, head: ArchiveHead, pruned:
     return [
         ref for ref in refs
         if is_pack(ref) and ref.first_version and pruned.covers(ref.first_version, ref.last_version)
-        and any(_has_edits(row) for row in open_pack(ref, joined(objects, place.object(ref))))
+        and _has_edits(open_pack(ref, joined(objects, place.object(ref))))
     ]  # fmt: skip
 
 
-def _has_edits(row: PackedRow) -> bool:
-    if row.WhichOneof("place") != "sequence":
-        return False
-    entry = unpack(row.record, row.sequence)
-    return bool(entry.header.version) and bool(entry.header.edit_stored_bytes) and not entry.is_husk
+def _has_edits(rows: Sequence[PackedRow]) -> bool:
+    """Whether an entry of a version has its edits, in itself or in pieces beside it."""
+    found = [unpack(row.record, row.sequence) for row in rows if row.WhichOneof("place") == "sequence"]
+    versions = [entry for entry in found if entry.header.version and entry.header.edit_stored_bytes]
+    pieces = {row.parts_id for row in rows if row.WhichOneof("place") == "parts_id"}
+    return any(
+        entry.header.parts_id in pieces if entry.header.parts_id else not entry.is_husk for entry in versions
+    )  # fmt: skip

@@ -53,7 +53,7 @@ class Taken:
         self._owed = owed
         self._now, self._later = now, later
         self.is_due = is_due
-        self._left, self._is_left_due = self.all, False
+        self._left, self._is_left_due, self._is_left_now = self.all, False, False
 
     @property
     def is_quiet(self) -> bool:
@@ -69,9 +69,13 @@ class Taken:
         """Says that the HEAD that is made leads to nothing of it."""
         self._left = Pruned()
 
+    def settle_here(self) -> None:
+        """Says the same, but the next HEAD may name a pack that was made before it was cleared."""
+        self._is_left_now = True
+
     def put_off(self) -> None:
         """Says that another ship is needed for it."""
-        self._is_left_due = True
+        self._is_left_due = self._is_left_now = True
 
     def failed(self) -> None:
         """The HEAD did not land."""
@@ -79,7 +83,7 @@ class Taken:
 
     def landed(self) -> None:
         """The HEAD landed."""
-        now, later = (self._left, Pruned()) if self._is_left_due else (Pruned(), self._left)
+        now, later = (self._left, Pruned()) if self._is_left_now else (Pruned(), self._left)
         self._owed.give_back(now, later, is_due=self._is_left_due)
 
 

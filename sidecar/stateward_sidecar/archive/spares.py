@@ -136,8 +136,16 @@ class Spares:
     @property
     def has_packs(self) -> bool:
         """Whether a pack of the newest entries is here or on its way."""
-        spares = [*self._spares.values(), *(each.spare for each in list(self._uploads.values()))]
-        return any(each.after >= 0 for each in spares)
+        return any(each.after >= 0 for each in self._all())
+
+    @property
+    def has_unused_packs(self) -> bool:
+        """The same of packs that the HEAD that is being made does not use."""
+        return any(each.after >= 0 and _name(each.ref) not in self._used for each in self._all())
+
+    def _all(self) -> list[_Spare]:
+        under_way = [each.spare for each in list(self._uploads.values())]  # first: what ends meanwhile is a spare then
+        return [*under_way, *list(self._spares.values())]
 
     def snapshot(self, version: int) -> ObjectRef | None:
         """Returns the spare object of a snapshot."""

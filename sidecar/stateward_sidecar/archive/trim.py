@@ -76,7 +76,9 @@ def trim(
             return
         except StatewardError as error:  # an index is damaged or missing
             log_damage("pruned versions stay in the archive", error, uid=thread.identity.uid_text)
-    if is_whole:
+    if is_whole and hold.spares.has_unused_packs:
+        taken.settle_here()
+    elif is_whole:
         taken.settle()
     if is_due:
         head.trimmed_sequence = moment.tip_sequence
@@ -279,8 +281,11 @@ class _Clearing:
                         is_cleared = False
                         continue
                     entry = unpack(row.record, row.sequence)
-                    has_second = bool(entry.header.edit_stored_bytes) and not entry.is_husk
-                    if has_second and entry.header.version in self._thread.pruned:
+                    header = entry.header
+                    # The outbox leaves out the pieces of a large entry that was pruned.
+                    is_gone = entry.is_husk or (bool(header.parts_id) and self._thread.pruned.cuts(header))
+                    has_second = bool(header.edit_stored_bytes) and not is_gone
+                    if has_second and header.version in self._thread.pruned:
                         return None
                     is_cleared = is_cleared and not has_second
         except (Cleared, StatewardError):
