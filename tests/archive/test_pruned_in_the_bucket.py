@@ -196,3 +196,50 @@ def test_a_damaged_index_stops_no_ship(driven: Town) -> None:
     first.ship_now()
     write(first, 2)
     assert head_of(first).tip_sequence == first.thread().head.tip_sequence
+
+
+def left(town: Town, machine: Driven) -> list[ObjectRef]:
+    """The packs in which edits of pruned versions are left."""
+    at = machine.archive.desk.holds[machine.thread().number].place
+    return spent(town.net.bucket.objects, at, head_of(machine), machine.thread().pruned)
+
+
+def test_edits_go_from_large_entries(driven: Town) -> None:
+    """Their edits are pieces beside the entries, which stay: the first describes the thread, others are for retries."""
+    first = driven.machine("first")
+    for _ in range(5):
+        first.put(append(os.urandom(1500)))
+        first.ship_now()
+    prune(first)
+    first.ship_now()
+    settle(driven, first)
+    assert len(first.thread().pruned) == 3
+    assert left(driven, first) == []
+    assert archive_verified(first) == []
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["after the ship", "before the ship"])
+def test_edits_go_from_a_pack_that_was_on_its_way(driven: Town, *, ends: bool) -> None:
+    """A pack of the newest entries is put in the background when these are pruned, and a later HEAD names it."""
+    first = driven.machine("first")
+    for _ in range(3):
+        first.put(append(os.urandom(310)))
+        first.ship(first.thread().number)
+    hold = first.archive.desk.holds[first.thread().number]
+    assert hold.spares.has_packs
+    assert not any(map(is_pack, head_of(first).objects))
+    first.put(append(b"newest"))
+    clear_up, first.store.pruner.clear_up = first.store.pruner.clear_up, lambda *_: None
+    prune(first)
+    first.store.pruner.clear_up = clear_up
+    if ends:
+        first.wire.background()
+    first.sweep()
+    first.ship(first.thread().number)
+    first.wire.background()
+    write(first, 1)
+    assert any(map(is_pack, head_of(first).objects))
+    assert left(driven, first) == []
+    settle(driven, first)
+    assert len(first.thread().pruned) == 2
+    assert archive_verified(first) == []

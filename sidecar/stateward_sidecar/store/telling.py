@@ -23,7 +23,7 @@ from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.signal_pb2 import Question, QuestionPart
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
-from stateward_sidecar.store.thread import MAIN, Draft, Thread
+from stateward_sidecar.store.thread import MAIN, Draft
 
 PARTS_MAX, QUESTION_BYTES_MAX = 100, 64 << 10
 Told = StatusTold | EarlyStatus
