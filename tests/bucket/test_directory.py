@@ -113,6 +113,38 @@ def test_a_failed_sync_of_the_names(bucket: DirectoryBucket, monkeypatch: pytest
             call()
 
 
+def test_a_directory_that_went_away_comes_back(
+    bucket: DirectoryBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is unmounted between a name and its sync. Meanwhile nothing is written in its place. Nothing was synced, so
+    nothing is refused once it is there again, and the first call that uses it syncs it."""
+    bucket.put("a/one", b"1")
+    synced, sync, away = list[str](), module._sync_directory, tmp_path / "away"
+
+    def go_away(path: Path) -> None:
+        path.parent.rename(away)
+        sync(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_sync_directory", go_away)
+        with pytest.raises(BucketUnavailable) as caught:
+            bucket.put("a/two", b"2")
+    assert caught.value.is_unclear
+    for write in (lambda: bucket.put("a/two", b"3"), lambda: bucket.create("b/three", b"3")):
+        with pytest.raises(BucketUnavailable, match="is it mounted"):
+            write()
+    assert not (tmp_path / "bucket").exists()
+    away.rename(tmp_path / "bucket")
+
+    def watch(path: Path) -> None:
+        synced.append(path.name)
+        sync(path)
+
+    monkeypatch.setattr(module, "_sync_directory", watch)
+    assert bucket.get("a/two").data == b"2"
+    assert synced == ["a", "bucket"]
+
+
 def test_new_names_are_synced_up_to_the_root(bucket: DirectoryBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new directory is only there after a power cut if its parent was synced; later writes sync their own only."""
     synced: list[str] = []

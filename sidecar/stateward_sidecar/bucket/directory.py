@@ -9,7 +9,8 @@ opened it sees one whole object.
 A call that returned survives a power cut. When a process first uses a directory, it syncs the directory and those that
 lead to it, because a process that was killed may have left names that are visible and not yet durable. If the sync of a
 directory fails, the outcome of that call is unclear, and every later call is refused, because nobody can know any more
-what that sync covered.
+what that sync covered. If the directory is no longer there to be synced, because it was unmounted or moved, only that
+outcome is unclear, and whoever uses it next syncs it first.
 
 The etag is a hash of the content. It repeats if the bytes repeat; the write ids inside of bodies do not.
 """
@@ -67,7 +68,7 @@ class DirectoryBucket(Bucket):
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             for directory in (root, *root.parents):
-                with suppress(PermissionError):
+                with suppress(_NotOpened):  # it may be another user's
                     _sync_directory(directory)
                 if os.path.ismount(directory):
                     break
@@ -204,6 +205,8 @@ class DirectoryBucket(Bucket):
     def _make_directories(self, directory: Path) -> None:
         if not directory.is_dir():
             missing = [folder for folder in self._chain(directory) if not folder.is_dir()]
+            if self._root in missing:  # what is written in its place would be lost once it is there again
+                raise BucketUnavailable(f"the directory {self._root} is not there: is it mounted?")
             with self._settling:
                 self._settled.difference_update(missing)
             for folder in reversed(missing):
@@ -233,13 +236,24 @@ class DirectoryBucket(Bucket):
     def _sync(self, directory: Path) -> None:
         try:
             _sync_directory(directory)
+        except _NotOpened as error:
+            with self._settling:
+                self._settled.discard(directory)
+            raise BucketUnavailable(f"cannot sync {directory}: {error.strerror}", is_unclear=True) from error
         except OSError as error:
             self._failure = f"a sync of {directory} failed ({error.strerror}); check the disk, then restart"
             raise BucketUnavailable(self._failure, is_unclear=True) from error
 
 
+class _NotOpened(OSError):
+    """A directory cannot be opened, so no sync of it has begun."""
+
+
 def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise _NotOpened(error.errno, error.strerror, str(directory)) from error
     try:
         sync_file(fd)
     finally:
