@@ -17,8 +17,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from tests import warm
 from tests.soak.hostile import ATTACKS, Attack, damage, make_thread, prepare
 
 from stateward.testing import Daemon, run_daemon
@@ -102,11 +104,13 @@ def hanging(heads: set[Path]) -> Iterator[None]:
 
 @contextmanager
 def small_stacks() -> Iterator[None]:
-    """For the threads of processes that are started meanwhile."""
+    """For the threads of processes that are started meanwhile: cold, because a fork keeps the size that it began with,
+    and fifty stacks of that size would be most of what the limit allows."""
     before = resource.getrlimit(resource.RLIMIT_STACK)
     resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, before[1]))
     try:
-        yield
+        with patch.dict(os.environ, {warm.COLD: "1"}):
+            yield
     finally:
         resource.setrlimit(resource.RLIMIT_STACK, before)
 
