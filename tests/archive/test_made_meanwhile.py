@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -46,3 +48,27 @@ def test_a_thread_that_is_deleted_while_it_is_read_is_gone(driven: Town, monkeyp
     between(second, monkeypatch, 0, lambda: first.delete(DeleteThreadRequest(namespace="default", thread="job")))
     with pytest.raises(ThreadNotFound):
         second.state()
+
+
+@pytest.mark.parametrize("takes", [False, True], ids=["read", "taken"])
+def test_a_thread_that_is_deleted_while_its_objects_are_read_is_gone(
+    driven: Town, monkeypatch: pytest.MonkeyPatch, *, takes: bool
+) -> None:
+    """HEAD named objects that are gone with the thread: its tombstone leads to nothing, and that is no damage."""
+    first, second = driven.machine("first"), driven.machine("second")
+    for _ in range(8):
+        first.put(append(os.urandom(400)))
+        first.ship_now()
+    fetcher = second.archive.attacher._fetcher
+    fetch = fetcher.fetch
+
+    def delete_and_fetch(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        first.delete(DeleteThreadRequest(namespace="default", thread="job"))
+        first.wire.background()
+        return fetch(*arguments, **options)
+
+    monkeypatch.setattr(fetcher, "fetch", delete_and_fetch)
+    take = partial(second.archive.own, "default", "job", take_over=True, must_exist=True)
+    with pytest.raises(ThreadNotFound):
+        (take if takes else second.state)()

@@ -399,14 +399,17 @@ class Attacher:
     def _fetch(
         self, namespace: NamespaceKeys, place: Place, seen: Seen, have: int, *, for_writer: bool
     ) -> tuple[Seen, Fetched]:
-        """Fetches what HEAD names. If that fails and HEAD has changed, fetches what the new HEAD names instead."""
+        """Fetches what HEAD names. If that fails and HEAD has changed, fetches what the new HEAD names instead. Raises
+        CopyGone if the thread was deleted meanwhile."""
         while True:
             try:
                 return seen, self._fetcher.fetch(place, seen, have, for_writer=for_writer)
             except Corrupt:
                 again = self._fetcher.look(namespace, place, with_key=False)
-                if again is None or again.head.write_id == seen.head.write_id or again.head.uid != seen.head.uid:
+                if again is None or again.head.write_id == seen.head.write_id:
                     raise
+                if again.head.deleted or again.head.uid != seen.head.uid:
+                    raise CopyGone from None
                 seen = Seen(again.head, again.etag, seen.key, again.asked_at)
 
     # -- for readers ----------------------------------------------------------------------------------------------
@@ -499,7 +502,7 @@ class Attacher:
     def refresh(self, namespace: NamespaceKeys, place: Place, seen: Seen, thread: Thread | None) -> Thread:
         """Brings a copy up to HEAD without taking the thread. Returns the thread as it is afterwards.
 
-        Raises CopyGone if the copy was deleted meanwhile: ``seen`` may lack the key.
+        Raises CopyGone if the copy or the thread was deleted meanwhile: ``seen`` may lack the key.
         """
         desk = self._desk
         if thread is not None and thread.archive is not None:
