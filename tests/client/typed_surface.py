@@ -1,4 +1,4 @@
-"""What a type checker infers of both clients. Read by mypy in test_types.py, and never run."""
+"""What a type checker infers of both clients. Read by `make types`, and never run."""
 
 from datetime import timedelta
 from typing import assert_type

@@ -30,13 +30,19 @@ OBJECTS_SOFT_MAX, OBJECTS_MAX, GARBAGE_MAX = 40, 64, 64
 MERGED_BYTES_MAX = 4 << 20
 
 
+def dropped(ref: ObjectRef, time_us: int) -> Garbage:
+    """Returns what HEAD keeps of an object that it drops: its name and its size, because each HEAD has it again."""
+    kept = ObjectRef(kind=ref.kind, epoch=ref.epoch, boot=ref.boot, counter=ref.counter, size_bytes=ref.size_bytes)
+    return Garbage(object=kept, time_us=time_us)
+
+
 def discard(hold: Hold, head: ArchiveHead, ref: ObjectRef) -> None:
     """Records that HEAD no longer names an object. A later ship deletes it, once no reader follows an older HEAD.
 
     If HEAD has no room for the record, only this process remembers it. If the process ends, ``stateward archive gc``
     finds the object.
     """
-    item = Garbage(object=ref, time_us=head.update_time_us)
+    item = dropped(ref, head.update_time_us)
     if len(head.garbage) < GARBAGE_MAX:
         head.garbage.append(item)
     else:

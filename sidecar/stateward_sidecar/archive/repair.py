@@ -18,13 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, Garbage, KeyObject, KeyWrap
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, KeyObject, KeyWrap
 from stateward.v1.archive_service_pb2 import RepairThreadRequest, RepairThreadResponse
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
 from stateward_sidecar.archive.fetch import Fetcher, Seen
 from stateward_sidecar.archive.fleet import Fleet, object_refs
-from stateward_sidecar.archive.fold import GARBAGE_MAX
+from stateward_sidecar.archive.fold import GARBAGE_MAX, dropped
 from stateward_sidecar.archive.heads import (
     BASE_FORMAT,
     FORMAT,
@@ -270,7 +270,7 @@ class Repairer:
         del base.lineage[:-LINEAGE_KEPT]
         if found is not None:  # readers of the old HEAD may still follow it for a while
             refs = [*object_refs(found), *(item.object for item in found.garbage)]
-            base.garbage.extend(Garbage(object=ref, time_us=base.update_time_us) for ref in refs[:GARBAGE_MAX])
+            base.garbage.extend(dropped(ref, base.update_time_us) for ref in refs[:GARBAGE_MAX])
         return base
 
 
