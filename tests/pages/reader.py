@@ -147,8 +147,8 @@ class Reader:
             os.close(descriptor)
         if self._counter is not None:
             self._counter.close()
-        for lock in self._scripts.parent.rglob("LOCK"):  # daemons of `stateward.open()` are nobody's children
-            end_daemon(lock)
+        for store in self._scripts.parent.rglob("data.mdb"):  # daemons of `stateward.open()` are nobody's children
+            end_daemon(store.with_name("LOCK"))
 
     def _type(self, text: str) -> None:
         assert self._shell.stdin is not None
