@@ -6,8 +6,7 @@ from pathlib import Path
 
 
 def test_types_are_inferred(repository: Path) -> None:
-    """A type checker infers what the clients return, also in the examples, without a cast: `make types`, which is a part
-    of `make test`, checks both."""
+    """A type checker infers what the clients return, also in the examples, without a cast. `make test` runs it."""
     examples = sorted(repository.glob("examples/*.py"))
     assert examples
     assert [each.name for each in examples if re.search(r"\bcast\(|# type: ignore", each.read_text())] == []

@@ -12,6 +12,9 @@ bytes are this very write:
 One case cannot be seen from outside: the write was applied, and then replaced or deleted before it was read back. The
 error then has ``is_unclear``; a body that names the writes before it tells the caller. A create whose object was
 deleted in between is made again, so a name that was deleted must not be created again.
+
+While the store is away, only the first read waits for it: after a call that gave up, reads are tried once until
+anything is answered. Otherwise a list of a thousand threads would wait a thousand times.
 """
 
 from __future__ import annotations
@@ -64,12 +67,13 @@ class RetryingBucket(Bucket):
         self._patience = patience or Patience()
         self._sleep = sleep
         self._dice = dice or random.Random()  # noqa: S311  (spreads retries; no secret)
+        self._is_away = False  # the last call that ended gave up
 
     def get(self, key: str, most_bytes: int = REPLACED_BYTES_MAX) -> Object:
-        return self._run(lambda: self._inner.get(key, most_bytes))
+        return self._run(lambda: self._inner.get(key, most_bytes), self._begin(reads=True))
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
-        return self._run(lambda: self._inner.get_range(key, offset, length))
+        return self._run(lambda: self._inner.get_range(key, offset, length), self._begin(reads=True))
 
     def put(self, key: str, data: bytes) -> None:
         self._run(lambda: self._inner.put(key, data))
@@ -121,13 +125,13 @@ class RetryingBucket(Bucket):
             rest = self._inner.list(prefix)
             return next(rest, None)
 
-        first = self._run(begin)
+        first = self._run(begin, self._begin(reads=True))
         if first is not None:
             yield first
             yield from rest
 
     def written_at(self, key: str) -> float | None:
-        return self._run(lambda: self._inner.written_at(key))
+        return self._run(lambda: self._inner.written_at(key), self._begin(reads=True))
 
     def close(self) -> None:
         self._inner.close()
@@ -154,8 +158,9 @@ class RetryingBucket(Bucket):
         except ObjectNotFound:
             return None
 
-    def _begin(self) -> _Attempts:
-        return _Attempts(self._clock.monotonic() + self._patience.deadline_s, self._patience.pause_min_s)
+    def _begin(self, *, reads: bool = False) -> _Attempts:
+        deadline_s = 0.0 if reads and self._is_away else self._patience.deadline_s
+        return _Attempts(self._clock.monotonic() + deadline_s, self._patience.pause_min_s)
 
     def _run(self, attempt: Callable[[], Result], attempts: _Attempts | None = None) -> Result:
         """Tries until it succeeds, fails for good, or the deadline is near. The error says whether any attempt was
@@ -163,11 +168,15 @@ class RetryingBucket(Bucket):
         attempts = attempts or self._begin()
         while True:
             try:
-                return attempt()
+                answer = attempt()
             except BucketError as error:
                 attempts.is_unclear = error.is_unclear = attempts.is_unclear or error.is_unclear
                 if not isinstance(error, BucketUnavailable) or not self._pause(attempts):
+                    self._is_away = type(error) is BucketUnavailable
                     raise
+            else:
+                self._is_away = False
+                return answer
 
     def _pause(self, attempts: _Attempts) -> bool:
         """Waits before the next attempt, with decorrelated jitter. Returns False if the deadline would pass
