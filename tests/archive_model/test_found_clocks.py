@@ -69,9 +69,13 @@ def test_a_bucket_that_refuses_every_third_request_is_good_enough(history: Rules
 
 def test_no_refused_request_begins_an_upload_anew(history: Rules) -> None:
     """A value of many slices, in an entry or a blob, and one request of three or four is refused: each slice is tried
-    again alone."""
-    for every in (3, 4):
+    again alone. Large requests are by the library, and others by us."""
+    for every in (2, 3, 4):
         history.throttle(every)
+        for _ in range(4):
+            save(history, 0, size=UPLOAD_BYTES // 2)
+            history.ship(0, NONE)
+            assert is_archived(history)
         save(history, 0, size=LARGE)
         history.act(0, "a large blob", lambda it: write(history, it))
         history.ship(0, NONE)
