@@ -17,7 +17,7 @@ STEP_S = 200
 
 @pytest.mark.slow
 @pytest.mark.timeout(4 * STEP_S)
-@pytest.mark.parametrize("names", NAMES)
+@pytest.mark.parametrize("names", NAMES, ids=["graph", "rest"])
 def test_the_package(repository: Path, names: str) -> None:
     """Its validation suite and real graphs: all its tests but the kills, which `make test-langgraph-js` also runs."""
     package = repository / "packages/langgraph-js"
