@@ -13,7 +13,10 @@ def test_the_patch_applies(mutant: Mutant, repository: Path) -> None:
     checked = mutant.apply(repository, "--check")
     assert checked.returncode == 0, checked.stderr
     assert mutant.promise
-    assert all((repository / test.partition("::")[0]).exists() for test in mutant.tests)
+    for test in mutant.tests:
+        path, _, name = test.partition("::")
+        assert not name or f"def {name.partition('[')[0]}(" in (repository / path).read_text(), test
+        assert (repository / path).exists(), test
     changed = [line.split("\t")[-1] for line in mutant.apply(repository, "--numstat").stdout.splitlines()]
     assert changed
     assert all(path.startswith(("sidecar/", "client/", "packages/")) for path in changed)
