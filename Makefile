@@ -1,8 +1,8 @@
 # The task table; `make` alone lists it. Each task creates the environment that it needs in .venv, from pyproject.toml.
 
 PYTHON ?= python3
-# Workers of pytest. On two cores, three keep both busy; each more costs twenty seconds of a core for what it imports.
-JOBS ?= 3
+# Workers of pytest. Some tests wait, so on two cores four keep both busy; each costs 17 seconds of a core for imports.
+JOBS ?= 4
 HISTORIES ?= 200
 BIN := .venv/bin
 PY := $(BIN)/python
