@@ -6,7 +6,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from stateward_sidecar.archive.lanes import ASIDE_MAX, WORKERS, Lanes, step_aside
+from stateward_sidecar.errors import ShuttingDown
 
 
 class Ships:
@@ -86,3 +89,19 @@ def test_ships_that_have_not_begun_are_cancelled_at_the_end() -> None:
         some.end.set()
         some.lanes.close(wait=False)
         assert late.cancelled() or late.exception(30) is not None or late.result(30) is None
+
+
+def test_a_system_without_threads_is_no_daemon_that_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No further worker can be started: the tasks wait for one that is there, and none is answered in its place."""
+    lanes = Lanes()
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        tasks = [run(number, lambda number=number: number) for number in range(20) for run in (lanes.call, lanes.ship)]
+        assert [task.result(30) for task in tasks] == [number for number in range(20) for _ in range(2)]
+    lanes.close(wait=True)
+    with pytest.raises(ShuttingDown):
+        lanes.ship("late", lambda: None).result(30)

@@ -58,6 +58,9 @@ class Lanes:
     def __init__(self) -> None:
         self.calls = ThreadPoolExecutor(WORKERS, thread_name_prefix="archive")
         self.ships = ThreadPoolExecutor(WORKERS + ASIDE_MAX, thread_name_prefix="ship")
+        for pool in (self.calls, self.ships):  # each has a worker, also if the system refuses further threads
+            pool.submit(lambda: None)
+        self._is_closed = False
         self._guard = threading.Lock()
         self._ready: deque[tuple[Hashable, _Task]] = deque()  # ships that no worker has begun
         self._begun = self._aside = 0  # ships on workers; and how many of them have stepped aside
@@ -74,6 +77,7 @@ class Lanes:
 
     def close(self, *, wait: bool) -> None:
         """Accepts no more tasks, and cancels tasks that have not begun. With ``wait``, waits for running ones."""
+        self._is_closed = True
         for pool in (self.calls, self.ships):
             pool.shutdown(wait=wait, cancel_futures=True)
         with self._guard:
@@ -115,6 +119,8 @@ class Lanes:
         try:
             task.pool.submit(work, name, task)
         except RuntimeError:
+            if not self._is_closed:
+                return  # no further thread could be started, and a worker that is there takes the task
             with self._guard:
                 left = self._waiting.pop(name, ())
             for each in (task, *left):
