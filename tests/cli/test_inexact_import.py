@@ -97,3 +97,19 @@ def test_summary_counts_what_was_imported(stateward, write):
     assert f"({messages:,} bytes)" in answer.out
     assert f"full saves   {sum(compact) / 1024:.3g} KiB" in answer.out
     assert "steps saved  20\n" in answer.out
+
+
+def test_what_was_imported_as_json(stateward, client, write):
+    """One object: runs and steps, what was restored by kind, and what failed; nothing else goes to stdout."""
+    path = write("some.jsonl", make_run("a", 3), make_run("b", 2), {"run_id": "empty", "messages": []})
+    answer = stateward("import", path, "--json")
+    assert answer.code == 1
+    found = json.loads(answer.out)
+    expected = {"runs": 2, "steps": 5, "steps_done_before": 0, "runs_failed": 1, "threads_restored": 0, "problems": 0}
+    assert {name: found[name] for name in expected} == expected
+    assert len(answer.out.splitlines()) == 1
+    backup = path.parent / "backup.jsonl"
+    assert stateward("export", "some/a", "--versions", "-o", backup).code == 0
+    restored = stateward("import", backup, "--thread-prefix", "again/", "--json").json
+    assert (restored["threads_restored"], restored["restored"]["version"], restored["problems"]) == (1, 3, 0)
+    assert client.thread("again/some/a").hydrate().version == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stateward.cli.connect import NamespaceOption, TargetOption, connect
+from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, connect
 from stateward.cli.exporting import KINDS
 from stateward.cli.importing import Run, RunInvalid, Totals
-from stateward.cli.output import CommandError, counted, fail, is_terminal, print_facts, say, size, times
+from stateward.cli.output import CommandError, counted, fail, is_terminal, print_facts, print_json, say, size, times
 from stateward.cli.progress import Bar, Lines
 from stateward.cli.recordings import Line, Recording, examine, read_runs
 from stateward.cli.restore import Options, Restored, restore
@@ -45,6 +46,7 @@ def import_(
     ] = 4,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Import recorded runs, as a thread for each run with a version after each step; or restore exported threads.
 
@@ -81,23 +83,34 @@ def import_(
                 f"two of the files are called {name!r}, and their threads would be mixed up; "
                 "import them one by one with --thread-prefix"
             )
-    problems = 0
+    problems, restored = 0, list[Restored]()
     with connect(context, target, namespace) as client:
         client.server_info()  # a daemon that is not there is one error, not one for each run
         started = time.monotonic()
         totals, failures = Totals(), 0
         try:
             if runs:
-                totals, failures = _import_all(client, runs, thread_prefix, limit, resume, concurrency)
+                display = Lines(tells=False) if as_json else _display(runs)
+                totals, failures = _import_all(client, runs, thread_prefix, limit, resume, concurrency, display)
             for recording in recordings:
                 if recording.has_versions:
-                    problems += _restore(client, recording, Options(thread_prefix or "", resume, limit, keep_all))
+                    done, found = _restore(client, recording, Options(thread_prefix or "", resume, limit, keep_all))
+                    restored.append(done)
+                    problems += found
+                    if not as_json:
+                        say(f"{recording.path}: {_what_was_saved(done)}")
         except KeyboardInterrupt:
             fail("interrupted; run the same import again to continue")
             raise typer.Exit(130) from None
         seconds, stats = time.monotonic() - started, client.stats()
-    if totals.runs:
+    if as_json:
+        print_json(_as_json(totals, failures, restored, problems, seconds))
+    elif totals.runs:
         _print_summary(totals, seconds, stats)
+    _tell_what_failed(totals, failures, problems)
+
+
+def _tell_what_failed(totals: Totals, failures: int, problems: int) -> None:
     if failures:
         fail(f"{failures} of {totals.runs + failures} runs were not imported; the reasons are above")
     if problems:
@@ -106,8 +119,19 @@ def import_(
         raise typer.Exit(1)
 
 
-def _restore(client: Client, recording: Recording, options: Options) -> int:
-    """Restores exported threads; returns how many problems there were."""
+def _as_json(
+    totals: Totals, failures: int, restored: list[Restored], problems: int, seconds: float
+) -> dict[str, object]:
+    saved = sum((each.saved for each in restored), Counter[str]())
+    return {
+        **vars(totals), "runs_failed": failures, "threads_restored": sum(each.threads for each in restored),
+        "restored": {kind: saved[kind] for kind in KINDS}, "problems": problems, "seconds": round(seconds, 3),
+        "versions_done_before": sum(each.versions_before for each in restored),
+    }  # fmt: skip
+
+
+def _restore(client: Client, recording: Recording, options: Options) -> tuple[Restored, int]:
+    """Restores exported threads; returns what was restored, and how many problems there were."""
     problems: list[str] = []
 
     def tell(problem: str) -> None:
@@ -124,8 +148,7 @@ def _restore(client: Client, recording: Recording, options: Options) -> int:
             ),
             on_problem=tell,
         )
-    say(f"{recording.path}: {_what_was_saved(totals)}")
-    return len(problems)
+    return totals, len(problems)
 
 
 def _what_was_saved(totals: Restored) -> str:
@@ -142,10 +165,11 @@ def _import_all(
     limit: int | None,
     resume: bool,
     concurrency: int,
+    shown: AbstractContextManager[Bar | Lines],
 ) -> tuple[Totals, int]:
     """Imports everything that can be; returns what was, and how many runs were not."""
     totals, failures = Totals(), 0
-    with _display(recordings) as display:
+    with shown as display:
         tasks = _tasks(recordings, prefix, limit)
         results = work(client, tasks, resume=resume, concurrency=concurrency, on_step=display.on_step)
         with closing(results):

@@ -17,7 +17,13 @@ from stateward.cli.workers import Result, Task
 
 
 class Lines:
-    """Prints a line for each run that saved steps. The summary counts the runs that were already imported."""
+    """Prints a line for each run that saved steps. The summary counts the runs that were already imported.
+
+    Without ``tells`` only failures are printed.
+    """
+
+    def __init__(self, *, tells: bool = True) -> None:
+        self._tells = tells
 
     def __enter__(self) -> Self:
         return self
@@ -34,7 +40,7 @@ class Lines:
         """Prints the result of a run."""
         if result.problem is not None:
             fail(result.problem)
-        elif result.task.run is not None and result.totals.steps:
+        elif self._tells and result.task.run is not None and result.totals.steps:
             say(f"{result.task.run.thread}: {_outcome(result.totals)}, {size(result.totals.message_bytes)}")
 
 
