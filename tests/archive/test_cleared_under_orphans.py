@@ -84,6 +84,7 @@ def set_aside(town: Town, make: Callable[[Driven], None]) -> tuple[Driven, Drive
     return owner, other, orphan.name
 
 
+@pytest.mark.parametrize("window", [1, 1000], ids=["entries go", "entries stay for retries"])
 @pytest.mark.parametrize(
     ("make", "clear_more", "read", "what"),
     [(with_records, with_records, read_records, "records"), (with_effects, delete_effects, read_effects, "effects")],
@@ -91,10 +92,11 @@ def set_aside(town: Town, make: Callable[[Driven], None]) -> tuple[Driven, Drive
 )
 def test_they_are_gone_and_the_rest_is_there(
     driven: Town, make: Callable[[Driven], None], clear_more: Callable[[Driven], None],
-    read: Callable[[Driven, str], None], what: str,
+    read: Callable[[Driven, str], None], what: str, window: int,
 ) -> None:  # fmt: skip
     """VERSION_PRUNED says what went, and with which thread. Versions can be read, and Verify finds no damage."""
     owner, other, orphan = set_aside(driven, make)
+    small.shrink(window=window)
     clear_more(owner)
     owner.sweep()
     for _ in range(12):
@@ -102,6 +104,7 @@ def test_they_are_gone_and_the_rest_is_there(
         owner.ship_now()
     driven.time.sleep(3600)
     owner.ship_now()
+    small.shrink(window=1)
     for is_restarted in (False, True):
         machine = driven.restart(other) if is_restarted else other
         with pytest.raises(VersionPruned, match=f"the {what} of orphan '{orphan}' went with thread 'job'"):

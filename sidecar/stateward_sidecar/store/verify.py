@@ -25,7 +25,7 @@ from stateward.storage.v1.journal_pb2 import (
     EntryMetadata,
 )
 from stateward.v1.admin_service_pb2 import Finding, VerifyRequest, VerifyResponse
-from stateward.v1.thread_pb2 import ACCESS_REMOTE
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
 from stateward_sidecar.codec.edits import apply_edits
 from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
 from stateward_sidecar.codec.seal import content_hash
@@ -39,6 +39,7 @@ from stateward_sidecar.store.blobverify import check_state_blobs, verify_blobs
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, Context
 from stateward_sidecar.store.effectrows import verify_effects
+from stateward_sidecar.store.fetched import lacks_values
 from stateward_sidecar.store.idverify import verify_ids
 from stateward_sidecar.store.journal import label_keys, labelled_keys, list_keys
 from stateward_sidecar.store.labelled import is_indexed
@@ -270,6 +271,8 @@ class Verifier:
         self._verify_index(txn, thread, entry, metadata)
         if thread.pruned.cuts(header) or 0 < header.version <= thread.floor_version:
             return  # the edits are pruned, or what they need is in the archive only
+        if _went_with_thread(txn, thread, entry):
+            return
         # A version between the floor and the first snapshot after it needs history that only the archive has.
         with suppress(*_elsewhere(thread)):
             self._verify_content(txn, progress, entry, metadata_bytes)
@@ -396,6 +399,15 @@ class Verifier:
 def _is_copy(thread: Thread) -> bool:
     """Returns whether another machine owns the thread."""
     return thread.access == ACCESS_REMOTE
+
+
+def _went_with_thread(txn: lmdb.Transaction, thread: Thread, entry: Entry) -> bool:
+    """Returns whether an orphan has an entry without its values because the thread that it comes from cleared it since.
+    What the orphan lacks by it is known to its rows (``ArchiveRow.records_gone``, ``effects_gone``)."""
+    row, header = thread.archive, entry.header
+    if row is None or row.access != ACCESS_ORPHAN or header.version or header.sequence > row.common_sequence:
+        return False
+    return lacks_values(txn, thread.identity, entry)
 
 
 def _elsewhere(thread: Thread) -> tuple[type[StatewardError], ...]:
