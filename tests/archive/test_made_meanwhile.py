@@ -72,3 +72,20 @@ def test_a_thread_that_is_deleted_while_its_objects_are_read_is_gone(
     take = partial(second.archive.own, "default", "job", take_over=True, must_exist=True)
     with pytest.raises(ThreadNotFound):
         (take if takes else second.state)()
+
+
+def test_a_thread_that_is_begun_anew_after_the_bucket_was_set_back_is_not_there(driven: Town) -> None:
+    """The bucket has lost all of it but its claim, and another machine goes on from there and has saved nothing yet.
+    What a copy has more is set aside, and the reader is told that there is no such thread."""
+    first, second, third = (driven.machine(name) for name in ("first", "second", "third"))
+    first.put(append(after=0))
+    before = dict(driven.net.bucket.objects)
+    first.ship_now()
+    assert second.state().checkpoint.version == 1
+    driven.end(first)
+    driven.net.bucket.objects.clear()
+    driven.net.bucket.objects.update(before)
+    third.archive.own("default", "job", take_over=True)
+    with pytest.raises(ThreadNotFound):
+        second.state()
+    assert [(thread.name, thread.head.main_version) for thread in second.threads()] == [("job@@1", 1)]

@@ -511,10 +511,13 @@ class Attacher:
             if is_same and not thread.archive.rolled_back:
                 return thread
             seen = self._settler.with_key(thread, seen)
+            name = thread.identity.namespace, thread.name
             if not self._settler.follows(thread, place, seen):
-                thread = self._local((thread.identity.namespace, thread.name))
+                thread = self._local(name)
                 if thread is not None and self.resume(thread):
                     return thread
+            if seen.is_empty:  # the bucket was set back to before the first entry, and another sidecar begins anew
+                raise not_found(*name)
         have = entries_here(thread) if thread is not None else 0
         seen, fetched = self._fetch(namespace, place, seen, have, for_writer=False)
         if thread is not None and not continues(thread, fetched.rows):
