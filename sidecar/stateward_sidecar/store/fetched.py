@@ -20,7 +20,7 @@ from stateward_sidecar.store.ranges import Pruned, Ranges
 from stateward_sidecar.store.recordrows import index_batch
 from stateward_sidecar.store.requestrows import put_request
 from stateward_sidecar.store.requests import request_key
-from stateward_sidecar.store.thread import MAIN, Draft, rows
+from stateward_sidecar.store.thread import MAIN, Draft
 from stateward_sidecar.store.uncleared import add_uncleared
 
 _NOTHING = Pruned()
@@ -148,7 +148,7 @@ def _index_entry(txn: lmdb.Transaction, draft: Draft, entry: Entry, *, is_past: 
     put_feed(txn, identity.number, header.sequence, is_past=is_past)
     # What was cleared, and is not known as pruned here, was cleared after the HEAD that this disk has. Newer entries
     # follow, except for an orphan, whose thread went on without it.
-    is_whole = not draft.pruned.cuts(header) and not lacks_values(txn, identity, entry)
+    is_whole = not draft.pruned.cuts(header) and not entry.is_husk
     if header.kind == ENTRY_KIND_EFFECT and is_whole:
         index_effect(txn, identity, header, metadata.effect)
     elif header.kind == ENTRY_KIND_RECORDS and is_whole:
@@ -162,13 +162,6 @@ def _index_entry(txn: lmdb.Transaction, draft: Draft, entry: Entry, *, is_past: 
             txn.put(key, layout.u64(header.sequence))
     for key in label_keys(identity, header, body.labels):
         txn.put(key, layout.PRESENT)
-
-
-def lacks_values(txn: lmdb.Transaction, identity: Identity, entry: Entry) -> bool:
-    """Returns whether the second part of an entry was cleared."""
-    if not entry.header.parts_id:
-        return entry.is_husk
-    return next(rows(txn, identity.keys.edits_pieces(entry.header.parts_id)), None) is None
 
 
 def _leads_later(row: bytes | memoryview | None, sequence: int) -> bool:

@@ -39,7 +39,6 @@ from stateward_sidecar.store.blobverify import check_state_blobs, verify_blobs
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, Context
 from stateward_sidecar.store.effectrows import verify_effects
-from stateward_sidecar.store.fetched import lacks_values
 from stateward_sidecar.store.idverify import verify_ids
 from stateward_sidecar.store.journal import label_keys, labelled_keys, list_keys
 from stateward_sidecar.store.labelled import is_indexed
@@ -407,7 +406,9 @@ def _went_with_thread(txn: lmdb.Transaction, thread: Thread, entry: Entry) -> bo
     row, header = thread.archive, entry.header
     if row is None or row.access != ACCESS_ORPHAN or header.version or header.sequence > row.common_sequence:
         return False
-    return lacks_values(txn, thread.identity, entry)
+    if not header.parts_id:
+        return entry.is_husk
+    return next(rows(txn, thread.identity.keys.edits_pieces(header.parts_id)), None) is None
 
 
 def _elsewhere(thread: Thread) -> tuple[type[StatewardError], ...]:
