@@ -21,10 +21,11 @@ from stateward.v1.admin_service_pb2 import ArchiveStats
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.blobs import BlobCarrier
+from stateward_sidecar.archive.completing import Completer
 from stateward_sidecar.archive.delete import Remover
 from stateward_sidecar.archive.desk import MOMENTS_MAX, Desk, Hold, Name, Options
 from stateward_sidecar.archive.expire import Expirer
-from stateward_sidecar.archive.fetch import Fetcher, Missing
+from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.history import History
 from stateward_sidecar.archive.keys import Keys
 from stateward_sidecar.archive.lanes import Lanes
@@ -51,7 +52,6 @@ from stateward_sidecar.store.context import ArchiveHooks
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.install import Installer
 from stateward_sidecar.store.lines import check_history, fenced_by
-from stateward_sidecar.store.orphannames import is_orphans
 from stateward_sidecar.store.orphans import Orphans
 from stateward_sidecar.store.outbox import Outbox
 from stateward_sidecar.store.ranges import Pruned
@@ -62,8 +62,6 @@ from stateward_sidecar.telemetry import log, persist
 
 # If the bucket has been away for longer, a call that needs the archive is refused before anything is committed.
 AWAY_S = 5.0
-# How often a fetch of history begins in one call, because objects went while it read them.
-COMPLETE_ROUNDS = 3
 
 
 class Archive:
@@ -87,6 +85,7 @@ class Archive:
         self.attacher = Attacher(self.desk, self.fetcher, self.settler)
         self._blobs = BlobCarrier(self.desk, self.attacher)
         self.history = History(self.desk, self.fetcher, self.settler)
+        self._completer = Completer(self.desk, self.history, self.attacher)
         self._shipper = Shipper(self.desk, self.fetcher, self.settler, self.attacher)
         self._remover = Remover(self.desk, self.fetcher, self.settler, self.attacher, self._shipper)
         self._expirer = Expirer(self.desk, self.fetcher, self.settler, self.attacher, self._remover)
@@ -149,32 +148,8 @@ class Archive:
         self.attacher.know((namespace, name))
 
     def complete(self, namespace: str, name: str, *, for_retry: bool = False) -> None:
-        """Fetches all older history, or with ``for_retry`` only the entries that a retry may ask for.
-
-        See ``History.complete`` and ``Window.complete``. If an object is missing, its owner may have pruned it, or put
-        another one in its place, since HEAD was read: a slow wire may need longer for a history than garbage stays. So
-        HEAD is asked again, and the fetch begins again as often as HEAD is another one.
-        """
-        place: Name = namespace, name
-        complete = self.attacher.window.complete if for_retry else self.history.complete
-        for round_number in range(COMPLETE_ROUNDS):
-            try:
-                complete(place)
-            except Missing:
-                before = self._known(place)
-                self.attacher.renew(place)
-                # An orphan has no HEAD of its own: the next round looks at the one of the thread that it comes from.
-                if self._known(place) == before and (round_number or not is_orphans(name)):
-                    raise
-            else:
-                return
-        raise ArchiveUnavailable(f"the history of thread {name!r} changes faster than it can be fetched; try again")
-
-    def _known(self, place: Name) -> bytes:
-        """Returns the write id of the HEAD that this disk's copy of a thread is from."""
-        with self.desk.context.engine.read() as txn:
-            row = self.desk.store.threads.get(txn, *place).archive
-        return row.head.write_id if row is not None else b""
+        """See ``Completer.complete``."""
+        self._completer.complete((namespace, name), for_retry=for_retry)
 
     def heal(self, namespace: str, name: str) -> bool:
         """See ``History.heal``."""
@@ -355,7 +330,9 @@ class Archive:
 
     def _gone(self, thread: Thread) -> None:
         """Runs after a deletion on this disk: drops the hold and fails the waiting callers."""
-        self.desk.holds.pop(thread.number, None)
+        hold = self.desk.holds.pop(thread.number, None)
+        if hold is not None:
+            self.desk.note_cut(hold)
         self.desk.waiters.failed(thread.number, not_found(thread.identity.namespace, thread.name))
 
     # -- shipping -------------------------------------------------------------------------------------------------

@@ -36,6 +36,8 @@ Name = tuple[str, str]
 HOLDS_MAX = 4096
 # HEADs of other owners whose last change is remembered, about 100 bytes each.
 OBSERVED_MAX = 65_536
+# Threads of which this process remembers that entries went with its disk's copy.
+CUT_MAX = 65_536
 # Moments before large entries that are kept for one thread, each about as large as its HEAD.
 MOMENTS_MAX = 8
 
@@ -159,6 +161,10 @@ class Desk:
     finishing: dict[Place, float] = field(default_factory=dict)
     # Tombstones of this process whose key is destroyed, and whose objects are being deleted: their write ids.
     keyless: dict[Place, bytes] = field(default_factory=dict)
+    # Uids of threads that this process owned, and whose copy was deleted on this disk alone with entries that were not
+    # archived. Tokens and revisions of these were given out: if this process takes such a thread again, it begins a new
+    # epoch, as after the loss of a machine.
+    cut: set[bytes] = field(default_factory=set)
     _observing: threading.Lock = field(default_factory=threading.Lock)
     # Boot ids of this disk's processes, including this one.
     boots: frozenset[bytes] = frozenset()
@@ -187,6 +193,7 @@ class Desk:
         self.holds[thread.number] = hold
         if not self.store.threads.exists(thread):  # asked only now: a deletion that comes later ends the hold itself
             self.holds.pop(thread.number, None)
+            self.note_cut(hold)
             return hold
         self.fenced.pop(hold.name, None)
         with self._observing:
@@ -205,6 +212,16 @@ class Desk:
     def is_own(self, head: ArchiveHead) -> bool:
         """Returns True if a process of this disk wrote a HEAD, and no copy of this disk can have written it."""
         return head.boot_id in self.boots and head.boot_id not in self.former
+
+    def note_cut(self, hold: Hold) -> None:
+        """Records that the copy of a thread of ours was deleted on this disk alone."""
+        if hold.thread.head.tip_sequence > hold.head.tip_sequence and len(self.cut) < CUT_MAX:
+            self.cut.add(hold.thread.identity.uid)
+
+    def is_cut(self, uid: bytes) -> bool:
+        """Returns True if this process must not go on with a thread in the epoch that it had. A new epoch does no harm,
+        so that all threads count if there are too many to remember."""
+        return uid in self.cut or len(self.cut) >= CUT_MAX
 
     def held(self, name: str, head: ArchiveHead, unchanged_s: float) -> NotOwner:
         """Returns the error for a thread that another sidecar owns."""

@@ -72,13 +72,13 @@ def bare(head: ArchiveHead) -> ArchiveHead:
     return kept
 
 
-def follow(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int) -> ArchiveHead:
+def follow(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int, *, is_cut: bool = False) -> ArchiveHead:
     """Returns the HEAD that this process writes next. Its write id is new. Its epoch is new if another process wrote
-    the last HEAD. Raises NewerFormat."""
+    the last HEAD, or if this process's line ``is_cut``: see ``Desk.cut``. Raises NewerFormat."""
     check_writable(head)
     following = ArchiveHead()
     following.CopyFrom(head)
-    if head.boot_id != boot_id:
+    if head.boot_id != boot_id or is_cut:
         following.epoch = head.epoch + 1
         following.lineage.append(epoch_start(following.epoch, boot_id, head.tip_sequence, head.tip_digest))
         del following.lineage[:-LINEAGE_KEPT]

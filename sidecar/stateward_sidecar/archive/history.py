@@ -22,7 +22,7 @@ from stateward_sidecar.archive.packs import is_pack, snapshot_rows
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.pulse import Pulse
 from stateward_sidecar.archive.settle import Settler
-from stateward_sidecar.errors import Corrupt, VersionPruned
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, VersionPruned
 from stateward_sidecar.store.effectrows import are_effects_whole
 from stateward_sidecar.store.fetched import is_entry, is_snapshot
 from stateward_sidecar.store.lines import digest_before
@@ -37,6 +37,12 @@ BYTES_AT_ONCE = 8 << 20
 INDEXES_BYTES = 64 << 20
 
 
+class HistoryChanged(ArchiveUnavailable):
+    """HEAD has less history than the copy on this disk says: the owner has pruned since the copy was made, or this
+    process was the owner and was replaced. The copy must be renewed first, else it would miss entries that it does not
+    know to be gone."""
+
+
 class History:
     """Runs on the archive's workers."""
 
@@ -49,7 +55,7 @@ class History:
         """Fetches the entries and snapshots of a thread that this disk lacks. Returns the number of fetched entries.
 
         If an object is damaged or missing, fetches only what is newer. Raises Corrupt, naming the object, if nothing
-        newer is left to fetch.
+        newer is left to fetch, and HistoryChanged.
         """
         with self._desk.locks.of(name):
             with self._desk.context.engine.read() as txn:
@@ -121,11 +127,14 @@ class History:
         place, head = self._source(thread)
         refs, hole = self._missing(place, head, thread)
         chain = Chain(thread, self._following(thread))
-        cleared = Pruned()
-        if thread.access == ACCESS_ORPHAN:
-            cleared = Pruned.from_message(self._fetcher.image(place, head, thread.identity.cipher).pruned)
-            if not self._is_kept(thread, place, head, refs, chain, cleared):
-                raise _gone(thread)
+        cleared = self._cleared_since(thread, place, head)
+        if thread.access != ACCESS_ORPHAN:
+            if any(itertools.starmap(_has_more, _below_floor(thread, cleared))):
+                raise HistoryChanged(
+                    f"entries of thread {thread.name!r} were pruned since this copy was made; try again"
+                )
+        elif not self._is_kept(thread, place, head, refs, chain, cleared):
+            raise _gone(thread)
         snapshots, count = set[int](), 0
         pending: list[PackedRow] = []
         size = 0
@@ -150,14 +159,21 @@ class History:
         desk.installer.finish_history(thread, snapshots, (hole.last_sequence, hole.last_version), gone)
         return count
 
+    def _cleared_since(self, thread: Thread, place: Place, head: ArchiveHead) -> Pruned:
+        """Returns what HEAD says was pruned; nothing if HEAD is the one that this disk's copy is from."""
+        desk, row = self._desk, thread.archive
+        hold = desk.holds.get(thread.number)
+        known = [hold.head.write_id] if hold is not None else []
+        if row is not None and thread.access != ACCESS_ORPHAN:
+            known.append(row.head.write_id)
+        if head.write_id in known:
+            return Pruned()
+        return Pruned.from_message(self._fetcher.image(place, head, thread.identity.cipher).pruned)
+
     def _went(self, thread: Thread, cleared: Pruned) -> tuple[bool, bool]:
         """Returns whether rows of records and of effects are missing, because the thread that the orphan comes from
         cleared their entries."""
-        floor, own = thread.floor_sequence, thread.pruned
-        records, effects = (
-            _has_more(theirs.until(floor), ours)
-            for theirs, ours in ((cleared.records, own.records), (cleared.effects, own.effects))
-        )
+        effects, records = itertools.starmap(_has_more, _below_floor(thread, cleared)[1:3])
         with self._desk.context.engine.read() as txn:
             return records and not are_records_whole(txn, thread), effects and not are_effects_whole(txn, thread)
 
@@ -183,7 +199,7 @@ class History:
     ) -> bool:
         """Whether the archive has the older history of an orphan: nothing of it was pruned since, and the entry at the
         floor is the one that goes on here. HEAD may be of a third line by now."""
-        if _has_more(pruned.until(orphan.floor_version), orphan.pruned):
+        if _has_more(*_below_floor(orphan, pruned)[0]):
             return False
         wanted = [ref for ref in refs if is_pack(ref) and ref.first_sequence <= chain.floor <= ref.last_sequence]
         found = [rows for _, rows in self._fetcher.history(place, wanted) if not isinstance(rows, Corrupt)]
@@ -207,6 +223,14 @@ def _carried(thread: Thread, head: ArchiveHead, refs: Sequence[ObjectRef]) -> li
 
 def _gone(orphan: Thread) -> VersionPruned:
     return gone_with_thread(orphan, "older history")
+
+
+def _below_floor(thread: Thread, theirs: Pruned) -> list[tuple[Ranges, Ranges]]:
+    """Returns pairs of what HEAD says is cleared of the history that this disk lacks, and what this disk's copy says:
+    first the versions, then each of ``Pruned.entries``."""
+    pairs = zip(theirs.entries(), thread.pruned.entries(), strict=True)
+    entries = [(cleared.until(thread.floor_sequence), known) for cleared, known in pairs]
+    return [(theirs.until(thread.floor_version), thread.pruned), *entries]
 
 
 def _has_more(theirs: Ranges, ours: Ranges) -> bool:

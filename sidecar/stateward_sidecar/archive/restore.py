@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from stateward.v1.archive_service_pb2 import RestoreArchiveRequest, RestoreArchiveResponse
 from stateward.v1.thread_pb2 import ACCESS_REMOTE
 from stateward_sidecar.archive.blobs import BlobCarrier
+from stateward_sidecar.archive.completing import Completer
 from stateward_sidecar.archive.counted import CountedFetcher
 from stateward_sidecar.archive.desk import Desk, Name
 from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks, object_refs
@@ -50,7 +51,7 @@ class Restorer:
         self._fetcher = CountedFetcher(desk.wire)
         settler = Settler(desk, self._fetcher)
         self._attacher = Attacher(desk, self._fetcher, settler)
-        self._history = History(desk, self._fetcher, settler)
+        self._completer = Completer(desk, History(desk, self._fetcher, settler), self._attacher)
         self._blobs = BlobCarrier(desk, self._attacher)
         self._other_bytes = 0
 
@@ -125,7 +126,7 @@ class Restorer:
         floor = after.floor_sequence + 1
         while 0 < after.floor_sequence < floor:  # if one attempt was incomplete, another one raises the reason
             floor = after.floor_sequence
-            newer += self._history.complete(name)
+            newer += self._completer.complete(name)
             after = self._fleet.thread_here(name) or after
         return newer
 

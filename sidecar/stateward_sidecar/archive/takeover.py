@@ -28,7 +28,7 @@ from stateward_sidecar.archive.heads import (
     is_unused,
     seal_head,
 )
-from stateward_sidecar.archive.history import History
+from stateward_sidecar.archive.history import History, HistoryChanged
 from stateward_sidecar.archive.keys import ThreadKey
 from stateward_sidecar.archive.places import FIRST_EPOCH, Place
 from stateward_sidecar.archive.settle import Settler
@@ -231,7 +231,7 @@ class Attacher:
             if known is not None and key.uid != known.uid:
                 assert thread is not None
                 return self._settler.settle(thread, ArchiveHead(), place, seen) is not None
-            head = follow(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
+            head = self._follow(seen.head)
         else:
             dead = self._finisher.make_way(place, seen) if seen is not None and seen.head.deleted else []
             epoch = seen.head.epoch + 1 if seen is not None else FIRST_EPOCH
@@ -243,6 +243,7 @@ class Attacher:
         etag = self._write_claim(namespace, place, head, seen)
         if etag is None:
             return False
+        desk.cut.discard(head.uid)
         if dead:
             desk.wire.later(partial(self._finisher.delete, dead))
         if thread is not None:
@@ -360,7 +361,11 @@ class Attacher:
             return False
         have = entries_here(thread) if thread is not None else 0
         if thread is not None and have:
-            self.window.fill(thread, place, seen.head)  # the copy was fetched for a reader
+            try:
+                self.window.fill(thread, place, seen.head)  # the copy was fetched for a reader
+            except HistoryChanged:
+                self.refresh(namespace, place, seen, thread)
+                return False
         try:
             seen, fetched = self._fetch(namespace, place, seen, have, for_writer=True)
         except NewerFormat:
@@ -371,7 +376,7 @@ class Attacher:
             self._settler.part(thread, place, seen)
             return False
         desk.installer.check_room(fetched.rows)
-        head = follow(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
+        head = self._follow(seen.head)
         try:
             etag = desk.wire.replace(place.head, seal_head(namespace, place, head), seen.etag)
         except (ObjectChanged, Unclear):
@@ -379,6 +384,7 @@ class Attacher:
             if found is None or found.head.write_id != head.write_id:
                 return False
             etag = found.etag
+        desk.cut.discard(head.uid)
         try:
             thread = desk.installer.install(fetched.incoming(namespace, row_of(head, ACCESS_OWNED), thread is None))
         except StatewardError:
@@ -386,6 +392,11 @@ class Attacher:
             raise
         desk.hold(thread, place, head, etag, seen.asked_at)
         return True
+
+    def _follow(self, head: ArchiveHead) -> ArchiveHead:
+        """Returns the HEAD that takes a thread."""
+        desk = self._desk
+        return follow(head, desk.boot_id, desk.options.owner_id, desk.now_us(), is_cut=desk.is_cut(head.uid))
 
     def _give_back(self, namespace: NamespaceKeys, place: Place, head: ArchiveHead, etag: str) -> None:
         """Says in HEAD that a thread is free which was taken and cannot be installed here, so that others may take
