@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef, PackedRow
+from stateward_sidecar.archive.fold import GARBAGE_MAX
 from stateward_sidecar.archive.image import open_image, part_refs
 from stateward_sidecar.archive.packs import is_pack, open_index, open_pack
 from stateward_sidecar.archive.places import Place, is_blob, origin_of
@@ -33,10 +34,12 @@ NEXT_MAX = 8
 
 def litter(objects: Mapping[str, bytes], place: Place, head: ArchiveHead, key: bytes) -> list[str]:
     """Names of the objects of a thread that nobody will name or remove. The owner may have put a few that its next HEAD
-    will name. Blobs of a thread that has an owner count for none."""
+    will name, and remembers those that it dropped when HEAD had no room for them. Blobs of a thread that has an owner
+    count for none."""
     left = _unnamed(objects, place, head, key)
     following = [name for name in left if _may_follow(name, head)]
-    return left if len(following) > NEXT_MAX else sorted(set(left) - set(following))
+    is_full = len(head.garbage) >= GARBAGE_MAX
+    return left if len(following) > NEXT_MAX and not is_full else sorted(set(left) - set(following))
 
 
 def _may_follow(name: str, head: ArchiveHead) -> bool:

@@ -263,6 +263,8 @@ class Machine(RecordCalls):
                 for thread in sidecar.threads():
                     if thread.access == ACCESS_OWNED:
                         self.act(number, "settle", lambda it, thread=thread: it.ship(thread.number))
+        for number in range(len(self.sidecars)):  # what was dropped long ago is deleted after HEAD has landed
+            self.act(number, "tidy", lambda it: it.tidy())
         orphans: list[tuple[int, str, int]] = []
         for number, sidecar in enumerate(self.sidecars):
             for thread in sidecar.threads():
