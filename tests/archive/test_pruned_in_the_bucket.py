@@ -14,7 +14,7 @@ from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
-from stateward_sidecar.archive import trim
+from stateward_sidecar.archive import fold, trim
 from stateward_sidecar.archive.heads import open_head
 from stateward_sidecar.archive.packs import is_pack, open_index, open_pack
 from stateward_sidecar.codec.entry import sequence_of, unpack
@@ -243,3 +243,26 @@ def test_edits_go_from_a_pack_that_was_on_its_way(driven: Town, *, ends: bool) -
     settle(driven, first)
     assert len(first.thread().pruned) == 2
     assert archive_verified(first) == []
+
+
+def test_a_head_without_room_for_what_it_drops_names_nothing_pruned(
+    driven: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread may rest from now on. Its owner remembers what HEAD has no room for."""
+    small.shrink(window=2)
+    try:
+        monkeypatch.setattr(fold, "GARBAGE_MAX", 1)
+        machine = driven.machine("first")
+        write(machine, 8)
+        prune(machine)
+        machine.store.sweeper.sweep()
+        machine.ship_now()
+        machine.put(append(b"next"))
+        machine.ship_now()
+        newest = machine.thread().head.last_version
+        older = range(2, newest - 2)  # the first entry stays
+        assert [ref for ref in named(driven, machine) if is_pack(ref) and ref.first_version in older] == []
+        settle(driven, machine)
+        assert len(objects(driven)) <= OBJECTS_MAX
+    finally:
+        small.restore()

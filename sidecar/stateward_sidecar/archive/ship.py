@@ -36,7 +36,7 @@ from stateward.v1.thread_pb2 import ACCESS_REMOTE
 from stateward_sidecar.archive.blobs import BlobCarrier, delete_blobs
 from stateward_sidecar.archive.desk import Desk, Hold, row_of
 from stateward_sidecar.archive.fetch import Fetcher
-from stateward_sidecar.archive.fold import GARBAGE_MAX, MERGED_BYTES_MAX, discard, fold
+from stateward_sidecar.archive.fold import MERGED_BYTES_MAX, discard, fold
 from stateward_sidecar.archive.heads import RECORDS_FORMAT, bare, catch_up, follow
 from stateward_sidecar.archive.image import Cutter, Part, seal_image, seal_part
 from stateward_sidecar.archive.owed import Taken
@@ -402,9 +402,8 @@ class Shipper:
         thread = moment.thread
         if not thread.pruned.is_empty and not thread.floor_sequence:
             for ref in self._gone(hold, thread, head.objects):
-                if len(head.garbage) < GARBAGE_MAX:
-                    head.objects.remove(ref)
-                    discard(hold, head, ref)
+                head.objects.remove(ref)
+                discard(hold, head, ref)
         due = [item for item in head.garbage if item.time_us <= self._due_us(head, item)]
         for item in due:
             head.garbage.remove(item)
