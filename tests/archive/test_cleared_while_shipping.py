@@ -18,7 +18,7 @@ from stateward.v1.thread_service_pb2 import PruneThreadRequest, VersionList
 from stateward_sidecar.archive import ship
 from stateward_sidecar.archive.fleet import Fleet
 from stateward_sidecar.archive.inspect import flaws_of
-from stateward_sidecar.store import journal, recordmoves, snapshots
+from stateward_sidecar.store import clear, journal, recordmoves, requests, snapshots
 from stateward_sidecar.store.thread import Thread
 
 
@@ -72,6 +72,11 @@ def test_versions_are_pruned_during_a_ship(driven: Town, first: Driven) -> None:
     """The machine is lost after this ship. What the ship archived is readable elsewhere."""
     fill(first, 6)
     first.put(append(b"newest"))
+    import sys; from stateward_sidecar.store import records, replay
+    def show(w):
+        with first.store.context.engine.read() as txn:
+            print(w, [(e.header.sequence, e.header.version, e.is_husk) for e in replay.read_entries(txn, first.thread().identity, 1)], "packed", first.hold_of("job").head.packed_sequence, list(first.thread().pruned), file=sys.stderr)
+    show("before")
     state = first.state().state
     after_moment(first, lambda: prune(first, *range(1, 6)))
     first.ship_now()
@@ -87,6 +92,11 @@ def test_effects_are_deleted_during_a_ship(driven: Town, first: Driven) -> None:
     """Their values are in HEAD, or HEAD says that they are gone."""
     fill(first, 6)
     first.put(append(b"newest"))
+    import sys; from stateward_sidecar.store import records, replay
+    def show(w):
+        with first.store.context.engine.read() as txn:
+            print(w, [(e.header.sequence, e.header.version, e.is_husk) for e in replay.read_entries(txn, first.thread().identity, 1)], "packed", first.hold_of("job").head.packed_sequence, list(first.thread().pruned), file=sys.stderr)
+    show("before")
     request = DeleteEffectsRequest(namespace=NAMESPACE, thread="job", anchor="free", all=True, request_id="delete")
     after_moment(first, lambda: first.store.effect_deleter.delete(request))
     first.ship_now()
@@ -156,3 +166,30 @@ def test_packs_are_merged_later(driven: Town, monkeypatch: pytest.MonkeyPatch) -
     assert second.state().state == state
     second.archive.complete(NAMESPACE, "job")
     assert findings(second) == []
+
+
+def test_entries_for_retries_go_during_a_ship(first: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were pruned before the ship, and so much is written during it that no retry may ask for them any more."""
+    for module in (requests, clear):
+        monkeypatch.setattr(module, "REQUEST_WINDOW_ENTRIES", 4)
+    monkeypatch.setattr(clear, "REQUEST_WINDOW_S", 0)
+    fill(first, 6)
+    first.put(append(b"next"))
+    clearer = first.store.pruner._clearer
+    clear_now = clearer.clear
+    prune(first, 3)
+    first.ship_now()
+    monkeypatch.setattr(clearer, "clear", lambda *_: None)  # it gets to that only during the ship
+    prune(first, *range(4, 7))
+    first.put(append(b"newest"))
+
+    def write_on() -> None:
+        for _ in range(6):
+            first.put(append(b"more"))
+        monkeypatch.setattr(clearer, "clear", clear_now)
+        first.sweep()
+
+    after_moment(first, write_on)
+    first.ship_now()
+    assert first.thread().archived_sequence == first.thread().head.tip_sequence
+    assert flaws(first) == []

@@ -258,13 +258,7 @@ class Machine(RecordCalls):
         self.finish_calls()
         if self.net.of_next_format:
             self.finish_upgrade()
-        for _ in range(3):
-            for number, sidecar in enumerate(self.sidecars):
-                for thread in sidecar.threads():
-                    if thread.access == ACCESS_OWNED:
-                        self.act(number, "settle", lambda it, thread=thread: it.ship(thread.number))
-        for number in range(len(self.sidecars)):  # what was dropped long ago is deleted after HEAD has landed
-            self.act(number, "tidy", lambda it: it.tidy())
+        self.ship_all()
         orphans: list[tuple[int, str, int]] = []
         for number, sidecar in enumerate(self.sidecars):
             for thread in sidecar.threads():
@@ -281,6 +275,16 @@ class Machine(RecordCalls):
         self.check_litter()
         self.check_fresh()
         self.verify_disks()
+
+    def ship_all(self) -> None:
+        """Everybody ships, and deletes what was dropped long ago, which comes after HEAD has landed."""
+        for _ in range(3):
+            for number, sidecar in enumerate(self.sidecars):
+                for thread in sidecar.threads():
+                    if thread.access == ACCESS_OWNED:
+                        self.act(number, "settle", lambda it, thread=thread: it.ship(thread.number))
+        for number in range(len(self.sidecars)):
+            self.act(number, "tidy", lambda it: it.tidy())
 
     def verify_disks(self) -> None:
         """Whatever came from the archive, was set aside, pruned or deleted: each disk agrees with itself."""

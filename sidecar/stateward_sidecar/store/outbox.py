@@ -176,7 +176,7 @@ class Outbox:
                 if size >= CHUNK_BYTES:
                     break
                 if min(sequence, until + 1) != at + 1:
-                    self._check_gap(thread, min(sequence - 1, until), now)
+                    self._check_gap(txn, thread, min(sequence - 1, until), now)
                 if sequence > until:
                     break
                 entry, at = unpack(record, sequence), sequence
@@ -194,17 +194,19 @@ class Outbox:
                 size += len(entry.record)
             else:
                 if at < until:
-                    self._check_gap(thread, until, now)
+                    self._check_gap(txn, thread, until, now)
         return Shipment(found, headers, size)
 
     @staticmethod
-    def _check_gap(thread: Thread, last: int, now: Pruned | None) -> None:
+    def _check_gap(txn: lmdb.Transaction, thread: Thread, last: int, now: Pruned | None) -> None:
         """Raises Corrupt if an entry is missing that must be on this disk, else the archive would lose it, too."""
         if last <= thread.floor_sequence:
             return
         if now is not None:
             raise Cleared  # the moment may not know of the prune that removed it
         if not may_be_removed(thread, last):
+            if may_be_removed(thread, last, load_head(txn, thread.identity).tip_sequence):
+                raise Cleared  # when the moment was taken, a retry could still ask for it
             raise Corrupt(f"journal entry {last} is missing", thread.name)
 
     def snapshot(self, thread: Thread, version: int) -> list[bytes]:

@@ -126,9 +126,10 @@ def window_start(tip_sequence: int) -> int:
     return max(tip_sequence - REQUEST_WINDOW_ENTRIES, 0)
 
 
-def may_be_removed(thread: Draft | Thread, sequence: int) -> bool:
-    """Returns whether a prune may have removed the entry. Entries that a retry may ask for are never removed."""
-    return not thread.pruned.is_empty and sequence <= window_start(thread.head.tip_sequence)
+def may_be_removed(thread: Draft | Thread, sequence: int, tip_sequence: int = 0) -> bool:
+    """Returns whether a prune may have removed the entry. Entries that a retry may ask for are never removed.
+    ``tip_sequence``: where the journal ends by now; 0 = where the thread says."""
+    return not thread.pruned.is_empty and sequence <= window_start(tip_sequence or thread.head.tip_sequence)
 
 
 def _check_window(thread: Draft | Thread) -> None:
