@@ -72,11 +72,6 @@ def test_versions_are_pruned_during_a_ship(driven: Town, first: Driven) -> None:
     """The machine is lost after this ship. What the ship archived is readable elsewhere."""
     fill(first, 6)
     first.put(append(b"newest"))
-    import sys; from stateward_sidecar.store import records, replay
-    def show(w):
-        with first.store.context.engine.read() as txn:
-            print(w, [(e.header.sequence, e.header.version, e.is_husk) for e in replay.read_entries(txn, first.thread().identity, 1)], "packed", first.hold_of("job").head.packed_sequence, list(first.thread().pruned), file=sys.stderr)
-    show("before")
     state = first.state().state
     after_moment(first, lambda: prune(first, *range(1, 6)))
     first.ship_now()
@@ -92,11 +87,6 @@ def test_effects_are_deleted_during_a_ship(driven: Town, first: Driven) -> None:
     """Their values are in HEAD, or HEAD says that they are gone."""
     fill(first, 6)
     first.put(append(b"newest"))
-    import sys; from stateward_sidecar.store import records, replay
-    def show(w):
-        with first.store.context.engine.read() as txn:
-            print(w, [(e.header.sequence, e.header.version, e.is_husk) for e in replay.read_entries(txn, first.thread().identity, 1)], "packed", first.hold_of("job").head.packed_sequence, list(first.thread().pruned), file=sys.stderr)
-    show("before")
     request = DeleteEffectsRequest(namespace=NAMESPACE, thread="job", anchor="free", all=True, request_id="delete")
     after_moment(first, lambda: first.store.effect_deleter.delete(request))
     first.ship_now()

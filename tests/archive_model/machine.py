@@ -258,7 +258,7 @@ class Machine(RecordCalls):
         self.finish_calls()
         if self.net.of_next_format:
             self.finish_upgrade()
-        self.ship_all()
+        self.settle_all()
         orphans: list[tuple[int, str, int]] = []
         for number, sidecar in enumerate(self.sidecars):
             for thread in sidecar.threads():
@@ -276,7 +276,7 @@ class Machine(RecordCalls):
         self.check_fresh()
         self.verify_disks()
 
-    def ship_all(self) -> None:
+    def settle_all(self) -> None:
         """Everybody ships, and deletes what was dropped long ago, which comes after HEAD has landed."""
         for _ in range(3):
             for number, sidecar in enumerate(self.sidecars):
