@@ -167,7 +167,8 @@ class Looking(Stage):
             assert self.era or isinstance(error, ThreadNotFound), error
 
     def check_orphan(self, sidecar: Sidecar, thread: Thread, line: dict[int, bytes]) -> None:
-        """What is set aside is no history, and what is history is not called lost."""
+        """What is set aside is no history, and what is history is not called lost; a version that was pruned since is
+        not in the archive, and nobody can know."""
         row, uid = thread.archive, thread.identity.uid
         assert row is not None
         if uid in self.truth.deleted:
@@ -185,7 +186,8 @@ class Looking(Stage):
         for sequence, digest in line.items():
             is_history = history.get(sequence) == digest
             if sequence > row.common_sequence:
-                assert not is_history, f"entry {sequence} is history, and orphan {thread.name} calls it lost"
+                is_gone = self.truth.entries[digest].version in self.truth.pruned[uid]
+                assert not is_history or is_gone, f"entry {sequence} is history, and orphan {thread.name} calls it lost"
             elif not self.era:  # the bucket may have lost what both had
                 assert is_history, f"entry {sequence} is no history, and orphan {thread.name} says so"
 
