@@ -12,6 +12,7 @@ from tests.archive.test_records_travel import put, value
 from tests.archive.test_whole_copies import findings
 from tests.archive_model import small
 from tests.archive_model.sidecar import CALLER, NAMESPACE, run
+from tests.service.wire import text
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, ListEffectsRequest
@@ -41,6 +42,15 @@ def with_records(machine: Driven) -> None:
 
 def with_effects(machine: Driven) -> None:
     fill(machine, 6)
+
+
+def with_large_effects(machine: Driven) -> None:
+    """Each value is in pieces."""
+    for number in range(12):
+        request = append(os.urandom(400))
+        request.effects.add(anchor="free", key=f"{number}", value=text(os.urandom(1500).hex()))
+        machine.put(request)
+        machine.ship_now()
 
 
 def prune(machine: Driven) -> None:
@@ -87,8 +97,12 @@ def set_aside(town: Town, make: Callable[[Driven], None]) -> tuple[Driven, Drive
 @pytest.mark.parametrize("window", [1, 1000], ids=["entries go", "entries stay for retries"])
 @pytest.mark.parametrize(
     ("make", "clear_more", "read", "what"),
-    [(with_records, with_records, read_records, "records"), (with_effects, delete_effects, read_effects, "effects")],
-    ids=["records", "effects"],
+    [
+        (with_records, with_records, read_records, "records"),
+        (with_effects, delete_effects, read_effects, "effects"),
+        (with_large_effects, delete_effects, read_effects, "effects"),
+    ],
+    ids=["records", "effects", "large effects"],
 )
 def test_they_are_gone_and_the_rest_is_there(
     driven: Town, make: Callable[[Driven], None], clear_more: Callable[[Driven], None],
@@ -116,7 +130,9 @@ def test_they_are_gone_and_the_rest_is_there(
 
 
 @pytest.mark.parametrize(
-    ("make", "read"), [(with_records, read_records), (with_effects, read_effects)], ids=["records", "effects"]
+    ("make", "read"),
+    [(with_records, read_records), (with_effects, read_effects), (with_large_effects, read_effects)],
+    ids=["records", "effects", "large effects"],
 )
 def test_what_was_not_cleared_is_read(
     driven: Town, make: Callable[[Driven], None], read: Callable[[Driven, str], None]

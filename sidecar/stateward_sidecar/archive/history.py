@@ -23,7 +23,7 @@ from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.pulse import Pulse
 from stateward_sidecar.archive.settle import Settler
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, VersionPruned
-from stateward_sidecar.store.effectrows import are_effects_whole
+from stateward_sidecar.store.effectrows import are_effects_whole, has_all_pieces
 from stateward_sidecar.store.fetched import is_entry, is_snapshot
 from stateward_sidecar.store.lines import digest_before
 from stateward_sidecar.store.ranges import Pruned, Ranges
@@ -175,7 +175,8 @@ class History:
         cleared their entries."""
         effects, records = itertools.starmap(_has_more, _below_floor(thread, cleared)[1:3])
         with self._desk.context.engine.read() as txn:
-            return records and not are_records_whole(txn, thread), effects and not are_effects_whole(txn, thread)
+            has_effects = are_effects_whole(txn, thread) and has_all_pieces(txn, thread, cleared.effects)
+            return records and not are_records_whole(txn, thread), effects and not has_effects
 
     def _source(self, thread: Thread) -> tuple[Place, ArchiveHead]:
         """Returns the HEAD that leads to the older history. An orphan's is the HEAD of the thread it comes from."""

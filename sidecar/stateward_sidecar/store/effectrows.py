@@ -20,7 +20,7 @@ from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.identity import Identity
-from stateward_sidecar.store.ranges import Pruned
+from stateward_sidecar.store.ranges import Pruned, Ranges
 from stateward_sidecar.store.thread import Draft, Thread, rows
 
 OVER = (EFFECT_STATE_DONE, EFFECT_STATE_FAILED)
@@ -108,6 +108,21 @@ def are_effects_whole(txn: lmdb.Transaction, thread: Draft | Thread) -> bool:
     for key, record in rows(txn, identity.keys.all_of(b"E")):
         total ^= effect_part(identity, key, open_effect_row(identity, key, record))
     return total == int.from_bytes(thread.head.effect_sum, "big")
+
+
+def has_all_pieces(txn: lmdb.Transaction, thread: Draft | Thread, cleared: Ranges) -> bool:
+    """Returns whether each effect that has a row, and whose entry another line ``cleared``, still has its value: if the
+    entry stays for retries, the value of a large effect goes without it. Raises Corrupt."""
+    identity = thread.identity
+    for key, record in rows(txn, identity.keys.all_of(b"E")):
+        sequence = open_effect_row(identity, key, record).sequence
+        if sequence not in cleared:
+            continue
+        header = replay.read_entry(txn, identity, sequence).header
+        pieces = identity.keys.edits_pieces(header.parts_id)
+        if header.parts_id and next(rows(txn, pieces), None) is None:
+            return False
+    return True
 
 
 def _check_sum(txn: lmdb.Transaction, thread: Draft | Thread) -> None:
