@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 from tests.archive.driven import Driven, Town, append
+from tests.archive_model import small
 
 from stateward.v1.checkpoint_service_pb2 import ReadLogRequest, ReadLogResponse
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
@@ -75,3 +77,29 @@ def test_a_machine_that_has_the_newest_part_looks_at_the_rest(driven: Town) -> N
     assert not read(reader, known, from_index=59).known_missing
     known.digest = b"\1" * 16
     assert read(reader, known, from_index=59).known_missing
+
+
+def test_a_version_of_which_a_copy_never_had_anything_is_not_missing(driven: Town) -> None:
+    """It was pruned before the copy was made, and nothing is left that says where it was."""
+    small.shrink(window=2)
+    try:
+        here, other = driven.machine("here"), driven.machine("other")
+        here.put(append(b"first"))
+        here.ship_now()
+        known = read(here)
+        for _ in range(12):
+            here.put(append(os.urandom(300)))
+            here.ship_now()
+        here.prune(PruneThreadRequest(namespace="default", thread="job", keep_latest_per_branch=2))
+        here.sweep()
+        here.put(append(b"next"))
+        here.ship_now()
+        other.archive.own("default", "job", take_over=True)
+        other.archive.complete("default", "job")
+        assert not other.thread().floor_sequence
+        page = read(other, known)
+        assert (page.version, page.known_missing) == (14, False)
+        other.put(append(b"goes on"))
+        other.ship_now()
+    finally:
+        small.restore()

@@ -42,7 +42,7 @@ def sequence_of(txn: lmdb.Transaction, thread: Versions, version: int) -> int:
 
 
 def place_of(txn: lmdb.Transaction, thread: Versions, version: int) -> int:
-    """Returns the sequence of a version, which may be pruned. Raises Corrupt."""
+    """Returns the sequence of a version. If the version was pruned, it is a guess, and never too late. Raises Corrupt."""
     keys = thread.identity.keys
     cursor = txn.cursor()
     key = keys.version_offset(version)
@@ -50,6 +50,8 @@ def place_of(txn: lmdb.Transaction, thread: Versions, version: int) -> int:
     if not (cursor.set_range(key) and bytes(cursor.key()) == key):
         found = cursor.prev() if cursor.key() else cursor.last()
         if not found or not bytes(cursor.key()).startswith(keys.all_of(b"V")):
+            if version in thread.pruned:  # a copy was made when nothing before its first version was left
+                return version
             raise Corrupt("the index of versions is damaged", thread.identity.name, version)
     return version + layout.signed_of(cursor.value())
 
