@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.archive.driven import Driven, Town, append
+from tests.archive.test_records_travel import put, value
 from tests.archive_model import small
 
 from stateward.v1.checkpoint_service_pb2 import ReadLogRequest, ReadLogResponse
@@ -84,6 +85,7 @@ def test_a_version_of_which_a_copy_never_had_anything_is_not_missing(driven: Tow
     small.shrink(window=2)
     try:
         here, other = driven.machine("here"), driven.machine("other")
+        put(here, value("k", "v"))  # the first entry of a thread stays, and this one has no version
         here.put(append(b"first"))
         here.ship_now()
         known = read(here)

@@ -42,7 +42,7 @@ def sequence_of(txn: lmdb.Transaction, thread: Versions, version: int) -> int:
 
 
 def place_of(txn: lmdb.Transaction, thread: Versions, version: int) -> int:
-    """Returns the sequence of a version. If the version was pruned, it is a guess, and never too late. Raises Corrupt."""
+    """Returns the sequence of a version; if the version was pruned, a guess that is never too late. Raises Corrupt."""
     keys = thread.identity.keys
     cursor = txn.cursor()
     key = keys.version_offset(version)
