@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.archive.driven import Driven, Town, append
@@ -18,7 +19,8 @@ from stateward.v1.thread_service_pb2 import PruneThreadRequest, VersionList
 from stateward_sidecar.archive import ship
 from stateward_sidecar.archive.fleet import Fleet
 from stateward_sidecar.archive.inspect import flaws_of
-from stateward_sidecar.store import clear, journal, recordmoves, requests, snapshots
+from stateward_sidecar.store import clear, journal, recordmoves, requests, snapshots, verify
+from stateward_sidecar.store.pruneplan import Plan
 from stateward_sidecar.store.thread import Thread
 
 
@@ -183,3 +185,31 @@ def test_entries_for_retries_go_during_a_ship(first: Driven, monkeypatch: pytest
     first.ship_now()
     assert first.thread().archived_sequence == first.thread().head.tip_sequence
     assert flaws(first) == []
+
+
+def test_a_prune_is_planned_while_another_machine_goes_on(
+    driven: Town, first: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what the other one wrote, entries of records are gone by the time the thread comes back."""
+    for module in (requests, clear, verify):
+        monkeypatch.setattr(module, "REQUEST_WINDOW_ENTRIES", 1)
+    monkeypatch.setattr(clear, "REQUEST_WINDOW_S", 0)
+    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 500)
+    fill(first, 6)
+    second, pruner = driven.machine("second"), first.store.pruner
+    commit = pruner._commit_request
+
+    def late(request: PruneThreadRequest, plan: Plan | None) -> Any:
+        monkeypatch.setattr(pruner, "_commit_request", commit)
+        second.archive.own(NAMESPACE, "job", take_over=True)
+        for _ in range(12):
+            put(second, value("k", os.urandom(200).hex()))
+        second.sweep()
+        second.ship_now()
+        first.archive.own(NAMESPACE, "job", take_over=True)
+        return commit(request, plan)
+
+    monkeypatch.setattr(pruner, "_commit_request", late)
+    prune(first, 3)
+    assert 3 in first.thread().pruned
+    assert findings(first) == []

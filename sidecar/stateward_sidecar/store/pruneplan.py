@@ -142,12 +142,17 @@ class Plan:
             return False
         if any(version in going for version in draft.all_tags().values()):
             return False
-        for sequence in range(self.tip_sequence + 1, tip + 1):
-            if replay.read_entry(txn, draft.identity, sequence).header.parent_version in going:
-                return False
-            if self.had_effects and not self.effects.holds(txn, draft, sequence):
-                return False
+        if not all(self._allows(txn, draft, sequence) for sequence in range(self.tip_sequence + 1, tip + 1)):
+            return False
         return all(self._knows(branch) for branch in draft.all_branches().values())
+
+    def _allows(self, txn: lmdb.Transaction, draft: Draft, sequence: int) -> bool:
+        """Returns whether the plan is still right after an entry that is newer than it."""
+        if not replay.has_entry(txn, draft.identity, sequence):
+            return True  # another sidecar wrote and removed it: it is of records, or loose, and names no version
+        if replay.read_entry(txn, draft.identity, sequence).header.parent_version in self.going:
+            return False
+        return not self.had_effects or self.effects.holds(txn, draft, sequence)
 
     def _knows(self, branch: BranchHead) -> bool:
         if branch.name in self.falls:
