@@ -204,7 +204,9 @@ def test_a_prune_is_planned_while_another_machine_goes_on(
         second.archive.own(NAMESPACE, "job", take_over=True)
         for _ in range(12):
             put(second, value("k", os.urandom(200).hex()))
+            second.ship_now()
         second.sweep()
+        second.put(append(b"next"))
         second.ship_now()
         first.archive.own(NAMESPACE, "job", take_over=True)
         return commit(request, plan)
