@@ -10,7 +10,7 @@ from stateward_sidecar.archive.image import open_image, part_refs
 from stateward_sidecar.archive.packs import is_pack, open_index, open_pack
 from stateward_sidecar.archive.places import Place, is_blob, origin_of
 from stateward_sidecar.archive.slices import slice_name, whole_of
-from stateward_sidecar.codec.entry import unpack
+from stateward_sidecar.codec.entry import sequence_of, unpack
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.store.ranges import Pruned
 
@@ -73,16 +73,29 @@ def _named(objects: Mapping[str, bytes], place: Place, head: ArchiveHead) -> Ite
 
 def spent(objects: Mapping[str, bytes], place: Place, head: ArchiveHead, pruned: Pruned) -> list[ObjectRef]:
     """Packs to which HEAD leads, of which every version was pruned, and that still have the edits of one."""
-    refs, at = list(head.objects), head.index if head.HasField("index") else None
-    while at is not None:
-        index = open_index(at, joined(objects, place.object(at)))
-        refs += index.objects
-        at = index.previous if index.HasField("previous") else None
     return [
-        ref for ref in refs
+        ref for ref in _led_to(objects, place, head)
         if is_pack(ref) and ref.first_version and pruned.covers(ref.first_version, ref.last_version)
         and _has_edits(open_pack(ref, joined(objects, place.object(ref))))
     ]  # fmt: skip
+
+
+def proves(objects: Mapping[str, bytes], place: Place, head: ArchiveHead, sequence: int) -> bool:
+    """Whether anything that HEAD leads to says which entry has a sequence: the entry, or the next one."""
+    found = {sequence_of(record) for record in head.tail}
+    for ref in _led_to(objects, place, head):
+        if is_pack(ref) and ref.first_sequence <= sequence + 1 and sequence <= ref.last_sequence:
+            found |= {row.sequence for row in open_pack(ref, joined(objects, place.object(ref)))}
+    return bool(found & {sequence, sequence + 1})
+
+
+def _led_to(objects: Mapping[str, bytes], place: Place, head: ArchiveHead) -> Iterator[ObjectRef]:
+    yield from head.objects
+    at = head.index if head.HasField("index") else None
+    while at is not None:
+        index = open_index(at, joined(objects, place.object(at)))
+        yield from index.objects
+        at = index.previous if index.HasField("previous") else None
 
 
 def _has_edits(rows: Sequence[PackedRow]) -> bool:
