@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.archive.driven import Driven, Town, append
 from tests.archive.test_collected_elsewhere import archive_verified, name, read, take, verified
@@ -60,3 +62,32 @@ def test_a_thread_whose_blobs_go_stays_small(driven: Town, monkeypatch: pytest.M
     assert entries(second) <= ENTRIES_MAX
     first.state()
     assert (read(first, LIVING), verified(first)) == (LIVING, [])
+
+
+def test_a_blob_of_a_line_that_was_set_aside_is_written_again(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread is lost and comes back between the look at the blob and its renewal: only the orphan has the blob."""
+    first, second = driven.machine("first"), driven.machine("second")
+    first.put(append())
+    first.ship_now()
+    first.write_blob("job", LIVING)
+    blobs = first.store.blobs
+    renew = blobs.renew
+
+    def late(*arguments: Any, **how: Any) -> Any:
+        verb = renew(*arguments, **how)
+        second.archive.own("default", "job", take_over=True)
+        second.put(append())
+        second.ship_now()
+        first.ship_now()
+        first.archive.own("default", "job", take_over=True)
+        monkeypatch.setattr(blobs, "renew", renew)
+        return verb
+
+    monkeypatch.setattr(blobs, "renew", late)
+    assert not first.write_blob("job", LIVING).existed
+    name(first, LIVING)
+    first.ship_now()
+    assert (verified(first), archive_verified(first)) == ([], [])
+    third = driven.machine("third")
+    take(third)
+    assert read(third, LIVING) == LIVING

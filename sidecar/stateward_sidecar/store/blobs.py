@@ -119,7 +119,8 @@ class Blobs:
         def run(txn: lmdb.Transaction, batch: Batch) -> WriteBlobResponse | None:
             draft = get_same(self._threads, txn, batch, identity)
             draft.check_writable()
-            now = find_blob(txn, identity, row.record.sha256)
+            # The thread may have been set aside and fetched anew: the orphan has rows of its own.
+            now = find_blob(txn, draft.identity, row.record.sha256)
             if now is None or now.record.blob_id != row.record.blob_id:
                 return None
             return self._write_again(txn, batch, draft, now, content, ships=ships)
