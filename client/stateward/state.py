@@ -39,14 +39,15 @@ class Logs(Mapping[str, Log]):
         *,
         partial: bool = False,
         asked: Collection[str] = (),
-        numbered: bool = True,
+        retired: Mapping[str, int] | None = None,
         gate: Gate | None = None,
     ) -> None:
         self._logs = stored or {}
         self._stored = set(self._logs)
         self._partial = partial
         self._asked = asked  # a partial state's hydrate asked for these: one that is missing does not exist
-        self._numbered = numbered  # whether a new log surely begins at index 0
+        self._retired = retired or {}  # the index with which a deleted log goes on
+        self._numbered = True  # whether these are all deleted logs
         self._gate = gate or Gate()
         for log in self._logs.values():
             log._gate = self._gate
@@ -54,7 +55,11 @@ class Logs(Mapping[str, Log]):
     def __getitem__(self, name: str) -> Log:
         if name not in self._logs:
             is_known = not self._partial or name in self._asked
-            self._logs[name] = Log(name, numbered=self._numbered, readable=is_known, gate=self._gate)
+            self._logs[name] = Log(
+                name, first_index=self._retired.get(name, 0), numbered=self._numbered and is_known, readable=is_known,
+                gate=self._gate,
+            )  # fmt: skip
+            self._logs[name]._is_rewritten = name in self._retired  # the save that makes it again says so
         return self._logs[name]
 
     def __setitem__(self, name: str, entries: Iterable[Any]) -> None:
@@ -87,7 +92,8 @@ class Logs(Mapping[str, Log]):
     def __repr__(self) -> str:
         return f"Logs({', '.join(f'{name}: {len(self[name])}' for name in self)})"
 
-    def _rebase(self, unsaved: Unsaved) -> None:
+    def _rebase(self, unsaved: Unsaved, *, knows_deleted: bool) -> None:
+        """``knows_deleted``: the save was made on the version that this state was read from."""
         for each in unsaved.logs.values():
             log, deleted = each.log, each.log._replaces and not each.added
             log._rebase(each)
@@ -95,7 +101,7 @@ class Logs(Mapping[str, Log]):
                 self._stored.discard(log.name)
             elif log._stored:
                 self._stored.add(log.name)
-        self._numbered = False  # an earlier version may have deleted a log that this state does not know
+        self._numbered &= knows_deleted
 
 
 class State:
@@ -132,13 +138,14 @@ class State:
         partial: bool = False,
         asked_slots: Collection[str] = (),
         asked_logs: Collection[str] = (),
+        retired_logs: Mapping[str, int] | None = None,
         origin: Origin | None = None,
         pinned: bool = False,
     ) -> None:
         """Makes an empty state, for a thread that does not exist yet. Other states come from `hydrate`."""
         self._gate = Gate()
         self.slots = Slots(slots, partial=partial, asked=asked_slots, gate=self._gate)
-        self.logs = Logs(logs, partial=partial, asked=asked_logs, numbered=checkpoint is None, gate=self._gate)
+        self.logs = Logs(logs, partial=partial, asked=asked_logs, retired=retired_logs, gate=self._gate)
         self.checkpoint = checkpoint
         self.partial = partial
         self.origin = origin
@@ -278,7 +285,8 @@ class State:
     def _rebase(self, unsaved: Unsaved, checkpoint: Checkpoint, origin: Origin, *, whole: bool) -> None:
         """Moves to the version that was made from `unsaved`. Later changes stay unsaved."""
         self.slots._rebase(unsaved)
-        self.logs._rebase(unsaved)
+        # Before the first version of a branch another one may have deleted logs.
+        self.logs._rebase(unsaved, knows_deleted=not whole and self.checkpoint is not None)
         if whole:  # the logs that it replaced may have had other indexes
             for log in self.logs._logs.values():
                 log._numbered = False

@@ -236,6 +236,8 @@ class FakeStore:
         before = base.checkpoint.digest if base else b""
         checkpoint.digest = hashlib.sha256(before + request.SerializeToString(deterministic=True)).digest()[:16]
         checkpoint.create_time.GetCurrentTime()
+        state.retired_logs.clear()
+        state.retired_logs.update({name: index for name, index in retired.items() if index})
         thread.versions[number] = Version(checkpoint, state, request.diff, retired)
         thread.branches[checkpoint.branch] = number
         self.emit(request.namespace, request.thread, thread, checkpoint=checkpoint)

@@ -165,7 +165,7 @@ def test_log_edits(client):
 
 
 def test_deleted_log_continues_its_indexes(client):
-    """A log made after a deletion can be edited by index, though the client has to ask where it begins."""
+    """A log made after a deletion can be edited by index: a state has the indexes with which deleted logs go on."""
     thread = client.thread("t")
     state = thread.hydrate()
     state.logs["l"].extend("abc")
@@ -175,6 +175,7 @@ def test_deleted_log_continues_its_indexes(client):
     thread.save(state)
     state = thread.hydrate()
     assert "l" not in state.logs
+    assert state.logs["l"].next_index == 3
     state.logs["l"].extend("xyz")
     thread.save(state)
     state.logs["l"][1] = "Y"

@@ -47,7 +47,10 @@ class World:
             skip = 0 if last is None else max(len(log.entries) - last, 0)
             logs[name] = Log(name, list(log.entries)[skip:], log.first_index + skip, tail=last is not None)
         slots = dict(self.stored.slots)
-        self.state = State(slots=slots, logs=logs, checkpoint=checkpoint, partial=last is not None, origin=ORIGIN)
+        retired = dict(self.retired) if last is None else {}
+        self.state = State(
+            slots=slots, logs=logs, checkpoint=checkpoint, partial=last is not None, retired_logs=retired, origin=ORIGIN
+        )
 
     def check(self):
         assert {name: json.loads(value.data) for name, value in self.stored.slots.items()} == self.slots

@@ -65,6 +65,8 @@ def join_pages(pages: list[Page]) -> State:
                     log = whole.logs[cut.chunk.log]
                     assert cut.chunk.index == log.first_index + len(log.entries)
                     log.entries.append(value)
+        assert not whole.retired_logs.keys() & state.retired_logs.keys()
+        whole.retired_logs.update(state.retired_logs)
         whole.partial = state.partial
         assert state.partial or cut.next is None
     assert piece == b""
@@ -87,6 +89,8 @@ def select(tree: StateTree, projection: Projection | None) -> State:
             del log.entries[:drop]
             log.first_index += drop
             selected.logs[selection.log].CopyFrom(log)
+        if selection.log in state.retired_logs:
+            selected.retired_logs[selection.log] = state.retired_logs[selection.log]
     return selected
 
 

@@ -89,6 +89,7 @@ def test_wire_is_what_protobuf_writes(tree: StateTree) -> None:
         message.first_index = log.first_index
         message.rewritten_version = log.rewritten_version
         message.entries.extend(Value.FromString(unframe(item)) for item in log.entries)
+    expected.retired_logs.update({name: index for name, index in tree.retired.items() if index})
     data = wire(tree)
     parsed = State.FromString(data)
     assert parsed == expected

@@ -16,6 +16,7 @@ class Pages:
     last: checkpoints.HydrateResponse = field(default_factory=checkpoints.HydrateResponse)
     slots: dict[str, state_pb2.Value] = field(default_factory=dict)
     logs: dict[str, state_pb2.Log] = field(default_factory=dict)
+    retired_logs: dict[str, int] = field(default_factory=dict)
     signals: list[signal_pb2.Signal] = field(default_factory=list)
     removed_slots: list[str] = field(default_factory=list)
     removed_logs: list[str] = field(default_factory=list)
@@ -33,6 +34,7 @@ def read_pages(request: checkpoints.HydrateRequest) -> Operation[Pages]:
         found.signals += page.signals
         found.effects += page.effects
         found.slots.update(page.state.slots)
+        found.retired_logs.update(page.state.retired_logs)
         for name, log in page.state.logs.items():
             if name in found.logs:
                 found.logs[name].entries.extend(log.entries)

@@ -121,7 +121,9 @@ def _read_pages(request: checkpoints.HydrateRequest, pinned: bool, known: Known 
         assert known is not None
         known.change(pages.removed_slots, pages.removed_logs, slots, read)
         slots, read, is_partial = known.slots, known.logs, False
-    state = read_state(last.checkpoint, slots, read, asked=request.projection, partial=is_partial, pinned=pinned)
+    state = read_state(
+        last.checkpoint, slots, read, pages.retired_logs, asked=request.projection, partial=is_partial, pinned=pinned
+    )
     state.owner_id, state.signals = last.owner_id, tuple(map(Signal.from_proto, pages.signals))
     state.effects = tuple(map(RecordedEffect.from_proto, pages.effects))
     return state
@@ -136,6 +138,7 @@ def read_state(
     checkpoint: checkpoint_pb2.Checkpoint,
     slots: Mapping[str, state_pb2.Value],
     logs: Mapping[str, LogPart],
+    retired_logs: Mapping[str, int],
     *,
     asked: checkpoints.Projection,
     partial: bool,
@@ -153,6 +156,7 @@ def read_state(
         partial=partial,
         asked_slots=set(asked.slots),
         asked_logs={each.log for each in asked.logs},
+        retired_logs=retired_logs,
         origin=Origin(checkpoint.namespace, checkpoint.thread, checkpoint.branch),
         pinned=pinned,
     )

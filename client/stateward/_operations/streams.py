@@ -216,8 +216,10 @@ class HistoryReader(Reader[HistoryEntry]):
         if not message.HasField("state"):
             return None
         found, asked = message.state, self._request.projection
-        logs = parts_of(found.logs)
-        state = read_state(message.checkpoint, found.slots, logs, asked=asked, partial=found.partial, pinned=True)
+        state = read_state(
+            message.checkpoint, found.slots, parts_of(found.logs), found.retired_logs, asked=asked,
+            partial=found.partial, pinned=True,
+        )  # fmt: skip
         state._read_blobs_through(self._ref.blobs)
         return state
 

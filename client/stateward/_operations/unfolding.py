@@ -30,6 +30,7 @@ class Stored:
 
     slots: dict[str, state_pb2.Value]
     logs: dict[str, LogPart]
+    retired_logs: dict[str, int]
     partial: bool = False
 
 
@@ -49,7 +50,7 @@ def unfold(page: checkpoints.ListCheckpointsResponse) -> Iterator[Shown]:
     for checkpoint, content in zip(page.checkpoints, page.contents or repeat(left_out), strict=False):
         if content.HasField("state"):
             found = content.state
-            state = Stored(dict(found.slots), parts_of(found.logs), found.partial)
+            state = Stored(dict(found.slots), parts_of(found.logs), dict(found.retired_logs), found.partial)
         elif content.state_omitted:
             state = None
         elif state is not None:
@@ -74,7 +75,7 @@ def _step(state: Stored, content: checkpoints.CheckpointContent) -> Stored:
         rewritten = versions.get(name, before.rewritten_version if before is not None else 0)
         if log.rewritten_version != rewritten:
             logs[name] = log._replace(rewritten_version=rewritten)
-    return Stored(slots, logs, state.partial)
+    return Stored(slots, logs, dict(content.retired_logs), state.partial)
 
 
 def _set(slots: dict[str, state_pb2.Value], edit: diff_pb2.SetSlot) -> None:
@@ -147,7 +148,9 @@ def _read_shown(ref: ThreadRef, request: checkpoints.ListCheckpointsRequest, sho
         part: dict[str, Any] = {"slots": asked.slots, "logs": logs} if request.HasField("projection") else {}
         state = yield from whole(**part)
     else:
-        state = read_state(message, stored.slots, stored.logs, asked=asked, partial=stored.partial, pinned=True)
+        state = read_state(
+            message, stored.slots, stored.logs, stored.retired_logs, asked=asked, partial=stored.partial, pinned=True
+        )
         state._keep_out(ref.ephemeral)
         yield from fetch_blobs(ref, state)
         if request.include_effects:

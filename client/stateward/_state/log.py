@@ -75,8 +75,8 @@ class Log:
 
     @property
     def first_index(self) -> int:
-        """Index of the first entry that is held. A log that this state does not know counts from 0; if one of its name
-        was deleted, the daemon goes on with the index after its last. The next hydrate has the true one."""
+        """Index of the first entry that is held. A log that was deleted goes on with the index after its last one. One
+        that a partial hydrate left out counts from 0 until the next hydrate, which has the true index."""
         return self._first
 
     @property

@@ -348,8 +348,15 @@ class ListCheckpointsResponse(_message.Message):
     def __init__(self, checkpoints: _Optional[_Iterable[_Union[_checkpoint_pb2.Checkpoint, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., contents: _Optional[_Iterable[_Union[CheckpointContent, _Mapping]]] = ..., unreadable: _Optional[_Iterable[_Union[_thread_pb2.UnreadableThread, _Mapping]]] = ..., unreadable_parts: _Optional[_Iterable[_Union[_thread_pb2.UnreadablePart, _Mapping]]] = ...) -> None: ...
 
 class CheckpointContent(_message.Message):
-    __slots__ = ("state", "diff", "rewritten_versions", "state_omitted", "effects", "effects_omitted")
+    __slots__ = ("state", "diff", "rewritten_versions", "state_omitted", "effects", "effects_omitted", "retired_logs")
     class RewrittenVersionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class RetiredLogsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -362,13 +369,15 @@ class CheckpointContent(_message.Message):
     STATE_OMITTED_FIELD_NUMBER: _ClassVar[int]
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
     EFFECTS_OMITTED_FIELD_NUMBER: _ClassVar[int]
+    RETIRED_LOGS_FIELD_NUMBER: _ClassVar[int]
     state: _state_pb2.State
     diff: _diff_pb2.Diff
     rewritten_versions: _containers.ScalarMap[str, int]
     state_omitted: bool
     effects: _containers.RepeatedCompositeFieldContainer[_effect_pb2.RecordedEffect]
     effects_omitted: bool
-    def __init__(self, state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., rewritten_versions: _Optional[_Mapping[str, int]] = ..., state_omitted: bool = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.RecordedEffect, _Mapping]]] = ..., effects_omitted: bool = ...) -> None: ...
+    retired_logs: _containers.ScalarMap[str, int]
+    def __init__(self, state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., rewritten_versions: _Optional[_Mapping[str, int]] = ..., state_omitted: bool = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.RecordedEffect, _Mapping]]] = ..., effects_omitted: bool = ..., retired_logs: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ReadHistoryRequest(_message.Message):
     __slots__ = ("namespace", "thread", "branch", "version", "from_version", "direction", "projection", "include_effects")

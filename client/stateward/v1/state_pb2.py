@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18stateward/v1/state.proto\x12\x0cstateward.v1\"o\n\x05Value\x12\x12\n\nmedia_type\x18\x01 \x01(\t\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12%\n\x04\x62lob\x18\x03 \x01(\x0b\x32\x15.stateward.v1.BlobRefH\x00\x12\x10\n\x06number\x18\x04 \x01(\x12H\x00\x42\t\n\x07\x63ontent\">\n\x07\x42lobRef\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x0f\n\x07preview\x18\x03 \x01(\x0c\"p\n\x03Log\x12\x18\n\x0b\x66irst_index\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12$\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x13.stateward.v1.Value\x12\x19\n\x11rewritten_version\x18\x03 \x01(\x03\x42\x0e\n\x0c_first_index\"\xf7\x01\n\x05State\x12-\n\x05slots\x18\x01 \x03(\x0b\x32\x1e.stateward.v1.State.SlotsEntry\x12+\n\x04logs\x18\x02 \x03(\x0b\x32\x1d.stateward.v1.State.LogsEntry\x12\x0f\n\x07partial\x18\x03 \x01(\x08\x1a\x41\n\nSlotsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\"\n\x05value\x18\x02 \x01(\x0b\x32\x13.stateward.v1.Value:\x02\x38\x01\x1a>\n\tLogsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12 \n\x05value\x18\x02 \x01(\x0b\x32\x11.stateward.v1.Log:\x02\x38\x01\x42o\n\x10\x63om.stateward.v1B\nStateProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18stateward/v1/state.proto\x12\x0cstateward.v1\"o\n\x05Value\x12\x12\n\nmedia_type\x18\x01 \x01(\t\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12%\n\x04\x62lob\x18\x03 \x01(\x0b\x32\x15.stateward.v1.BlobRefH\x00\x12\x10\n\x06number\x18\x04 \x01(\x12H\x00\x42\t\n\x07\x63ontent\">\n\x07\x42lobRef\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\x03\x12\x0f\n\x07preview\x18\x03 \x01(\x0c\"p\n\x03Log\x12\x18\n\x0b\x66irst_index\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12$\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x13.stateward.v1.Value\x12\x19\n\x11rewritten_version\x18\x03 \x01(\x03\x42\x0e\n\x0c_first_index\"\xe7\x02\n\x05State\x12-\n\x05slots\x18\x01 \x03(\x0b\x32\x1e.stateward.v1.State.SlotsEntry\x12+\n\x04logs\x18\x02 \x03(\x0b\x32\x1d.stateward.v1.State.LogsEntry\x12\x0f\n\x07partial\x18\x03 \x01(\x08\x12:\n\x0cretired_logs\x18\x04 \x03(\x0b\x32$.stateward.v1.State.RetiredLogsEntry\x1a\x41\n\nSlotsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\"\n\x05value\x18\x02 \x01(\x0b\x32\x13.stateward.v1.Value:\x02\x38\x01\x1a>\n\tLogsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12 \n\x05value\x18\x02 \x01(\x0b\x32\x11.stateward.v1.Log:\x02\x38\x01\x1a\x32\n\x10RetiredLogsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x42o\n\x10\x63om.stateward.v1B\nStateProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,6 +36,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATE_SLOTSENTRY']._serialized_options = b'8\001'
   _globals['_STATE_LOGSENTRY']._loaded_options = None
   _globals['_STATE_LOGSENTRY']._serialized_options = b'8\001'
+  _globals['_STATE_RETIREDLOGSENTRY']._loaded_options = None
+  _globals['_STATE_RETIREDLOGSENTRY']._serialized_options = b'8\001'
   _globals['_VALUE']._serialized_start=42
   _globals['_VALUE']._serialized_end=153
   _globals['_BLOBREF']._serialized_start=155
@@ -43,9 +45,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LOG']._serialized_start=219
   _globals['_LOG']._serialized_end=331
   _globals['_STATE']._serialized_start=334
-  _globals['_STATE']._serialized_end=581
-  _globals['_STATE_SLOTSENTRY']._serialized_start=452
-  _globals['_STATE_SLOTSENTRY']._serialized_end=517
-  _globals['_STATE_LOGSENTRY']._serialized_start=519
-  _globals['_STATE_LOGSENTRY']._serialized_end=581
+  _globals['_STATE']._serialized_end=693
+  _globals['_STATE_SLOTSENTRY']._serialized_start=512
+  _globals['_STATE_SLOTSENTRY']._serialized_end=577
+  _globals['_STATE_LOGSENTRY']._serialized_start=579
+  _globals['_STATE_LOGSENTRY']._serialized_end=641
+  _globals['_STATE_RETIREDLOGSENTRY']._serialized_start=643
+  _globals['_STATE_RETIREDLOGSENTRY']._serialized_end=693
 # @@protoc_insertion_point(module_scope)

@@ -39,7 +39,7 @@ class Log(_message.Message):
     def __init__(self, first_index: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., rewritten_version: _Optional[int] = ...) -> None: ...
 
 class State(_message.Message):
-    __slots__ = ("slots", "logs", "partial")
+    __slots__ = ("slots", "logs", "partial", "retired_logs")
     class SlotsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -54,10 +54,19 @@ class State(_message.Message):
         key: str
         value: Log
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Log, _Mapping]] = ...) -> None: ...
+    class RetiredLogsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    RETIRED_LOGS_FIELD_NUMBER: _ClassVar[int]
     slots: _containers.MessageMap[str, Value]
     logs: _containers.MessageMap[str, Log]
     partial: bool
-    def __init__(self, slots: _Optional[_Mapping[str, Value]] = ..., logs: _Optional[_Mapping[str, Log]] = ..., partial: bool = ...) -> None: ...
+    retired_logs: _containers.ScalarMap[str, int]
+    def __init__(self, slots: _Optional[_Mapping[str, Value]] = ..., logs: _Optional[_Mapping[str, Log]] = ..., partial: bool = ..., retired_logs: _Optional[_Mapping[str, int]] = ...) -> None: ...

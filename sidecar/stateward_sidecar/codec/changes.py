@@ -111,7 +111,7 @@ def sent_bytes(state: State, slots: dict[str, bytes], logs: dict[str, LogState])
         if log.rewritten_version:
             log_bytes += 1 + len(varint(log.rewritten_version & _INT64_BITS))
         size += _field_bytes(_field_bytes(byte_length(name)) + _field_bytes(log_bytes))
-    return size
+    return size + (State(retired_logs=state.retired_logs).ByteSize() if state.retired_logs else 0)
 
 
 def _field_bytes(size_bytes: int) -> int:

@@ -1,9 +1,9 @@
 """Cuts a state into pages that fit into a message.
 
-A page is a fragment of ``stateward.v1.State`` on the wire: slots ascending by name, then logs ascending by name. A log
-that continues in the next page has a first index there. A value larger than a page is sent as ``ValueChunk``s, one in
-each page. A page with a piece of a log's entry also has the log, without entries and with that entry's index, so that a
-reader always reads the state first and then the chunk.
+A page is a fragment of ``stateward.v1.State`` on the wire: slots ascending by name, then logs ascending by name, then
+retired logs. A log that continues in the next page has a first index there. A value larger than a page is sent as
+``ValueChunk``s, one in each page. A page with a piece of a log's entry also has the log, without entries and with that
+entry's index, so that a reader always reads the state first and then the chunk.
 
 Every page but the last has ``partial`` set. The last page has it set if a projection was used. The daemon remembers
 nothing between pages: a ``Position`` says where the next page begins, in a state that never changes.
@@ -26,27 +26,31 @@ from stateward_sidecar.codec.state import (
     byte_length,
     find_data,
     put_log,
+    put_retired,
     put_slot,
     skip_prefix,
     wire,
 )
 from stateward_sidecar.errors import InvalidField
 
-SLOTS, LOGS, END = 0, 1, 2
+SLOTS, LOGS, RETIRED, END = range(4)
 
 # The most bytes of a slot or a log without its name and values: tags, lengths, index and version.
 _SLOT_OVERHEAD_BYTES = 16
 _LOG_OVERHEAD_BYTES = 40
+_RETIRED_OVERHEAD_BYTES = 24
 _PARTIAL = b"\x18\x01"
 _POSITION = struct.Struct(">BQQ")
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The selected slots and logs. None = all. The number of a log = only that many of its last entries."""
+    """The selected slots and logs. None = all. The number of a log = only that many of its last entries. Deleted logs
+    are told of if their names are selected, or all with ``all_retired``."""
 
     slots: frozenset[str] | None = None
     logs: dict[str, int | None] | None = None
+    all_retired: bool = False
 
     @property
     def is_everything(self) -> bool:
@@ -58,7 +62,7 @@ EVERYTHING = Selection()
 
 
 class Position(NamedTuple):
-    """The place where a page begins: slots or logs, a name, a selected entry, and a byte of its data.
+    """The place where a page begins: the section, a name, a selected entry, and a byte of its data.
 
     The section END is behind the whole state: such a page has nothing of it.
     """
@@ -118,7 +122,12 @@ def project(tree: StateTree, selection: Selection) -> StateTree:
         if selection.logs is None
         else {name: _last(tree.logs[name], count) for name, count in selection.logs.items() if name in tree.logs}
     )
-    return StateTree.of(slots, logs, {})
+    return StateTree.of(slots, logs, {name: tree.retired[name] for name in _retired(tree, selection)})
+
+
+def _retired(tree: StateTree, selection: Selection) -> list[str]:
+    is_all = selection.logs is None or selection.all_retired
+    return sorted(tree.retired if is_all else tree.retired.keys() & (selection.logs or {}).keys())
 
 
 def _last(log: LogState, count: int | None) -> LogState:
@@ -140,7 +149,7 @@ def page(tree: StateTree, selection: Selection, position: Position | None, max_b
     at, entry, offset_bytes = _find(places, position)
     while at < len(places):
         section, name = places[at]
-        rest = cut.take_slot(name, offset_bytes) if section == SLOTS else cut.take_log(name, entry, offset_bytes)
+        rest = cut.take(section, name, entry, offset_bytes)
         if rest is None:
             at += 1
         entry, offset_bytes = rest or (0, 0)
@@ -153,10 +162,11 @@ def page(tree: StateTree, selection: Selection, position: Position | None, max_b
 
 
 def _list_places(tree: StateTree, selection: Selection) -> list[tuple[int, str]]:
-    """Lists section and name of all selected slots and logs that exist, in the order of the pages."""
+    """Lists section and name of all that is selected and exists, in the order of the pages."""
     slots = tree.slots.keys() if selection.slots is None else tree.slots.keys() & selection.slots
     logs = tree.logs.keys() if selection.logs is None else tree.logs.keys() & selection.logs.keys()
-    return [(SLOTS, name) for name in sorted(slots)] + [(LOGS, name) for name in sorted(logs)]
+    places = [(SLOTS, name) for name in sorted(slots)] + [(LOGS, name) for name in sorted(logs)]
+    return places + [(RETIRED, name) for name in _retired(tree, selection)]
 
 
 def _find(places: list[tuple[int, str]], position: Position | None) -> tuple[int, int, int]:
@@ -171,7 +181,8 @@ def _find(places: list[tuple[int, str]], position: Position | None) -> tuple[int
 
 
 def _bound_wire_bytes(tree: StateTree) -> int:
-    return tree.size_bytes + _SLOT_OVERHEAD_BYTES * len(tree.slots) + _LOG_OVERHEAD_BYTES * len(tree.logs)
+    overhead = _SLOT_OVERHEAD_BYTES * len(tree.slots) + _LOG_OVERHEAD_BYTES * len(tree.logs)
+    return tree.size_bytes + overhead + _RETIRED_OVERHEAD_BYTES * len(tree.retired)
 
 
 def _count_fitting(items: list[bytes], room_bytes: int) -> tuple[int, int]:
@@ -187,7 +198,7 @@ def _count_fitting(items: list[bytes], room_bytes: int) -> tuple[int, int]:
 class _Cut:
     """A page that is being filled.
 
-    Both ``take_`` methods return None if they took everything, else entry and byte at which the next page continues.
+    ``take`` returns None if it took everything, else entry and byte at which the next page continues.
     """
 
     def __init__(self, tree: StateTree, selection: Selection, max_bytes: int) -> None:
@@ -198,7 +209,20 @@ class _Cut:
         self._max_bytes = max_bytes
         self._room_bytes = max_bytes
 
-    def take_slot(self, name: str, offset_bytes: int) -> tuple[int, int] | None:
+    def take(self, section: int, name: str, entry: int, offset_bytes: int) -> tuple[int, int] | None:
+        if section == SLOTS:
+            return self._take_slot(name, offset_bytes)
+        return self._take_log(name, entry, offset_bytes) if section == LOGS else self._take_retired(name)
+
+    def _take_retired(self, name: str) -> tuple[int, int] | None:
+        need = _RETIRED_OVERHEAD_BYTES + byte_length(name)
+        if self.parts and need > self._room_bytes:
+            return 0, 0
+        put_retired(self.parts, name, self._tree.retired[name])
+        self._room_bytes -= need
+        return None
+
+    def _take_slot(self, name: str, offset_bytes: int) -> tuple[int, int] | None:
         value = self._tree.slots[name]
         need = _SLOT_OVERHEAD_BYTES + byte_length(name) + len(value)
         if self.parts and need > self._room_bytes:
@@ -210,7 +234,7 @@ class _Cut:
         self._room_bytes -= need
         return None
 
-    def take_log(self, name: str, entry: int, offset_bytes: int) -> tuple[int, int] | None:
+    def _take_log(self, name: str, entry: int, offset_bytes: int) -> tuple[int, int] | None:
         log = self._tree.logs[name]
         last = self._selection.logs[name] if self._selection.logs is not None else None
         first = 0 if last is None else max(0, len(log.entries) - last)

@@ -124,7 +124,7 @@ def _put_messages(out: _Pieces, field: FieldDescriptor, values: Iterable[Any]) -
 
 def _put_plain(out: _Pieces, message: Message, field: FieldDescriptor, value: Any) -> None:
     """Adds a field that is a number, a text or a map, or that repeats numbers or texts."""
-    if isinstance(message, State) and field.message_type is not None:
+    if isinstance(message, State) and field.name in ("slots", "logs"):
         _put_named(out, field, value)
         return
     alone = type(message)()

@@ -231,6 +231,8 @@ def wire(tree: StateTree) -> bytes:
         put_slot(parts, name, tree.slots[name])
     for name in sorted(tree.logs):
         put_log(parts, name, tree.logs[name])
+    for name in sorted(tree.retired):
+        put_retired(parts, name, tree.retired[name])
     return b"".join(parts)
 
 
@@ -264,6 +266,13 @@ def put_log(parts: list[bytes], name: str, log: LogState) -> None:
     parts += (b"\x12", varint(len(head) + log_bytes), head, first)
     parts += log.entries[:]
     parts.append(rewritten)
+
+
+def put_retired(parts: list[bytes], name: str, next_index: int) -> None:
+    """Adds one entry of ``State.retired_logs``; none for a log that begins at 0, as a new one does."""
+    if next_index:
+        entry = name_field(name) + number_field(b"\x10", next_index)
+        parts += (b"\x22", varint(len(entry)), entry)
 
 
 def frame(value: bytes) -> bytes:

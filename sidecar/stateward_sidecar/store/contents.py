@@ -102,6 +102,7 @@ def _add_state(
         if diff.ByteSize() <= min(shown.size_bytes, PAGE_BYTES):
             content.diff.CopyFrom(diff)
             content.rewritten_versions.update(rewritten)
+            content.retired_logs.update({name: index for name, index in shown.retired.items() if index})
             return shown
     whole = page(tree, selection, None, PAGE_BYTES)
     if whole.next is not None or whole.chunk is not None:
