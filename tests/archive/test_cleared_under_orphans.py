@@ -40,6 +40,18 @@ def with_records(machine: Driven) -> None:
         machine.ship_now()
 
 
+def with_few_records(machine: Driven) -> None:
+    """So few that none was replaced. Packs have nothing else."""
+    machine.put(append())
+    machine.ship_now()
+    for number in range(6):
+        put(machine, value(f"k{number}", os.urandom(150).hex()))
+        machine.ship_now()
+    for _ in range(12):
+        machine.put(append(os.urandom(400)))
+        machine.ship_now()
+
+
 def with_effects(machine: Driven) -> None:
     fill(machine, 6)
 
@@ -76,11 +88,12 @@ def read_effects(machine: Driven, name: str) -> None:
     )
 
 
-def set_aside(town: Town, make: Callable[[Driven], None]) -> tuple[Driven, Driven, str]:
+def set_aside(town: Town, make: Callable[[Driven], None], *, prunes: bool = True) -> tuple[Driven, Driven, str]:
     """Returns the owner, and a machine with an orphan, which has its newest entries only."""
     owner, other = town.machine("owner"), town.machine("other")
     make(owner)
-    prune(owner)
+    if prunes:
+        prune(owner)
     other.archive.own(NAMESPACE, "job", take_over=True)
     other.put(append(b"shipped"))
     other.ship_now()
@@ -140,4 +153,24 @@ def test_what_was_not_cleared_is_read(
     """An orphan whose thread has all that both share."""
     _, other, orphan = set_aside(driven, make)
     read(other, orphan)
+    assert findings(other) == []
+
+
+def test_entries_that_are_gone_are_no_holes(driven: Town) -> None:
+    """Nothing of the orphan was ever pruned, so only its thread knows what it has removed since."""
+    owner, other, orphan = set_aside(driven, with_few_records, prunes=False)
+    for number in range(6):
+        put(owner, value(f"k{number}", os.urandom(150).hex()))
+    with_records(owner)
+    owner.sweep()
+    for _ in range(12):
+        owner.put(append(os.urandom(400)))
+        owner.ship_now()
+    driven.time.sleep(3600)
+    owner.ship_now()
+    other.archive.complete(NAMESPACE, orphan)
+    found = other.find(orphan)
+    assert found is not None
+    assert found.pruned.is_empty
+    assert not found.floor_sequence
     assert findings(other) == []

@@ -264,7 +264,7 @@ class Verifier:
             raise Corrupt("the entry does not follow the one before it")
         # A prune removes whole entries only if no retry may ask for them.
         in_window = header.sequence - 1 > progress.window_tip - REQUEST_WINDOW_ENTRIES
-        is_hole = not is_next and header.sequence - 1 > thread.floor_sequence
+        is_hole = not is_next and header.sequence - 1 > max(thread.floor_sequence, _shared_until(thread))
         if is_hole and (in_window or thread.pruned.is_empty):
             raise Corrupt(f"{header.sequence - progress.sequence - 1} journal entries before the entry are missing")
         self._verify_index(txn, thread, entry, metadata)
@@ -403,12 +403,20 @@ def _is_copy(thread: Thread) -> bool:
 def _went_with_thread(txn: lmdb.Transaction, thread: Thread, entry: Entry) -> bool:
     """Returns whether an orphan has an entry without its values because the thread that it comes from cleared it since.
     What the orphan lacks by it is known to its rows (``ArchiveRow.records_gone``, ``effects_gone``)."""
-    row, header = thread.archive, entry.header
-    if row is None or row.access != ACCESS_ORPHAN or header.version or header.sequence > row.common_sequence:
+    header = entry.header
+    if header.version or header.sequence > _shared_until(thread):
         return False
     if not header.parts_id:
         return entry.is_husk
     return next(rows(txn, thread.identity.keys.edits_pieces(header.parts_id)), None) is None
+
+
+def _shared_until(orphan: Thread) -> int:
+    """Returns the newest entry that an orphan shares with the thread that it comes from, which may have removed entries
+    of records, effects, tags and the like before they were fetched; 0 for other threads. A version that is missing is
+    found by its number."""
+    row = orphan.archive
+    return row.common_sequence if row is not None and row.access == ACCESS_ORPHAN else 0
 
 
 def _elsewhere(thread: Thread) -> tuple[type[StatewardError], ...]:
