@@ -124,6 +124,25 @@ def test_unknown_thread(stateward, name):
     assert answer.error
 
 
+@pytest.mark.parametrize("which", [["a", "b"], ["--prefix", "a"]])
+def test_records_of_an_unknown_thread(stateward, client, which):
+    """Nothing to delete is fine; a thread that is not there is a mistake."""
+    answer = stateward("records", "rm", "nowhere", *which, "--yes")
+    assert answer.code == 1
+    assert "there is no thread 'nowhere'" in answer.error
+    client.thread("t").append("messages", 1)
+    assert stateward("records", "rm", "t", *which, "--yes").out == "0 records deleted\n"
+
+
+def test_nobody_as_the_sender(stateward, client):
+    """An answer says who gave it."""
+    client.thread("t").append("messages", 1)
+    answer = stateward("signal", "t", "note", "--as", "")
+    assert answer.code == 2
+    assert "--as" in answer.error
+    assert client.thread("t").hydrate().signals == ()
+
+
 def test_unknown_version_log_and_tag(stateward, client):
     """What a thread does not have is named, with what it has."""
     client.thread("t").append("messages", 1)

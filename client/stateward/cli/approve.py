@@ -191,6 +191,8 @@ def _say(
     archive = where[3]
     with warnings.catch_warnings(record=True) as caught, reach(*where) as client:
         warnings.simplefilter("always", SchemaNotChecked)
+        if sender == "":
+            raise typer.BadParameter("is empty; leave it out to use the login name", param_hint="--as")
         sender = _login_name() if sender is None else sender
         try:
             is_archived, handle = archive is not None, client.thread(thread)

@@ -218,6 +218,8 @@ def rm(
             deleted = sum(scope.delete(key) for key in keys or ())
         else:
             deleted = _delete_named(client, scope, keys or [])
+        if not deleted:
+            client.thread(thread).info()  # a thread that does not exist is an error, as for every other command
     if as_json:
         print_json({"deleted": deleted})
     else:
