@@ -4,6 +4,7 @@ again and again that it lives."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from tests.archive.driven import Driven, Town, append
@@ -150,3 +151,63 @@ def read_slowly(town: Town, other: Driven, monkeypatch: pytest.MonkeyPatch) -> l
     monkeypatch.setattr(outbox, "CHUNK_BYTES", 1)
     monkeypatch.setattr(Outbox, "_chunk", read_one)
     return asked
+
+
+def with_each_fetch(taker: Driven, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something happens each time that the taker has fetched a thread, before it writes HEAD."""
+    fetcher = taker.archive.fetcher
+    fetch = fetcher.fetch
+
+    def slow(*arguments: Any, **how: Any) -> Any:
+        found = fetch(*arguments, **how)
+        act()
+        return found
+
+    monkeypatch.setattr(fetcher, "fetch", slow)
+
+
+def test_signs_of_life_do_not_keep_a_thread_from_who_takes_it_over(
+    driven: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fetching takes longer than the time between them, so there is always another HEAD."""
+    owner, taker = driven.machine("owner"), driven.machine("taker")
+    owner.put(append())
+    owner.ship_now()
+    hold = owner.archive.desk.holds[owner.thread().number]
+    with_each_fetch(taker, lambda: owner.archive._shipper._pulse.renew(hold), monkeypatch)
+    taker.archive.own(NAMESPACE, "job", take_over=True)
+    assert taker.put(append(after=1)).version == 2
+
+def test_a_sign_of_life_keeps_a_thread_from_who_waits_for_it(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease seemed over when the fetch began."""
+    owner, taker = driven.machine("owner"), driven.machine("taker")
+    owner.put(append())
+    owner.ship_now()
+    hold = owner.archive.desk.holds[owner.thread().number]
+    with pytest.raises(NotOwner):
+        taker.archive.own(NAMESPACE, "job")
+    driven.time.sleep(LEASE_S + 1)
+    with_each_fetch(taker, lambda: owner.archive._shipper._pulse.renew(hold), monkeypatch)
+    with pytest.raises(NotOwner):
+        taker.archive.own(NAMESPACE, "job")
+    assert owner.put(append(after=1)).version == 2
+
+
+def test_what_is_archived_while_a_thread_is_taken_over_is_not_lost(
+    driven: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A HEAD with another entry is no sign of life alone."""
+    owner, taker = driven.machine("owner"), driven.machine("taker")
+    owner.put(append())
+    owner.ship_now()
+    rest = [True]
+
+    def ship() -> None:
+        if rest:
+            rest.clear()
+            owner.put(append(b"late"))
+            owner.ship_now()
+
+    with_each_fetch(taker, ship, monkeypatch)
+    taker.archive.own(NAMESPACE, "job", take_over=True)
+    assert taker.put(append(after=2)).version == 3

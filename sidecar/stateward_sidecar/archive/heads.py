@@ -109,6 +109,18 @@ def catch_up(head: ArchiveHead, last: ArchiveHead) -> None:
     head.update_time_us = max(head.update_time_us, last.update_time_us)
 
 
+def is_renewal(head: ArchiveHead, last: ArchiveHead) -> bool:
+    """Returns whether an owner only showed with a HEAD that it lives: all that the last one named is the same."""
+    one, other = ArchiveHead(), ArchiveHead()
+    for copy, source in ((one, head), (other, last)):
+        copy.CopyFrom(source)
+        for name in ("write_id", "previous_write_ids", "update_time_us"):
+            copy.ClearField(name)
+        for item in copy.garbage:
+            item.ClearField("time_us")
+    return one == other and head.write_id != last.write_id
+
+
 def epoch_start(epoch: int, boot_id: bytes, sequence: int = 0, digest: bytes = b"") -> EpochStart:
     """Returns the record of the place where this process begins an epoch."""
     return EpochStart(epoch=epoch, sequence=sequence, digest=digest, boot=_U64.unpack(boot_id[:8])[0])

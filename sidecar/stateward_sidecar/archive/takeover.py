@@ -25,6 +25,7 @@ from stateward_sidecar.archive.heads import (
     epoch_start,
     follow,
     is_over,
+    is_renewal,
     is_unused,
     seal_head,
 )
@@ -128,7 +129,7 @@ class Attacher:
             self._settler.end_copy(thread, place, seen)
             return False
         self._check_free(name, place, seen.head, take_over=take_over)
-        return self._take(namespace, place, seen, thread)
+        return self._take(namespace, place, seen, thread, take_over=take_over)
 
     def _namespace(self, name: Name, *, makes: bool) -> NamespaceKeys | None:
         """Returns the keys of a name's namespace; None if it has none, unless it ``makes`` them."""
@@ -352,7 +353,9 @@ class Attacher:
             raise desk.fenced[name]
         raise desk.held(name[1], head, unchanged)
 
-    def _take(self, namespace: NamespaceKeys, place: Place, seen: Seen, thread: Thread | None) -> bool:
+    def _take(
+        self, namespace: NamespaceKeys, place: Place, seen: Seen, thread: Thread | None, *, take_over: bool
+    ) -> bool:  # fmt: skip
         """Fetches what is needed, then writes HEAD under a new epoch. Returns False if the copy or HEAD changed."""
         desk = self._desk
         if seen.key is None:
@@ -376,14 +379,10 @@ class Attacher:
             self._settler.part(thread, place, seen)
             return False
         desk.installer.check_room(fetched.rows)
-        head = self._follow(seen.head)
-        try:
-            etag = desk.wire.replace(place.head, seal_head(namespace, place, head), seen.etag)
-        except (ObjectChanged, Unclear):
-            found = self._fetcher.look(namespace, place, with_key=False)
-            if found is None or found.head.write_id != head.write_id:
-                return False
-            etag = found.etag
+        written = self._write_take(namespace, place, seen, take_over=take_over)
+        if written is None:
+            return False
+        head, etag = written
         desk.cut.discard(head.uid)
         try:
             thread = desk.installer.install(fetched.incoming(namespace, row_of(head, ACCESS_OWNED), thread is None))
@@ -392,6 +391,27 @@ class Attacher:
             raise
         desk.hold(thread, place, head, etag, seen.asked_at)
         return True
+
+    def _write_take(
+        self, namespace: NamespaceKeys, place: Place, seen: Seen, *, take_over: bool
+    ) -> tuple[ArchiveHead, str] | None:
+        """Writes HEAD under a new epoch, and returns it with its etag; None if HEAD changed meanwhile.
+
+        Fetching may take longer than an owner waits between two signs of life. They change nothing that was fetched, so
+        with ``take_over`` HEAD is written at once over the newest of them.
+        """
+        for _ in range(ROUNDS):
+            head = self._follow(seen.head)
+            try:
+                return head, self._desk.wire.replace(place.head, seal_head(namespace, place, head), seen.etag)
+            except (ObjectChanged, Unclear):
+                found = self._fetcher.look(namespace, place, with_key=False)
+            if found is not None and found.head.write_id == head.write_id:
+                return head, found.etag
+            if found is None or not take_over or not is_renewal(found.head, seen.head):
+                return None
+            seen = Seen(found.head, found.etag, seen.key, found.asked_at)
+        return None
 
     def _follow(self, head: ArchiveHead) -> ArchiveHead:
         """Returns the HEAD that takes a thread."""
