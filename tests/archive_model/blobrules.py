@@ -182,6 +182,8 @@ class BlobRules(Meetings):
         row, thread = self.row_of(sidecar, name, content), sidecar.find(name)
         if row is None or thread is None or thread.identity.uid.hex() != answer.uid:
             return answer  # others came in between
+        if thread.identity.uid in self.truth.deleted:
+            return answer  # by another sidecar, after this one had looked
         place = sidecar.archive.desk.place(thread.identity.namespace_keys, name)
         is_archived = is_there(whole_objects(self.net.bucket.objects), place, row)
         is_here = sidecar.store.context.blob_files.is_here(thread.identity.uid, row.record.blob_id)
