@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import plistlib
 import shutil
@@ -117,6 +118,10 @@ def test_the_service_is_well_formed(home: Path, monkeypatch: pytest.MonkeyPatch)
     assert told == [
         "--user daemon-reload", "--user enable --now stateward.service", "--user disable --now stateward.service",
     ]  # fmt: skip
+    facts = json.loads(run("service", "install", "--json", "--no-start").out)
+    assert facts == {"path": str(installed), "data_dir": str(find_place(None).data_dir), "started": False}
+    assert json.loads(run("service", "uninstall", "--json").out) == {"path": str(installed), "removed": True}
+    assert json.loads(run("service", "uninstall", "--json").out) == {"path": str(installed), "removed": False}
     program.write_text("#!/bin/sh\necho no bus >&2; exit 1\n")
     answer = run("service", "install")
     assert answer.code == 0

@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 from stateward.cli.catalog import CONTEXT
-from stateward.cli.output import CommandError, note, say
+from stateward.cli.connect import JsonOption
+from stateward.cli.output import CommandError, note, print_json, say
 from stateward.opening.launch import choose_socket, first_listen
 from stateward.opening.places import Place, find_place, prepare_data_dir
 from stateward.opening.settings import read_kept
@@ -72,6 +73,7 @@ def print_(data_dir: DataDirOption = None) -> None:
 def install(
     data_dir: DataDirOption = None,
     begin: Annotated[bool, typer.Option("--start/--no-start", help="Whether to start the service now.")] = True,
+    as_json: JsonOption = False,
 ) -> None:
     """Write the unit or the agent, and start it. The daemon then starts with your session, and again after a crash.
 
@@ -92,13 +94,16 @@ def install(
         temporary.replace(path)
     except OSError as error:
         raise CommandError(f"cannot write {path}: {error.strerror}") from None
-    say(f"wrote {path}")
+    if not as_json:
+        say(f"wrote {path}")
     if begin:
         _run(_begin_commands(path))
+    if as_json:
+        print_json({"path": str(path), "data_dir": str(place.data_dir), "started": begin})
 
 
 @service.command()
-def uninstall() -> None:
+def uninstall(as_json: JsonOption = False) -> None:
     """Stop the service and remove its file. The data stay.
 
     \b
@@ -106,12 +111,14 @@ def uninstall() -> None:
       stateward service uninstall
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     path = _path()
-    if not path.exists():
-        say(f"there is no {path}")
-        return
-    _run(_end_commands(path))
-    path.unlink(missing_ok=True)
-    say(f"removed {path}")
+    was_there = path.exists()
+    if was_there:
+        _run(_end_commands(path))
+        path.unlink(missing_ok=True)
+    if as_json:
+        print_json({"path": str(path), "removed": was_there})
+    else:
+        say(f"removed {path}" if was_there else f"there is no {path}")
 
 
 def _path() -> Path:
