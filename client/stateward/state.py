@@ -40,6 +40,7 @@ class Logs(Mapping[str, Log]):
         partial: bool = False,
         asked: Collection[str] = (),
         retired: Mapping[str, int] | None = None,
+        numbered: bool = True,
         gate: Gate | None = None,
     ) -> None:
         self._logs = stored or {}
@@ -47,7 +48,7 @@ class Logs(Mapping[str, Log]):
         self._partial = partial
         self._asked = asked  # a partial state's hydrate asked for these: one that is missing does not exist
         self._retired = retired or {}  # the index with which a deleted log goes on
-        self._numbered = True  # whether these are all deleted logs
+        self._numbered = numbered  # whether these are all deleted logs
         self._gate = gate or Gate()
         for log in self._logs.values():
             log._gate = self._gate
@@ -91,6 +92,15 @@ class Logs(Mapping[str, Log]):
 
     def __repr__(self) -> str:
         return f"Logs({', '.join(f'{name}: {len(self[name])}' for name in self)})"
+
+    def _find_retired(self) -> dict[str, int] | None:
+        """Returns the logs that are deleted in the version of this state, each with the index with which it goes on.
+        None = not known."""
+        if not self._numbered or self._partial:
+            return None
+        retired = {name: index for name, index in self._retired.items() if name not in self._stored}
+        heirs = [log for log in self._logs.values() if log.name not in self._stored and log._stored_next]
+        return retired | {log.name: log._stored_next for log in heirs}
 
     def _rebase(self, unsaved: Unsaved, *, knows_deleted: bool) -> None:
         """``knows_deleted``: the save was made on the version that this state was read from."""
@@ -145,7 +155,10 @@ class State:
         """Makes an empty state, for a thread that does not exist yet. Other states come from `hydrate`."""
         self._gate = Gate()
         self.slots = Slots(slots, partial=partial, asked=asked_slots, gate=self._gate)
-        self.logs = Logs(logs, partial=partial, asked=asked_logs, retired=retired_logs, gate=self._gate)
+        is_known = checkpoint is None or retired_logs is not None
+        self.logs = Logs(
+            logs, partial=partial, asked=asked_logs, retired=retired_logs, numbered=is_known, gate=self._gate
+        )
         self.checkpoint = checkpoint
         self.partial = partial
         self.origin = origin
@@ -285,8 +298,9 @@ class State:
     def _rebase(self, unsaved: Unsaved, checkpoint: Checkpoint, origin: Origin, *, whole: bool) -> None:
         """Moves to the version that was made from `unsaved`. Later changes stay unsaved."""
         self.slots._rebase(unsaved)
-        # Before the first version of a branch another one may have deleted logs.
-        self.logs._rebase(unsaved, knows_deleted=not whole and self.checkpoint is not None)
+        # A new branch may begin at a version of which this state knows nothing.
+        is_base = self.checkpoint is not None or not checkpoint.parent_version
+        self.logs._rebase(unsaved, knows_deleted=is_base and not whole)
         if whole:  # the logs that it replaced may have had other indexes
             for log in self.logs._logs.values():
                 log._numbered = False

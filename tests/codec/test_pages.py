@@ -11,7 +11,7 @@ from tests.codec.test_state import names, trees
 
 from stateward.v1.checkpoint_service_pb2 import LogSelection, Projection
 from stateward.v1.state_pb2 import State, Value
-from stateward_sidecar.codec.pages import LOGS, SLOTS, Page, Position, Selection, page, selection_of
+from stateward_sidecar.codec.pages import EVERYTHING, LOGS, SLOTS, Page, Position, Selection, page, selection_of
 from stateward_sidecar.codec.state import EMPTY, Entries, LogState, StateTree, to_message, wire
 from stateward_sidecar.errors import InvalidField
 
@@ -208,3 +208,11 @@ def test_negative_last() -> None:
     with pytest.raises(InvalidField) as caught:
         selection_of(Projection(logs=[LogSelection(log="m"), LogSelection(log="n", last=-1)]))
     assert caught.value.field == "projection.logs[1].last"
+
+
+def test_deleted_logs_come_in_pages() -> None:
+    """There may be as many as a state has room for."""
+    tree = StateTree.of({}, {}, {f"log {number}": number for number in range(1, 200)})
+    pages = list(cut_pages(tree, EVERYTHING, 200))
+    assert join_pages(pages) == to_message(tree)
+    assert max(len(page.state) for page in pages) <= 200

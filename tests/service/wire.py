@@ -176,6 +176,9 @@ def put_over(known: State, first: HydrateResponse, part: State) -> State:
         whole.logs.pop(name, None)
     for name, value in part.slots.items():
         whole.slots[name].CopyFrom(value)
+    for name in part.logs:
+        whole.retired_logs.pop(name, None)
+    whole.retired_logs.update(part.retired_logs)
     for name, log in part.logs.items():
         if name not in whole.logs:
             whole.logs[name].CopyFrom(log)
@@ -190,6 +193,7 @@ def put_over(known: State, first: HydrateResponse, part: State) -> State:
 def join_page(whole: State, page: HydrateResponse) -> None:
     """Adds a page to what came before it."""
     whole.partial = page.state.partial
+    whole.retired_logs.update(page.state.retired_logs)
     for name, value in page.state.slots.items():
         whole.slots[name].CopyFrom(value)
     for name, log in page.state.logs.items():

@@ -24,6 +24,7 @@ class Known(NamedTuple):
     digest: bytes
     slots: dict[str, state_pb2.Value]
     logs: dict[str, LogPart]
+    retired_logs: dict[str, int] | None  # None = not known
 
     @classmethod
     def of(cls, state: State | None, origin: Origin, ephemeral: tuple[str, ...]) -> Self | None:
@@ -36,7 +37,7 @@ class Known(NamedTuple):
         if not is_of_thread or not is_as_stored or not all(log._is_as_stored for log in stored):
             return None
         logs = {log.name: LogPart(list(log._stored), log._first, log.rewritten_version) for log in stored}
-        return cls(state.version, state.digest, dict(state.slots._stored), logs)
+        return cls(state.version, state.digest, dict(state.slots._stored), logs, state.logs._find_retired())
 
     def change(
         self,
@@ -44,6 +45,7 @@ class Known(NamedTuple):
         removed_logs: Iterable[str],
         slots: Mapping[str, state_pb2.Value],
         logs: Mapping[str, LogPart],
+        retired_logs: Mapping[str, int],
     ) -> None:
         """Moves to a later version, as the contract says at `base_version`."""
         for name in removed_slots:
@@ -58,3 +60,5 @@ class Known(NamedTuple):
                     raise RuntimeError(f"the daemon's changes of log {name!r} do not follow the entries before them")
                 added = LogPart([*mine.entries, *added.entries], mine.first_index, added.rewritten_version)
             self.logs[name] = added
+        if self.retired_logs is not None:
+            self.retired_logs.update(retired_logs)  # one that was made again is a log now, whatever is here

@@ -116,13 +116,14 @@ def _read_pages(request: checkpoints.HydrateRequest, pinned: bool, known: Known 
     """Reads a state. What changed since `known` is put over that."""
     pages = yield from read_pages(request)
     last, slots, read = pages.last, pages.slots, parts_of(pages.logs)
+    retired: Mapping[str, int] | None = pages.retired_logs
     is_partial = last.state.partial
     if last.base_version:
         assert known is not None
-        known.change(pages.removed_slots, pages.removed_logs, slots, read)
-        slots, read, is_partial = known.slots, known.logs, False
+        known.change(pages.removed_slots, pages.removed_logs, slots, read, pages.retired_logs)
+        slots, read, retired, is_partial = known.slots, known.logs, known.retired_logs, False
     state = read_state(
-        last.checkpoint, slots, read, pages.retired_logs, asked=request.projection, partial=is_partial, pinned=pinned
+        last.checkpoint, slots, read, retired, asked=request.projection, partial=is_partial, pinned=pinned
     )
     state.owner_id, state.signals = last.owner_id, tuple(map(Signal.from_proto, pages.signals))
     state.effects = tuple(map(RecordedEffect.from_proto, pages.effects))
@@ -138,7 +139,7 @@ def read_state(
     checkpoint: checkpoint_pb2.Checkpoint,
     slots: Mapping[str, state_pb2.Value],
     logs: Mapping[str, LogPart],
-    retired_logs: Mapping[str, int],
+    retired_logs: Mapping[str, int] | None,
     *,
     asked: checkpoints.Projection,
     partial: bool,

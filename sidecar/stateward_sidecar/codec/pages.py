@@ -46,11 +46,10 @@ _POSITION = struct.Struct(">BQQ")
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The selected slots and logs. None = all. The number of a log = only that many of its last entries. Deleted logs
-    are told of if their names are selected, or all with ``all_retired``."""
+    are told of if their names are selected."""
 
     slots: frozenset[str] | None = None
     logs: dict[str, int | None] | None = None
-    all_retired: bool = False
 
     @property
     def is_everything(self) -> bool:
@@ -126,8 +125,7 @@ def project(tree: StateTree, selection: Selection) -> StateTree:
 
 
 def _retired(tree: StateTree, selection: Selection) -> list[str]:
-    is_all = selection.logs is None or selection.all_retired
-    return sorted(tree.retired if is_all else tree.retired.keys() & (selection.logs or {}).keys())
+    return sorted(tree.retired if selection.logs is None else tree.retired.keys() & selection.logs.keys())
 
 
 def _last(log: LogState, count: int | None) -> LogState:

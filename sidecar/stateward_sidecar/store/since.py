@@ -79,7 +79,7 @@ def changes_since(
     removed_slots, removed_logs = sorted(slots - tree.slots.keys()), sorted(rewritten)
     if sum(map(len, removed_slots)) + sum(map(len, removed_logs)) > NAMES_MAX:
         return None
-    return Since(Selection(frozenset(slots), logs, all_retired=True), removed_slots, removed_logs)
+    return Since(Selection(frozenset(slots), logs), removed_slots, removed_logs)
 
 
 def is_known(txn: lmdb.Transaction, thread: Thread, version: int, digest: bytes) -> bool:
