@@ -11,7 +11,7 @@ from tests.archive.driven import Driven, Town, append
 from tests.archive.test_records_travel import left as records_left
 from tests.archive.test_records_travel import put, value
 from tests.archive.test_whole_copies import findings
-from tests.archive_model.sidecar import NAMESPACE
+from tests.archive_model.sidecar import CALLER, NAMESPACE, run
 from tests.service.wire import text
 
 from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, ListEffectsRequest
@@ -187,6 +187,17 @@ def test_entries_for_retries_go_during_a_ship(first: Driven, monkeypatch: pytest
     assert flaws(first) == []
 
 
+def go_on(other: Driven) -> None:
+    """Another machine takes the thread, and writes and removes entries."""
+    other.archive.own(NAMESPACE, "job", take_over=True)
+    for _ in range(12):
+        put(other, value("k", os.urandom(200).hex()))
+        other.ship_now()
+    other.sweep()
+    other.put(append(b"next"))
+    other.ship_now()
+
+
 def test_a_prune_is_planned_while_another_machine_goes_on(
     driven: Town, first: Driven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,17 +212,36 @@ def test_a_prune_is_planned_while_another_machine_goes_on(
 
     def late(request: PruneThreadRequest, plan: Plan | None) -> Any:
         monkeypatch.setattr(pruner, "_commit_request", commit)
-        second.archive.own(NAMESPACE, "job", take_over=True)
-        for _ in range(12):
-            put(second, value("k", os.urandom(200).hex()))
-            second.ship_now()
-        second.sweep()
-        second.put(append(b"next"))
-        second.ship_now()
+        go_on(second)
         first.archive.own(NAMESPACE, "job", take_over=True)
         return commit(request, plan)
 
     monkeypatch.setattr(pruner, "_commit_request", late)
     prune(first, 3)
     assert 3 in first.thread().pruned
+    assert findings(first) == []
+
+
+def test_a_deletion_of_effects_is_planned_while_another_machine_goes_on(
+    driven: Town, first: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same for the effects that a caller names."""
+    for module in (requests, clear, verify):
+        monkeypatch.setattr(module, "REQUEST_WINDOW_ENTRIES", 1)
+    monkeypatch.setattr(clear, "REQUEST_WINDOW_S", 0)
+    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 500)
+    fill(first, 6)
+    second, deleter = driven.machine("second"), first.store.effect_deleter
+    plan = deleter._plan
+
+    def late(*arguments: Any) -> Any:
+        made = plan(*arguments)
+        monkeypatch.setattr(deleter, "_plan", plan)
+        go_on(second)
+        first.archive.own(NAMESPACE, "job", take_over=True)
+        return made
+
+    monkeypatch.setattr(deleter, "_plan", late)
+    asked = DeleteEffectsRequest(namespace=NAMESPACE, thread="job", anchor="free", all=True, request_id="delete")
+    run(first.effects.delete_effects(asked, CALLER))
     assert findings(first) == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.archive.driven import Driven, Town, append
@@ -10,11 +12,12 @@ from tests.archive.driven import Driven, Town, append
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, SetTagRequest
 from stateward_sidecar.errors import ThreadNotFound
+from stateward_sidecar.store import threads as store_threads
 
 
 def delete_here(machine: Driven) -> None:
     """What DeleteThread with ``local_only`` does."""
-    request = DeleteThreadRequest(namespace="default", thread="job")
+    request = DeleteThreadRequest(namespace="default", thread="job", local_only=True)
     machine.write(machine.store.deleter.delete(request), frees_space=True)
 
 
@@ -132,3 +135,82 @@ def test_nothing_lost_is_no_new_epoch(driven: Town) -> None:
     delete_here(machine)
     machine.archive.own("default", "job")
     assert machine.thread().epoch == epoch + 1
+
+
+def test_no_token_is_given_out_twice_after_two_readers(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both load the thread at once, and the hold has what does not stay in memory: nobody keeps it up to date."""
+    machine = driven.machine("first")
+    machine.put(append(after=0))
+    machine.ship_now()
+    threads, real = machine.store.threads, store_threads.load_thread
+    threads.forget(machine.thread())
+    entered, goes_on = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> Any:
+        found = real(*arguments)
+        if threading.current_thread().name == "slow reader":
+            entered.set()
+            goes_on.wait(10)
+        return found
+
+    def read() -> None:
+        with machine.store.context.engine.read() as txn:
+            threads.find(txn, "default", "job")
+
+    monkeypatch.setattr(store_threads, "load_thread", slow)
+    reader = threading.Thread(target=read, name="slow reader")
+    reader.start()
+    assert entered.wait(10)
+    machine.state()
+    goes_on.set()
+    reader.join()
+    lost = token_of(machine, "lost")
+    delete_here(machine)
+    machine.archive.own("default", "job")
+    assert token_of(machine, "next") > lost
+
+
+def test_no_token_is_given_out_twice_without_a_hold(driven: Town) -> None:
+    """It was dropped between the check and the commit, because the process has so many."""
+    machine = driven.machine("first")
+    machine.put(append(after=0))
+    machine.ship_now()
+    machine.archive.desk.holds.clear()
+    lost = token_of(machine, "lost")
+    delete_here(machine)
+    machine.archive.own("default", "job")
+    assert token_of(machine, "next") > lost
+
+
+def test_no_token_is_given_out_twice_after_the_bucket_was_set_back(driven: Town) -> None:
+    """What was archived is lost there, and goes here with the copy: that is how one goes on from the older HEAD."""
+    machine = driven.machine("first")
+    machine.put(append(after=0))
+    machine.ship_now()
+    older = dict(driven.net.bucket.objects)
+    lost = token_of(machine, "lost")
+    machine.ship_now()
+    driven.net.bucket.objects.clear()
+    driven.net.bucket.objects.update(older)
+    machine.archive.attacher.renew(("default", "job"))
+    assert machine.archive.stats().rolled_back == 1
+    delete_here(machine)
+    machine.archive.own("default", "job")
+    assert token_of(machine, "next") > lost
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_thread_that_is_deleted_is_not_remembered(driven: Town, elsewhere: bool) -> None:
+    """Else so many would be remembered that each take begins a new epoch."""
+    machine = driven.machine("first")
+    machine.put(append(after=0))
+    machine.ship_now()
+    token_of(machine, "lost")
+    delete_here(machine)
+    assert machine.archive.desk.cut
+    other = driven.machine("other") if elsewhere else machine
+    if elsewhere:
+        other.archive.own("default", "job", take_over=True)
+    other.delete(DeleteThreadRequest(namespace="default", thread="job"))
+    machine.put(append(after=0))
+    assert not machine.archive.desk.cut

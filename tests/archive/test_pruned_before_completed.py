@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import lmdb
 import pytest
 from tests.archive.driven import Driven, Town, append
 from tests.archive.test_gone_effects_travel import fill
@@ -14,7 +15,9 @@ from tests.archive_model import small
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward.v1.effect_service_pb2 import DeleteEffectsRequest
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
-from stateward_sidecar.errors import VersionPruned
+from stateward_sidecar.errors import Corrupt, VersionPruned
+from stateward_sidecar.storage.queue import Batch
+from stateward_sidecar.store.thread import rows
 
 
 @pytest.fixture(autouse=True)
@@ -118,3 +121,46 @@ def test_deleted_effects_are_known_too(driven: Town) -> None:
     b.archive.complete("default", "job")
     assert b.thread().pruned.effects.pairs() == a.thread().pruned.effects.pairs()
     assert findings(b) == []
+
+
+def test_a_damaged_effect_hides_no_history(driven: Town) -> None:
+    """Only an orphan's effects are looked at when its history comes."""
+    a, b = driven.machine("a"), driven.machine("b")
+    fill(a, 12)
+    ship(a, 8)
+    fill(a, 1, after=12)
+    b.archive.know("default", "job")
+    assert b.thread().floor_sequence > 3
+
+    def damage(txn: lmdb.Transaction, _: Batch) -> None:
+        key, value = next(rows(txn, b.thread().identity.keys.all_of(b"E")))
+        key, damaged = bytes(key), bytearray(value)
+        damaged[-1] ^= 1
+        txn.put(key, bytes(damaged))
+
+    b.write(damage)
+    b.archive.complete("default", "job")
+    assert hydrate(b, "job", 2) == 2
+
+
+def test_an_owner_of_a_bucket_that_was_set_back_is_told_so(driven: Town) -> None:
+    """Another machine went on from the older HEAD, and pruned: trying again would not help."""
+    a, b = driven.machine("a"), driven.machine("b")
+    ship(a, 20)
+    b.archive.know("default", "job")
+    b.archive.own("default", "job", take_over=True)
+    has_unarchived(b)
+    b.ship_now()
+    older = dict(driven.net.bucket.objects)
+    for is_set_back in (False, True):
+        has_unarchived(b)
+        b.ship_now()
+        if not is_set_back:
+            driven.net.bucket.objects.clear()
+            driven.net.bucket.objects.update(older)
+    assert b.archive.stats().rolled_back == 1
+    a.archive.own("default", "job", take_over=True)
+    prune(a, 2)
+    ship(a, 3)
+    with pytest.raises(Corrupt, match="its HEAD is missing, or older than what was archived"):
+        b.archive.complete("default", "job")

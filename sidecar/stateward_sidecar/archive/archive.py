@@ -269,7 +269,7 @@ class Archive:
 
     def _complete(self, name: Name) -> None:
         self._check_running()
-        self.history.complete(name)
+        self._completer.complete(name)
 
     def _is_away(self) -> bool:
         return self.desk.wire.away_s > 0
@@ -328,11 +328,10 @@ class Archive:
             hold.owed.add(cleared)
         self.schedule.add(number)
 
-    def _gone(self, thread: Thread) -> None:
-        """Runs after a deletion on this disk: drops the hold and fails the waiting callers."""
-        hold = self.desk.holds.pop(thread.number, None)
-        if hold is not None:
-            self.desk.note_cut(hold)
+    def _gone(self, thread: Thread, lost: int) -> None:
+        """Runs after a deletion on this disk: drops the hold and fails the waiting callers. ``lost``: the newest entry
+        of a copy that was deleted on this disk alone; 0 = the archive has deleted the thread, too."""
+        self.desk.note_cut(thread, self.desk.holds.pop(thread.number, None), lost)
         self.desk.waiters.failed(thread.number, not_found(thread.identity.namespace, thread.name))
 
     # -- shipping -------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stateward_sidecar.archive.desk import Desk, Name
 from stateward_sidecar.archive.fetch import Missing
 from stateward_sidecar.archive.history import History, HistoryChanged
+from stateward_sidecar.archive.settle import set_back
 from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.errors import ArchiveUnavailable
 from stateward_sidecar.store.orphannames import is_orphans
@@ -32,9 +33,11 @@ class Completer:
         for round_number in range(ROUNDS):
             try:
                 return self._complete(place, for_retry=for_retry)
-            except (Missing, HistoryChanged):
+            except (Missing, HistoryChanged) as error:
                 before = self._known(place)
                 self._attacher.renew(place)
+                if isinstance(error, HistoryChanged) and self._is_rolled_back(place):
+                    raise set_back(place[1]) from None  # another sidecar went on from an older HEAD, and pruned
                 # An orphan has no HEAD of its own: the next round looks at the one of the thread that it comes from.
                 if self._known(place) == before and (round_number or not is_orphans(place[1])):
                     raise
@@ -46,6 +49,11 @@ class Completer:
             return self._history.complete(place)
         self._attacher.window.complete(place)
         return 0
+
+    def _is_rolled_back(self, place: Name) -> bool:
+        with self._desk.context.engine.read() as txn:
+            hold = self._desk.holds.get(self._desk.store.threads.get(txn, *place).number)
+        return hold is not None and hold.is_rolled_back
 
     def _known(self, place: Name) -> bytes:
         """Returns the write id of the HEAD that this disk's copy of a thread is from."""

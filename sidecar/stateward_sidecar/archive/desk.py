@@ -193,7 +193,6 @@ class Desk:
         self.holds[thread.number] = hold
         if not self.store.threads.exists(thread):  # asked only now: a deletion that comes later ends the hold itself
             self.holds.pop(thread.number, None)
-            self.note_cut(hold)
             return hold
         self.fenced.pop(hold.name, None)
         with self._observing:
@@ -213,10 +212,17 @@ class Desk:
         """Returns True if a process of this disk wrote a HEAD, and no copy of this disk can have written it."""
         return head.boot_id in self.boots and head.boot_id not in self.former
 
-    def note_cut(self, hold: Hold) -> None:
-        """Records that the copy of a thread of ours was deleted on this disk alone."""
-        if hold.thread.head.tip_sequence > hold.head.tip_sequence and len(self.cut) < CUT_MAX:
-            self.cut.add(hold.thread.identity.uid)
+    def note_cut(self, thread: Thread, hold: Hold | None, lost: int) -> None:
+        """Records that a copy was deleted on this disk alone, up to entry ``lost``, if it was ours and not all of it is
+        archived. ``hold``: what this process had of it; the hold may have been dropped before the entry was written."""
+        if hold is not None:
+            archived = min(hold.archived_sequence, hold.head.tip_sequence)
+        elif thread.archive is not None and thread.access == ACCESS_OWNED:
+            archived = thread.archived_sequence
+        else:
+            return
+        if lost > archived and len(self.cut) < CUT_MAX:
+            self.cut.add(thread.identity.uid)
 
     def is_cut(self, uid: bytes) -> bool:
         """Returns True if this process must not go on with a thread in the epoch that it had. A new epoch does no harm,

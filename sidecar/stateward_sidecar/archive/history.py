@@ -175,8 +175,10 @@ class History:
         cleared their entries."""
         effects, records = itertools.starmap(_has_more, _below_floor(thread, cleared)[1:3])
         with self._desk.context.engine.read() as txn:
-            has_effects = are_effects_whole(txn, thread) and has_all_pieces(txn, thread, cleared.effects)
-            return records and not are_records_whole(txn, thread), effects and not has_effects
+            return (
+                records and not are_records_whole(txn, thread),
+                effects and not (are_effects_whole(txn, thread) and has_all_pieces(txn, thread, cleared.effects)),
+            )
 
     def _source(self, thread: Thread) -> tuple[Place, ArchiveHead]:
         """Returns the HEAD that leads to the older history. An orphan's is the HEAD of the thread it comes from."""

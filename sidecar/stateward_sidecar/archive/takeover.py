@@ -235,6 +235,7 @@ class Attacher:
             head = self._follow(seen.head)
         else:
             dead = self._finisher.make_way(place, seen) if seen is not None and seen.head.deleted else []
+            desk.cut.discard(seen.head.uid if seen is not None else b"")  # nobody takes that thread again
             epoch = seen.head.epoch + 1 if seen is not None else FIRST_EPOCH
             key = desk.keys.make_thread(namespace, place, epoch, known)
             if known is not None and key.uid != known.uid:
@@ -506,6 +507,7 @@ class Attacher:
     def _bury_rest(self, namespace: NamespaceKeys, place: Place, seen: Seen) -> None:
         """Finishes a deletion whose tombstone a reader found: deletes orphans here, and what is left in the archive."""
         if seen.head.deleted:
+            self._desk.cut.discard(seen.head.uid)
             if not is_unused(seen.head):
                 self._finisher.delete_orphans(seen.head.uid)
             self._finisher.finish_later(namespace, place, seen)

@@ -72,8 +72,8 @@ class ArchiveHooks:
     # For Verify: raises Corrupt if the archive lacks a blob of a thread (namespace, name), given by its SHA-256. Raises
     # ArchiveUnavailable. Blocks until the bucket answers.
     check_blob: Callable[[tuple[str, str], bytes], object]
-    # Called after a thread was deleted on this disk.
-    gone: Callable[[Any], None]
+    # Called after a thread was deleted on this disk, with its newest entry if it was deleted here alone, else with 0.
+    gone: Callable[[Any, int], None]
     # For the sweep: deletes a thread in the archive. Takes (namespace, name), the uid, and the second of expiry.
     # Returns False if the thread must not be deleted, or not now. Blocks until the bucket answers.
     expire: Callable[[tuple[str, str], bytes, int], bool]

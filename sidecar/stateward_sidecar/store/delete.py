@@ -129,14 +129,14 @@ class Deleter:
         if head.record_expire_second:
             txn.delete(layout.records_expiry_key(head.record_expire_second, number))
         txn.delete(identity.keys.head())
-        uid, thread = identity.uid, draft.thread
+        uid, thread, lost = identity.uid, draft.thread, head.tip_sequence if cause == LOCAL else 0
         batch.drafts[identity.namespace, identity.name] = None
 
         def forget() -> None:
             thread.is_deleted = True
             self._threads.forget(thread)
             if context.archive is not None:
-                context.archive.gone(thread)
+                context.archive.gone(thread, lost)
 
         claims = context.archive.claims if context.archive is not None else {}
         claim = claims.get((identity.namespace, identity.name))

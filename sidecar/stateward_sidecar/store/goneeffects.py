@@ -52,6 +52,8 @@ class GoneEffects:
 
     def holds(self, txn: lmdb.Transaction, draft: Draft, sequence: int) -> bool:
         """Returns whether an entry that was written since changes nothing of this."""
+        if not replay.has_entry(txn, draft.identity, sequence):
+            return True  # another sidecar wrote and removed it: it is of records, or loose
         entry = replay.read_entry(txn, draft.identity, sequence)
         if entry.header.kind not in (ENTRY_KIND_CHECKPOINT, ENTRY_KIND_EFFECT):
             return True

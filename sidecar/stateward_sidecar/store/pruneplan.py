@@ -149,7 +149,7 @@ class Plan:
     def _allows(self, txn: lmdb.Transaction, draft: Draft, sequence: int) -> bool:
         """Returns whether the plan is still right after an entry that is newer than it."""
         if not replay.has_entry(txn, draft.identity, sequence):
-            return True  # another sidecar wrote and removed it: it is of records, or loose, and names no version
+            return True  # another sidecar wrote and removed it: it is of records, or loose
         if replay.read_entry(txn, draft.identity, sequence).header.parent_version in self.going:
             return False
         return not self.had_effects or self.effects.holds(txn, draft, sequence)
