@@ -80,6 +80,29 @@ def tags(client: Client) -> dict[str, int]:
     return {each.name: each.version for each in client.thread("t").info().tags}
 
 
+def answer_and_ask_again(client: Client, text: str = "Book Ibis for 120?", *, saves_between: bool = False) -> None:
+    """Somebody else answers; the agent uses the answer, and asks in the same words, under the same wait id."""
+    thread = client.thread("t")
+    thread.approve("mine")
+    state = thread.hydrate()
+    assert state.answer is not None
+    if saves_between:
+        thread.save(state)
+        state = thread.hydrate()
+    thread.ask(state, text, wait_id=CHOSEN)
+
+
+def go_on_asking(client: Client) -> None:
+    """The agent saves while its question stays open, and uses a signal that is no answer."""
+    thread = client.thread("t")
+    thread.send("note")
+    for number in range(3):
+        state = thread.hydrate()
+        state.slots["n"] = number
+        asked = state.checkpoint
+        thread.save(state, status=asked.status, wait_id=asked.wait_id, question=asked.question, ack=state.signals)
+
+
 def is_unanswered(client: Client) -> bool:
     return not client.thread("t").signals()
 
@@ -245,11 +268,19 @@ for command in (["approve", "t"], ["reject", "t"], ["answer", "t", "yes"]):
     for what, meanwhile in {
         "another question": lambda client: ask(client, "Delete the whole account?"),
         "no question any more": lambda client: client.thread("t").save(client.thread("t").hydrate()),
+        "the same words, once another answer was used": answer_and_ask_again,
+        "the same words, after other work": lambda client: answer_and_ask_again(client, saves_between=True),
+        "the same words, and nobody knows since when": lambda client: (
+            answer_and_ask_again(client), client.thread("t").prune(keep_latest_per_branch=1)
+        ),
         "the same words in a thread made anew": lambda client: (anew(client), ask(client, "Book Ibis for 120?")),
     }.items():
         CASES[f"{command[0]}: {what}"] = Case(command, meanwhile, is_unanswered, 1, "nothing was sent")
     CASES[f"{command[0]}: the same question, asked again"] = Case(
         command, lambda client: ask(client, "Book Ibis for 120?"), lambda client: not is_unanswered(client), 0
+    )
+    CASES[f"{command[0]}: the question stays open while its agent saves"] = Case(
+        command, go_on_asking, lambda client: not is_unanswered(client), 0
     )
 
 
@@ -394,6 +425,21 @@ def test_nothing_changes(stateward, client):
     assert [(each.name, each.wait_id) for each in client.thread("t").signals()] == [("approve", CHOSEN)]
     assert stateward("rm", "t", person=nobody).out == "removed t\n"
     assert nobody.questions == 4
+
+
+@pytest.mark.parametrize("command", [("approve", "t"), ("reject", "t"), ("answer", "t", "yes")])
+def test_a_long_question_is_shown_whole(stateward, client, command):
+    """Its end may be what matters: the prompt, `show` and what a script prints have it, and no control characters."""
+    fill(client)
+    ask(client, "Book it.\n\n\x1b[2J" + "word " * 2000 + "\nAnd delete the account?")
+    asked = stateward(*command, person=Person(lambda: None)).err
+    assert f"{'word ' * 2000}\n  And delete the account?\n" in asked
+    assert "\x1b" not in asked
+    assert asked.splitlines()[:2] == ["Thread 't' asks:", "  Book it."]
+    assert "And delete the account?" in stateward("show", "t").out
+    client.thread("t").save(client.thread("t").hydrate())
+    ask(client, "word " * 2000 + "And delete the account?")
+    assert "And delete the account?" in stateward(*command).out
 
 
 @pytest.mark.parametrize("command", [("approve", "t"), ("reject", "t"), ("answer", "t", "yes")])

@@ -15,22 +15,34 @@ import typer
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument
 from stateward.cli.describe import compact, question_text
 from stateward.cli.embedded import ArchiveOption, KeyFileOption, reach
-from stateward.cli.output import CommandError, clean, confirm, note, print_json, say, shorten
+from stateward.cli.output import CommandError, clean, confirm, note, print_json, say
 from stateward.cli.typed import read_json
-from stateward.errors import NotOwner, StaleAnswer, ThreadNotFound, VersionMismatch
+from stateward.errors import (
+    InvalidField,
+    NotOwner,
+    StaleAnswer,
+    ThreadNotFound,
+    VersionMismatch,
+    VersionNotFound,
+    VersionPruned,
+)
 from stateward.models import Status
 from stateward.signals import ANSWER, APPROVE, REJECT, AnswerRefused, SchemaNotChecked, Signal
 
 if TYPE_CHECKING:
-    from stateward import Client, Thread, ThreadInfo
+    from stateward import Checkpoint, Client, Thread, ThreadInfo
     from stateward.signals import Question
 
 INPUT_BYTES_MAX = 64 << 10
 # The daemon needs time for its reads, beyond the lease time for which it must see the thread unchanged.
 FREE_MARGIN_S = 2.0
-PROMPT_WIDTH, ANSWER_WIDTH = 1000, 200
+ANSWER_WIDTH = 200
+# A longer question is shown on lines of its own.
+LINE_WIDTH = 200
 # How often an answer is sent to a question that stays the same while its agent saves.
 ROUNDS = 20
+# So many versions an agent may save while its question is shown. A person who reads for longer looks again.
+VERSIONS_MAX = 10_000
 
 WaitIdOption = Annotated[
     str | None,
@@ -249,7 +261,24 @@ def _send_when_free(client: Client, thread: str, send: Callable[[], Signal]) -> 
 
 
 def _prompt(question: Question) -> str:
-    return repr(shorten(question_text(question), PROMPT_WIDTH))
+    """Returns the whole question on one line: its tail may be what the answer is about."""
+    return repr(clean(question_text(question)))
+
+
+def _show(intro: str, question: Question) -> str:
+    """Returns how the question of a prompt begins. Prints a long question first, whole, on its own lines."""
+    text = _prompt(question)
+    if len(text) <= LINE_WIDTH:
+        return f"{intro}: {text}. "
+    lines = [line for each in _texts(question) for line in each.splitlines() if line.strip()]
+    print("\n".join([f"{clean(intro)}:", *(f"  {clean(line)}" for line in lines)]), file=sys.stderr, flush=True)
+    return ""
+
+
+def _texts(question: Question) -> list[str]:
+    if len(question.parts) < 2:
+        return [question.prompt]
+    return [f"{part.name}: {part.prompt}" for part in question.parts]
 
 
 def _to_part(info: ThreadInfo | None, part: str, content: Any) -> dict[str, Any]:
@@ -276,34 +305,66 @@ def _agreed(thread: Thread, info: ThreadInfo, ask: str | None) -> ThreadInfo | N
     if not ask or not sys.stdin.isatty():
         return info
     reason = f" ({info.status_detail})" if info.status_detail else ""
-    confirm(
-        f"Thread {info.name!r} asks{reason}: {_prompt(question)}. {ask}?", yes=False,
-        otherwise="nothing was sent",
-    )  # fmt: skip
+    shown = _show(f"Thread {info.name!r} asks{reason}", question)
+    confirm(f"{shown}{ask}?", yes=False, otherwise="nothing was sent")
     return info
 
 
 def _send_to(thread: Thread, shown: ThreadInfo, send: Callable[[dict[str, Any]], Signal]) -> Signal:
     """Sends the answer to the question that was shown: the daemon checks that the thread is the same as it writes. If
-    something was written meanwhile and the thread asks the same question, sends the answer again."""
+    something was written meanwhile and the same question is still open, sends the answer again."""
     now = shown
     for _ in range(ROUNDS):
         try:
             return send({"unchanged_since": now})
-        except VersionMismatch:
-            now = thread.info()
-        except (StaleAnswer, ThreadNotFound):
-            now = thread.info()
-            if _asks(now) == _asks(shown):
-                raise
-        if _asks(now) != _asks(shown):
+        except (StaleAnswer, ThreadNotFound, VersionMismatch) as error:
+            problem = error
+        before, now = now, thread.info()
+        is_same = _asks(now) == _asks(shown)
+        if not is_same or not _is_still_open(thread, before, now):
             break
+        if not isinstance(problem, VersionMismatch):
+            raise problem
+    else:
+        raise CommandError(f"thread {shown.name!r} changes all the time; nothing was sent, try again")
     what = f"it asks {_prompt(now.question)}" if now.question else "it asks nothing"
-    raise CommandError(f"thread {shown.name!r} has changed since the question: {what} now; nothing was sent")
+    anew = " again, or may do so: the question that was shown may have an answer;" if is_same else " now;"
+    raise CommandError(f"thread {shown.name!r} has changed since the question: {what}{anew} nothing was sent")
 
 
 def _asks(info: ThreadInfo) -> Any:
     return info.uid, info.wait_id, info.question, info.status
+
+
+def _is_still_open(thread: Thread, before: ThreadInfo, now: ThreadInfo) -> bool:
+    """Whether the question of `before` is the one of `now`. An agent may ask the same words again under the same wait
+    id, once it has used an answer or has worked on. So every version since then must ask the question, and use no
+    answer to it. If one of these versions is pruned, nobody knows: returns False.
+
+    One thing does not show here: an effect that used the answer before any version was saved.
+    """
+    if (now.version, now.digest) == (before.version, before.digest):
+        return True
+    try:
+        with thread.history(before.version, now.version, newest_first=True, slots=[]) as line:
+            for number, (checkpoint, _, _) in enumerate(line):
+                if number == 0 and checkpoint.digest != now.digest:
+                    return False
+                if checkpoint.version == before.version:
+                    return checkpoint.digest == before.digest
+                if number == VERSIONS_MAX or not _asks_on(thread, checkpoint, before):
+                    return False
+    except (InvalidField, ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned):
+        return False  # the head was moved, the thread was made anew, or a version is gone
+    return False
+
+
+def _asks_on(thread: Thread, checkpoint: Checkpoint, shown: ThreadInfo) -> bool:
+    """Whether a version goes on asking what the thread asked."""
+    if (checkpoint.status, checkpoint.wait_id, checkpoint.question) != (shown.status, shown.wait_id, shown.question):
+        return False
+    used = thread.signals(acknowledged_by=checkpoint) if checkpoint.acknowledged_signals else []
+    return all(each.wait_id != shown.wait_id for each in used)
 
 
 def _at_once(send: Callable[[], Signal]) -> Signal:
