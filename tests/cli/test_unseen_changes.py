@@ -113,14 +113,14 @@ CASES = {
         KEEP, lambda client: fill(client, count=8), lambda client: versions(client) == list(range(3, 15)), 0
     ),
     "prune: a version gets a tag": Case(
-        KEEP, lambda client: client.thread("t").tag("kept", 2), lambda client: versions(client) == [2, 3, 4, 5, 6], 0,
+        KEEP, lambda client: client.thread("t").tag("kept", 2), lambda client: versions(client) == [2, 3, 4, 5, 6], 1,
         "1 version less",
     ),
     "prune: a branch begins": Case(
         KEEP,
         begin_branch,
         lambda client: versions(client) == list(range(2, 8)),
-        0,
+        1,
         "1 version less",
     ),
     "prune: the thread is made anew": Case(
@@ -153,7 +153,13 @@ CASES = {
         1,
         "other heads",
     ),
-    "rm: the thread is made anew": Case(["rm", "t"], anew, lambda client: versions(client) == [1, 2, 3, 4, 5, 6], 0),
+    "rm: the thread is made anew": Case(
+        ["rm", "t"], anew, lambda client: versions(client) == [1, 2, 3, 4, 5, 6], 1, "'t' was deleted elsewhere"
+    ),
+    "rm: somebody else deletes it": Case(
+        ["rm", "t"], lambda client: client.thread("t").delete(), lambda client: not list(client.threads()), 1,
+        "'t' was deleted elsewhere",
+    ),
     "rm: an agent saves": Case(["rm", "t"], fill, lambda client: len(versions(client)) == 12, 1, "has changed"),
     "rm: an agent saves to a branch": Case(
         ["rm", "t"],
@@ -194,7 +200,7 @@ CASES = {
         ["records", "rm", "t", "--prefix", ""],
         lambda client: put(client, "a/2"),
         lambda client: keys(client) == ["a/2"],
-        0,
+        1,
         "1 record less",
     ),
     "records rm: the thread is made anew": Case(
@@ -210,8 +216,8 @@ CASES |= {
         ["records", "rm", "t", "a/1", "a/2"],
         lambda client: put(client, "a/2"),
         lambda client: keys(client) == ["a/2", "b/1"],
-        0,
-        "1 record less",
+        1,
+        "record 'a/2' of thread 't' was not deleted: it was written",
     ),
     "records rm: a thread made anew has the named record": Case(
         ["records", "rm", "t", "a/1"],

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests import warmcommand
 from tests.cli.conftest import COMMAND, environment, make_run, run
+from tests.cli.test_unseen_changes import all_commands
 
 from stateward.cli.catalog import SECTIONS
 
@@ -109,6 +110,37 @@ def test_wrong_usage(arguments, told):
     assert "--help" in answer.error
 
 
+EVERYWHERE = [
+    (option, words)
+    for words, command in all_commands().items()
+    for option in ("--namespace", "--target")
+    if any(option in each.opts for each in command.params)
+]
+
+
+def test_every_command_takes_a_namespace():
+    """The next test would be empty if the commands were not found."""
+    assert len(EVERYWHERE) > 50
+
+
+@pytest.mark.parametrize(("option", "words"), EVERYWHERE)
+def test_an_empty_namespace(option, words):
+    """An empty value is a variable that is not set. It does not mean the default one, of no command."""
+    for arguments in ([*words.split(), option, ""], [option, "", *words.split()]):
+        answer = run(*arguments)
+        assert answer.code == 2
+        assert option in answer.error
+        assert "it is empty" in answer.error
+
+
+def test_an_empty_variable(daemon):
+    """An empty variable of the environment is one that is not set."""
+    with daemon.client() as client:
+        client.thread("empty-variable").append("l", 1)
+    shown = run("--target", daemon.target, "show", "empty-variable", STATEWARD_NAMESPACE="")
+    assert shown.code == 0, shown.err
+
+
 def test_too_long_a_socket_path():
     """A socket path that the system cannot take is said to be too long."""
     answer = run("--target", "unix:///" + "x" * 200, "threads")
@@ -131,7 +163,10 @@ def test_records_of_an_unknown_thread(stateward, client, which):
     assert answer.code == 1
     assert "there is no thread 'nowhere'" in answer.error
     client.thread("t").append("messages", 1)
-    assert stateward("records", "rm", "t", *which, "--yes").out == "0 records deleted\n"
+    answer = stateward("records", "rm", "t", *which, "--yes")
+    assert (answer.code, answer.out) == (0 if which[0] == "--prefix" else 1, "0 records deleted\n")
+    assert "there is no thread 'nowhere'" in stateward("records", "get", "nowhere", "a").error
+    assert "has no record 'a'" in stateward("records", "get", "t", "a").error
 
 
 def test_nobody_as_the_sender(stateward, client):
