@@ -201,10 +201,12 @@ def _say(
     """Sends a signal. `ask`: what the person is asked about the open question; None = nothing, and "" = the signal is
     no answer. `part`: the part of the question that it answers; None = all of it."""
     archive = where[3]
+    if sender == "":
+        raise typer.BadParameter("is empty; leave it out to use the login name", param_hint="--as")
+    if sender is not None and not sender.isprintable():
+        raise typer.BadParameter(f"{sender!a} has characters that cannot be shown", param_hint="--as")
     with warnings.catch_warnings(record=True) as caught, reach(*where) as client:
         warnings.simplefilter("always", SchemaNotChecked)
-        if sender == "":
-            raise typer.BadParameter("is empty; leave it out to use the login name", param_hint="--as")
         sender = _login_name() if sender is None else sender
         try:
             is_archived, handle = archive is not None, client.thread(thread)
