@@ -15,14 +15,19 @@ from typing import Any
 import pytest
 import typer
 from tests.cli.conftest import Person, run, run_on_terminal
+from tests.service.wire import Wire
 
-from stateward import Client, Put, cli
+from stateward import Client, Put, Status, Thread, cli
 from stateward.cli.app import app
 from stateward.cli.catalog import LONGER, load
 from stateward.errors import InvalidField, ThreadNotFound, VersionMismatch
 from stateward.models import PruneResult, ThreadInfo
+from stateward.signals import Question
+from stateward.testing import Daemon
+from stateward.v1.effect_pb2 import Effect
+from stateward.v1.effect_service_pb2 import PutEffectsRequest
 
-CHOSEN = "chosen-by-the-agent"
+CHOSEN, ANCHOR = "chosen-by-the-agent", "a-checkpoint"
 
 
 @dataclass
@@ -90,6 +95,13 @@ def answer_and_ask_again(client: Client, text: str = "Book Ibis for 120?", *, sa
         thread.save(state)
         state = thread.hydrate()
     thread.ask(state, text, wait_id=CHOSEN)
+
+
+def work_and_ask_again(client: Client) -> None:
+    """Nobody answers; the agent works on, and asks in the same words."""
+    thread = client.thread("t")
+    thread.save(thread.hydrate())
+    thread.ask(thread.hydrate(), "Book Ibis for 120?", wait_id=CHOSEN)
 
 
 def go_on_asking(client: Client) -> None:
@@ -276,6 +288,7 @@ for command in (["approve", "t"], ["reject", "t"], ["answer", "t", "yes"]):
         "no question any more": lambda client: client.thread("t").save(client.thread("t").hydrate()),
         "the same words, once another answer was used": answer_and_ask_again,
         "the same words, after other work": lambda client: answer_and_ask_again(client, saves_between=True),
+        "the same words, without an answer": work_and_ask_again,
         "the same words, and nobody knows since when": lambda client: (
             answer_and_ask_again(client), client.thread("t").prune(keep_latest_per_branch=1)
         ),
@@ -431,6 +444,67 @@ def test_nothing_changes(stateward, client):
     assert [(each.name, each.wait_id) for each in client.thread("t").signals()] == [("approve", CHOSEN)]
     assert stateward("rm", "t", person=nobody).out == "removed t\n"
     assert nobody.questions == 4
+
+
+def tell(daemon: Daemon, client: Client, key: str, *, acks: list[str], status: Status, **question: Any) -> None:
+    """The agent records an effect of the version, and tells its status with it, as a LangGraph agent does."""
+    effect = Effect(anchor=ANCHOR, key=key, value={"media_type": "application/json", "data": b"1"})
+    request = PutEffectsRequest(
+        namespace=client.namespace, thread="t", effects=[effect], request_id=key, ack_signals=acks, status=int(status),
+        **question,
+    )  # fmt: skip
+    wire = Wire(daemon.target)
+    try:
+        wire.effects.PutEffects(request)
+    finally:
+        wire.close()
+
+
+@pytest.mark.parametrize("command", [("approve", "t"), ("reject", "t"), ("answer", "t", "yes")])
+def test_somebody_else_answers(stateward, client, command):
+    """The error says who."""
+    fill(client)
+    ask(client, "Book Ibis for 120?")
+    answer = stateward(*command, person=Person(lambda: client.thread("t").approve(sender="ana")))
+    assert answer.code == 1
+    assert "answered already, with signal 'approve' by 'ana'" in answer.err
+    assert len(client.thread("t").signals()) == 1
+
+
+@pytest.mark.parametrize("way", ["an answer was used", "it worked on", "it told nothing new"])
+def test_a_question_that_an_effect_asks_again(daemon, stateward, client, way):
+    """The thread has no new version by that; an answer is for the asking that was shown all the same."""
+    thread = client.thread("t")
+    asked = {"wait_id": CHOSEN, "question": Question("Book Ibis for 120?")}
+    thread.save(thread.hydrate(), status=Status.WAITING, checkpoint_id=ANCHOR, **asked)
+    shown = thread.info()
+    again = {"wait_id": CHOSEN, "question": asked["question"].to_proto()}
+
+    def meanwhile() -> None:
+        acks = [thread.approve("mine").id] if way == "an answer was used" else []
+        if way == "it worked on":
+            tell(daemon, client, "first", acks=[], status=Status.RUNNING)
+        tell(daemon, client, "second", acks=acks, status=Status.WAITING, **again)
+
+    answer = stateward("approve", "t", person=Person(meanwhile))
+    assert (thread.info().version, thread.info().question) == (shown.version, shown.question)
+    if way == "it told nothing new":
+        assert answer.code == 0, answer.err
+    else:
+        assert (answer.code, is_unanswered(client)) == (1, True)
+        assert "nothing was sent" in answer.err
+
+
+def test_an_entry_that_is_no_event(stateward, client, monkeypatch):
+    """Nobody waits for ever for an event that does not come, and nothing is sent on a guess."""
+    monkeypatch.setattr("stateward.cli.askings.EVENTS_TIMEOUT_S", 0.2)
+    fill(client)
+    ask(client, "Book Ibis for 120?")
+    watch = Thread.watch
+    monkeypatch.setattr(Thread, "watch", lambda self, **_: watch(self))
+    answer = stateward("approve", "t", person=Person(lambda: client.thread("t").send("note")))
+    assert answer.code == 1
+    assert [each.name for each in client.thread("t").signals()] == ["note"]
 
 
 @pytest.mark.parametrize("command", [("approve", "t"), ("reject", "t"), ("answer", "t", "yes")])

@@ -12,25 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stateward.cli.askings import send_to
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument
-from stateward.cli.describe import compact, question_text
+from stateward.cli.describe import compact, quoted
 from stateward.cli.embedded import ArchiveOption, KeyFileOption, reach
 from stateward.cli.output import CommandError, clean, confirm, note, print_json, say
 from stateward.cli.typed import read_json
-from stateward.errors import (
-    InvalidField,
-    NotOwner,
-    StaleAnswer,
-    ThreadNotFound,
-    VersionMismatch,
-    VersionNotFound,
-    VersionPruned,
-)
+from stateward.errors import NotOwner, StaleAnswer
 from stateward.models import Status
 from stateward.signals import ANSWER, APPROVE, REJECT, AnswerRefused, SchemaNotChecked, Signal
 
 if TYPE_CHECKING:
-    from stateward import Checkpoint, Client, Thread, ThreadInfo
+    from stateward import Client, Thread, ThreadInfo
     from stateward.signals import Question
 
 INPUT_BYTES_MAX = 64 << 10
@@ -39,10 +32,6 @@ FREE_MARGIN_S = 2.0
 ANSWER_WIDTH = 200
 # A longer question is shown on lines of its own.
 LINE_WIDTH = 200
-# How often an answer is sent to a question that stays the same while its agent saves.
-ROUNDS = 20
-# So many versions an agent may save while its question is shown. A person who reads for longer looks again.
-VERSIONS_MAX = 10_000
 
 WaitIdOption = Annotated[
     str | None,
@@ -218,7 +207,7 @@ def _say(
             wait_id = shown.wait_id if shown is not None else wait_id
             send = partial(_sender(handle, name, is_answer=ask != ""), content, wait_id=wait_id, **options)
             act = partial(_send_when_free, client, thread) if is_archived else _at_once
-            sent = act(send) if shown is None else _send_to(handle, shown, lambda given: act(partial(send, **given)))
+            sent = act(send) if shown is None else send_to(handle, shown, lambda given: act(partial(send, **given)))
         except AnswerRefused as error:
             raise CommandError(f"nothing was sent: {error}; use --json for an answer that is not text") from None
         except StaleAnswer as error:
@@ -241,7 +230,7 @@ def _say(
         print_json({**facts, "prompt": None if asked is None else asked.prompt})
         return
     if asked is not None:
-        what = f"{clean(_prompt(asked))} ({what})"
+        what = f"{clean(quoted(asked))} ({what})"
     say(f"{clean(thread)}: {clean(sent.name)}, as {clean(sent.sender)}, to {what}")
 
 
@@ -262,14 +251,9 @@ def _send_when_free(client: Client, thread: str, send: Callable[[], Signal]) -> 
     return send()
 
 
-def _prompt(question: Question) -> str:
-    """Returns the whole question on one line: its tail may be what the answer is about."""
-    return repr(clean(question_text(question)))
-
-
 def _show(intro: str, question: Question) -> str:
     """Returns how the question of a prompt begins. Prints a long question first, whole, on its own lines."""
-    text = _prompt(question)
+    text = quoted(question)
     if len(text) <= LINE_WIDTH:
         return f"{intro}: {text}. "
     lines = [line for each in _texts(question) for line in each.splitlines() if line.strip()]
@@ -310,63 +294,6 @@ def _agreed(thread: Thread, info: ThreadInfo, ask: str | None) -> ThreadInfo | N
     shown = _show(f"Thread {info.name!r} asks{reason}", question)
     confirm(f"{shown}{ask}?", yes=False, otherwise="nothing was sent")
     return info
-
-
-def _send_to(thread: Thread, shown: ThreadInfo, send: Callable[[dict[str, Any]], Signal]) -> Signal:
-    """Sends the answer to the question that was shown: the daemon checks that the thread is the same as it writes. If
-    something was written meanwhile and the same question is still open, sends the answer again."""
-    now = shown
-    for _ in range(ROUNDS):
-        try:
-            return send({"unchanged_since": now})
-        except (StaleAnswer, ThreadNotFound, VersionMismatch) as error:
-            problem = error
-        before, now = now, thread.info()
-        is_same = _asks(now) == _asks(shown)
-        if not is_same or not _is_still_open(thread, before, now):
-            break
-        if not isinstance(problem, VersionMismatch):
-            raise problem
-    else:
-        raise CommandError(f"thread {shown.name!r} changes all the time; nothing was sent, try again")
-    what = f"it asks {_prompt(now.question)}" if now.question else "it asks nothing"
-    anew = " again, or may do so: the question that was shown may have an answer;" if is_same else " now;"
-    raise CommandError(f"thread {shown.name!r} has changed since the question: {what}{anew} nothing was sent")
-
-
-def _asks(info: ThreadInfo) -> Any:
-    return info.uid, info.wait_id, info.question, info.status
-
-
-def _is_still_open(thread: Thread, before: ThreadInfo, now: ThreadInfo) -> bool:
-    """Whether the question of `before` is the one of `now`. An agent may ask the same words again under the same wait
-    id, once it has used an answer or has worked on. So every version since then must ask the question, and use no
-    answer to it. If one of these versions is pruned, nobody knows: returns False.
-
-    One thing does not show here: an effect that used the answer before any version was saved.
-    """
-    if (now.version, now.digest) == (before.version, before.digest):
-        return True
-    try:
-        with thread.history(before.version, now.version, newest_first=True, slots=[]) as line:
-            for number, (checkpoint, _, _) in enumerate(line):
-                if number == 0 and checkpoint.digest != now.digest:
-                    return False
-                if checkpoint.version == before.version:
-                    return checkpoint.digest == before.digest
-                if number == VERSIONS_MAX or not _asks_on(thread, checkpoint, before):
-                    return False
-    except (InvalidField, ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned):
-        return False  # the head was moved, the thread was made anew, or a version is gone
-    return False
-
-
-def _asks_on(thread: Thread, checkpoint: Checkpoint, shown: ThreadInfo) -> bool:
-    """Whether a version goes on asking what the thread asked."""
-    if (checkpoint.status, checkpoint.wait_id, checkpoint.question) != (shown.status, shown.wait_id, shown.question):
-        return False
-    used = thread.signals(acknowledged_by=checkpoint) if checkpoint.acknowledged_signals else []
-    return all(each.wait_id != shown.wait_id for each in used)
 
 
 def _at_once(send: Callable[[], Signal]) -> Signal:
