@@ -252,6 +252,8 @@ class ThreadInfo:
     """Who has the right to write the thread; None = nobody."""
     pending_signals: int = 0
     """How many signals wait for the agent."""
+    effects: int = 0
+    """How many effects are recorded."""
     records: int = 0
     """How many records it has."""
     record_bytes: int = 0

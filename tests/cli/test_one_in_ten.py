@@ -254,7 +254,10 @@ def test_removal_goes_on_after_a_thread_that_fails(tmp_path):
         daemon.start()
         answer = run("--target", daemon.target, "rm", "--prefix", "t", "--yes", "--json")
         assert answer.code == 1
-        assert json.loads(answer.out) == {"removed": [each for each in TEN if each != LOCKED]}
+        told = json.loads(answer.out)
+        assert told["removed"] == [each for each in TEN if each != LOCKED]
+        assert all(each["reason"] for each in told["not_removed"])
+        assert len(told["not_removed"]) == 1
         assert "1 thread cannot be opened" in answer.error
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.cli.conftest import run_on_terminal
 
-from stateward.errors import NotOwner, ThreadNotFound
+from stateward.errors import NotOwner, ServerUnavailable, ThreadNotFound
 
 
 @pytest.fixture
@@ -66,7 +66,8 @@ def test_a_thread_that_cannot_be_removed(stateward, client, monkeypatch):
 
     monkeypatch.setattr(type(client.thread("t2")), "delete", refuse)
     answer = stateward("rm", "--prefix", "t", "--yes", "--json")
-    assert (answer.code, json.loads(answer.out)) == (1, {"removed": ["t1", "t3"]})
+    kept = [{"thread": "t2", "reason": "another machine has it"}]
+    assert (answer.code, json.loads(answer.out)) == (1, {"removed": ["t1", "t3"], "not_removed": kept})
     assert "thread 't2': another machine has it" in answer.err
     assert [info.name for info in client.threads()] == ["t2"]
 
@@ -79,8 +80,42 @@ def test_a_thread_that_came_while_the_question_was_open(stateward, three, monkey
         three.thread("b").append("l", "next")
 
     monkeypatch.setattr("stateward.cli.rm.confirm", answer)
-    assert stateward("rm", "b", "a/1", "--json").json == {"removed": ["a/1"]}
+    said = stateward("rm", "b", "a/1", "--json")
+    (kept,) = json.loads(said.out)["not_removed"]
+    assert (said.code, json.loads(said.out)["removed"], kept["thread"]) == (1, ["a/1"], "b")
+    assert "deleted elsewhere" in kept["reason"]
+    assert "thread 'b' was deleted elsewhere" in said.err
     assert list(three.thread("b").hydrate().logs["l"]) == ["next"]
+    alone = stateward("rm", "b", "--json")
+    assert (alone.code, json.loads(alone.out)["not_removed"][0]["thread"]) == (1, "b")
+
+
+def test_the_daemon_goes_away(stateward, three, monkeypatch):
+    """JSON then names the threads that were not tried, too."""
+    thread = type(three.thread("b"))
+
+    def refuse(self, **_):
+        raise ServerUnavailable("it went away")
+
+    monkeypatch.setattr(thread, "delete", refuse)
+    answer = stateward("rm", "a/1", "b", "--yes", "--json")
+    assert answer.code == 1
+    assert json.loads(answer.out) == {
+        "removed": [],
+        "not_removed": [
+            {"thread": "a/1", "reason": "it went away"}, {"thread": "b", "reason": "it was not tried"}
+        ],
+    }  # fmt: skip
+
+
+def test_the_question_says_what_is_lost(stateward, three):
+    """Not only versions: records, effects and signals, too."""
+    three.records("b").put("k", 1)
+    three.records("b").put("l", 1)
+    three.thread("b").send("go")
+    three.thread("b").effect("e", lambda: 1)
+    assert "with 2 versions, 2 records, 1 effect and 1 waiting signal for good?" in stateward("rm", "b").error
+    assert "with 4 versions, 2 records, 1 effect and 1 waiting signal for good?" in stateward("rm", "b", "a/1").error
 
 
 def test_yes_on_the_terminal(typed, three):
@@ -97,7 +132,7 @@ def test_one_wrong_name_costs_nothing(stateward, three):
     assert "nothing was removed" in answer.error
     assert "--missing-ok" in answer.error
     assert names(three) == ["a/1", "a/2", "b"]
-    assert stateward("rm", "b", "nope", "--yes", "--missing-ok", "--json").json == {"removed": ["b"]}
+    assert stateward("rm", "b", "nope", "--yes", "--missing-ok", "--json").json["removed"] == ["b"]
     assert stateward("rm", "nope", "--missing-ok").code == 0  # nothing to ask about
     assert stateward("rm", "--prefix", "nope", "--missing-ok").code == 0
 
@@ -106,7 +141,7 @@ def test_prefix_is_no_pattern(stateward, client):
     """A prefix removes the names that begin so, letter for letter."""
     for name in ("a*", "ab", "a"):
         client.thread(name).append("l", 1)
-    assert stateward("rm", "--prefix", "a*", "--yes", "--json").json == {"removed": ["a*"]}
+    assert stateward("rm", "--prefix", "a*", "--yes", "--json").json == {"removed": ["a*"], "not_removed": []}
     assert names(client) == ["a", "ab"]
 
 

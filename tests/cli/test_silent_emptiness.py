@@ -76,4 +76,4 @@ def test_what_changes_something_tells_scripts(stateward, client):
         assert found["id"] == (state.answer.id if state.answer else "")
         thread.save(state)
     assert stateward("records", "put", "t", "k", "1", "--json").json ["key"] == "k"
-    assert stateward("records", "rm", "t", "k", "--yes", "--json").json == {"deleted": 1}
+    assert stateward("records", "rm", "t", "k", "--yes", "--json").json == {"deleted": 1, "not_deleted": []}

@@ -98,7 +98,10 @@ def test_commands_do_the_rest_and_fail(damaged, tmp_path):
             assert {each.name for each in client.threads()} == left
     answer = run(*asked, "rm", "--prefix", "t", "--yes", "--json")
     assert (answer.code, "1 thread cannot be opened" in answer.error) == (1, True)
-    assert json.loads(answer.out) == {"removed": sorted(left - {"one"})}
+    told = json.loads(answer.out)
+    assert told["removed"] == sorted(left - {"one"})
+    assert len(told["not_removed"]) == 1
+    assert told["not_removed"][0]["reason"]
 
 
 def test_a_healthy_store_is_listed_without_a_word(tmp_path):

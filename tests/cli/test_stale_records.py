@@ -1,5 +1,9 @@
 """The danger: an operator who cannot see what a store holds, or deletes more than was meant."""
 
+import json
+
+from tests.cli.conftest import Person
+
 
 def test_records_are_seen_and_changed(stateward, client):
     """Listed, counted, shown, written under a condition, and deleted by key or prefix."""
@@ -25,7 +29,17 @@ def test_records_are_seen_and_changed(stateward, client):
     assert int(written.out) > first
     assert store.get("ana/food").value == [1, 2]
     assert stateward("records", "put", "store", "k", "{no").code == 1
-    assert "1 record deleted" in stateward("records", "rm", "store", "ben/food", "nobody", "--yes").out
+    fewer = stateward("records", "rm", "store", "ben/food", "nobody", "ben/food", "--yes")
+    assert (fewer.code, fewer.out) == (1, "1 record deleted\n")
+    assert fewer.error == "record 'nobody' of thread 'store' was not deleted: there is no such record"
+    fewer = stateward("records", "rm", "store", "no", "nobody", "--yes", "--json")
+    assert (fewer.code, [each["key"] for each in json.loads(fewer.out)["not_deleted"]]) == (1, ["no", "nobody"])
+    assert "record 'nobody': there is no such record" in fewer.err
+    fewer = stateward("records", "rm", "store", "ana/raw", "no", "nobody", person=Person(lambda: None))
+    assert (fewer.code, fewer.out) == (1, "1 record deleted\n")
+    assert "record 'no': there is no such record" in fewer.err
+    store.put("ana/raw", 1)
+    assert stateward("records", "rm", "store", "--prefix", "none/", "--yes").code == 0
     assert stateward("records", "rm", "store").code == 2
     assert "2 records deleted" in stateward("records", "rm", "store", "--prefix", "", "--yes").out
     assert stateward("records", "get", "store", "ana/food").code == 1

@@ -15,14 +15,19 @@ from typing import Any
 import pytest
 import typer
 from tests.cli.conftest import Person, run, run_on_terminal
+from tests.service.wire import Wire
 
-from stateward import Client, Put, cli
+from stateward import Client, Put, Status, Thread, cli
 from stateward.cli.app import app
 from stateward.cli.catalog import LONGER, load
 from stateward.errors import InvalidField, ThreadNotFound, VersionMismatch
 from stateward.models import PruneResult, ThreadInfo
+from stateward.signals import Question
+from stateward.testing import Daemon
+from stateward.v1.effect_pb2 import Effect
+from stateward.v1.effect_service_pb2 import PutEffectsRequest
 
-CHOSEN = "chosen-by-the-agent"
+CHOSEN, ANCHOR = "chosen-by-the-agent", "a-checkpoint"
 
 
 @dataclass
@@ -80,6 +85,36 @@ def tags(client: Client) -> dict[str, int]:
     return {each.name: each.version for each in client.thread("t").info().tags}
 
 
+def answer_and_ask_again(client: Client, text: str = "Book Ibis for 120?", *, saves_between: bool = False) -> None:
+    """Somebody else answers; the agent uses the answer, and asks in the same words, under the same wait id."""
+    thread = client.thread("t")
+    thread.approve("mine")
+    state = thread.hydrate()
+    assert state.answer is not None
+    if saves_between:
+        thread.save(state)
+        state = thread.hydrate()
+    thread.ask(state, text, wait_id=CHOSEN)
+
+
+def work_and_ask_again(client: Client) -> None:
+    """Nobody answers; the agent works on, and asks in the same words."""
+    thread = client.thread("t")
+    thread.save(thread.hydrate())
+    thread.ask(thread.hydrate(), "Book Ibis for 120?", wait_id=CHOSEN)
+
+
+def go_on_asking(client: Client) -> None:
+    """The agent saves while its question stays open, and uses a signal that is no answer."""
+    thread = client.thread("t")
+    thread.send("note")
+    for number in range(3):
+        state = thread.hydrate()
+        state.slots["n"] = number
+        asked = state.checkpoint
+        thread.save(state, status=asked.status, wait_id=asked.wait_id, question=asked.question, ack=state.signals)
+
+
 def is_unanswered(client: Client) -> bool:
     return not client.thread("t").signals()
 
@@ -90,14 +125,14 @@ CASES = {
         KEEP, lambda client: fill(client, count=8), lambda client: versions(client) == list(range(3, 15)), 0
     ),
     "prune: a version gets a tag": Case(
-        KEEP, lambda client: client.thread("t").tag("kept", 2), lambda client: versions(client) == [2, 3, 4, 5, 6], 0,
+        KEEP, lambda client: client.thread("t").tag("kept", 2), lambda client: versions(client) == [2, 3, 4, 5, 6], 1,
         "1 version less",
     ),
     "prune: a branch begins": Case(
         KEEP,
         begin_branch,
         lambda client: versions(client) == list(range(2, 8)),
-        0,
+        1,
         "1 version less",
     ),
     "prune: the thread is made anew": Case(
@@ -130,7 +165,13 @@ CASES = {
         1,
         "other heads",
     ),
-    "rm: the thread is made anew": Case(["rm", "t"], anew, lambda client: versions(client) == [1, 2, 3, 4, 5, 6], 0),
+    "rm: the thread is made anew": Case(
+        ["rm", "t"], anew, lambda client: versions(client) == [1, 2, 3, 4, 5, 6], 1, "'t' was deleted elsewhere"
+    ),
+    "rm: somebody else deletes it": Case(
+        ["rm", "t"], lambda client: client.thread("t").delete(), lambda client: not list(client.threads()), 1,
+        "'t' was deleted elsewhere",
+    ),
     "rm: an agent saves": Case(["rm", "t"], fill, lambda client: len(versions(client)) == 12, 1, "has changed"),
     "rm: an agent saves to a branch": Case(
         ["rm", "t"],
@@ -171,7 +212,7 @@ CASES = {
         ["records", "rm", "t", "--prefix", ""],
         lambda client: put(client, "a/2"),
         lambda client: keys(client) == ["a/2"],
-        0,
+        1,
         "1 record less",
     ),
     "records rm: the thread is made anew": Case(
@@ -187,8 +228,8 @@ CASES |= {
         ["records", "rm", "t", "a/1", "a/2"],
         lambda client: put(client, "a/2"),
         lambda client: keys(client) == ["a/2", "b/1"],
-        0,
-        "1 record less",
+        1,
+        "record 'a/2' of thread 't' was not deleted: it was written",
     ),
     "records rm: a thread made anew has the named record": Case(
         ["records", "rm", "t", "a/1"],
@@ -245,11 +286,20 @@ for command in (["approve", "t"], ["reject", "t"], ["answer", "t", "yes"]):
     for what, meanwhile in {
         "another question": lambda client: ask(client, "Delete the whole account?"),
         "no question any more": lambda client: client.thread("t").save(client.thread("t").hydrate()),
+        "the same words, once another answer was used": answer_and_ask_again,
+        "the same words, after other work": lambda client: answer_and_ask_again(client, saves_between=True),
+        "the same words, without an answer": work_and_ask_again,
+        "the same words, and nobody knows since when": lambda client: (
+            answer_and_ask_again(client), client.thread("t").prune(keep_latest_per_branch=1)
+        ),
         "the same words in a thread made anew": lambda client: (anew(client), ask(client, "Book Ibis for 120?")),
     }.items():
         CASES[f"{command[0]}: {what}"] = Case(command, meanwhile, is_unanswered, 1, "nothing was sent")
     CASES[f"{command[0]}: the same question, asked again"] = Case(
         command, lambda client: ask(client, "Book Ibis for 120?"), lambda client: not is_unanswered(client), 0
+    )
+    CASES[f"{command[0]}: the question stays open while its agent saves"] = Case(
+        command, go_on_asking, lambda client: not is_unanswered(client), 0
     )
 
 
@@ -394,6 +444,82 @@ def test_nothing_changes(stateward, client):
     assert [(each.name, each.wait_id) for each in client.thread("t").signals()] == [("approve", CHOSEN)]
     assert stateward("rm", "t", person=nobody).out == "removed t\n"
     assert nobody.questions == 4
+
+
+def tell(daemon: Daemon, client: Client, key: str, *, acks: list[str], status: Status, **question: Any) -> None:
+    """The agent records an effect of the version, and tells its status with it, as a LangGraph agent does."""
+    effect = Effect(anchor=ANCHOR, key=key, value={"media_type": "application/json", "data": b"1"})
+    request = PutEffectsRequest(
+        namespace=client.namespace, thread="t", effects=[effect], request_id=key, ack_signals=acks, status=int(status),
+        **question,
+    )  # fmt: skip
+    wire = Wire(daemon.target)
+    try:
+        wire.effects.PutEffects(request)
+    finally:
+        wire.close()
+
+
+@pytest.mark.parametrize("command", [("approve", "t"), ("reject", "t"), ("answer", "t", "yes")])
+def test_somebody_else_answers(stateward, client, command):
+    """The error says who."""
+    fill(client)
+    ask(client, "Book Ibis for 120?")
+    answer = stateward(*command, person=Person(lambda: client.thread("t").approve(sender="ana")))
+    assert answer.code == 1
+    assert "answered already, with signal 'approve' by 'ana'" in answer.err
+    assert len(client.thread("t").signals()) == 1
+
+
+@pytest.mark.parametrize("way", ["an answer was used", "it worked on", "it told nothing new"])
+def test_a_question_that_an_effect_asks_again(daemon, stateward, client, way):
+    """The thread has no new version by that; an answer is for the asking that was shown all the same."""
+    thread = client.thread("t")
+    asked = {"wait_id": CHOSEN, "question": Question("Book Ibis for 120?")}
+    thread.save(thread.hydrate(), status=Status.WAITING, checkpoint_id=ANCHOR, **asked)
+    shown = thread.info()
+    again = {"wait_id": CHOSEN, "question": asked["question"].to_proto()}
+
+    def meanwhile() -> None:
+        acks = [thread.approve("mine").id] if way == "an answer was used" else []
+        if way == "it worked on":
+            tell(daemon, client, "first", acks=[], status=Status.RUNNING)
+        tell(daemon, client, "second", acks=acks, status=Status.WAITING, **again)
+
+    answer = stateward("approve", "t", person=Person(meanwhile))
+    assert (thread.info().version, thread.info().question) == (shown.version, shown.question)
+    if way == "it told nothing new":
+        assert answer.code == 0, answer.err
+    else:
+        assert (answer.code, is_unanswered(client)) == (1, True)
+        assert "nothing was sent" in answer.err
+
+
+def test_an_entry_that_is_no_event(stateward, client, monkeypatch):
+    """Nobody waits for ever for an event that does not come, and nothing is sent on a guess."""
+    monkeypatch.setattr("stateward.cli.askings.EVENTS_TIMEOUT_S", 0.2)
+    fill(client)
+    ask(client, "Book Ibis for 120?")
+    watch = Thread.watch
+    monkeypatch.setattr(Thread, "watch", lambda self, **_: watch(self))
+    answer = stateward("approve", "t", person=Person(lambda: client.thread("t").send("note")))
+    assert answer.code == 1
+    assert [each.name for each in client.thread("t").signals()] == ["note"]
+
+
+@pytest.mark.parametrize("command", [("approve", "t"), ("reject", "t"), ("answer", "t", "yes")])
+def test_a_long_question_is_shown_whole(stateward, client, command):
+    """Its end may be what matters: the prompt, `show` and what a script prints have it, and no control characters."""
+    fill(client)
+    ask(client, "Book it.\n\n\x1b[2J" + "word " * 2000 + "\nAnd delete the account?")
+    asked = stateward(*command, person=Person(lambda: None)).err
+    assert f"{'word ' * 2000}\n  And delete the account?\n" in asked
+    assert "\x1b" not in asked
+    assert asked.splitlines()[:2] == ["Thread 't' asks:", "  Book it."]
+    assert "And delete the account?" in stateward("show", "t").out
+    client.thread("t").save(client.thread("t").hydrate())
+    ask(client, "word " * 2000 + "And delete the account?")
+    assert "And delete the account?" in stateward(*command).out
 
 
 @pytest.mark.parametrize("command", [("approve", "t"), ("reject", "t"), ("answer", "t", "yes")])

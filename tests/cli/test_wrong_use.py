@@ -1,7 +1,9 @@
 """The danger: a stack trace, silence or a wrong exit code where somebody made an ordinary mistake."""
 
+import contextlib
 import gzip
 import json
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests import warmcommand
 from tests.cli.conftest import COMMAND, environment, make_run, run
+from tests.cli.test_unseen_changes import all_commands
 
 from stateward.cli.catalog import SECTIONS
 
@@ -82,6 +85,25 @@ def test_no_daemon_at_the_default_place(tmp_path, monkeypatch):
         (["watch", "x", "--label", "a=b"], "--label"),
         (["watch", "--until", "0"], "--until"),
         (["export"], "--all"),
+        (["export", "x", "-o", ""], "--output"),
+        (["export", "--trajectories", "--max-metric", "cost=nan"], "NAME=NUMBER"),
+        (["export", "--trajectories", "--min-metric", "cost=1", "--min-metric", "cost=2"], "'cost' is given twice"),
+        (["threads", "--label", "a=1", "--label", "a=2"], "'a' is given twice"),
+        (["branch", "x", "b", "--set", "x=1", "--unset", "x"], "slot 'x' is in --set, too"),
+        (["branch", "x", "b", "--set", "x=1", "--set", "x=2"], "slot 'x' is given twice"),
+        (["branch", "x", "b", "--unset", "x", "--unset", "x"], "slot 'x' is given twice"),
+        (["branch", "x", "6"], "the number of a version"),
+        (["branch", "x", "branch:b"], "as a branch"),
+        (["branch", "x", "a..b"], "as two versions"),
+        (["tag", "x", "5"], "the number of a version"),
+        (["tag", "x", "--", "-5"], "the number of a version"),
+        (["tag", "x", "step:1"], "as a step"),
+        (["tag", "x", "id:x", "--at", "3"], "as a checkpoint id"),
+        (["tag", "x", "tag:x", "--yes"], "as a tag"),
+        (["tag", "x", "a..b", "--expected", "0"], "as two versions"),
+        (["tag", "x", ""], "it is empty"),
+        (["approve", "x", "--as", "ana\nbob"], "'ana\\nbob' has characters that cannot be shown"),
+        (["signal", "x", "note", "--as", "\x1b[2J"], "--as"),
         (["export", "x", "--all"], "--all"),
         (["export", "x", "--versions", "--messages-only"], "--versions"),
         (["keys", "new"], "FILE"),
@@ -109,6 +131,37 @@ def test_wrong_usage(arguments, told):
     assert "--help" in answer.error
 
 
+EVERYWHERE = [
+    (option, words)
+    for words, command in all_commands().items()
+    for option in ("--namespace", "--target")
+    if any(option in each.opts for each in command.params)
+]
+
+
+def test_every_command_takes_a_namespace():
+    """The next test would be empty if the commands were not found."""
+    assert len(EVERYWHERE) > 50
+
+
+@pytest.mark.parametrize(("option", "words"), EVERYWHERE)
+def test_an_empty_namespace(option, words):
+    """An empty value is a variable that is not set. It does not mean the default one, of no command."""
+    for arguments in ([*words.split(), option, ""], [option, "", *words.split()]):
+        answer = run(*arguments)
+        assert answer.code == 2
+        assert option in answer.error
+        assert "it is empty" in answer.error
+
+
+def test_an_empty_variable(daemon):
+    """An empty variable of the environment is one that is not set."""
+    with daemon.client() as client:
+        client.thread("empty-variable").append("l", 1)
+    shown = run("--target", daemon.target, "show", "empty-variable", STATEWARD_NAMESPACE="")
+    assert shown.code == 0, shown.err
+
+
 def test_too_long_a_socket_path():
     """A socket path that the system cannot take is said to be too long."""
     answer = run("--target", "unix:///" + "x" * 200, "threads")
@@ -124,6 +177,81 @@ def test_unknown_thread(stateward, name):
     assert answer.error
 
 
+def test_names_that_lead_elsewhere(stateward, client):
+    """A tag is not named as a branch, and a branch not as a tag; nothing is made. A tag that a program has named so can
+    be moved by programs, and deleted."""
+    thread = client.thread("t")
+    thread.append("messages", 1)
+    thread.append("messages", 2)
+    assert stateward("branch", "t", "cheap", "--at", "1").code == 0
+    thread.tag("good", 1)
+    before = thread.info()
+    for arguments, told in (
+        (["tag", "t", "main"], "'main' is a branch"),
+        (["tag", "t", "cheap", "--yes"], "'cheap' is a branch"),
+        (["branch", "t", "good"], "'good' is a tag"),
+        (["tag", "t", "5"], "the number of a version"),
+    ):
+        answer = stateward(*arguments)
+        assert (answer.code, told in answer.error) == (2, True), answer
+    assert thread.info().sequence == before.sequence
+    for name in ("5", "step:1", "id:x", "a..b", "cheap"):
+        thread.tag(name, 1)
+        assert stateward("tag", "t", name, "--delete", "--yes").code == 0, name
+    assert [each.name for each in thread.info().tags] == ["good"]
+    odd = thread.branch("6", at=1)
+    odd.save(odd.hydrate())
+    assert stateward("branch", "t", "6", "--delete", "--yes").code == 0
+
+
+def test_one_key_twice(stateward, client):
+    """An object with the same key twice would lose a value, wherever it is."""
+    client.thread("t").append("messages", 1)
+    twice = '[{"a": {"k": 1, "k": 2}}]'
+    for arguments in (
+        ["records", "put", "t", "r", twice],
+        ["branch", "t", "b", "--set", f"x={twice}"],
+        ["signal", "t", "note", "--json", twice],
+        ["answer", "t", "--json", twice],
+    ):
+        answer = stateward(*arguments)
+        assert answer.code == 1
+        assert "the key 'k' is in an object twice" in answer.error
+    assert stateward("records", "put", "t", "r", '{"k": {"k": 1}}').code == 0
+
+
+def test_the_branch_that_every_thread_has(stateward, client):
+    """It cannot be deleted, and the error says so rather than that a name is wrong."""
+    client.thread("t").append("messages", 1)
+    for more in ([], ["--yes"], ["--expected", "1"]):
+        answer = stateward("branch", "t", "main", "--delete", *more)
+        assert answer.code == 1
+        assert "'main' cannot be deleted" in answer.error
+
+
+def test_a_thread_of_records(stateward, client):
+    """It has no version, and the error names the command that lists what it has."""
+    client.records("kept").put("k", 1)
+    for command in ("show", "history", "replay"):
+        answer = stateward(command, "kept")
+        assert answer.code == 1
+        assert "`stateward records list kept` lists" in answer.error
+        assert "effects" not in answer.error
+    client.thread("kept").effect("e", lambda: 1)
+    assert "`stateward effects`" in stateward("show", "kept").error
+
+
+def test_a_database_is_no_recording(stateward, tmp_path):
+    """A file of SQLite leads to the command that reads LangGraph's."""
+    path = tmp_path / "checkpoints.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as made:
+        made.execute("create table t (n)")
+        made.commit()
+    answer = stateward("import", path)
+    assert answer.code == 1
+    assert f"stateward import langgraph {path}" in answer.error
+
+
 @pytest.mark.parametrize("which", [["a", "b"], ["--prefix", "a"]])
 def test_records_of_an_unknown_thread(stateward, client, which):
     """Nothing to delete is fine; a thread that is not there is a mistake."""
@@ -131,7 +259,10 @@ def test_records_of_an_unknown_thread(stateward, client, which):
     assert answer.code == 1
     assert "there is no thread 'nowhere'" in answer.error
     client.thread("t").append("messages", 1)
-    assert stateward("records", "rm", "t", *which, "--yes").out == "0 records deleted\n"
+    answer = stateward("records", "rm", "t", *which, "--yes")
+    assert (answer.code, answer.out) == (0 if which[0] == "--prefix" else 1, "0 records deleted\n")
+    assert "there is no thread 'nowhere'" in stateward("records", "get", "nowhere", "a").error
+    assert "has no record 'a'" in stateward("records", "get", "t", "a").error
 
 
 def test_nobody_as_the_sender(stateward, client):

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stateward.cli.askings import send_to
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument
-from stateward.cli.describe import compact, question_text
+from stateward.cli.describe import compact, quoted
 from stateward.cli.embedded import ArchiveOption, KeyFileOption, reach
-from stateward.cli.output import CommandError, clean, confirm, note, print_json, say, shorten
+from stateward.cli.output import CommandError, clean, confirm, note, print_json, say
 from stateward.cli.typed import read_json
-from stateward.errors import NotOwner, StaleAnswer, ThreadNotFound, VersionMismatch
+from stateward.errors import NotOwner, StaleAnswer
 from stateward.models import Status
 from stateward.signals import ANSWER, APPROVE, REJECT, AnswerRefused, SchemaNotChecked, Signal
 
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 INPUT_BYTES_MAX = 64 << 10
 # The daemon needs time for its reads, beyond the lease time for which it must see the thread unchanged.
 FREE_MARGIN_S = 2.0
-PROMPT_WIDTH, ANSWER_WIDTH = 1000, 200
-# How often an answer is sent to a question that stays the same while its agent saves.
-ROUNDS = 20
+ANSWER_WIDTH = 200
+# A longer question is shown on lines of its own.
+LINE_WIDTH = 200
 
 WaitIdOption = Annotated[
     str | None,
@@ -189,10 +190,12 @@ def _say(
     """Sends a signal. `ask`: what the person is asked about the open question; None = nothing, and "" = the signal is
     no answer. `part`: the part of the question that it answers; None = all of it."""
     archive = where[3]
+    if sender == "":
+        raise typer.BadParameter("is empty; leave it out to use the login name", param_hint="--as")
+    if sender is not None and not sender.isprintable():
+        raise typer.BadParameter(f"{sender!a} has characters that cannot be shown", param_hint="--as")
     with warnings.catch_warnings(record=True) as caught, reach(*where) as client:
         warnings.simplefilter("always", SchemaNotChecked)
-        if sender == "":
-            raise typer.BadParameter("is empty; leave it out to use the login name", param_hint="--as")
         sender = _login_name() if sender is None else sender
         try:
             is_archived, handle = archive is not None, client.thread(thread)
@@ -204,7 +207,7 @@ def _say(
             wait_id = shown.wait_id if shown is not None else wait_id
             send = partial(_sender(handle, name, is_answer=ask != ""), content, wait_id=wait_id, **options)
             act = partial(_send_when_free, client, thread) if is_archived else _at_once
-            sent = act(send) if shown is None else _send_to(handle, shown, lambda given: act(partial(send, **given)))
+            sent = act(send) if shown is None else send_to(handle, shown, lambda given: act(partial(send, **given)))
         except AnswerRefused as error:
             raise CommandError(f"nothing was sent: {error}; use --json for an answer that is not text") from None
         except StaleAnswer as error:
@@ -227,7 +230,7 @@ def _say(
         print_json({**facts, "prompt": None if asked is None else asked.prompt})
         return
     if asked is not None:
-        what = f"{clean(_prompt(asked))} ({what})"
+        what = f"{clean(quoted(asked))} ({what})"
     say(f"{clean(thread)}: {clean(sent.name)}, as {clean(sent.sender)}, to {what}")
 
 
@@ -248,8 +251,20 @@ def _send_when_free(client: Client, thread: str, send: Callable[[], Signal]) -> 
     return send()
 
 
-def _prompt(question: Question) -> str:
-    return repr(shorten(question_text(question), PROMPT_WIDTH))
+def _show(intro: str, question: Question) -> str:
+    """Returns how the question of a prompt begins. Prints a long question first, whole, on its own lines."""
+    text = quoted(question)
+    if len(text) <= LINE_WIDTH:
+        return f"{intro}: {text}. "
+    lines = [line for each in _texts(question) for line in each.splitlines() if line.strip()]
+    print("\n".join([f"{clean(intro)}:", *(f"  {clean(line)}" for line in lines)]), file=sys.stderr, flush=True)
+    return ""
+
+
+def _texts(question: Question) -> list[str]:
+    if len(question.parts) < 2:
+        return [question.prompt]
+    return [f"{part.name}: {part.prompt}" for part in question.parts]
 
 
 def _to_part(info: ThreadInfo | None, part: str, content: Any) -> dict[str, Any]:
@@ -276,34 +291,9 @@ def _agreed(thread: Thread, info: ThreadInfo, ask: str | None) -> ThreadInfo | N
     if not ask or not sys.stdin.isatty():
         return info
     reason = f" ({info.status_detail})" if info.status_detail else ""
-    confirm(
-        f"Thread {info.name!r} asks{reason}: {_prompt(question)}. {ask}?", yes=False,
-        otherwise="nothing was sent",
-    )  # fmt: skip
+    shown = _show(f"Thread {info.name!r} asks{reason}", question)
+    confirm(f"{shown}{ask}?", yes=False, otherwise="nothing was sent")
     return info
-
-
-def _send_to(thread: Thread, shown: ThreadInfo, send: Callable[[dict[str, Any]], Signal]) -> Signal:
-    """Sends the answer to the question that was shown: the daemon checks that the thread is the same as it writes. If
-    something was written meanwhile and the thread asks the same question, sends the answer again."""
-    now = shown
-    for _ in range(ROUNDS):
-        try:
-            return send({"unchanged_since": now})
-        except VersionMismatch:
-            now = thread.info()
-        except (StaleAnswer, ThreadNotFound):
-            now = thread.info()
-            if _asks(now) == _asks(shown):
-                raise
-        if _asks(now) != _asks(shown):
-            break
-    what = f"it asks {_prompt(now.question)}" if now.question else "it asks nothing"
-    raise CommandError(f"thread {shown.name!r} has changed since the question: {what} now; nothing was sent")
-
-
-def _asks(info: ThreadInfo) -> Any:
-    return info.uid, info.wait_id, info.question, info.status
 
 
 def _at_once(send: Callable[[], Signal]) -> Signal:

@@ -12,7 +12,7 @@ from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, Thr
 from stateward.cli.describe import checkpoint_as_json
 from stateward.cli.output import CommandError, clean, confirm, filled, note, print_json, print_table, say
 from stateward.cli.typed import read_json
-from stateward.cli.where import AtOption, find_checkpoint, find_expected
+from stateward.cli.where import MAIN, AtOption, check_name, find_checkpoint, find_expected
 from stateward.errors import VersionMismatch
 
 if TYPE_CHECKING:
@@ -80,8 +80,11 @@ def branch(
     if name == "":
         raise typer.BadParameter("it is empty", param_hint="NAME")
     begins = any(each is not None for each in (at, from_branch)) or bool(slots or unset)
+    if name is not None and not delete and move_to is None:
+        check_name(name)
     _check_use(name, begins=begins, moves=move_to is not None, deletes=delete, is_expected=expected is not None)
     edits = read_slots(slots or ())
+    _check_edits(edits, unset or ())
     with connect(context, target, namespace) as client:
         if name is None:
             found = sorted(client.thread(thread).info().branches, key=lambda each: each.version)
@@ -109,10 +112,24 @@ def _check_use(name: str | None, *, begins: bool, moves: bool, deletes: bool, is
         raise typer.BadParameter("it needs --move-to or --delete", param_hint="--expected")
 
 
+def _check_edits(edits: dict[str, Any], unset: Sequence[str]) -> None:
+    """Refuses a slot that is given twice: only the user knows which of the two was meant."""
+    for number, name in enumerate(unset):
+        if name in edits:
+            raise typer.BadParameter(f"slot {name!r} is in --set, too", param_hint="--unset")
+        if name in unset[:number]:
+            raise typer.BadParameter(f"slot {name!r} is given twice", param_hint="--unset")
+
+
 def _delete(branch: Thread, name: str, expected: str | None, *, yes: bool) -> int:
     """Deletes a branch; returns the version that was its head."""
+    if name == MAIN:
+        raise CommandError(
+            "branch 'main' cannot be deleted: every thread has it; --move-to moves its head, and `stateward rm` "
+            "removes the thread"
+        )
     head = find_expected(branch, expected)
-    if head is None and not yes and name != "main":  # which the daemon refuses to delete
+    if head is None and not yes:
         head = branch.checkpoint()
         what = f"branch {name!r} of thread {branch.name!r}, whose head is version {head.version}"
         _ask(f"Delete {what}? Its versions stay readable by number until they are pruned.")
@@ -149,8 +166,11 @@ def _unchanged() -> Iterator[None]:
 def _begin(
     source: Thread, name: str, at: str | None, edits: dict[str, Any], unset: Sequence[str], *, as_json: bool
 ) -> None:
-    if name in [each.name for each in source.info().branches]:
+    info = source.info()
+    if name in [each.name for each in info.branches]:
         raise CommandError(f"thread {source.name!r} has a branch {name!r} already; choose another name")
+    if name in [each.name for each in info.tags]:
+        raise typer.BadParameter(f"{name!r} is a tag of the thread, which --at reads first", param_hint="NAME")
     checkpoint = _save(source, name, find_checkpoint(source, at), edits, unset)
     what = f", with {', '.join(sorted([*edits, *unset]))} edited" if edits or unset else ""
     _tell(as_json, checkpoint_as_json(checkpoint),
@@ -206,6 +226,8 @@ def read_slots(given: Sequence[str]) -> dict[str, Any]:
         name, separator, text = each.partition("=")
         if not name or not separator:
             raise typer.BadParameter(f"{each!r} is not SLOT=VALUE", param_hint="--set")
+        if name in found:
+            raise typer.BadParameter(f"slot {name!r} is given twice", param_hint="--set")
         try:
             found[name] = read_json(text, f"--set {name}")
         except ValueError as error:

@@ -105,11 +105,25 @@ def complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:
     return sorted(name for name in names if shlex.quote(name) == name)  # the others would not arrive as they are
 
 
+def _filled(given: str | None) -> str | None:
+    """Refuses an empty value. It often is a variable of a script that is not set, and would mean the default: another
+    namespace, or another daemon."""
+    if given == "":
+        raise typer.BadParameter("it is empty; leave it out for the default")
+    return given
+
+
 TargetOption = Annotated[
-    str | None, typer.Option("--target", metavar="URL", help="Where the daemon listens: unix:///path or host:port.")
+    str | None,
+    typer.Option(
+        "--target", metavar="URL", callback=_filled, help="Where the daemon listens: unix:///path or host:port."
+    ),
 ]
 NamespaceOption = Annotated[
-    str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the threads; default: default.")
+    str | None,
+    typer.Option(
+        "--namespace", "-n", metavar="NAME", callback=_filled, help="Namespace of the threads; default: default."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 ThreadArgument = Annotated[

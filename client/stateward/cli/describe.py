@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from stateward.cli.decoding import readable, readable_in, without_pickles
 from stateward.cli.depth import is_deep, write_flatly
-from stateward.cli.output import counted, is_terminal, shorten, size
+from stateward.cli.output import clean, counted, is_terminal, shorten, size
 from stateward.models import Access
 from stateward.values import JSON, JSON5, Blob, Json5, MsgPack, RawValue
 
@@ -103,6 +103,11 @@ def question_text(question: Question) -> str:
     if len(question.parts) < 2:
         return " ".join(question.prompt.split())
     return "; ".join(f"{part.name}: {' '.join(part.prompt.split())}" for part in question.parts)
+
+
+def quoted(question: Question) -> str:
+    """Returns the whole question in quotes on one line: its tail may be what the answer is about."""
+    return repr(clean(question_text(question)))
 
 
 def question_as_json(question: Question | None) -> dict[str, Any] | None:

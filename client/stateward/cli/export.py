@@ -14,7 +14,7 @@ import typer
 
 from stateward.cli.connect import NamespaceOption, TargetOption, complete_thread, connect
 from stateward.cli.exporting import FILE_END, FORMAT, KIND, KINDS, MARK
-from stateward.cli.files import Output, written
+from stateward.cli.files import Output, named, written
 from stateward.cli.one_by_one import ATTEMPTS, Failures, read_again
 from stateward.cli.output import CommandError, counted, note, size
 from stateward.cli.run_records import NoRun, read_messages_record, read_run_record
@@ -86,7 +86,9 @@ def export(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Written at the end; .gz packs. Default: stdout."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", callback=named, help="Written at the end; .gz packs. Default: stdout."
+        ),
     ] = None,
     target: TargetOption = None,
     namespace: NamespaceOption = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -79,13 +80,15 @@ def _line(client: Client, name: str, info: ThreadInfo | None, outcome: str | Non
 
 def read_metrics(given: Sequence[str], option: str) -> dict[str, float]:
     """Parses limits of the form NAME=NUMBER. Raises typer.BadParameter if one is not."""
-    found = {}
+    found = dict[str, float]()
     for each in given:
         name, _, number = each.partition("=")
+        if name in found:
+            raise typer.BadParameter(f"metric {name!r} is given twice", param_hint=option)
         try:
             found[name] = float(number)
         except ValueError:
             name = ""
-        if not name:
+        if not name or math.isnan(found[name]):
             raise typer.BadParameter(f"{each!r} is not NAME=NUMBER", param_hint=option)
     return found

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import typer
+
 from stateward.cli.output import CommandError
 
 MODE = 0o600
@@ -70,6 +72,13 @@ class Output:
         if self._packer is not None:
             self._file.write(self._packer.flush())
         self._file.flush()
+
+
+def named(path: Path | None) -> Path | None:
+    """Refuses an empty name in an option, which Path takes for the present directory."""
+    if path == Path():
+        raise typer.BadParameter("it is empty, or the present directory; give the name of a file")
+    return path
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, YesOption, connect
-from stateward.cli.output import CommandError, confirm, counted, note, print_json, say
+from stateward.cli.output import CommandError, confirm, counted, print_json, say
 from stateward.cli.times import read_length
 from stateward.errors import ThreadNotFound, VersionMismatch
 
@@ -45,7 +45,8 @@ def prune(
     bases of branches stay.
 
     The command asks first; without a terminal it needs --yes. It then removes none but the versions that it counted:
-    what agents save while the question is open stays. The remaining versions stay readable.
+    what agents save while the question is open stays. If it removes fewer, because one of them was tagged meanwhile, it
+    says so, and exits 1. The remaining versions stay readable.
 
     \b
     Examples:
@@ -67,16 +68,21 @@ def prune(
     with connect(context, target, namespace) as client:
         handle = client.thread(thread)
         result = handle.prune(**rule, dry_run=True)
-        number = len(result.pruned_versions)
+        number, less = len(result.pruned_versions), 0
         if number and not dry_run:
             confirm(_question(thread, result), yes=yes)
             try:
                 result = handle.prune(**rule, plan=result)
             except (ThreadNotFound, VersionMismatch) as error:
                 raise CommandError(f"{error.message}; look again") from None
-            if len(result.pruned_versions) < number:
-                less = counted(number - len(result.pruned_versions), "version")
-                note(f"{less} less than asked about: tagged or pruned since then, or a branch begins there now")
+            less = number - len(result.pruned_versions)
+    _tell(result, as_json=as_json, dry_run=dry_run)
+    if less > 0:
+        why = "tagged or pruned since then, or a branch begins there now"
+        raise CommandError(f"{counted(less, 'version')} less than asked about: {why}")
+
+
+def _tell(result: PruneResult, *, as_json: bool, dry_run: bool) -> None:
     if as_json:
         print_json(
             {
@@ -87,7 +93,7 @@ def prune(
         )
         return
     did = "would remove" if dry_run else "removed"
-    shown = f" ({_ranges(result.pruned_versions)})" if number else ""
+    shown = f" ({_ranges(result.pruned_versions)})" if result.pruned_versions else ""
     say(f"{did} {counted(len(result.pruned_versions), 'version')}{shown}; {result.retained_versions:,} left")
 
 

@@ -22,6 +22,7 @@ from stateward.cli.importing import EXAMPLE, Run, RunInvalid, check_run, read_ru
 from stateward.cli.output import CommandError
 
 GZIP_MAGIC = b"\x1f\x8b"
+SQLITE_MAGIC = b"SQLite format 3\0"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # A state has at most 64 MiB, and JSON writes a character of two bytes with six. A larger line is no run and no version,
 # but may be a few kilobytes of gzip.
@@ -192,7 +193,12 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
     with path.open("rb") as file:
         if not path.is_file():
             raise CommandError(f"{path} is not a regular file; it must be read twice, so save it to a file first")
-        is_gzip = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+        start = file.read(len(SQLITE_MAGIC))
+        if start == SQLITE_MAGIC:
+            raise CommandError(
+                f"{path} is a database of SQLite; if LangGraph wrote it, use: stateward import langgraph {path}"
+            )
+        is_gzip = start.startswith(GZIP_MAGIC)
         file.seek(0)
         if not is_gzip:
             yield file

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from stateward.cli.catalog import CONTEXT
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, YesOption, connect
 from stateward.cli.describe import plain, summarize
-from stateward.cli.one_by_one import end_if_damaged
+from stateward.cli.one_by_one import Failures, end_if_damaged
 from stateward.cli.output import (
     CommandError,
     confirm,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 VALUE_WIDTH = 80
 NAMED_MAX = 10
+MISSING, CHANGED = "there is no such record", "it was written or deleted since the question"
 COLUMNS = ("KEY", "REVISION", "WRITTEN", "EXPIRES", "SIZE", "VALUE")
 
 class RecordsGroup(TyperGroup):
@@ -138,6 +139,8 @@ def get(
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     with connect(context, target, namespace) as client:
         found = client.records(thread).get(key)
+        if found is None:
+            client.thread(thread).info()  # a thread that does not exist is an error of its own
     if found is None:
         raise CommandError(f"thread {thread} has no record {key!r}")
     if as_json:
@@ -202,6 +205,8 @@ def rm(
     """Delete records: those that are named, or all with a prefix.
 
     The command asks first; without a terminal it needs --yes. Records that are written while the question is open stay.
+    If a key has no record, or if fewer records are deleted than the question names, the command says which or how many,
+    and exits 1; the others are deleted.
 
     \b
     Examples:
@@ -212,59 +217,78 @@ def rm(
         raise typer.BadParameter("give keys, or --prefix", param_hint="KEY")
     with connect(context, target, namespace) as client:
         scope = client.records(thread)
-        if prefix is not None:
-            deleted = scope.delete_prefix(prefix) if yes else _delete_shown(client, scope, prefix)
+        less, kept = 0, dict[str, str]()
+        named = list(dict.fromkeys(keys or ()))
+        if prefix is not None and yes:
+            deleted = scope.delete_prefix(prefix)
+        elif prefix is not None:
+            deleted, less = _delete_shown(client, scope, prefix)
         elif yes:
-            deleted = sum(scope.delete(key) for key in keys or ())
+            gone = [key for key in named if scope.delete(key)]
+            deleted, kept = len(gone), {key: MISSING for key in named if key not in gone}
         else:
-            deleted = _delete_named(client, scope, keys or [])
+            kept = _delete_named(client, scope, named)
+            deleted = len(named) - len(kept)
         if not deleted:
             client.thread(thread).info()  # a thread that does not exist is an error, as for every other command
     if as_json:
-        print_json({"deleted": deleted})
+        not_deleted = [{"key": key, "reason": reason} for key, reason in kept.items()]
+        print_json({"deleted": deleted, "not_deleted": not_deleted})
     else:
         say(f"{counted(deleted, 'record')} deleted")
+    if less:
+        raise CommandError(f"{counted(less, 'record')} less than asked about: written or deleted since the question")
+    _name_kept(thread, kept)
 
 
-def _delete_shown(client: Client, scope: Records, prefix: str) -> int:
+def _name_kept(thread: str, kept: dict[str, str]) -> None:
+    """Names the records that were not deleted. Raises CommandError if there are any."""
+    if len(kept) == 1:
+        ((key, reason),) = kept.items()
+        raise CommandError(f"record {key!r} of thread {thread!r} was not deleted: {reason}")
+    failures = Failures("record")
+    for key, reason in kept.items():
+        failures.add(key, reason)
+    failures.end("not deleted are", f"`stateward records list {thread}` lists what there is")
+
+
+def _delete_shown(client: Client, scope: Records, prefix: str) -> tuple[int, int]:
     """Asks, and deletes the records that the question counts. Those that were written since then stay: each write gives
-    a higher revision."""
+    a higher revision. Returns how many were deleted, and how many less than asked about."""
     uid = client.thread(scope.name).info().uid
     newest = next(iter(scope.list(prefix, newest_first=True, page_size=1, values=False)), None)
     until = newest.revision if newest is not None else 0
     number = sum(each.revision <= until for each in scope.list(prefix, page_size=1000, values=False))
     if not number:
-        return 0
+        return 0, 0
     what = f"{counted(number, 'record')} of thread {scope.name!r}"
     confirm(f"Delete {what} whose key begins with {prefix!r}?" if prefix else f"Delete all {what}?", yes=False)
     try:
         deleted = scope.delete_prefix(prefix, max_revision=until, expected_uid=uid)
     except ThreadNotFound as error:
         raise CommandError(f"{error.message}; nothing was deleted") from None
-    if deleted < number:
-        note(f"{counted(number - deleted, 'record')} less than asked about: written or deleted since the question")
-    return deleted
+    return deleted, max(number - deleted, 0)
 
 
-def _delete_named(client: Client, scope: Records, keys: Sequence[str]) -> int:
-    """Asks, and deletes the records with these keys that were not written since then."""
+def _delete_named(client: Client, scope: Records, keys: Sequence[str]) -> dict[str, str]:
+    """Asks, and deletes the records with these keys that were not written since then. Returns why each of the others
+    was not deleted."""
     uid = client.thread(scope.name).info().uid
     found = scope.get_many(keys, values=False)
+    kept = {key: MISSING for key in keys if key not in found}
     if not found:
-        return 0
+        return kept
     named = ", ".join(f"{key!r}" for key in list(found)[:NAMED_MAX]) + (", …" if len(found) > NAMED_MAX else "")
     confirm(f"Delete {counted(len(found), 'record')} of thread {scope.name!r}: {named}?", yes=False)
-    deleted, changed = 0, 0
+    deleted = 0
     for key, record in found.items():
         try:
             deleted += scope.delete(key, expected=record.revision, expected_uid=uid)
         except RecordConflict:
-            changed += 1
+            kept[key] = CHANGED
         except ThreadNotFound as error:
             raise CommandError(f"{error.message}; {counted(deleted, 'record')} deleted") from None
-    if changed:
-        note(f"{counted(changed, 'record')} less than asked about: written or deleted since the question")
-    return deleted
+    return kept
 
 
 def _row(each: Record) -> tuple[str, ...]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, YesOption, complete_thread, connect
 from stateward.cli.one_by_one import Failures
-from stateward.cli.output import CommandError, clean, confirm, counted, print_json, say
+from stateward.cli.output import CommandError, clean, confirm, counted, note, print_json, say
 from stateward.cli.threads import collected
-from stateward.errors import ThreadNotFound, ThreadsUnreadable, VersionMismatch
+from stateward.errors import StatewardError, ThreadNotFound, ThreadsUnreadable, VersionMismatch
 
 if TYPE_CHECKING:
     from stateward import Client, ThreadInfo
@@ -61,34 +62,58 @@ def rm(
         if local_only and client.stats().archive is None:
             raise CommandError("--local-only would lose them for good: this daemon has no archive; leave it out")
         found, problem = _find(client, names or [], prefix, missing_ok, local_only)
-        removed = []
+        removed, reasons = list[str](), dict[str, str]()
         if found:
             confirm(_question(found, client.namespace, local_only), yes=yes)
         failures = Failures()
         failures.note(problem)
         try:
             for info in found:
-                with nullcontext() if len(found) == 1 else failures.beside(info.name):
+                with nullcontext() if len(found) == 1 else failures.beside(info.name), _kept(reasons, info.name):
                     if _remove(client, info, local_only, was_asked=not yes):
                         removed.append(info.name)
                         if not as_json:
                             say(f"removed {clean(info.name)}" + (" from this disk" if local_only else ""))
+                    else:
+                        reasons[info.name] = "somebody else has deleted it"
+                        note(f"thread {info.name!r} was not removed: {reasons[info.name]}")
         finally:  # also if the daemon goes away: what is removed is removed
+            left = [each.name for each in found if each.name not in removed]
             if as_json:
-                print_json({"removed": removed})
+                not_removed = [{"thread": name, "reason": reasons.get(name, "it was not tried")} for name in left]
+                damaged = () if problem is None else problem.threads
+                not_removed += [{"thread": each.name, "reason": each.message} for each in damaged]
+                print_json({"removed": removed, "not_removed": not_removed})
     failures.end("not removed are", "look again")
 
 
 def _remove(client: Client, info: ThreadInfo, local_only: bool, *, was_asked: bool) -> bool:
     """Removes the creation of the thread that was found. Returns False if it is not there any more. After a question,
-    raises CommandError if anything was written to it since then: the daemon compares the journals as it deletes."""
+    raises CommandError for that, and if anything was written to the thread since then: the daemon compares the journals
+    as it deletes."""
     try:
-        return client.thread(info.name).delete(
+        is_removed = client.thread(info.name).delete(
             missing_ok=True, expected_uid=info.uid, unchanged_since=info if was_asked else None, local_only=local_only
         )
     except VersionMismatch:
         what = f"thread {info.name!r} has changed since the question; it was not removed, look again"
         raise CommandError(what) from None
+    if was_asked and not is_removed:
+        raise CommandError(
+            f"thread {info.name!r} was deleted elsewhere since the question, and a new one of its name is left alone; "
+            "look again"
+        )
+    return is_removed
+
+
+@contextmanager
+def _kept(reasons: dict[str, str], name: str) -> Iterator[None]:
+    """Keeps the reason why a thread was not removed."""
+    try:
+        yield
+    except (CommandError, StatewardError) as error:
+        reasons[name] = str(error)
+        raise
 
 
 def _find(
@@ -121,10 +146,17 @@ def _find_here(client: Client, name: str) -> ThreadInfo:
 
 
 def _question(found: list[ThreadInfo], namespace: str, local_only: bool) -> str:
-    versions = sum(each.retained_versions for each in found)
     which = f"thread {found[0].name!r}" if len(found) == 1 else f"{len(found):,} threads"
     if local_only:
         entries = sum(each.unarchived_entries for each in found)
         lost = f", and lose {counted(entries, 'entry', 'entries')} that only it has" if entries else ""
         return f"Remove {which} of namespace {namespace} from this disk{lost}?"
-    return f"Remove {which} of namespace {namespace} with {counted(versions, 'version')} for good?"
+    versions = sum(each.retained_versions for each in found)
+    kinds = {
+        "record": sum(each.records for each in found),
+        "effect": sum(each.effects for each in found),
+        "waiting signal": sum(each.pending_signals for each in found),
+    }
+    parts = [counted(versions, "version"), *(counted(number, kind) for kind, number in kinds.items() if number)]
+    lost = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
+    return f"Remove {which} of namespace {namespace} with {lost} for good?"

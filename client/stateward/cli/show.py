@@ -20,8 +20,8 @@ from stateward.cli.describe import (
     summarize,
     whole,
 )
-from stateward.cli.output import CommandError, clean, print_facts, print_json, say, shorten, size
-from stateward.cli.timeline import PROMPT_WIDTH, effect_line, open_effects, said
+from stateward.cli.output import CommandError, clean, print_facts, print_json, say, size
+from stateward.cli.timeline import effect_line, open_effects, said
 from stateward.cli.times import clock_time
 from stateward.cli.where import AtOption, find_version, looking_at
 from stateward.signals import answer_in
@@ -159,8 +159,8 @@ def _print_work(handle: Thread, state: State) -> None:
         say("question", style="bold")
         print_facts(
             [
-                ("  asks", shorten(question.prompt, PROMPT_WIDTH)),
-                *((f"  part {part.name}", shorten(part.prompt, PROMPT_WIDTH)) for part in _several(question)),
+                ("  asks", question.prompt),
+                *((f"  part {part.name}", part.prompt) for part in _several(question)),
                 ("  answer form", "" if question.schema is None else compact(question.schema, SLOT_WIDTH)),
                 ("  asked by", question.asked_by),
                 ("  since", clock_time(checkpoint.create_time)),

@@ -16,7 +16,7 @@ from stateward.cli.connect import (
     connect,
 )
 from stateward.cli.output import CommandError, confirm, note, print_json, print_table, say
-from stateward.cli.where import AtOption, find_checkpoint, find_expected
+from stateward.cli.where import MAIN, AtOption, check_name, find_checkpoint, find_expected
 from stateward.errors import VersionMismatch
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def tag(
     namespace: NamespaceOption = None,
 ) -> None:
     """Set a tag on a version, move a tag, delete it, or list all tags. A tagged version is never pruned.
+    A name that --at would read as something else, such as 12, step:3 or the name of a branch, is refused.
 
     Before it moves or deletes a tag, the command says which version the tag names, and asks; without a terminal it
     needs --expected or --yes. It does nothing if the tag names another version by then.
@@ -55,12 +56,7 @@ def tag(
       stateward tag booking-42 before-dates --at 12     set or move the tag
       stateward tag booking-42 before-dates --delete --expected 12
     """  # noqa: D301  \b keeps the lines of a paragraph apart
-    if name is None and (at is not None or delete or expected is not None):
-        raise typer.BadParameter("--at, --delete and --expected need a tag", param_hint="NAME")
-    if delete and at is not None:
-        raise typer.BadParameter("it cannot be combined with --at", param_hint="--delete")
-    if delete and expected == "0":
-        raise typer.BadParameter("with --delete it is at least 1", param_hint="--expected")
+    _check_use(name, at, expected, deletes=delete)
     with connect(context, target, namespace) as client:
         handle = client.thread(thread, branch=branch)
         if name is None:
@@ -86,6 +82,17 @@ def tag(
         note(f"thread {thread} has no tags")
 
 
+def _check_use(name: str | None, at: str | None, expected: str | None, *, deletes: bool) -> None:
+    if name is None and (at is not None or deletes or expected is not None):
+        raise typer.BadParameter("--at, --delete and --expected need a tag", param_hint="NAME")
+    if deletes and at is not None:
+        raise typer.BadParameter("it cannot be combined with --at", param_hint="--delete")
+    if deletes and expected == "0":
+        raise typer.BadParameter("with --delete it is at least 1", param_hint="--expected")
+    if name is not None and not deletes:  # a tag of such a name can still be deleted
+        check_name(name)
+
+
 def _delete(thread: Thread, name: str, expected: Checkpoint | int | None, *, yes: bool) -> Tag:
     if expected is None and not yes:
         expected = thread.checkpoint(tag=name)
@@ -98,8 +105,11 @@ def _set(
     thread: Thread, name: str, version: Checkpoint | None, expected: Checkpoint | int | None, *, yes: bool
 ) -> Tag:
     """Makes a tag, or moves it."""
+    info = thread.info()
+    if name in [MAIN, *(each.name for each in info.branches)]:
+        raise typer.BadParameter(f"{name!r} is a branch, which --at would read as the tag", param_hint="NAME")
     if expected is None and not yes:
-        if all(each.name != name for each in thread.info().tags):
+        if all(each.name != name for each in info.tags):
             return thread.tag(name, version, expected=0)
         expected, version = thread.checkpoint(tag=name), version or thread.checkpoint()
         if expected.version != version.version:

@@ -219,10 +219,12 @@ def _writer(info: ThreadInfo) -> str:
 
 def read_labels(given: Sequence[str]) -> dict[str, str]:
     """Labels that are typed as KEY=VALUE."""
-    labels = {}
+    labels = dict[str, str]()
     for each in given:
         key, separator, value = each.partition("=")
         if not key or not separator:
             raise typer.BadParameter(f"{each!r} is not KEY=VALUE", param_hint="--label")
+        if labels.get(key, value) != value:  # a thread has one value, and the first one would be forgotten
+            raise typer.BadParameter(f"{key!r} is given twice; no thread has both values", param_hint="--label")
         labels[key] = value
     return labels

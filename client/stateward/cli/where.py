@@ -18,11 +18,30 @@ if TYPE_CHECKING:
 
 VERSION_DIGITS_MAX, DIGEST_DIGITS = 19, 32
 EXPECTED = "--expected"
+MAIN = "main"
+PREFIXES = "step", "id", "tag", "branch"
 FORMS = "12, a tag, step:14, id:CHECKPOINT_ID, or a branch"
 
 AtOption = Annotated[
     str | None, typer.Option("--at", metavar="VERSION", help=f"A version: {FORMS}; default: the newest.")
 ]
+
+
+def check_name(name: str) -> None:
+    """Refuses a name for a tag or a branch that --at would read as something else. Raises typer.BadParameter. Programs
+    can give such names all the same: `tag:NAME` and `branch:NAME` read them."""
+    kind, separator, _ = name.partition(":")
+    why = ""
+    if not name:
+        why = "it is empty"
+    elif name.removeprefix("-").isdecimal():
+        why = f"--at reads {name!r} as the number of a version"
+    elif separator and kind in PREFIXES:
+        why = f"--at reads {name!r} as a {kind}" if kind != "id" else f"--at reads {name!r} as a checkpoint id"
+    elif ".." in name:
+        why = f"`stateward diff` reads {name!r} as two versions"
+    if why:
+        raise typer.BadParameter(f"{why}; choose another name", param_hint="NAME")
 
 
 def read_where(text: str, option: str = "--at", least: int = 1) -> dict[str, Any]:
@@ -103,9 +122,14 @@ def looking_at(thread: Thread) -> Iterator[None]:
 
 
 def require_versions(info: ThreadInfo) -> None:
-    """Raises CommandError for a thread that an effect, a lease or a signal created, and that has no version yet."""
-    if not info.last_version:
-        raise CommandError(f"thread {info.name!r} has no version yet; `stateward effects` lists what its tools did")
+    """Raises CommandError for a thread that a record, an effect, a lease or a signal created, and that has no version
+    yet."""
+    if info.last_version:
+        return
+    lists = [f"`stateward records list {info.name}` lists its records"] if info.records else []
+    if info.effects or not lists:
+        lists.append("`stateward effects` lists what its tools did")
+    raise CommandError(f"thread {info.name!r} has no version yet; {', '.join(lists)}")
 
 
 def _find_step(thread: Thread, text: str, option: str) -> int:
