@@ -61,7 +61,7 @@ class Reading(Looking):
         """Reads the list of a thread's versions: they are those of one line, all of them that were not pruned."""
         check = self.begin_read(sidecar, name)
         try:
-            answer = sidecar.list(ListCheckpointsRequest(namespace=NAMESPACE, thread=name))
+            answer = sidecar.list(ListCheckpointsRequest(namespace=NAMESPACE, thread=name, page_size=1000))
         except ThreadNotFound:
             check(None)
             raise
