@@ -116,9 +116,9 @@ class BlobRules(Meetings):
             if thread is not None and written is not None and thread.identity.uid.hex() == written.uid:
                 is_here = self.row_of(it, name, content) is not None
                 # A HEAD of the next format says what of this disk is history, and this sidecar cannot read it.
-                is_behind = thread.is_outdated or thread.head.tip_sequence < written.sequence
-                # While its bucket is away, an owner does not know that it was replaced.
-                is_behind |= it.wire.away_s > 0
+                # While its bucket is away, an owner does not know that it was replaced: it has a line of its own.
+                here = self.truth.line(bytes(thread.head.tip_digest)).get(written.sequence)
+                is_behind = thread.is_outdated or here != self.truth.history(thread.identity.uid).get(written.sequence)
                 assert is_here or is_behind or not is_kept, "a blob that was just written again was collected"
             self.name_content(it, name, content, archived=True)
 
