@@ -164,3 +164,19 @@ def test_an_owner_of_a_bucket_that_was_set_back_is_told_so(driven: Town) -> None
     ship(a, 3)
     with pytest.raises(Corrupt, match="its HEAD is missing, or older than what was archived"):
         b.archive.complete("default", "job")
+
+
+def test_entries_for_a_retry_are_those_of_the_copy(driven: Town) -> None:
+    """An owner that was replaced looks for a request id, and another machine has deleted effects."""
+    small.shrink(window=12)
+    a, b = driven.machine("a"), driven.machine("b")
+    fill(a, 12)
+    b.archive.know("default", "job")
+    small.shrink(window=24)
+    assert b.thread().floor_sequence > b.thread().head.tip_sequence - 24
+    a.store.effect_deleter.delete(DeleteEffectsRequest(**PLACE, anchor="free", all=True, request_id="free"))
+    a.sweep()
+    ship(a, 3)
+    b.archive.complete("default", "job", for_retry=True)
+    assert b.thread().pruned.effects.pairs() == a.thread().pruned.effects.pairs()
+    assert findings(b) == []

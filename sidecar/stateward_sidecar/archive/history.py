@@ -127,13 +127,8 @@ class History:
         place, head = self._source(thread)
         refs, hole = self._missing(place, head, thread)
         chain = Chain(thread, self._following(thread))
-        cleared = self._cleared_since(thread, place, head)
-        if thread.access != ACCESS_ORPHAN:
-            if any(itertools.starmap(_has_more, _below_floor(thread, cleared))):
-                raise HistoryChanged(
-                    f"entries of thread {thread.name!r} were pruned since this copy was made; try again"
-                )
-        elif not self._is_kept(thread, place, head, refs, chain, cleared):
+        cleared = self.check_known(thread, place, head)
+        if thread.access == ACCESS_ORPHAN and not self._is_kept(thread, place, head, refs, chain, cleared):
             raise _gone(thread)
         snapshots, count = set[int](), 0
         pending: list[PackedRow] = []
@@ -159,8 +154,16 @@ class History:
         desk.installer.finish_history(thread, snapshots, (hole.last_sequence, hole.last_version), gone)
         return count
 
+    def check_known(self, thread: Thread, place: Place, head: ArchiveHead) -> Pruned:
+        """Returns what HEAD says was pruned; nothing if HEAD is the one that this disk's copy is from. Raises
+        HistoryChanged if more of the history that this disk lacks was pruned than a copy knows."""
+        cleared = self._cleared_since(thread, place, head)
+        is_more = any(itertools.starmap(_has_more, _below_floor(thread, cleared)))
+        if is_more and thread.access != ACCESS_ORPHAN:
+            raise HistoryChanged(f"entries of thread {thread.name!r} were pruned since this copy was made; try again")
+        return cleared
+
     def _cleared_since(self, thread: Thread, place: Place, head: ArchiveHead) -> Pruned:
-        """Returns what HEAD says was pruned; nothing if HEAD is the one that this disk's copy is from."""
         desk, row = self._desk, thread.archive
         hold = desk.holds.get(thread.number)
         known = [hold.head.write_id] if hold is not None else []

@@ -30,7 +30,7 @@ class Window:
         self._history = history
 
     def complete(self, name: Name) -> None:
-        """Fetches the entries of the window that this disk lacks. Raises ArchiveUnavailable, Corrupt."""
+        """Fetches the entries of the window that this disk lacks. Raises ArchiveUnavailable (HistoryChanged), Corrupt."""
         with self._desk.locks.of(name):
             with self._desk.context.engine.read() as txn:
                 thread = self._desk.store.threads.get(txn, *name)
@@ -39,6 +39,8 @@ class Window:
             seen = self._fetcher.look(keys, place, with_key=False)
             if seen is None or not seen.leads_to(thread):
                 raise not_found(*name)
+            if thread.floor_sequence:
+                self._history.check_known(thread, place, seen.head)
             self.fill(thread, place, seen.head)
 
     def fill(self, thread: Thread, place: Place, head: ArchiveHead) -> None:
