@@ -30,7 +30,7 @@ class Window:
         self._history = history
 
     def complete(self, name: Name) -> None:
-        """Fetches the entries of the window that this disk lacks. Raises ArchiveUnavailable (HistoryChanged), Corrupt."""
+        """Fetches the entries of the window that this disk lacks. Raises HistoryChanged, Corrupt and others."""
         with self._desk.locks.of(name):
             with self._desk.context.engine.read() as txn:
                 thread = self._desk.store.threads.get(txn, *name)
