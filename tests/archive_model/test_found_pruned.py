@@ -23,3 +23,10 @@ def test_an_idle_thread_is_pruned(history: Rules) -> None:
     history.background(0, NONE)
     history.work(0, "a", 6, 300, archived=True)
     history.prune(0, "a", 1, NONE)
+
+
+def test_more_is_pruned_while_a_ship_looks_at_packs(history: Rules) -> None:
+    """What the disk has of a pack cannot be judged then: the next ship looks again."""
+    history.prune_while_shipping(cold=False, count=3, keep=1, name="b", size=60, who=0)
+    history.prune_while_shipping(cold=True, count=4, keep=2, name="b", size=10, who=0)
+    history.prune_while_shipping(cold=False, count=1, keep=2, name="b", size=1500, who=0)

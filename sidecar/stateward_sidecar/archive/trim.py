@@ -76,7 +76,9 @@ def trim(
             return
         except StatewardError as error:  # an index is damaged or missing
             log_damage("pruned versions stay in the archive", error, uid=thread.identity.uid_text)
-    if is_whole and hold.spares.has_unused_packs:
+    if clearing.is_outdated:
+        taken.put_off()  # the next ship knows of what was cleared since this one began
+    elif is_whole and hold.spares.has_unused_packs:
         taken.settle_here()
     elif is_whole:
         taken.settle()
@@ -172,6 +174,7 @@ class _Clearing:
         self._is_due = is_due
         self._found = dict[tuple[int, int, int], _Found | None]()
         self.uploads = uploads
+        self.is_outdated = False  # whether a pack could not be judged, because more of it was cleared meanwhile
 
     def count(self, refs: Sequence[ObjectRef]) -> int:
         """Returns how many packs are to be put anew."""
@@ -288,6 +291,9 @@ class _Clearing:
                     if has_second and header.version in self._thread.pruned:
                         return None
                     is_cleared = is_cleared and not has_second
-        except (Cleared, StatewardError):
+        except Cleared:
+            self.is_outdated = True
+            return None
+        except StatewardError:
             return None
         return rows, headers, is_cleared
