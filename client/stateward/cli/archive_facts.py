@@ -20,7 +20,9 @@ def archive_facts(stats: ArchiveStats) -> list[tuple[str, str]]:
         entries, threads = counted(stats.lag_entries, "entry", "entries"), counted(stats.dirty_threads, "thread")
         oldest = "" if stats.lag is None else f", the oldest for {length(stats.lag)}"
         behind = f"{entries} of {threads}, {size(stats.lag_bytes)}{oldest}"
-    answers = "answers" if not stats.away else "does not answer; new versions wait on this disk"
+    answers = "answered the last request; `stateward doctor` asks it now"
+    if stats.away:
+        answers = "does not answer; new versions wait on this disk"
     return [
         ("bucket", answers + (f" ({stats.error})" if stats.error else "")),
         ("behind by", behind),

@@ -84,6 +84,7 @@ class Fleet:
         if namespace:
             prefix += self._desk.context.keystore.namespace_id(namespace).hex() + "/"
         has_head: dict[Place, bool] = {}
+        number = 0
         for number, (key, _) in enumerate(self._desk.wire.walk(prefix), 1):
             folder, _, name = key.rpartition("/")
             place = place_of(f"{folder}/{HEAD}")
@@ -91,6 +92,8 @@ class Fleet:
                 has_head[place] = has_head.get(place, False) or name == HEAD
             if number % KEYS_A_STEP == 0:
                 yield
+        if not number:
+            self._desk.wire.check_there()  # an archive that is not mounted looks empty
         into.heads = [place for place, found in has_head.items() if found]
         for places in in_chunks([place for place, found in has_head.items() if not found]):
             self._sort(places, into)  # the bucket may have changed during the listing

@@ -79,6 +79,8 @@ class Inspector:
     def _choose(self, namespace: str, name: str, survey: Survey) -> None:
         place = self._fleet.place(namespace, name)
         found = self._fleet.heads([place])[0]
+        if found.seen is None:
+            self._desk.wire.check_there()  # an archive that is not mounted looks empty
         if found.seen is not None or found.error is not None:
             if found.seen is not None and not found.is_live:
                 raise not_found(namespace, name)

@@ -115,6 +115,7 @@ class Repairer:
             found.refusal = "this sidecar has never archived it; the next write will"
             return found
         if found.object is None:
+            self._desk.wire.check_there()
             found.findings.append("HEAD is missing in the archive")
         else:
             try:
