@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 def archive_facts(stats: ArchiveStats) -> list[tuple[str, str]]:
     """Returns facts about the archive: state of the bucket, lag, and threads."""
     behind = "nothing; everything is archived"
+    if stats.rolled_back:
+        behind = "nothing but the threads that are rolled back"
     if stats.lag_entries or stats.dirty_threads:
         entries, threads = counted(stats.lag_entries, "entry", "entries"), counted(stats.dirty_threads, "thread")
         oldest = "" if stats.lag is None else f", the oldest for {length(stats.lag)}"

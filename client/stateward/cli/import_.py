@@ -154,7 +154,8 @@ def _restore(client: Client, recording: Recording, options: Options) -> tuple[Re
 def _what_was_saved(totals: Restored) -> str:
     """Returns the summary of a restore. Kinds of which nothing was saved are left out, except versions."""
     kinds = [counted(totals.saved[kind], kind) for kind in KINDS if kind == "version" or totals.saved[kind]]
-    before = f"; {counted(totals.versions_before, 'version')} were there already" if totals.versions_before else ""
+    were = "was" if totals.versions_before == 1 else "were"
+    before = f"; {counted(totals.versions_before, 'version')} {were} there already" if totals.versions_before else ""
     return f"{counted(totals.threads, 'thread')}, {', '.join(kinds)} saved{before}"
 
 
