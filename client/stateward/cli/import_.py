@@ -16,7 +16,7 @@ from stateward.cli.exporting import KINDS
 from stateward.cli.importing import Run, RunInvalid, Totals
 from stateward.cli.output import CommandError, counted, fail, is_terminal, print_facts, print_json, say, size, times
 from stateward.cli.progress import Bar, Lines
-from stateward.cli.recordings import Line, Recording, examine, read_runs
+from stateward.cli.recordings import Damaged, Line, Recording, examine, read_runs
 from stateward.cli.restore import Options, Restored, restore
 from stateward.cli.ticker import Ticker
 from stateward.cli.workers import Task, work
@@ -74,7 +74,10 @@ def import_(
       stateward import recordings/*.jsonl --namespace history --concurrency 8
       stateward import runs.jsonl --thread-prefix 2026/ --limit 3
     """  # noqa: D301  \b keeps the lines of a paragraph apart
-    recordings = [examine(path, limit) for path in files]
+    try:
+        recordings = [examine(path, limit) for path in files]
+    except Damaged as error:
+        raise CommandError(f"{error}; nothing was imported") from None
     runs = [each for each in recordings if not each.has_versions]
     stems = [each.stem for each in runs]
     for name in stems:
@@ -99,6 +102,8 @@ def import_(
                     problems += found
                     if not as_json:
                         say(f"{recording.path}: {_what_was_saved(done)}")
+        except Damaged as error:  # behind the lines of --limit
+            raise CommandError(f"{error}; what comes before the damage may be imported already") from None
         except KeyboardInterrupt:
             fail("interrupted; run the same import again to continue")
             raise typer.Exit(130) from None

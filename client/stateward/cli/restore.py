@@ -182,8 +182,8 @@ class _File:
         totals.versions_before += found
         if lacking:
             self._on_problem(
-                f"{self._recording.path}: thread {thread.name!r} was imported before, and was changed since: "
-                f"{lacking}; nothing was written; to restore it again, give a --thread-prefix, or delete the thread first"
+                f"{self._recording.path}: thread {thread.name!r} was imported before and changed since: "
+                f"{lacking}; nothing was written; to restore it again, give a --thread-prefix, or delete it first"
             )
 
     def finish(self, totals: Restored) -> None:
