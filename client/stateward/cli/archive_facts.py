@@ -28,7 +28,7 @@ def archive_facts(stats: ArchiveStats) -> list[tuple[str, str]]:
     return [
         ("bucket", answers + (f" ({stats.error})" if stats.error else "")),
         ("behind by", behind),
-        ("holds", counted(stats.owned_threads, "thread")),
+        ("holds", f"{counted(stats.owned_threads, 'thread')} that it may write now, without those that it gave up"),
         ("orphans", f"{stats.orphans:,}; `stateward threads` marks them" if stats.orphans else ""),
         ("rolled back", _rolled_back(stats.rolled_back)),
     ]

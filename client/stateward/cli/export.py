@@ -98,10 +98,12 @@ def export(
 
     With --versions the file is a backup of everything that is stored of a thread. Each line has a "kind": the thread,
     its blobs (a line for each MiB), each version with its edits, the effects, the waiting signals, and an end record
-    with a checksum, by which import finds damage. `stateward import --help` lists what differs in a restored thread. If
-    an agent writes meanwhile, the export still shows the thread as it was at one moment. Export each namespace
-    separately. With an archive, --all exports the threads that this daemon knows; `stateward archive index` makes it
-    know all of them. An orphan is restored as a thread that can be written; its name gets an ending, `~` and 12 digits.
+    with a checksum, by which import finds damage. It lacks records that have expired, and signals that were
+    acknowledged: it does not tell who answered a question. `stateward import --help` lists what differs in a restored
+    thread. If an agent writes meanwhile, the export still shows the thread as it was at one moment. Export each
+    namespace separately. With an archive, --all exports the threads that this daemon knows; `stateward archive index`
+    makes it know all of them. An orphan is restored as a thread that can be written; its name gets an ending, `~` and
+    12 digits.
 
     A thread that cannot be read is named on stderr; the file has the others, and the exit code is 1. Threads that are
     removed meanwhile are left out, and named. The export waits up to five minutes for a daemon that restarts. If no

@@ -14,7 +14,18 @@ import typer
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, connect
 from stateward.cli.exporting import KINDS
 from stateward.cli.importing import Run, RunInvalid, Totals
-from stateward.cli.output import CommandError, counted, fail, is_terminal, print_facts, print_json, say, size, times
+from stateward.cli.output import (
+    CommandError,
+    clean,
+    counted,
+    fail,
+    is_terminal,
+    print_facts,
+    print_json,
+    say,
+    size,
+    times,
+)
 from stateward.cli.progress import Bar, Lines
 from stateward.cli.recordings import Damaged, Line, Recording, examine, read_runs
 from stateward.cli.restore import Options, Restored, restore
@@ -65,7 +76,8 @@ def import_(
     earlier save or signal gets its first answer. These things differ: uid, digests, sequences and sizes at rest. Nobody
     holds a lease, and the next lease has a higher token. An open tool call becomes UNCERTAIN, so that an agent checks
     it before it calls the tool again. A TTL, of the thread or of a record, counts from now. The journal has no entries
-    for acknowledged signals, moved tags and removed blobs. All other times are the original ones, also for retention
+    for acknowledged signals, moved tags and removed blobs: `stateward replay` of a restored thread shows the questions,
+    and not who answered them. All other times are the original ones, also for retention
     rules: use --keep-all if a rule would prune an old backup.
 
     \b
@@ -101,7 +113,7 @@ def import_(
                     restored.append(done)
                     problems += found
                     if not as_json:
-                        say(f"{recording.path}: {_what_was_saved(done)}")
+                        say(f"{clean(str(recording.path))}: {_what_was_saved(done)}")
         except Damaged as error:  # behind the lines of --limit
             raise CommandError(f"{error}; what comes before the damage may be imported already") from None
         except KeyboardInterrupt:

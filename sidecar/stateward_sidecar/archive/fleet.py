@@ -62,6 +62,7 @@ class Found:
     seen: Seen | None = None
     image: ThreadImage | None = None
     error: StatewardError | None = None
+    head_bytes: int = 0  # size of HEAD in the bucket
 
     @property
     def is_live(self) -> bool:
@@ -224,6 +225,7 @@ class Fleet:
             if isinstance(answer, ArchiveUnavailable):
                 raise answer
             if answer is not None:  # else it was removed since the listing
+                found.head_bytes = len(answer.data)
                 found.seen = Seen(open_head(found.namespace, place, answer.data), answer.etag, None)
         except StatewardError as error:
             found.error = error

@@ -166,6 +166,7 @@ class Inspector:
         if broken_at is None:
             yield from find_missing_snapshots(head, found.image, refs, tail)
         if data_percent > 0:
+            self._fetcher.count(found.head_bytes)  # it was opened, and has all of a small thread
             told = {ref.first_version for ref in bad if not is_pack(ref)}
             rereader = Rereader(self._fetcher, found.place, head, found.image, found.seen.key.data_key, refs, told)
             yield from self._reread(found, rereader, [ref for ref in refs if ref not in bad], tail, data_percent)
