@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.archive.rig import Fleet, eventually, write_long, write_steps
 
 from stateward import Client, errors
+from stateward.cli.archive_facts import archive_facts
 from stateward.testing import Daemon
 
 
@@ -243,3 +245,21 @@ def test_a_head_that_is_gone(machines: Fleet) -> None:
 
 def objects_named(machines: Fleet, name: str) -> list[Path]:
     return [machines.bucket / key for key in machines.objects() if key.endswith(f"/{name}")]
+
+
+def test_the_status_of_a_thread_that_was_set_back(machines: Fleet) -> None:
+    """`archive status` does not call everything archived while the daemon knows better."""
+    daemon = machines.machine("first")
+    client = machines.client(daemon)
+    write_steps(client, "job", 1, archived=True)
+    (path,) = objects_named(machines, "HEAD")
+    older = path.read_bytes()
+    write_steps(client, "job", 2, archived=True)
+    path.write_bytes(older)
+    write_steps(client, "job", 1)
+    eventually(lambda: client.archive.status().stats.rolled_back == 1)
+    # As a daemon that has restarted since: it knows of no entry that waits.
+    stats = replace(client.archive.status().stats, dirty_threads=0, lag_entries=0, lag_bytes=0, lag=None)
+    facts = dict(archive_facts(stats))
+    assert facts["behind by"] == "nothing but the threads that are rolled back"
+    assert "older in the bucket than what was archived" in facts["rolled back"]
