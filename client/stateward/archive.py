@@ -35,7 +35,7 @@ class ArchivedThread(FromProto):
     detached: bool
     """True if its owner gave the thread up."""
     object_bytes: int
-    """Size of the thread's objects in the bucket."""
+    """Size of HEAD, and of the objects that HEAD itself names."""
     archive_time: datetime | None
     """When the thread was archived last, by its owner's clock; None = unknown."""
     problem: str

@@ -153,3 +153,14 @@ def test_who_goes_away_stops_the_list(machines: Fleet) -> None:
     listing.close()
     assert len([item for item in client.archive.list() if item.thread]) == 40
     assert client.thread("job-0").hydrate().slots["count"] == 1
+
+
+def test_a_small_thread_has_a_size(machines: Fleet) -> None:
+    """All of it is in HEAD, whose bytes count in lists, and as bytes that a verification read."""
+    client = machines.client(machines.machine("first"))
+    write_steps(client, "small", 1, archived=True)
+    (found,) = [each for each in client.archive.list() if each.thread is not None]
+    heads = [len(data) for key, data in machines.objects().items() if key.endswith("/HEAD")]
+    assert heads == [found.object_bytes]
+    assert [step.read_bytes for step in client.archive.verify(data_percent=100)][-1] >= heads[0]
+    assert [step.read_bytes for step in client.archive.verify()][-1] == 0

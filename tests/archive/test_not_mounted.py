@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.archive.rig import Fleet, write_steps
 from tests.archive.twins import NAME, Pair, twins
 from tests.archive_model.sidecar import NAMESPACE
 
+from stateward import Client, errors
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.errors import ArchiveUnavailable, ThreadNotFound
 
@@ -57,3 +59,32 @@ def test_a_deletion_is_refused(pair: Pair) -> None:
     pair.a.delete(request)
     with pytest.raises(ThreadNotFound):
         pair.b.words()
+
+
+ASKED: dict[str, Callable[[Client], object]] = {
+    "list": lambda client: list(client.archive.list()),
+    "index": lambda client: list(client.archive.list(index=True)),
+    "verify": lambda client: list(client.archive.verify()),
+    "verify a thread": lambda client: list(client.archive.verify("job")),
+    "restore": lambda client: list(client.archive.restore()),
+    "restore a thread": lambda client: list(client.archive.restore("job")),
+    "gc": lambda client: list(client.archive.collect()),
+    "gc --dry-run": lambda client: list(client.archive.collect(dry_run=True)),
+    "repair": lambda client: client.archive.repair("job"),
+    "repair --dry-run": lambda client: client.archive.repair("job", dry_run=True),
+}
+
+
+@pytest.mark.parametrize("how", ["moved away", "empty"])
+def test_no_command_takes_it_for_an_empty_archive(machines: Fleet, how: str) -> None:
+    """All commands say that the archive cannot be reached, and why. None fails for another reason, or finds damage."""
+    client = machines.client(machines.machine("first"), retry_timeout=0)
+    write_steps(client, "job", 3, archived=True)
+    assert not client.archive.status().stats.away
+    machines.bucket.rename(machines.bucket.with_name("away"))
+    if how == "empty":
+        machines.bucket.mkdir(mode=0o700)
+    for name, ask in ASKED.items():
+        with pytest.raises(errors.ArchiveUnavailable, match=r"is it mounted|is its directory mounted"):
+            pytest.fail(f"{name}: {ask(client)}")
+        assert client.archive.status().stats.away, name

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.archive.rig import Fleet, eventually, write_long, write_steps
 
 from stateward import Client, errors
+from stateward.cli.archive_facts import archive_facts
 from stateward.testing import Daemon
 
 
@@ -206,3 +208,58 @@ def test_a_bad_blob_is_found(machines: Fleet, damage: str) -> None:
 
 def objects_of_blobs(machines: Fleet) -> list[Path]:
     return [machines.bucket / key for key in machines.objects() if key.endswith(".blob")]
+
+
+def test_a_head_that_was_set_back(machines: Fleet) -> None:
+    """Everything that the older HEAD names is there. Whoever knows of more says so: the owner, and a copy."""
+    clients = [machines.client(machines.machine(owner)) for owner in ("owner", "reader", "late")]
+    write_steps(clients[0], "job", 2, archived=True)
+    clients[2].thread("job").hydrate()
+    (path,) = objects_named(machines, "HEAD")
+    older = path.read_bytes()
+    write_steps(clients[0], "job", 2, archived=True)
+    clients[1].thread("job").hydrate()
+    for client in clients:
+        assert findings(client, "job") == []  # a copy that is behind is none
+    path.write_bytes(older)
+    for client, found in zip(clients, (1, 1, 0), strict=True):
+        for thread in ("job", None):
+            told = findings(client, thread)
+            assert [(reason, name) for reason, name, _ in told] == [("CORRUPT", "job")] * found
+            assert all("HEAD is older than what was archived" in message for *_, message in told)
+    clients[0].archive.repair("job")
+    assert [findings(client) for client in clients] == [[], [], []]
+
+
+def test_a_head_that_is_gone(machines: Fleet) -> None:
+    """HEAD is all that a small thread has in the bucket."""
+    client = machines.client(machines.machine("first"))
+    write_steps(client, "job", 2, archived=True)
+    (path,) = objects_named(machines, "HEAD")
+    path.unlink()
+    for thread in ("job", None):
+        (told,) = findings(client, thread)
+        assert told[:2] == ("CORRUPT", "job")
+        assert "HEAD is missing" in told[2]
+
+
+def objects_named(machines: Fleet, name: str) -> list[Path]:
+    return [machines.bucket / key for key in machines.objects() if key.endswith(f"/{name}")]
+
+
+def test_the_status_of_a_thread_that_was_set_back(machines: Fleet) -> None:
+    """`archive status` does not call everything archived while the daemon knows better."""
+    daemon = machines.machine("first")
+    client = machines.client(daemon)
+    write_steps(client, "job", 1, archived=True)
+    (path,) = objects_named(machines, "HEAD")
+    older = path.read_bytes()
+    write_steps(client, "job", 2, archived=True)
+    path.write_bytes(older)
+    write_steps(client, "job", 1)
+    eventually(lambda: client.archive.status().stats.rolled_back == 1)
+    # As a daemon that has restarted since: it knows of no entry that waits.
+    stats = replace(client.archive.status().stats, dirty_threads=0, lag_entries=0, lag_bytes=0, lag=None)
+    facts = dict(archive_facts(stats))
+    assert facts["behind by"] == "nothing but the threads that are rolled back"
+    assert "older in the bucket than what was archived" in facts["rolled back"]

@@ -83,7 +83,7 @@ def test_resumed_import_tells_what_it_did(stateward, write):
     write("runs.jsonl", *(make_run(f"r{number}", 2 + (number == 3)) for number in range(5)))
     lines = stateward("import", path).out.splitlines()
     assert [each for each in lines if each.startswith("runs/")] == [
-        next(each for each in lines if "1 steps saved after the 2 that were already saved" in each)
+        next(each for each in lines if "1 step saved after the 2 that were already saved" in each)
     ]
     assert any(each.split() == ["runs", "5,", "4", "were", "there", "already"] for each in lines)
 

@@ -94,6 +94,17 @@ def test_failures_are_said_and_end_with_1(command):
     assert answer.err.splitlines()[-1] == "stateward: 2 branches could not be migrated and stay as before"
 
 
+def test_what_a_migration_raises_is_one_line(command, tmp_path):
+    """The text of the program's own exception cannot control the terminal."""
+    (path,) = tmp_path.glob("*.py")
+    raising = "def rename(state):\n    raise ValueError('a\\x1b[31m\\x07b')"
+    path.write_text(path.read_text().replace("def rename(state):", raising))
+    save(command.client, "odd")
+    answer = command()
+    assert answer.code == 1
+    assert "ValueError: a\\x1b[31m\\x07b" in answer.out
+
+
 def test_a_thread_that_does_not_exist(command):
     """It is said to be missing, and not to stay as it was."""
     save(command.client, "good")

@@ -467,3 +467,15 @@ def test_a_thread_of_a_reserved_name_is_refused_by_name(daemon: Daemon, namespac
     assert "thread '-' cannot be imported: in Stateward this name stands for all threads" in answer.err
     with StatewardSaver(daemon.target, namespace=namespace) as saver:
         assert saver.get_tuple(place("t")) is not None
+
+
+def test_ids_are_no_commands_for_the_terminal(daemon: Daemon, namespace: str, tmp_path: Path) -> None:
+    """The line of a thread has its id with escapes in place of control characters, and an empty one in quotes."""
+    path = tmp_path / "c.sqlite"
+    with open_sqlite(path) as saver:
+        for thread in ("a\x1b[31m\x07\nb", ""):
+            put(saver, place(thread), x=1)
+    answer = import_(daemon, namespace, path)
+    lines = answer.out.splitlines()
+    assert "a\\x1b[31m\\x07\\nb: 1 checkpoint written and compared" in lines, answer
+    assert "'': 1 checkpoint written and compared" in lines

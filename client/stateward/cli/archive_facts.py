@@ -16,15 +16,19 @@ if TYPE_CHECKING:
 def archive_facts(stats: ArchiveStats) -> list[tuple[str, str]]:
     """Returns facts about the archive: state of the bucket, lag, and threads."""
     behind = "nothing; everything is archived"
+    if stats.rolled_back:
+        behind = "nothing but the threads that are rolled back"
     if stats.lag_entries or stats.dirty_threads:
         entries, threads = counted(stats.lag_entries, "entry", "entries"), counted(stats.dirty_threads, "thread")
         oldest = "" if stats.lag is None else f", the oldest for {length(stats.lag)}"
         behind = f"{entries} of {threads}, {size(stats.lag_bytes)}{oldest}"
-    answers = "answers" if not stats.away else "does not answer; new versions wait on this disk"
+    answers = "answered the last request; `stateward doctor` asks it now"
+    if stats.away:
+        answers = "does not answer; new versions wait on this disk"
     return [
         ("bucket", answers + (f" ({stats.error})" if stats.error else "")),
         ("behind by", behind),
-        ("holds", counted(stats.owned_threads, "thread")),
+        ("holds", f"{counted(stats.owned_threads, 'thread')} that it may write now, without those that it gave up"),
         ("orphans", f"{stats.orphans:,}; `stateward threads` marks them" if stats.orphans else ""),
         ("rolled back", _rolled_back(stats.rolled_back)),
     ]

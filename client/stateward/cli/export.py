@@ -100,10 +100,12 @@ def export(
 
     With --versions the file is a backup of everything that is stored of a thread. Each line has a "kind": the thread,
     its blobs (a line for each MiB), each version with its edits, the effects, the waiting signals, and an end record
-    with a checksum, by which import finds damage. `stateward import --help` lists what differs in a restored thread. If
-    an agent writes meanwhile, the export still shows the thread as it was at one moment. Export each namespace
-    separately. With an archive, --all exports the threads that this daemon knows; `stateward archive index` makes it
-    know all of them. An orphan is restored as a thread that can be written; its name gets an ending, `~` and 12 digits.
+    with a checksum, by which import finds damage. It lacks records that have expired, and signals that were
+    acknowledged: it does not tell who answered a question. `stateward import --help` lists what differs in a restored
+    thread. If an agent writes meanwhile, the export still shows the thread as it was at one moment. Export each
+    namespace separately. With an archive, --all exports the threads that this daemon knows; `stateward archive index`
+    makes it know all of them. An orphan is restored as a thread that can be written; its name gets an ending, `~` and
+    12 digits.
 
     A thread that cannot be read is named on stderr; the file has the others, and the exit code is 1. Threads that are
     removed meanwhile are left out, and named. The export waits up to five minutes for a daemon that restarts. If no
@@ -170,12 +172,12 @@ def export(
             else:
                 writing.take_all(chosen, failures, are_named=bool(names))
             if failures and not writing.threads:
-                failures.end("nothing is exported; the export would lack")
+                failures.end("nothing is exported; the export would lack", writing.advice(failures))
             if versions:
                 file.write(_encode({MARK: FORMAT, KIND: FILE_END, "threads": writing.threads}, "") + b"\n")
     if output is not None:
         note(f"{output} holds {writing.what()}, {size(writing.size_bytes)} before packing")
-    failures.end("the export lacks")
+    failures.end("the export lacks", writing.advice(failures))
 
 
 class _Export:
@@ -186,13 +188,19 @@ class _Export:
     ) -> None:
         self._client, self._file, self._ticker, self._chosen = client, file, ticker, chosen
         self._options: _Form = {"versions": versions, "messages_only": messages_only}
-        self._begun = self.threads = self.lines = self.size_bytes = 0
+        self._begun = self.threads = self.lines = self.size_bytes = self._no_runs = 0
         self._kinds = Counter[str]()
 
     def what(self) -> str:
         """What was written, in the words of the summary of an import."""
         kinds = [counted(self._kinds[kind], kind) for kind in KINDS if self._kinds[kind]]
         return ", ".join([counted(self.threads, "thread"), *kinds])
+
+    def advice(self, failures: Failures) -> str:
+        """What helps against the failures."""
+        told = ["`stateward export --versions` exports threads that are no runs"] if self._no_runs else []
+        told += ["`stateward verify` says more"] if failures.count > self._no_runs else []
+        return "; ".join(told)
 
     def take_all(self, names: list[str], failures: Failures, *, are_named: bool) -> None:
         """Writes the threads that can be read, and names the others. A thread that was removed since it was listed is
@@ -227,7 +235,8 @@ class _Export:
                 self._kinds[kind] += 1
                 so_far = f"{self.lines:,} lines, {size(self.size_bytes)}"
                 self._ticker.say(f"{self._begun}/{self._chosen} threads, {so_far}")
-        except Exception:
+        except Exception as error:
+            self._no_runs += isinstance(error, _NoRun)
             if self._file.is_stream and self.lines > before[0]:
                 note(
                     f"{counted(self.lines - before[0], 'line')} of thread {name!r} left already, without its end "
@@ -283,8 +292,12 @@ def _encode(record: dict[str, Any], name: str) -> bytes:
         raise _refusal(name, error) from None
 
 
-def _refusal(name: str, problem: Exception) -> CommandError:
-    return CommandError(
+class _NoRun(CommandError):
+    """The thread cannot be written as a run."""
+
+
+def _refusal(name: str, problem: Exception) -> _NoRun:
+    return _NoRun(
         f"thread {name!r} is not a recorded run: {problem}; "
         "--versions exports every thread without loss, --messages-only its messages"
     )

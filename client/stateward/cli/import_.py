@@ -14,9 +14,20 @@ import typer
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, connect
 from stateward.cli.exporting import KINDS
 from stateward.cli.importing import Run, RunInvalid, Totals
-from stateward.cli.output import CommandError, counted, fail, is_terminal, print_facts, print_json, say, size, times
+from stateward.cli.output import (
+    CommandError,
+    clean,
+    counted,
+    fail,
+    is_terminal,
+    print_facts,
+    print_json,
+    say,
+    size,
+    times,
+)
 from stateward.cli.progress import Bar, Lines
-from stateward.cli.recordings import Line, Recording, examine, read_runs
+from stateward.cli.recordings import Damaged, Line, Recording, examine, read_runs
 from stateward.cli.restore import Options, Restored, restore
 from stateward.cli.ticker import Ticker
 from stateward.cli.workers import Task, work
@@ -65,7 +76,8 @@ def import_(
     earlier save or signal gets its first answer. These things differ: uid, digests, sequences and sizes at rest. Nobody
     holds a lease, and the next lease has a higher token. An open tool call becomes UNCERTAIN, so that an agent checks
     it before it calls the tool again. A TTL, of the thread or of a record, counts from now. The journal has no entries
-    for acknowledged signals, moved tags and removed blobs. All other times are the original ones, also for retention
+    for acknowledged signals, moved tags and removed blobs: `stateward replay` of a restored thread shows the questions,
+    and not who answered them. All other times are the original ones, also for retention
     rules: use --keep-all if a rule would prune an old backup.
 
     \b
@@ -74,7 +86,10 @@ def import_(
       stateward import recordings/*.jsonl --namespace history --concurrency 8
       stateward import runs.jsonl --thread-prefix 2026/ --limit 3
     """  # noqa: D301  \b keeps the lines of a paragraph apart
-    recordings = [examine(path, limit) for path in files]
+    try:
+        recordings = [examine(path, limit) for path in files]
+    except Damaged as error:
+        raise CommandError(f"{error}; nothing was imported") from None
     runs = [each for each in recordings if not each.has_versions]
     stems = [each.stem for each in runs]
     for name in stems:
@@ -98,7 +113,9 @@ def import_(
                     restored.append(done)
                     problems += found
                     if not as_json:
-                        say(f"{recording.path}: {_what_was_saved(done)}")
+                        say(f"{clean(str(recording.path))}: {_what_was_saved(done)}")
+        except Damaged as error:  # behind the lines of --limit
+            raise CommandError(f"{error}; what comes before the damage may be imported already") from None
         except KeyboardInterrupt:
             fail("interrupted; run the same import again to continue")
             raise typer.Exit(130) from None
@@ -154,7 +171,8 @@ def _restore(client: Client, recording: Recording, options: Options) -> tuple[Re
 def _what_was_saved(totals: Restored) -> str:
     """Returns the summary of a restore. Kinds of which nothing was saved are left out, except versions."""
     kinds = [counted(totals.saved[kind], kind) for kind in KINDS if kind == "version" or totals.saved[kind]]
-    before = f"; {counted(totals.versions_before, 'version')} were there already" if totals.versions_before else ""
+    were = "was" if totals.versions_before == 1 else "were"
+    before = f"; {counted(totals.versions_before, 'version')} {were} there already" if totals.versions_before else ""
     return f"{counted(totals.threads, 'thread')}, {', '.join(kinds)} saved{before}"
 
 

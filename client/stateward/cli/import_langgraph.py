@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stateward.cli.connect import NamespaceOption, TargetOption, connect
-from stateward.cli.output import CommandError, counted, fail, is_terminal, note, print_facts, say
+from stateward.cli.output import CommandError, clean, counted, fail, is_terminal, note, print_facts, say
 from stateward.cli.ticker import Ticker
 from stateward.cli.workers import OF_ONE_RUN
 from stateward.errors import AlreadyExists, EditConflict, OwnershipLost, Unavailable
@@ -196,7 +196,7 @@ def _add(run: _Run, thread: str, future: Future[Imported]) -> None:
     run.done.append(result)
     if not is_terminal() and result.checkpoints:
         before = f" after the {result.present:,} that were there" if result.present else ""
-        say(f"{thread}: {counted(result.checkpoints, 'checkpoint')} {_did(run)}{before}")
+        say(f"{clean(thread) or repr(thread)}: {counted(result.checkpoints, 'checkpoint')} {_did(run)}{before}")
 
 
 def _did(run: _Run) -> str:

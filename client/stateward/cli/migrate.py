@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, complete_thread, connect
-from stateward.cli.output import CommandError, counted, fail, print_json, say
+from stateward.cli.output import CommandError, clean, counted, fail, print_json, say
 from stateward.cli.threads import collected, end_with, read_labels
 from stateward.cli.ticker import Ticker
 from stateward.errors import ThreadNotFound
@@ -142,7 +142,7 @@ def _print(report: Report) -> None:
     missing = [each for each in report.failures if not each.branch and isinstance(each.error, ThreadNotFound)]
     failures = [each for each in report.failures if each not in missing]
     for each in failures[:FAILURES_SHOWN_MAX]:
-        say(f"failed: {each.error}")
+        say(f"failed: {clean(str(each.error))}")
     for each in missing:
         fail(f"there is no thread {each.thread!r}")
     if failures:

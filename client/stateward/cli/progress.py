@@ -12,7 +12,7 @@ from rich.progress import Task as BarTask
 from rich.text import Text
 
 from stateward.cli.importing import Totals
-from stateward.cli.output import console, fail, say, size
+from stateward.cli.output import clean, console, counted, fail, say, size
 from stateward.cli.workers import Result, Task
 
 
@@ -41,13 +41,13 @@ class Lines:
         if result.problem is not None:
             fail(result.problem)
         elif self._tells and result.task.run is not None and result.totals.steps:
-            say(f"{result.task.run.thread}: {_outcome(result.totals)}, {size(result.totals.message_bytes)}")
+            say(f"{clean(result.task.run.thread)}: {_outcome(result.totals)}, {size(result.totals.message_bytes)}")
 
 
 def _outcome(totals: Totals) -> str:
     if not totals.steps_done_before:
-        return f"{totals.steps:,} steps saved"
-    return f"{totals.steps:,} steps saved after the {totals.steps_done_before:,} that were already saved"
+        return f"{counted(totals.steps, 'step')} saved"
+    return f"{counted(totals.steps, 'step')} saved after the {totals.steps_done_before:,} that were already saved"
 
 
 class Bar:

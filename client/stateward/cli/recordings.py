@@ -32,6 +32,10 @@ THREAD_NAME_BYTES_MAX = 1024
 ENDINGS = (".gz", ".jsonl", ".ndjson", ".json")
 
 
+class Damaged(CommandError):
+    """Raised where a file cannot be unpacked any further."""
+
+
 class CutOff(CommandError):
     """Raised if a compressed file is truncated. All lines before the cut were read."""
 
@@ -214,6 +218,6 @@ def _explained(path: Path) -> Iterator[None]:
     except EOFError:
         raise CutOff(f"{path} is damaged gzip: it is truncated; get the file again") from None
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise CommandError(f"{path} is damaged gzip: {str(error).rstrip('.')}; get the file again") from None
+        raise Damaged(f"{path} is damaged gzip: {str(error).rstrip('.')}; get the file again") from None
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror or error}") from None

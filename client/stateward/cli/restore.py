@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateward.cli.exporting import FILE_END, FORMAT, FORMAT_OLD, KIND, MARK
 from stateward.cli.importing import RunInvalid, RunRefused
+from stateward.cli.lacking import Held, compare
 from stateward.cli.recordings import CutOff, Line, Recording, parse, read_lines, thread_name
 from stateward.errors import StatewardError, ThreadExists, ThreadNotFound, Unavailable
 
@@ -165,9 +166,25 @@ class _File:
             thread.cancel()
         totals.threads += 1
         if thread.existed:
-            totals.versions_before += thread.came["version"]
+            self._compare(thread, totals)
         else:
             totals.saved.update(thread.came)
+
+    def _compare(self, thread: _Thread, totals: Restored) -> None:
+        """Counts what is there of a thread that an earlier import made, and reports what was removed since."""
+        try:
+            found, lacking = compare(self._client, thread.name, thread.held)
+        except Unavailable:
+            raise
+        except StatewardError as problem:
+            self._on_problem(f"{self._recording.path}: thread {thread.name!r} cannot be compared: {problem.message}")
+            return
+        totals.versions_before += found
+        if lacking:
+            self._on_problem(
+                f"{self._recording.path}: thread {thread.name!r} was imported before and changed since: "
+                f"{lacking}; nothing was written; to restore it again, give a --thread-prefix, or delete it first"
+            )
 
     def finish(self, totals: Restored) -> None:
         """Finishes the last thread at the end of the file. Reports a problem if the file lacks threads."""
@@ -201,6 +218,8 @@ class _Thread:
     """Number of the file's lines of this thread, by kind."""
     existed: bool = False
     is_over: bool = False
+    held: Held = field(default_factory=Held)
+    """What the file has of a thread that existed."""
     _sums: Any = field(default_factory=sha256)
     _upload: ThreadUpload | None = None
 
@@ -252,6 +271,7 @@ class _Thread:
                 )
         self._sums.update(line.data + b"\n")
         if self._upload is None:
+            self.held.take(record)
             return
         for part in self._parts(record):
             self._upload.take(part)

@@ -104,7 +104,9 @@ class Collector:
         yield from _Run(self._desk, self._verbs, rule).collect(request.namespace)
 
     def _check_format(self) -> None:
-        """Raises FeatureUnavailable if a newer version wrote the archive: it may name objects in ways unknown here."""
+        """Raises FeatureUnavailable if a newer version wrote the archive: it may name objects in ways unknown here.
+        Raises ArchiveUnavailable if the archive is not there."""
+        self._desk.wire.check_there()
         try:
             form = ArchiveFormat.FromString(self._desk.wire.get(FORMAT_KEY).data)
         except DecodeError:

@@ -28,7 +28,7 @@ class CountedFetcher(Fetcher):
     def range(self, key: str, offset: int, length: int) -> bytes:
         """Returns a part of an object, unchecked. Raises ObjectNotFound, ArchiveUnavailable."""
         data = self._wire.get_range(key, offset, length)
-        self._count(len(data))
+        self.count(len(data))
         return data
 
     def chain(self, place: Place, head: ArchiveHead) -> Iterator[tuple[ObjectRef, ArchiveIndex]]:
@@ -42,14 +42,15 @@ class CountedFetcher(Fetcher):
     def look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool) -> Seen | None:
         seen = super().look(namespace, place, with_key=with_key)
         if seen is not None:
-            self._count(seen.head.ByteSize())
+            self.count(seen.head.ByteSize())
         return seen
 
     def _object(self, place: Place, ref: ObjectRef) -> bytes:
         data = super()._object(place, ref)
-        self._count(len(data))
+        self.count(len(data))
         return data
 
-    def _count(self, size_bytes: int) -> None:
+    def count(self, size_bytes: int) -> None:
+        """Counts bytes that were read in another way."""
         with self._lock:
             self.read_bytes += size_bytes

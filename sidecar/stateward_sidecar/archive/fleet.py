@@ -62,6 +62,7 @@ class Found:
     seen: Seen | None = None
     image: ThreadImage | None = None
     error: StatewardError | None = None
+    head_bytes: int = 0  # size of HEAD in the bucket
 
     @property
     def is_live(self) -> bool:
@@ -84,6 +85,7 @@ class Fleet:
         if namespace:
             prefix += self._desk.context.keystore.namespace_id(namespace).hex() + "/"
         has_head: dict[Place, bool] = {}
+        number = 0
         for number, (key, _) in enumerate(self._desk.wire.walk(prefix), 1):
             folder, _, name = key.rpartition("/")
             place = place_of(f"{folder}/{HEAD}")
@@ -91,6 +93,8 @@ class Fleet:
                 has_head[place] = has_head.get(place, False) or name == HEAD
             if number % KEYS_A_STEP == 0:
                 yield
+        if not number:
+            self._desk.wire.check_there()  # an archive that is not mounted looks empty
         into.heads = [place for place, found in has_head.items() if found]
         for places in in_chunks([place for place, found in has_head.items() if not found]):
             self._sort(places, into)  # the bucket may have changed during the listing
@@ -221,6 +225,7 @@ class Fleet:
             if isinstance(answer, ArchiveUnavailable):
                 raise answer
             if answer is not None:  # else it was removed since the listing
+                found.head_bytes = len(answer.data)
                 found.seen = Seen(open_head(found.namespace, place, answer.data), answer.etag, None)
         except StatewardError as error:
             found.error = error

@@ -2,7 +2,9 @@
 
 For each thread: HEAD, key and image can be opened. Every object of HEAD and of its chain of indexes exists with the
 right size. Packs and tail cover the journal without a hole, except for pruned entries. No entry lacks its dictionary.
-The blobs of the image exist. A missing object is one finding, and the verification continues. Sidecars may write
+The blobs of the image exist. HEAD is not older than what this disk knows to be archived.
+
+A missing object is one finding, and the verification continues. Sidecars may write
 meanwhile: a missing object is looked up again, and is no finding if HEAD no longer names it.
 """
 
@@ -15,10 +17,13 @@ from dataclasses import dataclass
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef, PackedRow
 from stateward.v1.admin_service_pb2 import Finding
 from stateward.v1.archive_service_pb2 import VerifyArchiveRequest, VerifyArchiveResponse
+from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.archive.blobcheck import find_missing_blobs, reread_blob
 from stateward_sidecar.archive.counted import CountedFetcher
 from stateward_sidecar.archive.desk import Desk
 from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks
+from stateward_sidecar.archive.here import judge_here, known_head
+from stateward_sidecar.archive.judge import Verdict, set_back_text
 from stateward_sidecar.archive.packs import is_pack
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.reread import Rereader
@@ -28,7 +33,7 @@ from stateward_sidecar.archive.structure import Flaw, find_holes, find_missing_s
 from stateward_sidecar.bucket.errors import ObjectNotFound
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.codec.seal import Cipher
-from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.errors import Corrupt, StatewardError
 from stateward_sidecar.store.threads import not_found
 
 OBJECTS_A_STEP = 200
@@ -67,6 +72,8 @@ class Inspector:
         for places in in_chunks(survey.heads):
             for found in self._fleet.read(places):
                 self._tally.threads += 1
+                if (set_back := self._compare(found)) is not None:
+                    yield self._progress(self._finding(found, set_back))
                 for flaw in self.check(found, request.data_percent):
                     yield self._progress(self._finding(found, flaw) if flaw is not None else None)
             yield self._progress()
@@ -79,8 +86,10 @@ class Inspector:
     def _choose(self, namespace: str, name: str, survey: Survey) -> None:
         place = self._fleet.place(namespace, name)
         found = self._fleet.heads([place])[0]
+        if found.seen is None:
+            self._desk.wire.check_there()  # an archive that is not mounted looks empty
         if found.seen is not None or found.error is not None:
-            if found.seen is not None and not found.is_live:
+            if found.seen is not None and not found.is_live and self._compare(found) is None:
                 raise not_found(namespace, name)
             survey.heads.append(place)
         elif self._fleet.name_here(place) is not None or next(self._desk.wire.walk(place.prefix), None):
@@ -105,6 +114,27 @@ class Inspector:
         if found.seen is not None:
             finding.uid = found.seen.head.uid.hex()
         return finding
+
+    def _compare(self, found: Found) -> Flaw | None:
+        """Returns a flaw if this disk knows that more of a thread was archived than HEAD says. A copy knows only what
+        others archived, and counts likewise; a copy that is behind is none."""
+        name = self._fleet.name_here(found.place)
+        if found.seen is None or name is None:
+            return None
+        try:
+            thread = self._fleet.thread_here(name)
+        except StatewardError:
+            return None  # Verify of the disk reports it
+        if thread is None or thread.archive is None or thread.access == ACCESS_ORPHAN:
+            return None
+        known = known_head(self._desk, thread)
+        if judge_here(self._desk, thread, known, found.seen.head) is not Verdict.ROLLED_BACK:
+            return None
+        # This process may have written HEAD since it was read: then what it knows is newer, and HEAD in order.
+        again = self._fleet.heads([found.place])[0].seen
+        if again is None or again.head.write_id != found.seen.head.write_id:
+            return None
+        return Flaw(set_back_text(found.seen.head, known))
 
     # -- one thread -----------------------------------------------------------------------------------------------
 
@@ -136,6 +166,7 @@ class Inspector:
         if broken_at is None:
             yield from find_missing_snapshots(head, found.image, refs, tail)
         if data_percent > 0:
+            self._fetcher.count(found.head_bytes)  # it was opened, and has all of a small thread
             told = {ref.first_version for ref in bad if not is_pack(ref)}
             rereader = Rereader(self._fetcher, found.place, head, found.image, found.seen.key.data_key, refs, told)
             yield from self._reread(found, rereader, [ref for ref in refs if ref not in bad], tail, data_percent)

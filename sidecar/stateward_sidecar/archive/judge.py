@@ -108,6 +108,14 @@ def _judge_foreign(local: Local, head: ArchiveHead) -> Judgement:
     return Judgement(verdict, common, is_certain)
 
 
+def set_back_text(head: ArchiveHead, known: ArchiveHead) -> str:
+    """Returns what is wrong with a HEAD that is rolled back."""
+    return (
+        f"HEAD is older than what was archived: it ends at entry {head.tip_sequence} of epoch {head.epoch}, and entry "
+        f"{known.tip_sequence} of epoch {known.epoch} was archived"
+    )
+
+
 def _left(local: Local, head: ArchiveHead) -> int:
     """Returns the newest entry on this disk that a HEAD that was set back certainly has; 0 if none is known.
 

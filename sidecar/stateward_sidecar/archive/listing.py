@@ -53,7 +53,7 @@ class ArchiveLister:
         head = found.seen.head
         answer = ListArchiveResponse(
             thread=fleet.view(found), detached=head.detached,
-            object_bytes=sum(ref.size_bytes for ref in object_refs(head)),
+            object_bytes=found.head_bytes + sum(ref.size_bytes for ref in object_refs(head)),
         )  # fmt: skip
         answer.archive_time.FromMicroseconds(head.update_time_us)
         if keep:

@@ -37,8 +37,9 @@ from stateward_sidecar.archive.heads import (
     seal_head,
     update_us,
 )
+from stateward_sidecar.archive.here import judge_here, known_head
 from stateward_sidecar.archive.inspect import flaws_of
-from stateward_sidecar.archive.judge import Local, Verdict, judge
+from stateward_sidecar.archive.judge import Verdict, set_back_text
 from stateward_sidecar.archive.keys import ThreadKey
 from stateward_sidecar.archive.places import Place, namespace_key
 from stateward_sidecar.archive.pulse import Pulse
@@ -115,6 +116,7 @@ class Repairer:
             found.refusal = "this sidecar has never archived it; the next write will"
             return found
         if found.object is None:
+            self._desk.wire.check_there()
             found.findings.append("HEAD is missing in the archive")
         else:
             try:
@@ -141,8 +143,7 @@ class Repairer:
         desk, head = self._desk, found.head
         assert head is not None
         assert thread.archive is not None
-        hold = desk.holds.get(thread.number)
-        known = hold.head if hold is not None else thread.archive.head
+        hold, known = desk.holds.get(thread.number), known_head(desk, thread)
         is_marked = thread.archive.rolled_back and thread.access != ACCESS_REMOTE  # the next read unmarks a copy
         marked = is_marked or (hold is not None and hold.is_rolled_back)
         if head.min_writer > FORMAT:
@@ -150,16 +151,9 @@ class Repairer:
         elif thread.access == ACCESS_REMOTE:
             self._compare_copy(thread, head, found)
         else:
-            local = Local(
-                thread.identity.uid, known, thread.head.tip_sequence, thread.floor_sequence,
-                lambda sequence: desk.outbox.digest_at(thread.identity, sequence), desk.boots, desk.former,
-            )  # fmt: skip
-            verdict = judge(local, head).verdict
+            verdict = judge_here(desk, thread, known, head)
             if verdict is Verdict.ROLLED_BACK:
-                found.findings.append(
-                    f"HEAD is older than what was archived: it ends at entry {head.tip_sequence} of epoch {head.epoch},"
-                    f" and entry {known.tip_sequence} of epoch {known.epoch} was archived"
-                )
+                found.findings.append(set_back_text(head, known))
                 return
             found.refusal = _refusal(verdict, head)
         if found.refusal:

@@ -63,6 +63,7 @@ class Restorer:
         progress, survey = RestoreArchiveResponse(), Survey()
         if request.thread:
             survey.heads = [self._fleet.place(request.namespace, request.thread)]
+            self._desk.wire.check_there()  # an archive that is not mounted looks empty
         else:
             for _ in self._fleet.survey(request.namespace, survey):
                 yield RestoreArchiveResponse()

@@ -36,6 +36,7 @@ from stateward_sidecar.bucket.errors import (
     BucketDenied,
     BucketError,
     BucketFull,
+    BucketMissing,
     BucketRefused,
     BucketUnavailable,
     ObjectChanged,
@@ -128,6 +129,7 @@ class DirectoryBucket(Bucket):
     def delete(self, key: str) -> None:
         with self._call(key) as path:
             if not path.parent.is_dir():
+                self._check_there()
                 return
             with _locked(path.parent):
                 path.unlink(missing_ok=True)
@@ -147,14 +149,16 @@ class DirectoryBucket(Bucket):
     def _refuse_to_list(self, error: OSError) -> None:
         """Raises the bucket's error for a directory that cannot be listed: its objects would seem to be gone. Passes
         over one that does not exist, unless the whole bucket does not."""
-        if not isinstance(error, FileNotFoundError) or not self._root.is_dir():
+        if not isinstance(error, FileNotFoundError):
             raise _translate(error, Path(error.filename or self._root)) from error
+        self._check_there()
 
     def written_at(self, key: str) -> float | None:
         with self._call(key) as path:
             try:
                 return path.stat().st_mtime
             except FileNotFoundError:
+                self._check_there()
                 raise ObjectNotFound(key) from None
 
     def close(self) -> None:
@@ -176,6 +180,7 @@ class DirectoryBucket(Bucket):
         try:
             fd = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
+            self._check_there()
             raise ObjectNotFound(key) from None
         try:
             self._settle(path.parent)
@@ -213,6 +218,11 @@ class DirectoryBucket(Bucket):
                 with suppress(FileExistsError):
                     folder.mkdir(mode=0o700)
         self._settle(directory)
+
+    def _check_there(self) -> None:
+        """Raises BucketMissing if the whole bucket is missing: nobody knows then what it has."""
+        if not self._root.is_dir():
+            raise BucketMissing(f"the directory {self._root} is not there: is it mounted?")
 
     def _settle(self, directory: Path) -> None:
         """Prepares a directory that this process has not used yet: makes its names and those that lead to it durable,

@@ -79,6 +79,11 @@ class BucketUnavailable(BucketError):
     """The bucket cannot be reached, is overloaded, or did not answer in time. Try again later."""
 
 
+class BucketMissing(BucketUnavailable):
+    """The whole directory of a bucket is missing, as if it were not mounted. Reads fail at once: a missing mount
+    does not come back within seconds."""
+
+
 class BucketDenied(BucketError):
     """The bucket denies access. Correct the credentials or permissions; trying again does not help."""
 

@@ -29,6 +29,7 @@ from typing import TypeVar
 from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, Object
 from stateward_sidecar.bucket.errors import (
     BucketError,
+    BucketMissing,
     BucketUnavailable,
     ObjectChanged,
     ObjectExists,
@@ -171,7 +172,8 @@ class RetryingBucket(Bucket):
                 answer = attempt()
             except BucketError as error:
                 attempts.is_unclear = error.is_unclear = attempts.is_unclear or error.is_unclear
-                if not isinstance(error, BucketUnavailable) or not self._pause(attempts):
+                is_tried = isinstance(error, BucketUnavailable) and not isinstance(error, BucketMissing)
+                if not is_tried or not self._pause(attempts):
                     self._is_away = type(error) is BucketUnavailable
                     raise
             else:

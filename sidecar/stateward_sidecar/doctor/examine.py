@@ -121,7 +121,8 @@ def _check_events() -> Iterator[Diagnosis]:
     if events.unopened:
         yield failed(
             "failures", f"stored bytes failed authentication {events.unopened} times since the start",
-            "Run `stateward verify`, and look at the disk: the bytes were changed at rest.", unopened=events.unopened,
+            "The bytes were changed at rest: `stateward verify` looks on the disk, `stateward archive verify "
+            "--read-data 100` in the bucket.", unopened=events.unopened,
         )  # fmt: skip
     if not failures.count and not events.unopened:
         yield fine("failures", "no unexpected failures since the start")

@@ -45,8 +45,8 @@ from stateward_sidecar.store.effectrows import page_effects, read_value, view_ef
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.leases import token_floor
 from stateward_sidecar.store.ranges import Ranges, Rising
+from stateward_sidecar.store.recordrows import is_expired, records_after, view_record
 from stateward_sidecar.store.recordrows import read_value as read_record
-from stateward_sidecar.store.recordrows import records_after, view_record
 from stateward_sidecar.store.recordviews import RecordViews
 from stateward_sidecar.store.signals import view_signal
 from stateward_sidecar.store.thread import Thread
@@ -228,7 +228,10 @@ class Exporter:
             if view is None:
                 raise not_found(request.namespace, request.thread)
             self._thread(view.txn, request, moment)
+            now_us = self._context.clock.now_us()
             for key, row in records_after(view.txn, view.thread, after):
+                if is_expired(row.facts, now_us):  # no reader sees it, although no sweep has removed it yet
+                    continue
                 found.append(view_record(row.facts, read_record(view.txn, view.thread.identity, row)))
                 size += found[-1].ByteSize() + RECORD_OVERHEAD_BYTES
                 if size > RECORDS_TOGETHER_BYTES:
