@@ -27,6 +27,9 @@ def test_an_idle_thread_is_pruned(history: Rules) -> None:
 
 def test_more_is_pruned_while_a_ship_looks_at_packs(history: Rules) -> None:
     """What the disk has of a pack cannot be judged then: the next ship looks again."""
-    history.prune_while_shipping(cold=False, count=3, keep=1, name="b", size=60, who=0)
-    history.prune_while_shipping(cold=True, count=4, keep=2, name="b", size=10, who=0)
-    history.prune_while_shipping(cold=False, count=1, keep=2, name="b", size=1500, who=0)
+    history.first_steps(archived=False, keeps_records=False, one_host=False, size=10, window=4)
+    history.prune_while_shipping(cold=False, count=3, keep=1, name="a", size=10, who=0)
+    for _ in range(3):
+        history.delete_here(name="a", now=False, plan=(), who=0)
+    history.prune_while_shipping(cold=False, count=1, keep=3, name="a", size=10, who=0)
+    history.prune_while_shipping(cold=False, count=4, keep=1, name="a", size=10, who=0)
