@@ -118,7 +118,8 @@ class BlobRules(Meetings):
                 # A HEAD of the next format says what of this disk is history, and this sidecar cannot read it.
                 # While its bucket is away, an owner does not know that it was replaced: it has a line of its own.
                 here = self.truth.line(bytes(thread.head.tip_digest)).get(written.sequence)
-                is_behind = thread.is_outdated or here != self.truth.history(thread.identity.uid).get(written.sequence)
+                theirs = self.truth.history(thread.identity.uid).get(written.sequence)
+                is_behind = thread.is_outdated or here is None or here != theirs
                 assert is_here or is_behind or not is_kept, "a blob that was just written again was collected"
             self.name_content(it, name, content, archived=True)
 
