@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as time_of_day
+from decimal import Decimal
+from pathlib import Path
 from typing import Any, TypedDict
+from uuid import UUID
 
 import pytest
 from tests.cli.conftest import Answer, run
@@ -16,6 +22,7 @@ pytest.importorskip("langgraph.graph", reason="the extra langgraph is not instal
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 
+from stateward._telling import prompt_of
 from stateward.langgraph import StatewardSaver, resume_command
 
 CONFIG: Any = {"configurable": {"thread_id": "pay"}}
@@ -70,6 +77,30 @@ def told(happened: list[dict[str, Any]]) -> list[tuple[str, Any]]:
 
 def all_told(answer: Answer) -> list[tuple[str, Any]]:
     return told([each for version in reversed(answer.json) for each in version["happened"]])
+
+
+READABLE = {
+    "amount": (Decimal("1200.50"), "1200.50"), "on": (date(2026, 5, 1), "2026-05-01"),
+    "at": (datetime(2026, 5, 1, 12, tzinfo=UTC), "2026-05-01T12:00:00+00:00"), "from": (time_of_day(9, 30), "09:30:00"),
+    "within": (timedelta(days=1), "1 day, 0:00:00"), "file": (Path("/tmp/bill.pdf"), "/tmp/bill.pdf"),
+    "seats": ({2, 10, 1}, [1, 2, 10]), "order": (UUID(int=5), str(UUID(int=5))),
+}  # fmt: skip
+
+
+def test_a_person_sees_amounts_and_dates(client, saver, stateward):
+    """The question has them as texts, and so has what `show` prints of the same values; also as keys and alone."""
+    asked = {name: value for name, (value, _) in READABLE.items()}
+    graph = graph_of(saver, lambda: str(interrupt({**asked, "rates": {date(2026, 5, 1): 7}})))
+    graph.invoke({"a": ""}, CONFIG)
+    question = client.thread("pay").info().question
+    expected: dict[str, Any] = {name: text for name, (_, text) in READABLE.items()}
+    assert json.loads(question.prompt) == {**expected, "rates": {"2026-05-01": 7}}
+    assert prompt_of(date(2026, 5, 1)) == "2026-05-01"
+    effects = stateward("effects", "pay", "--json").json
+    (shown,) = [each["value"][0]["value"] for each in effects if each["name"] == "__interrupt__"]
+    assert {**shown, "seats": sorted(shown["seats"]), "order": str(UUID(shown["order"]))} == {
+        **expected, "rates": {"2026-05-01": 7},
+    }  # fmt: skip
 
 
 def test_a_question_that_was_answered(client, saver, stateward):
