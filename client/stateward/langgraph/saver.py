@@ -39,7 +39,7 @@ from stateward.langgraph._bases import Bases, Creations
 from stateward.langgraph._names import MAIN, branch_of, by_id, channels_of, thread_of
 from stateward.langgraph._operations import Found, Put
 from stateward.langgraph._telling import told_by
-from stateward.langgraph._types import AllowedType, Guarded, dump
+from stateward.langgraph._types import AllowedType, Guarded, dump, placed
 from stateward.models import ThreadInfo
 from stateward.options import Retention, ThreadOptions
 from stateward.v1 import checkpoint_pb2
@@ -208,10 +208,10 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         told = told_by(writes, checkpoint_id, task_id) if ref.branch == MAIN else None
         uid = self._creations.of(ref, map(name_for, (checkpoint_id, *ancestors))) or self._creations.of_thread(ref)
         taken = ANSWERS.take(uid, ref.branch, task_id, writes, told)
-        made = [
-            (WRITES_IDX_MAP.get(channel, index), channel, dump(self.serde, value))
-            for index, (channel, value) in enumerate(taken.writes)
-        ]
+        made, thread_id = list[tuple[int, str, tuple[str, bytes]]](), str(config["configurable"]["thread_id"])
+        for index, (channel, value) in enumerate(taken.writes):
+            with placed(thread_id, f"what a task writes to channel {channel!r}"):
+                made.append((WRITES_IDX_MAP.get(channel, index), channel, dump(self.serde, value)))
         return operations.put_writes(
             ref, self._creations, checkpoint_id, made, task_id, task_path, self._made_with, ancestors=ancestors,
             told=taken.told, acks=taken.signal_ids,
