@@ -3,17 +3,65 @@ threads that they work on."""
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 from stateward._async.client import AsyncClient
 from stateward._async.thread import AsyncThread
+from stateward._io.channel import Keeping
+from stateward._sync.client import Client
 from stateward.durations import Duration
+from stateward.opening.commands import find_target
 from stateward.options import Retention, ThreadOptions
 
 # How many threads are remembered with the creation that was read or written last.
 CREATIONS_MAX = 10_000
+
+
+def usual_target(target: str | None) -> str | None:
+    """Returns where an adapter looks for its daemon: at its target, at STATEWARD_TARGET, or where the commands look,
+    because `stateward.open()` may have started it there; None = the default socket."""
+    return target or os.environ.get("STATEWARD_TARGET") or find_target()
+
+
+class _Borrowed:
+    """The keeper of a client that somebody else closes."""
+
+    def __init__(self, keeper: Keeping) -> None:
+        self._keeper = keeper
+        self.hold, self.away = keeper.hold, keeper.away
+
+    @property
+    def trouble(self) -> str:
+        return self._keeper.trouble
+
+    @trouble.setter
+    def trouble(self, trouble: str) -> None:
+        self._keeper.trouble = trouble
+
+    def release(self) -> None:
+        """Keeps the daemon: the client's own end releases it."""
+
+
+def both_clients(
+    target: str | Client | AsyncClient | None, namespace: str, options: Mapping[str, Any]
+) -> tuple[Client, AsyncClient]:
+    """Returns a blocking and an asyncio client of one daemon; both connect at their first call. `target` may be a
+    client whose daemon, namespace and credentials they share. Its owner closes it."""
+    if not isinstance(target, Client | AsyncClient):
+        where = usual_target(target)
+        return Client(where, namespace=namespace, **options), AsyncClient(where, namespace=namespace, **options)
+    if options or namespace != "default":
+        raise TypeError("give either a client, or a target, a namespace and options for one")
+    given = target._session.settings
+    keeper = None if given.keeper is None else _Borrowed(given.keeper)
+    made = Client(given.target, namespace=given.namespace), AsyncClient(given.target, namespace=given.namespace)
+    for each in made:
+        each._session.settings = replace(given, keeper=keeper)
+    return made
 
 
 class Connected:
@@ -32,7 +80,11 @@ class Connected:
         self._made_with = ThreadOptions(ttl=ttl, retention=retention)  # the threads that it makes
         if client is not None and (target is not None or options or namespace != "default"):
             raise TypeError("give either a client, or a target and options for one")
-        self._client = client or AsyncClient(target, namespace=namespace, **options)
+        given: object = client  # from a program without type checks
+        if given is not None and not isinstance(given, AsyncClient):
+            what = "client is an AsyncClient, such as that of `await stateward.open_async()`"
+            raise TypeError(f"{what}, not {type(given).__name__}; of a Client give the address, target=client.target")
+        self._client = client or AsyncClient(usual_target(target), namespace=namespace, **options)
         self._owns_client = client is None
         self._uids: OrderedDict[str, str] = OrderedDict()
 

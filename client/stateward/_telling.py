@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from datetime import date, time, timedelta, tzinfo
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
 from typing import Any, TypedDict
+from uuid import UUID
 
 from stateward._naming import name_for
 from stateward.models import Status
@@ -64,14 +71,43 @@ def prompt_of(value: Any) -> str:
     if isinstance(value, str):
         return value
     try:
-        return json.dumps(value, ensure_ascii=False, default=_plain)
+        plain = _plain(value)
+        return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
     except Exception:  # noqa: BLE001  a program's object may do anything; the write must not fail
         return f"<{type(value).__name__}>"
 
 
 def _plain(value: Any) -> Any:
-    dump = getattr(value, "model_dump", None)  # a message, or another model of pydantic
-    return dump(mode="json") if callable(dump) else f"<{type(value).__name__}>"
+    """A value as JSON has it, with amounts and dates as a person reads them, and as the commands show them."""
+    match value:
+        case Enum():
+            return _plain(value.value)
+        case None | bool() | int() | float() | str():
+            return value
+        case Mapping():
+            return {_key(key): _plain(each) for key, each in value.items()}
+        case list() | tuple() | deque():
+            return [_plain(each) for each in value]
+        case set() | frozenset():
+            return sorted((_plain(each) for each in value), key=_order)
+        case date() | time():  # a datetime, too
+            return value.isoformat()
+        case Decimal() | timedelta() | UUID() | PurePath() | tzinfo():
+            return str(value)
+    if callable(dump := getattr(value, "model_dump", None)):  # a message, or another model of pydantic
+        return dump(mode="json")
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    return f"<{type(value).__name__}>"
+
+
+def _key(key: Any) -> Any:
+    return key if key is None or isinstance(key, str | int | float) else str(_plain(key))
+
+
+def _order(plain: Any) -> Any:
+    is_number = isinstance(plain, int | float)
+    return not is_number, plain if is_number else 0, str(plain)
 
 
 def cut(text: str, bytes_max: int) -> str:

@@ -116,3 +116,17 @@ def test_versions_of_one_commit_tell_the_id_of_their_parent(place: Place) -> Non
     ]  # fmt: skip
     answers = place.wire.checkpoints.BatchSave(c.BatchSaveRequest(saves=saves)).saves
     assert [(each.parent_version, each.parent_checkpoint_id) for each in answers] == [(2, "step-2"), (3, "first")]
+
+
+def test_a_fork_keeps_the_id(place: Place) -> None:
+    """On its main, whatever branch it came from: a framework finds the version by it. The parent's is gone."""
+    make_branches(place)
+    source = VersionRef(checkpoint_id="leaf", branch="left")
+    place.wire.threads.ForkThread(
+        ForkThreadRequest(namespace=place.namespace, thread=THREAD, version=source, new_thread="copy")
+    )
+    request = c.GetCheckpointRequest(
+        namespace=place.namespace, thread="copy", version=VersionRef(checkpoint_id="leaf", branch="main")
+    )
+    found = place.wire.checkpoints.GetCheckpoint(request).checkpoint
+    assert (found.version, found.branch, found.parent_checkpoint_id) == (1, "main", "")

@@ -36,6 +36,9 @@ def resolve_target(
     Accepts `unix:///path`, `unix:path`, a bare path, and host:port. Raises ValueError for anything else, and for a
     socket path that is too long.
     """
+    given: object = target  # from a program without type checks
+    if given is not None and not isinstance(given, str):
+        raise TypeError(f"a target is a text, such as unix:///path, host:port or client.target, not {given!r}")
     target = target or environment.get("STATEWARD_TARGET")
     target = target or str(default_path(environment, platform))
     if is_tcp(target):

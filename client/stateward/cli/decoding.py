@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import date, time, timedelta
 from typing import Any
 
 from stateward.cli.msgpack import unpack
@@ -34,7 +35,7 @@ def readable(value: Any) -> Any:
     reader = _READERS.get(media_type.strip().lower())
     try:
         return value if reader is None else reader(parameters, value)
-    except (ValueError, RecursionError, IndexError, KeyError, TypeError):
+    except (ValueError, OverflowError, RecursionError, IndexError, KeyError, TypeError):
         return value
 
 
@@ -84,6 +85,8 @@ def _extension(code: int, data: bytes, depth: int) -> Any:
     if not isinstance(found, list) or len(found) < 3 or code not in range(6):
         return {"type": f"extension {code}", "size_bytes": len(data)}
     name, held = f"{found[0]}.{found[1]}", found[2]
+    if (shown := _time(name, held)) is not None:
+        return shown
     if code == 3 or name in _TEXTS:  # made from one text, such as a time
         return held
     if name in _LISTS:
@@ -91,6 +94,17 @@ def _extension(code: int, data: bytes, depth: int) -> Any:
     if code == 1 and name.startswith("pathlib.") and isinstance(held, list):
         return "/".join(map(str, held)).replace("//", "/")
     return _made(name, held)
+
+
+def _time(name: str, held: Any) -> str | None:
+    """A date, a time or a duration as text, as the question about it has it; None = it is something else."""
+    if name == "datetime.date" and isinstance(held, list):
+        return date(*held).isoformat()
+    if name == "datetime.timedelta" and isinstance(held, list):
+        return str(timedelta(*held))
+    if name == "datetime.time" and isinstance(held, dict) and not held.get("tzinfo"):
+        return time(*(held[part] for part in ("hour", "minute", "second", "microsecond"))).isoformat()
+    return None
 
 
 def _made(name: str, held: Any) -> Any:

@@ -15,7 +15,7 @@ from stateward.cli.output import CommandError, filled, note, print_json, print_t
 from stateward.cli.timeline import Happening, Timeline, for_scripts
 from stateward.cli.times import time_ago
 from stateward.cli.where import require_versions
-from stateward.models import Access, Durability
+from stateward.models import Access, Durability, Status
 from stateward.salvage import list_versions
 
 if TYPE_CHECKING:
@@ -38,14 +38,16 @@ COLUMNS = (
     "LABELS",
     "ASKS",
     "ANSWERED",
+    "FAILED",
     "EFFECTS",
 )
 # Columns that are left out if they are empty: "" is the drawing, BRANCH needs more than one branch, and ARCHIVED an
 # archive.
-OPTIONAL = ("", "BRANCH", "STEP", "ID", "ARCHIVED", "TAGS", "LABELS", "ASKS", "ANSWERED", "EFFECTS")
-BELOW = ("ID", "TAGS", "LABELS", "ASKS", "ANSWERED", "EFFECTS")
-# What the last three columns tell. Effects are those since the version before.
-TOLD = (("asked",), ("answered", "signal"), ("effect",))
+OPTIONAL = ("", "BRANCH", "STEP", "ID", "ARCHIVED", "TAGS", "LABELS", "ASKS", "ANSWERED", "FAILED", "EFFECTS")
+BELOW = ("ID", "TAGS", "LABELS", "ASKS", "ANSWERED", "FAILED", "EFFECTS")
+# What the last columns tell. Effects are those since the version before; it failed after it was saved.
+_FAILED = ("failed",)
+TOLD = (("asked",), ("answered", "signal"), _FAILED, ("effect",))
 TOLD_WIDTH = 200
 
 
@@ -82,7 +84,7 @@ def history(
             raise CommandError(f"thread {thread!r} has no branch {branch!r}; it has: {', '.join(names)}")
         listed = list_versions(handle, "" if all_branches else branch, limit + 1 if limit else None)
         found = listed.items
-        timeline = Timeline(handle, info)
+        timeline = Timeline(handle, info, min((each.sequence for each in found[: limit or None]), default=0))
         happened = [timeline.at(each, before) for each, before in zip_longest(found, found[1:])]
     has_more = bool(limit) and len(found) > limit
     if has_more:
@@ -118,7 +120,7 @@ def _print(
     has_branches = len({each.branch for each in found}) > 1
     rows = [
         _row(each, fork, each.branch if has_branches else "", tags.get(each.version, []), is_archived=is_archived)
-        + tuple(_told(things, *what) for what in TOLD)
+        + tuple(_told([] if what == _FAILED and each.status == Status.FAILED else things, *what) for what in TOLD)
         for each, fork, things in zip(found, forks, happened, strict=False)
     ]
     columns, shown = filled(COLUMNS, rows, OPTIONAL)

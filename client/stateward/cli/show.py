@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,7 +22,7 @@ from stateward.cli.describe import (
     whole,
 )
 from stateward.cli.output import CommandError, clean, print_facts, print_json, say, size
-from stateward.cli.timeline import effect_line, open_effects, said
+from stateward.cli.timeline import Happening, Timeline, effect_line, for_scripts, lines, open_effects, said
 from stateward.cli.times import clock_time
 from stateward.cli.where import AtOption, find_version, looking_at
 from stateward.signals import answer_in
@@ -78,7 +79,7 @@ def show(
             sys.stdout.buffer.write(state.slots.raw(slot).data)
             sys.stdout.buffer.flush()
         elif as_json:
-            print_json(state_as_json(state, last))
+            print_json(state_as_json(state, last, _told_of(handle, state)))
         else:
             _print_state(handle, state, last, full=full)
 
@@ -127,12 +128,19 @@ def _hydrate(thread: Thread, at: str | None, log: str | None, last: int | None, 
     return state
 
 
-def state_as_json(state: State, last: int | None) -> dict[str, Any]:
-    """Returns a state as JSON, for scripts. Values that JSON cannot hold become {"media_type", "base64"}."""
+def _told_of(thread: Thread, state: State) -> list[Happening]:
+    assert state.checkpoint is not None
+    return Timeline(thread, thread.info()).told_of(state.checkpoint)
+
+
+def state_as_json(state: State, last: int | None, told: Sequence[Happening] = ()) -> dict[str, Any]:
+    """Returns a state as JSON, for scripts. Values that JSON cannot hold become {"media_type", "base64"}. `told`: what
+    was told of the version since."""
     assert state.checkpoint is not None
     return {
         "checkpoint": checkpoint_as_json(state.checkpoint),
         "owner_id": state.owner_id,
+        **({"told": for_scripts(told)} if told else {}),
         "slots": {name: plain(slot_of(state, name)) for name in state.slots},
         "logs": {name: [plain(entry) for entry in _end(state.logs[name], last)] for name in state.logs},
     }
@@ -168,6 +176,11 @@ def _print_work(handle: Thread, state: State) -> None:
                 ("  answered", "" if answer is None else f"{said(answer)}, {clock_time(answer.time)}"),
             ]
         )
+    if told := _told_of(handle, state):
+        say()
+        say("after it was saved", style="bold")
+        for line in lines(told):
+            say(line)
     others = [each for each in state.signals if each is not answer]
     used = handle.signals(acknowledged_by=checkpoint) if checkpoint.acknowledged_signals else []
     for title, found in (("signals that wait", others), ("signals that this version used", used)):

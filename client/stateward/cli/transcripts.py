@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING
 from stateward.cli import layouts
 from stateward.cli.layouts import TOOL_CALLS
 from stateward.cli.one_by_one import Failures, read_again
+from stateward.cli.told import read_told
 from stateward.cli.tool_calls import Calls, count_calls
 from stateward.cli.trajectories import all_messages, entries_of, whole_log
 from stateward.effects import EffectState
-from stateward.errors import FeatureUnavailable
+from stateward.errors import FeatureUnavailable, VersionNotFound, VersionPruned
 from stateward.models import Status
+from stateward.salvage import list_effects
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from stateward import Client, Thread, ThreadInfo
+    from stateward.events import Event
     from stateward.models import ThreadFilters
 
 PAGE_MAX = 1000
@@ -126,7 +129,14 @@ def failures(
 
 def _last_failure(thread: Thread, info: ThreadInfo) -> Failure | None:
     failed = next(iter(thread.checkpoints(statuses=[Status.FAILED], page_size=1)), None)
-    if failed is None:
+    detail, time = ("", None) if failed is None else (failed.status_detail, failed.create_time)
+    if info.status != Status.FAILED and (event := _told_failure(thread)) is not None:
+        # It was told of a version that was saved before, and that may be gone.
+        with suppress(VersionNotFound, VersionPruned):
+            if event.told is not None and (failed is None or failed.sequence < event.sequence):
+                failed = thread.checkpoint(event.told.version)
+                detail, time = event.told.status_detail, event.time
+    if failed is None or time is None:
         return None
     state = thread.hydrate(failed.version, slots=layouts.SLOTS, logs=dict.fromkeys(layouts.LOGS, LAST_MESSAGES))
     log = layouts.messages_log(thread.name, state)
@@ -136,11 +146,21 @@ def _last_failure(thread: Thread, info: ThreadInfo) -> Failure | None:
         version=failed.version,
         branch=failed.branch,
         step=failed.step,
-        status_detail=failed.status_detail,
-        time=failed.create_time,
+        status_detail=detail,
+        time=time,
         tool=count_calls(messages, entries_of(state, TOOL_CALLS).values()).last,
         is_overcome=info.status != Status.FAILED,
     )
+
+
+def _told_failure(thread: Thread) -> Event | None:
+    """Returns the event of the last failure that was told after its version was saved, as LangGraph's are."""
+    told = read_told(thread, list_effects(thread, values=False).items)
+    failed = [
+        each for events in told.values() for each in events
+        if each.told is not None and each.told.status == int(Status.FAILED)
+    ]  # fmt: skip
+    return max(failed, key=lambda each: each.sequence, default=None)
 
 
 def _chosen(

@@ -30,7 +30,7 @@ from stateward.langgraph._channels import (
 )
 from stateward.langgraph._names import CHANNEL, MAIN, by_id, channel_name, namespace_of, thread_of
 from stateward.langgraph._telling import Told, status_of
-from stateward.langgraph._types import dump
+from stateward.langgraph._types import dump, placed
 from stateward.options import ThreadOptions
 from stateward.v1 import checkpoint_pb2, diff_pb2, effect_pb2, state_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
@@ -127,6 +127,8 @@ def make_found(
     """A checkpoint from its parts. Raises ValueError if the version is none."""
     if rest is None or not message.checkpoint_id:
         place = f"version {message.version} of thread {message.thread!r}"
+        if rest is not None:  # versions of the saver have one
+            raise ValueError(f"{place} is a fork that an older daemon made without its checkpoint id: fork again")
         raise ValueError(f"{place} is no checkpoint of LangGraph: something else writes to this thread")
     opened = serde.loads_typed(rest)
     base = Base(message.version, opened["channel_versions"], channels, message.digest, message.uid, rest)
@@ -397,7 +399,8 @@ def _edits(serde: Serializer, base: Base, wanted: Put) -> Edits:
             continue
         is_new = channel in wanted.new_versions or not edits.has(channel)
         if is_new or base.channel_versions.get(channel) != version:
-            edits.put(channel, wanted.values[channel])
+            with placed(wanted.thread_id, f"channel {channel!r}"):
+                edits.put(channel, wanted.values[channel])
         else:
             edits.keep(channel)
     edits.finish()
@@ -415,7 +418,7 @@ def _request(
     first = diff_pb2.Edit(set_slot=diff_pb2.SetSlot(slot=REST, value=to_value(*rest)))
     request = ref.on_branch(
         checkpoints.SaveRequest, checkpoint_id=name_for(wanted.checkpoint_id), request_id=new_request_id(),
-        metadata=to_value(*dump(serde, about)), diff=diff_pb2.Diff(edits=[first, *edits.edits]),
+        metadata=_metadata(serde, about, wanted), diff=diff_pb2.Diff(edits=[first, *edits.edits]),
     )  # fmt: skip
     if ref.branch == MAIN:
         request.status = status_of(wanted.rest, wanted.values, wanted.metadata.get("source"))
@@ -424,6 +427,11 @@ def _request(
     if isinstance(run_id := wanted.metadata.get(RUN_LABEL), str) and run_id:
         request.labels[RUN_LABEL] = name_for(run_id)
     return request
+
+
+def _metadata(serde: Serializer, about: Mapping[str, Any], wanted: Put) -> state_pb2.Value:
+    with placed(wanted.thread_id, "the metadata"):
+        return to_value(*dump(serde, about))
 
 
 def _save(request: checkpoints.SaveRequest, base: Base, *, owns: bool) -> Operation[checkpoints.SaveResponse]:

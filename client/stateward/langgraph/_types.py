@@ -8,7 +8,8 @@ LangGraph would return the object's bare data instead, and say so in a log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import ormsgpack
@@ -36,10 +37,10 @@ class TypeNotAllowed(ValueError):
     Add the types to `allowed_types` if you trust them, or keep the value in the graph's state as plain data.
     """
 
-    def __init__(self, types: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, types: Sequence[tuple[str, str]], place: str = "") -> None:
         names = ", ".join(f"{module}.{name}" for module, name in types)
         super().__init__(
-            f"a value of the graph has the type {names}, which is not allowed; if you trust it, give "
+            f"{place or 'a value of the graph'} has the type {names}, which is not allowed; if you trust it, give "
             f"StatewardSaver(allowed_types={list(types)!r}), or the class itself"
         )
         self.types = tuple(types)
@@ -118,6 +119,21 @@ class Guarded(jsonplus.JsonPlusSerializer):
 def dump(serde: SerializerProtocol, value: Any) -> tuple[str, bytes]:
     """Serializes a value that is sent. Raises TypeNotAllowed for a value that could not be loaded again."""
     return serde.dumps_checked(value) if isinstance(serde, Guarded) else serde.dumps_typed(value)
+
+
+@contextmanager
+def placed(thread_id: str, what: str) -> Iterator[None]:
+    """Names thread and place in errors about a value that cannot be serialized."""
+    place = f"{what} of thread {thread_id!r}"
+    try:
+        yield
+    except TypeNotAllowed as error:
+        raise TypeNotAllowed(error.types, f"a value in {place}") from None
+    except (TypeError, ValueError) as error:
+        if type(error) in (TypeError, ValueError):
+            raise type(error)(f"{place}: {error}") from error
+        error.add_note(place)
+        raise
 
 
 def _names(allowed: AllowedType) -> tuple[str, str]:

@@ -24,6 +24,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from stateward._async.client import AsyncClient
 from stateward._async.thread import AsyncThread
+from stateward._connected import both_clients
 from stateward._naming import is_orphans, name_for, text_of
 from stateward._operations.steps import Operation, ThreadRef
 from stateward._settling import settle
@@ -38,7 +39,7 @@ from stateward.langgraph._bases import Bases, Creations
 from stateward.langgraph._names import MAIN, branch_of, by_id, channels_of, thread_of
 from stateward.langgraph._operations import Found, Put
 from stateward.langgraph._telling import told_by
-from stateward.langgraph._types import AllowedType, Guarded, dump
+from stateward.langgraph._types import AllowedType, Guarded, dump, placed
 from stateward.models import ThreadInfo
 from stateward.options import Retention, ThreadOptions
 from stateward.v1 import checkpoint_pb2
@@ -58,7 +59,9 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     event loops. Use it as `with` or `async with`, or call `close` or `aclose` at the end. An asyncio call that writes
     and is cancelled ends its write first: when CancelledError comes, the write is done, or never will be.
 
-    `target` and the further options are those of `stateward.Client`. The daemon encrypts all values, and metadata too.
+    `target` and the further options are those of `stateward.Client`. Without a target the saver looks for the daemon
+    where the commands do. `target` may also be a client, such as that of `stateward.open()`, which you keep open. The
+    daemon encrypts all values, and metadata too.
 
     Values may have the types that LangGraph lists as safe: plain data, messages, documents, dates, sets and its own.
     The saver refuses a value of any other type with TypeNotAllowed, when it is written and when it is read, unless you
@@ -78,7 +81,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
 
     def __init__(
         self,
-        target: str | None = None,
+        target: str | Client | AsyncClient | None = None,
         *,
         namespace: str = "default",
         allowed_types: Iterable[AllowedType] = (),
@@ -92,9 +95,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         if serde is not None and (allowed_types := tuple(allowed_types)):
             raise ValueError("allowed_types is for the saver's own serializer; the one in serde= has a list of its own")
         super().__init__(serde=Guarded(allowed_types) if serde is None else serde)
-        # Both connect at their first call.
-        self._blocking = Client(target, namespace=namespace, **options)
-        self._aio = AsyncClient(target, namespace=namespace, **options)
+        self._blocking, self._aio = both_clients(target, namespace, options)
         # The writes of a step and the next checkpoint come at once: they travel on one stream, and share a commit.
         self._aio._session.settings = replace(self._aio._session.settings, streams_beside=0)
         self._made_with = ThreadOptions(ttl=ttl, retention=retention)  # the threads that it makes
@@ -207,10 +208,10 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         told = told_by(writes, checkpoint_id, task_id) if ref.branch == MAIN else None
         uid = self._creations.of(ref, map(name_for, (checkpoint_id, *ancestors))) or self._creations.of_thread(ref)
         taken = ANSWERS.take(uid, ref.branch, task_id, writes, told)
-        made = [
-            (WRITES_IDX_MAP.get(channel, index), channel, dump(self.serde, value))
-            for index, (channel, value) in enumerate(taken.writes)
-        ]
+        made, thread_id = list[tuple[int, str, tuple[str, bytes]]](), str(config["configurable"]["thread_id"])
+        for index, (channel, value) in enumerate(taken.writes):
+            with placed(thread_id, f"what a task writes to channel {channel!r}"):
+                made.append((WRITES_IDX_MAP.get(channel, index), channel, dump(self.serde, value)))
         return operations.put_writes(
             ref, self._creations, checkpoint_id, made, task_id, task_path, self._made_with, ancestors=ancestors,
             told=taken.told, acks=taken.signal_ids,

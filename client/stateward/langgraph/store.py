@@ -10,6 +10,7 @@ from langgraph.store.base import BaseStore, IndexConfig, Op, Result, TTLConfig
 from langgraph.store.base.embed import ensure_embeddings, get_text_at_path
 
 from stateward._async.client import AsyncClient
+from stateward._connected import both_clients
 from stateward._operations.steps import ThreadRef
 from stateward._settling import settle
 from stateward._sync.client import Client
@@ -32,10 +33,12 @@ class StatewardStore(BaseStore):
 
     A wrong argument raises TypeError or ValueError before anything is sent.
 
-    `target` and the further options are those of `stateward.Client`. `ttl` sets the default TTL and if reads begin
-    it anew, as LangGraph defines it; an expired item is never returned. `index` makes `search(query=…)` work. The
-    client calls its embedding function, and stores the vectors beside the items. A search compares the query with every
-    vector below the namespace, which suits some thousands of items.
+    `target` and the further options are those of `stateward.Client`. Without a target the store looks for the daemon
+    where the commands do. `target` may also be a client, such as that of `stateward.open()`, which you keep open.
+
+    `ttl` sets the default TTL and if reads begin it anew, as LangGraph defines it; an expired item is never returned.
+    `index` makes `search(query=…)` work. The client calls its embedding function, and stores the vectors beside the
+    items. A search compares the query with every vector below the namespace, which suits some thousands of items.
 
     A store has at most 100,000 records, and an item with vectors is two. An item may have 1,000,000 bytes of JSON.
     """
@@ -44,7 +47,7 @@ class StatewardStore(BaseStore):
 
     def __init__(
         self,
-        target: str | None = None,
+        target: str | Client | AsyncClient | None = None,
         *,
         namespace: str = "default",
         scope: str = SCOPE,
@@ -54,9 +57,7 @@ class StatewardStore(BaseStore):
         **options: Any,
     ) -> None:
         check_settings(index, ttl)
-        # Both connect at their first call.
-        self._blocking = Client(target, namespace=namespace, **options)
-        self._aio = AsyncClient(target, namespace=namespace, **options)
+        self._blocking, self._aio = both_clients(target, namespace, options)
         self._scope, self._create = scope, create
         self.ttl_config = ttl
         self._index = index

@@ -166,7 +166,7 @@ class Forker:
 
         body, tree = self._context.settled(read)
         anchors = {body.checkpoint_id} - {""}
-        body.branch = body.checkpoint_id = body.parent_checkpoint_id = ""
+        body.branch = body.parent_checkpoint_id = ""
         body.sent_bytes = 0
         self._copy_blobs(request, source, copy, blobs_in_state(tree))
         content = self._content(request, source, copy, EntryMetadata(checkpoint=body))
