@@ -36,7 +36,11 @@ def resolve_target(
     Accepts `unix:///path`, `unix:path`, a bare path, and host:port. Raises ValueError for anything else, and for a
     socket path that is too long.
     """
-    target = target or environment.get("STATEWARD_TARGET")
+    if not target and (named := environment.get("STATEWARD_TARGET")):
+        try:
+            return resolve_target(named, environment, platform)
+        except ValueError as error:
+            raise ValueError(f"STATEWARD_TARGET: {error}") from None
     target = target or str(default_path(environment, platform))
     if is_tcp(target):
         return _check_tcp(target)
