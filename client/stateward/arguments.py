@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+M = TypeVar("M", bound=Message)
 
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
 
@@ -27,3 +33,47 @@ def whole_number(value: Any, name: str, *, most: int = INT64_MAX) -> int:
     if not 0 <= number <= most:
         raise ValueError(f"{name} is {number}; it must be 0 to {most:,}")
     return number
+
+
+_ARGUMENTS = {"thread": "the name of a thread", "branch": "the name of a branch", "ack_signals": "ack"}
+_TYPES = {FieldDescriptor.CPPTYPE_STRING: "text", FieldDescriptor.CPPTYPE_BOOL: "bool"} | dict.fromkeys(
+    (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT), "number"
+)  # fmt: skip
+
+
+def message(kind: Callable[..., M], fields: Mapping[str, Any]) -> M:
+    """Returns a message with these fields. Raises TypeError or ValueError that names the first field whose value does
+    not fit, and says what it takes: the error of protobuf names none."""
+    try:
+        return kind(**fields)
+    except (TypeError, ValueError, AttributeError):
+        for name, value in fields.items():
+            _refuse(kind, name, value)
+        raise
+
+
+def _refuse(kind: Callable[..., Message], name: str, value: Any) -> None:
+    try:
+        kind(**{name: value})
+    except (TypeError, ValueError, AttributeError) as error:
+        field = kind.DESCRIPTOR.fields_by_name.get(name)  # type: ignore[attr-defined]
+        argument = _ARGUMENTS.get(name, name)
+        if field is None:
+            return
+        if type(error) is ValueError and isinstance(value, (str, int, float)):
+            raise ValueError(f"{argument} is {value!r:.100}; {error}") from None
+        raise TypeError(f"{argument} takes {_wanted(field)}, not {value!r:.100}") from None
+
+
+def _wanted(field: FieldDescriptor) -> str:
+    """Says in words what a field takes."""
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        value = _type(field.message_type.fields_by_name["value"])
+        return "a dict of texts" if value == "text" else f"a dict of texts to {value}s"
+    return f"a list of {_type(field)}s" if field.is_repeated else f"a {_type(field)}"
+
+
+def _type(field: FieldDescriptor) -> str:
+    if field.message_type is not None:
+        return field.message_type.name
+    return _TYPES.get(field.cpp_type, "whole number")

@@ -62,7 +62,10 @@ def choice_number(kind: type[_Choice], choice: _Choice | str | int | None) -> in
             return kind[choice.upper()]
         except KeyError:
             raise ValueError(f"{choice!r} is none of {', '.join(kind.__members__)}") from None
-    return kind(choice)
+    try:
+        return kind(choice)
+    except ValueError:
+        raise ValueError(f"{choice!r} is none of {', '.join(kind.__members__)}") from None
 
 
 @dataclass(frozen=True)

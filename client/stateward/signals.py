@@ -22,6 +22,7 @@ from functools import cached_property
 from typing import Any
 
 from stateward import values
+from stateward.arguments import message
 from stateward.fromproto import FromProto
 from stateward.v1 import signal_pb2, state_pb2
 
@@ -65,13 +66,13 @@ class Question:
     """The name of who asks; not verified. Empty = not said."""
 
     @classmethod
-    def from_proto(cls, message: signal_pb2.Question) -> Question:
-        """Reads the message."""
+    def from_proto(cls, asked: signal_pb2.Question) -> Question:
+        """Reads the asked."""
         parts = tuple(
             QuestionPart(each.name, each.prompt, _read_schema(each.answer_schema), each.asker, each.wait_id)
-            for each in message.parts
+            for each in asked.parts
         )
-        return cls(message.prompt, _read_schema(message.answer_schema), parts, message.asked_by)
+        return cls(asked.prompt, _read_schema(asked.answer_schema), parts, asked.asked_by)
 
     def to_proto(self) -> signal_pb2.Question:
         """Returns the message that `from_proto` reads."""
@@ -81,9 +82,8 @@ class Question:
                 wait_id=each.wait_id,
             ) for each in self.parts
         ]  # fmt: skip
-        return signal_pb2.Question(
-            prompt=self.prompt, answer_schema=_write_schema(self.schema), parts=parts, asked_by=self.asked_by
-        )
+        fields = {"prompt": self.prompt, "answer_schema": _write_schema(self.schema), "parts": parts}
+        return message(signal_pb2.Question, {**fields, "asked_by": self.asked_by})
 
     def is_same(self, other: Question) -> bool:
         """Whether both ask for the same, whoever asks."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stateward._state.gate import Gate
-from stateward._state.log import Log
-from stateward._state.slots import Slots
+from stateward._state.log import Log, entries_of
+from stateward._state.slots import Slots, suggest
 from stateward._state.unsaved import Unsaved
 from stateward.blobs import BlobAccess, StateBlobs, is_made
 from stateward.effects import RecordedEffect
@@ -55,6 +55,8 @@ class Logs(Mapping[str, Log]):
 
     def __getitem__(self, name: str) -> Log:
         if name not in self._logs:
+            if not isinstance(name, str):
+                raise TypeError(f"the name of a log is a text, not {name!r:.100}")
             is_known = not self._partial or name in self._asked
             self._logs[name] = Log(
                 name, first_index=self._retired.get(name, 0), numbered=self._numbered and is_known, readable=is_known,
@@ -67,7 +69,7 @@ class Logs(Mapping[str, Log]):
         """Makes a log hold these entries. The next save compares all of them with the stored ones and sends those that
         differ."""
         if entries is not self[name]:  # `logs[name] += …` assigns the log itself
-            self[name]._assign(list(entries))
+            self[name]._assign(list(entries_of(name, entries)))
 
     def __delitem__(self, name: str) -> None:
         """Removes a log. A later log of the same name continues the indexes."""
@@ -112,6 +114,15 @@ class Logs(Mapping[str, Log]):
             elif log._stored:
                 self._stored.add(log.name)
         self._numbered &= knows_deleted
+
+
+_ATTRIBUTES = frozenset(
+    (
+        "slots", "logs", "checkpoint", "partial", "origin", "pinned", "owner_id", "signals", "effects",
+        "schema_version", "scratch", "saving",
+    )
+)  # fmt: skip
+"""What may be assigned. Anything else would be lost with the process, and is meant for a slot."""
 
 
 class State:
@@ -232,6 +243,13 @@ class State:
     @saving.setter
     def saving(self, saving: bool) -> None:
         self._gate.closed = saving
+
+    if not TYPE_CHECKING:  # a type checker refuses the assignment itself, unless it sees this method
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if not name.startswith("_") and name not in _ATTRIBUTES:
+                raise AttributeError(f"a state has no attribute {name!r}, and would not save it; use {suggest(name)}")
+            super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         return f"State(version={self.version}, {self.slots!r}, {self.logs!r})"

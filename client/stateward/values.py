@@ -271,11 +271,20 @@ def encode_json(value: Any, path: str, *, finite: bool = True) -> bytes:
         _check_keys(value)
         text = encoder.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise _explain(value, path, error, finite=finite) from error
+        raise _explain(value, path, error, finite=finite) from (None if _is_of_json(error) else error)
     try:
         return text.encode()
     except UnicodeEncodeError:  # a lone surrogate: UTF-8 cannot represent it, a JSON escape can
         return json.dumps(value, allow_nan=not finite, separators=(",", ":"), default=_reduce).encode()
+
+
+def _is_of_json(error: BaseException) -> bool:
+    """Whether json or this module raised it, and no method of the value: then the explanation says all."""
+    each = error.__traceback__
+    while each is not None and each.tb_next is not None:
+        each = each.tb_next
+    name = str(each.tb_frame.f_globals.get("__name__", "")) if each is not None else ""
+    return name == __name__ or name.partition(".")[0] == "json"
 
 
 def _check_keys(value: Any) -> None:

@@ -84,6 +84,7 @@ from stateward_sidecar.storage.daemonfile import UsersLock, announce, withdraw
 from stateward_sidecar.storage.engine import DATA_FILE, FORMAT
 from stateward_sidecar.storage.files import sync_path
 from stateward_sidecar.storage.keyfile import create_key_file, find_exposure, fingerprint, read_key_file
+from stateward_sidecar.storage.keystore import opens_root
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.context import Limits
 from stateward_sidecar.store.memory import default_cache_bytes, memory_limit_bytes
@@ -108,6 +109,10 @@ SWITCH_S = 0.001
 BUCKET_PATIENCE = Patience(deadline_s=8.0)
 # File systems whose data are lost with the machine or the container.
 VOLATILE = ("tmpfs", "ramfs", "overlay")
+_RIGHT_KEY = (
+    "put the key file there that the archive was made with, or name it with STATEWARD_KEY_FILE or --key-file; or give "
+    "another --archive"
+)
 
 
 async def run(settings: Settings) -> NoReturn:
@@ -199,11 +204,17 @@ def _make_parts(
         feed.on_commit()
 
     tokens = Tokens(settings.token_file) if settings.token_file is not None else None  # nothing is made if that fails
-    key = _load_key(settings)
+    given_key = _find_key(settings)
     bucket = _open_bucket(settings)
     opening = _begin_archive(bucket, settings) if bucket is not None else None
     has_keys = (settings.data_dir / KEYS_FILE).exists()
     root = opening.fetch_root() if opening is not None and not has_keys else b""
+    key = given_key or _make_key(settings, root)
+    if root and not opens_root(root, key):  # before the directory has data, which would bind the next start
+        raise StartError(
+            f"KEY_UNAVAILABLE: the key {fingerprint(key)} in the key file {settings.key_file} does not open the "
+            f"archive {settings.archive}; {_RIGHT_KEY}"
+        )
     memory_bytes = settings.memory_bytes or memory_limit_bytes()
     cache_bytes = settings.cache_bytes or default_cache_bytes(memory_bytes)
     room = make_room(memory_bytes, cache_bytes)
@@ -456,22 +467,36 @@ async def _sweep(store: Store, interval_s: float) -> None:
             failures.note("sweep")
 
 
-def _load_key(settings: Settings) -> bytes:
+def _find_key(settings: Settings) -> bytes | None:
+    """Returns the key; None if there is no key file, and one may be made. Raises StartError."""
     has_data = (settings.data_dir / DATA_FILE).exists() or (settings.data_dir / KEYS_FILE).exists()
     if has_data:
         return read_key_file(settings.key_file)
-    is_new = not settings.key_file.exists()
     is_shared = bool(settings.archive) and not settings.archive.startswith("file:")
-    if is_new and is_shared and not settings.accept_local_key:
+    if settings.key_file.exists():
+        key = read_key_file(settings.key_file)
+        sync_path(settings.key_file.parent)  # an earlier start may have died before its key file was durable
+        return key
+    if is_shared and not settings.accept_local_key:
         raise StartError(
             f"there is no key file {settings.key_file}. A key file made here would be lost with this machine; without "
-            "it nobody can read the archive. Make a key file with `stateward keys new`, keep a copy, and pass it with "
-            "--key-file; or start with --accept-local-key"
+            "it nobody can read the archive. If the archive has data already, put its key file there. Else make a key "
+            "file with `stateward keys new`, keep a copy, and pass it with --key-file or STATEWARD_KEY_FILE; or start "
+            "with --accept-local-key"
         )
-    key = create_key_file(settings.key_file) if is_new else read_key_file(settings.key_file)
-    sync_path(settings.key_file.parent)  # an earlier start may have died before its key file was durable
-    if not is_new:
-        return key
+    return None
+
+
+def _make_key(settings: Settings, root: bytes) -> bytes:
+    """Makes the key file. Raises StartError, and makes none, if the archive has a ``root``: a new key cannot open
+    it."""
+    if root:
+        raise StartError(
+            f"KEY_UNAVAILABLE: there is no key file {settings.key_file}, and the archive {settings.archive} has data "
+            f"already; {_RIGHT_KEY}"
+        )
+    key = create_key_file(settings.key_file)
+    sync_path(settings.key_file.parent)
     log.warning(
         "made a new key file; keep a copy of it, or the data is lost with this machine",
         key_file=settings.key_file, key=fingerprint(key),

@@ -171,6 +171,18 @@ def test_tools_that_were_used(client):
     assert tools_used(client, agent="nobody") == []
 
 
+def test_threads_without_a_version(client, stateward):
+    """The effects of a thread that nobody has saved count, and a lock's thread or a scope of records hides none."""
+    client.thread("effects").effect("charge-1", lambda: 5, name="charge")
+    with client.thread("lease").lease(), client.lock("lock"):
+        client.records("records").put("a", 1)
+    for names in ([], ["effects", "lease", "locks/lock", "records"]):
+        counted = stateward("tools", *names, "--json")
+        assert [(each["name"], each["calls"]) for each in counted.json] == [("charge", 1)], counted.err
+        assert (stateward("failures", *names).code, stateward("failures", *names).out) == (0, "")
+    assert (stateward("export", "--trajectories").code, stateward("export", "--all").code) == (0, 0)
+
+
 def test_where_it_failed(client):
     """A failure names version, step, reason and the tool before it; one that was got over is told when asked for."""
     thread, state = run(client, "one", OPENAI[:1], step=4, status="failed", status_detail="timeout")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from stateward import Check, Delete, Put
+from stateward import Check, Delete, Put, State
+from stateward.errors import InvalidField, VersionNotFound
 
 HUGE, SURROGATE = 1 << 70, "\ud800"
 CASES: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
@@ -55,3 +59,148 @@ def test_every_argument_of_records_is_named(client: Any) -> None:
     for scope, kind in ((5, TypeError), (SURROGATE, ValueError)):
         with pytest.raises(kind, match="scope"):
             client.records(scope)
+
+
+def saved(**options: Any) -> Callable[[Any], Any]:
+    return lambda client: client.thread("t").save(State(), **options)
+
+
+def with_slot(name: Any) -> State:
+    state = State()
+    state.slots[name] = 2
+    return state
+
+
+OF_THREADS: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda client: client.thread(42), "the name of a thread is a text, not 42"),
+    (lambda client: client.thread(None), "the name of a thread is a text"),
+    (lambda client: client.thread(b"t"), "the name of a thread is a text"),
+    (lambda client: client.thread("t", branch=1), "the name of a branch is a text"),
+    (lambda client: client.thread("t").branch(1), "the name of a branch is a text"),
+    (lambda client: client.thread("t").log(4), "the name of a log is a text"),
+    (lambda client: client.thread("t").append(4, 1), "the name of a log is a text, not 4"),
+    (lambda client: client.thread("t").save(with_slot(1)), "the name of a slot is a text, not 1"),
+    (lambda _client: State().logs[1], "the name of a log is a text, not 1"),
+    (lambda client: client.lock(4), "the name of a lock is a text"),
+    (saved(labels={"a": 1}), r"labels takes a dict of texts, not \{'a': 1\}"),
+    (saved(labels=["a"]), "labels takes a dict of texts"),
+    (saved(metrics={"a": "x"}), "metrics takes a dict of texts to numbers"),
+    (saved(step="three"), "step takes a whole number, not 'three'"),
+    (saved(step=1.5), "step takes a whole number"),
+    (saved(status_detail=3), "status_detail takes a text"),
+    (saved(schema_version="x"), "schema_version takes a whole number"),
+    (saved(checkpoint_id=4), "checkpoint_id takes a text"),
+    (saved(request_id=4), "request_id takes a text"),
+    (saved(ack="abc"), "ack takes a list"),
+    (saved(create=4), "create takes ThreadOptions"),
+    (saved(lease=4), "lease takes a lease"),
+    (saved(guard=4), "guard takes a lease or lock"),
+    (saved(windows=[4]), "windows takes a list of Windows"),
+    (lambda client: client.thread("t").update({"a": 1}), "fn takes a function"),
+    (lambda client: client.thread("t").finish(4), "finish takes the State"),
+    (lambda client: client.save_all([4]), "save_all takes what thread.prepare returned"),
+    (lambda client: client.thread("t").hydrate(tag=1), "tag takes a text"),
+    (lambda client: client.thread("t").hydrate(slots=[1]), "slots takes a list of texts"),
+    (lambda client: client.thread("t").hydrate(logs={"a": "x"}), "logs takes a number of entries"),
+    (lambda client: list(client.thread("t").checkpoints(page_size="x")), "page_size takes a whole number"),
+    (lambda client: client.thread("t").fork(4), "new_thread takes a text"),
+    (lambda client: client.thread("t").ask(State(), 4), "prompt takes a text"),
+    (lambda client: client.thread("t").send(4), "name takes a text"),
+    (lambda client: client.thread("t").hand_over(4, "s"), "to is a text"),
+]
+
+
+@pytest.mark.parametrize(("call", "said"), OF_THREADS, ids=[said for _, said in OF_THREADS])
+def test_every_argument_of_threads_is_named(client: Any, call: Callable[[Any], Any], said: str) -> None:
+    """The error says what the argument takes; nothing is sent."""
+    with pytest.raises(TypeError, match=said):
+        call(client)
+
+
+def test_a_version_that_cannot_be(client: Any) -> None:
+    """The error names the argument, and not the message that it went into."""
+    client.thread("versions").save(State())
+    with pytest.raises((InvalidField, VersionNotFound)) as caught:
+        client.thread("versions").hydrate(version=-1)
+    if isinstance(caught.value, InvalidField):  # the fake knows no such version either
+        assert str(caught.value).startswith("version: -1 is not a version")
+        assert caught.value.field == "version"
+
+
+def test_a_lease_that_is_not_taken(client: Any) -> None:
+    """It has no token, and guards no save."""
+    lock = client.lock("l")
+    for call in (lambda: lock.token, lambda: client.thread("t").append("lines", 1, guard=lock)):
+        with pytest.raises(RuntimeError, match="use it with `with`"):
+            call()
+
+
+def test_what_is_assigned_beside_the_slots() -> None:
+    """It would not be saved, so it is refused; a text is one entry of a log, and not one for each character."""
+    state = State()
+    with pytest.raises(AttributeError, match=r'state.slots\["goal"\]'):
+        state.goal = "x"  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r'state.slots\["goal"\]'):
+        state.slots.goal = "x"  # type: ignore[attr-defined]
+    for text in ("abc", b"abc", bytearray(b"abc")):
+        for add in (partial(state.logs.__setitem__, "m"), state.logs["m"].extend, state.logs["m"].__iadd__):
+            with pytest.raises(TypeError, match="a log takes a list of entries"):
+                add(text)
+    assert list(state.logs["m"]) == []
+    state.schema_version, state.signals = 3, ()
+    assert copy.deepcopy(state).schema_version == 3
+
+
+class Odd:
+    """A value whose own method fails."""
+
+    def model_dump(self, mode: str) -> Any:
+        del mode
+        raise ValueError("odd")
+
+
+def with_value(value: Any) -> State:
+    state = State()
+    state.slots["a"] = value
+    return state
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (saved(stp=1), TypeError),
+        (saved(step="three"), TypeError),
+        (lambda client: client.thread("t").save(with_value(object())), TypeError),
+        (lambda client: client.thread("t").update(5), TypeError),
+        (lambda client: client.thread("t").append("l"), ValueError),
+    ],
+)
+def test_frames_of_the_library_are_cut_off(client: Any, call: Callable[[Any], Any], kind: type[Exception]) -> None:
+    """The traceback ends near the caller's line, as that of Stateward's own errors does."""
+    with pytest.raises(kind) as caught:
+        call(client)
+    assert caught.value.__cause__ is None
+    names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert not {"drive", "bare_request", "save_all"} & set(names)
+
+
+def test_frames_of_the_callers_own_code_stay(client: Any) -> None:
+    """An error in a function of the caller shows its line, and so does one in a method of a value."""
+
+    def change(_state: State) -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine") as caught:
+        client.thread("t").update(change)
+    assert [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)][-1] == "change"
+    with pytest.raises(ValueError, match="odd") as caught:
+        client.thread("t").save(with_value(Odd()))
+    assert "model_dump" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+
+def test_a_fault_of_the_library_keeps_its_frames(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They say where to look."""
+    monkeypatch.setattr("stateward._operations.saving.new_request_id", lambda: {}["x"])
+    with pytest.raises(KeyError) as caught:
+        client.thread("t").save(State())
+    assert "bare_request" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]

@@ -114,6 +114,22 @@ def test_nobody_answers(own: Daemon) -> None:
     assert sorted(path.name for path in own.data_dir.iterdir()) == before
 
 
+def test_the_settings_of_open(own: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without options the doctor looks at the key file that `daemon.toml` names, and says why the daemon cannot
+    start."""
+    own.stop()
+    named = tmp_path / "named.key"
+    (own.data_dir / "daemon.toml").write_text(f'key_file = "{named}"\nlisten = "{own.target}"\n')
+    there = {"STATEWARD_DATA_DIR": str(own.data_dir), "STATEWARD_KEY_FILE": str(own.key_file)}
+    answer = run("doctor", "--json", **there)
+    assert f"{named} does not exist" in Findings(answer.code, answer.out).of("key", "failed")["summary"]
+    shutil.copy(own.key_file, named)
+    answer = run("doctor", "--json", **there)
+    assert str(named) in Findings(answer.code, answer.out).of("key", "ok")["summary"]
+    answer = run("doctor", "--json", "--data-dir", own.data_dir)
+    assert str(named) in Findings(answer.code, answer.out).of("key", "ok")["summary"]
+
+
 def test_settings_with_which_nothing_starts(own: Daemon, tmp_path: Path) -> None:
     """The doctor shows the line that the daemon would end with."""
     own.stop()

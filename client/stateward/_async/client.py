@@ -284,7 +284,7 @@ class AsyncClient:
         clients of several machines use a lock, let the resource that it protects refuse every `token` below the newest
         that it has seen. Tokens only grow, on all machines, until the thread `locks/<name>` is deleted.
         """
-        ref = ThreadRef(self.namespace, leases.LOCKS + name, "main")
+        ref = ThreadRef(self.namespace, leases.LOCKS + text(name, "the name of a lock"), "main")
         return AsyncHeldLease(self._session, ref, term=term, wait=wait, take_over=take_over, holder=holder)
 
     # -- questions and signals ----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from stateward._io.aio.background import Lock
 from stateward._io.aio.session import AsyncSession, AsyncThreadBlobs
 from stateward._io.aio.stream import AsyncStream
 from stateward._io.aio.tools import Decorator, Tool, tools_of
-from stateward._io.frames import hide_frames
+from stateward._io.frames import hide_frames, hide_own_frames
 from stateward._operations import (
     applying,
     before,
@@ -50,6 +50,7 @@ from stateward._operations.steps import Operation, ThreadRef, limited, projectio
 from stateward._operations.streams import HistoryReader, WatchReader
 from stateward._operations.threads import OptionChanges
 from stateward._operations.tools import Tools, bind_arguments, keyed, spread
+from stateward.arguments import text
 from stateward.blobs import Blob, Content
 from stateward.changes import Change
 from stateward.durations import Duration, seconds
@@ -218,6 +219,7 @@ class AsyncThread:
         If the branch does not exist, the first save creates it from version `at` (None = the empty state). Give a
         Checkpoint rather than a number: another version may have the same number, see `apply`.
         """
+        text(name, "the name of a branch")
         version, digest = (at.version, at.digest) if isinstance(at, Checkpoint) else (at, b"")
         return AsyncThread(self._session, replace(self._ref, branch=name, at=version, at_digest=digest))
 
@@ -904,6 +906,7 @@ class AsyncThread:
         thread in `take_handoff` gets it as well.
         """
         name = sender if sender is not None else self._session.identity.name or ""
+        text(to, "to")
         return await self._run(
             handoff.hand_over(self._ref, to, summary, pending_steps, dependencies, data, name, state, options)
         )
@@ -940,6 +943,9 @@ class AsyncThread:
             return await self._session.run(operation)
         except StatewardError as error:
             hide_frames(error)
+            raise
+        except Exception as error:
+            hide_own_frames(error)
             raise
 
 

@@ -73,8 +73,14 @@ BY_CODE: Mapping[str, type[StatewardError]] = {
 }
 
 
+_OF_VERSION = ("version.version", "version.tag", "version.checkpoint_id")
+
+
 def error_from_rpc(code: str, message: str, trailers: Iterable[tuple[str, str | bytes]]) -> StatewardError:
     """Returns the exception for a failed call, from its status code, message and trailing metadata."""
     reason, metadata, retry_delay = read_details(trailers)
+    if (field := metadata.get("field", "")) in _OF_VERSION:  # callers know the argument, not the message in it
+        argument = field.partition(".")[2]
+        metadata, message = {**metadata, "field": argument}, message.replace(f"{field}:", f"{argument}:", 1)
     kind = BY_REASON.get(reason) or BY_CODE.get(code, StatewardError)
     return kind(message or code, reason=reason, code=code, metadata=metadata, retry_delay=retry_delay)

@@ -39,7 +39,11 @@ def resolve_target(
     given: object = target  # from a program without type checks
     if given is not None and not isinstance(given, str):
         raise TypeError(f"a target is a text, such as unix:///path, host:port or client.target, not {given!r}")
-    target = target or environment.get("STATEWARD_TARGET")
+    if not target and (named := environment.get("STATEWARD_TARGET")):
+        try:
+            return resolve_target(named, environment, platform)
+        except ValueError as error:
+            raise ValueError(f"STATEWARD_TARGET: {error}") from None
     target = target or str(default_path(environment, platform))
     if is_tcp(target):
         return _check_tcp(target)

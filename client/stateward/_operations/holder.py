@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from stateward.arguments import text
 from stateward.v1 import lease_pb2
 
 NAME_BYTES_MAX = 256
@@ -48,7 +49,7 @@ class Identity:
     """The name of a client; None = a random one, so that a restart has to wait for the end of the old term."""
 
     def __init__(self, name: str | None = None) -> None:
-        if name is not None and not 1 <= len(name.encode()) <= NAME_BYTES_MAX:
+        if name is not None and not 1 <= len(text(name, "holder").encode()) <= NAME_BYTES_MAX:
             raise ValueError(f"holder must have 1 to {NAME_BYTES_MAX} bytes")
         self._name, self._made_in = name, _incarnation
 

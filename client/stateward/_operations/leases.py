@@ -69,11 +69,19 @@ def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
             deadline_s = left_s + ANSWER_S if left_s else None
             answer = yield Call("AcquireLease", request, deadline_s, waits_for_owner=False)
             return replace(Lease.from_proto(answer.lease), uid=answer.uid)
+        except LeaseHeld as error:
+            raise error if claim.wait_s else with_advice(error) from None
         except NotOwner:
             pause_s = polls.next_s()
             if pause_s is None:
                 raise
         yield Pause(pause_s)
+
+
+def with_advice(error: LeaseHeld) -> LeaseHeld:
+    """Returns the same error, with the option that waits."""
+    said = f"{error.message}; wait= says for how long to wait until it is free"
+    return LeaseHeld(said, reason=error.reason, code=error.code, metadata=error.metadata, retry_delay=error.retry_delay)
 
 
 def renew(ref: ThreadRef, token: int, uid: str, deadline_s: float | None = None) -> Operation[Lease]:

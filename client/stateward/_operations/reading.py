@@ -12,6 +12,7 @@ from stateward._operations.steps import Call, Operation, ThreadRef, projection, 
 from stateward._operations.threads import unreadable
 from stateward._operations.uploads import fetch_blobs
 from stateward._state.log import Log
+from stateward.arguments import message
 from stateward.attributes import Attribute, write_attributes
 from stateward.changes import Change, changes_from_proto
 from stateward.effects import RecordedEffect
@@ -202,17 +203,22 @@ def list_checkpoints(
     **contents: Any,
 ) -> checkpoints.ListCheckpointsRequest:
     """Builds the request for the first page; thread "-" = all threads. `contents` are fields that ask for states."""
-    return checkpoints.ListCheckpointsRequest(
-        namespace=namespace,
-        thread=thread,
-        branch=branch,
-        labels=dict(labels or {}),
-        attributes=write_attributes(attributes or {}),
-        statuses=[choice_number(Status, each) for each in statuses],  # type: ignore[misc]
-        before=version_ref(before),
-        page_size=page_size,
-        **contents,
-    )
+    fields: dict[str, Any] = {
+        "namespace": namespace,
+        "thread": thread,
+        "branch": branch,
+        "labels": _as_dict(labels),
+        "attributes": write_attributes(attributes or {}),
+        "statuses": [choice_number(Status, each) for each in statuses],
+        "before": version_ref(before),
+        "page_size": page_size,
+    }
+    return message(checkpoints.ListCheckpointsRequest, {**fields, **contents})
+
+
+def _as_dict(labels: Any) -> Any:
+    """A message takes no other mapping. Anything else stays as it is, to be refused by name."""
+    return dict(labels) if isinstance(labels, Mapping) else labels
 
 
 class NamespaceVersions:

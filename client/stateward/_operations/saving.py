@@ -15,6 +15,7 @@ from stateward._operations.steps import Call, Operation, ThreadRef, check_option
 from stateward._operations.uploads import learn_support, write_blobs
 from stateward._state.log import Log
 from stateward._state.unsaved import Unsaved
+from stateward.arguments import text
 from stateward.attributes import Attribute, read_attributes, write_attributes
 from stateward.durations import Duration
 from stateward.effects import Effect
@@ -115,6 +116,8 @@ class PreparedSave:
 def repeatable(options: SaveOptions) -> SaveOptions:
     """Returns the options for several requests: an iterator would give its items to the first request only."""
     given: Any = options
+    if isinstance(given.get("ack"), str):
+        raise TypeError(f"ack takes a list of signals or of their ids, not {given['ack']!r:.100}")
     lists: Any = {name: tuple(given[name]) for name in ("effects", "ack") if given.get(name) is not None}
     return {**options, **lists}
 
@@ -127,6 +130,9 @@ def save(ref: ThreadRef, state: State, options: SaveOptions) -> Operation[Checkp
 def save_all(saves: Sequence[PreparedSave], *, single: bool = False) -> Operation[list[Checkpoint]]:
     """Saves one version in each of several threads, all or none. Raises NotArchivedYet for the first version that is
     less durable than asked."""
+    given: Sequence[Any] = saves
+    if wrong := [each for each in given if not isinstance(each, PreparedSave)]:
+        raise TypeError(f"save_all takes what thread.prepare returned, not {wrong[0]!r:.100}")
     states = [each.state for each in saves]
     if any(state.saving for state in states) or len(set(map(id, states))) < len(states):
         raise RuntimeError("this state is being saved already; wait for that save")
@@ -264,6 +270,12 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+_TAKEN = {
+    "create": "ThreadOptions", "effects": "a list of Effects", "question": "a Question",
+    "guard": "a lease or lock that is held",
+}  # fmt: skip
+
+
 def bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveRequest:
     """Returns a SaveRequest without content and without an expected version."""
     check_options(options, SaveOptions, "save")
@@ -272,13 +284,19 @@ def bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveReques
     fields: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     for name, write in _WRITERS.items():
         if name in fields:
-            fields[name] = write(fields[name])
+            try:
+                fields[name] = write(fields[name])
+            except AttributeError:
+                wanted = _TAKEN.get(name, "another value")
+                raise TypeError(f"{name} takes {wanted}, not {fields[name]!r:.100}") from None
     if "ack" in fields:
         fields["ack_signals"] = [each.id if isinstance(each, Signal) else each for each in fields.pop("ack")]
     fields["request_id"] = fields.get("request_id") or new_request_id()
     lease = fields.pop("lease", None)
     if lease is None:
         fields["lease_token"], fields["expected_uid"] = ref.held.for_call(), ref.held.lease_uid
+    elif not hasattr(lease, "token"):
+        raise TypeError(f"lease takes a lease that is held, not {lease!r:.100}")
     else:
         fields["lease_token"], fields["expected_uid"] = lease.token, getattr(lease, "uid", "")
     note_call = getattr(lease, "_note_call", None)
@@ -333,6 +351,8 @@ def _advise(error: VersionMismatch, saves: Sequence[PreparedSave]) -> VersionMis
 
 def finish(ref: ThreadRef, state: State, ttl: Duration | None, options: SaveOptions) -> Operation[Checkpoint]:
     """Saves the last version of a run, unless it is saved already, then sets the TTL. The TTL runs from that save."""
+    if not isinstance(state, State):
+        raise TypeError(f"finish takes the State that hydrate returned, not {state!r:.100}")
     expiring = None if ttl is None else ThreadOptions(ttl=ttl)
     status = options.get("status") or Status.COMPLETED
     options = {**options, "status": status}
@@ -353,6 +373,7 @@ def append(ref: ThreadRef, log: str, entries: Sequence[Any], options: SaveOption
     """Appends entries on top of the branch's head, without reading it."""
     if not entries:
         raise ValueError("append needs at least one value")
+    text(log, "the name of a log")
     request = yield from begin_merge("append", ref, options)
     edit = request.diff.edits.add().append
     edit.log = log

@@ -20,6 +20,7 @@ from typing import Any, Protocol, SupportsIndex, TypeVar
 from google.protobuf.message import Message
 
 from stateward._operations.retry import Retry, UntilFree
+from stateward.arguments import message
 from stateward.blobs import BlobAccess, Content
 from stateward.errors import NotOwner, StatewardError
 from stateward.models import Checkpoint, ThreadInfo
@@ -220,7 +221,7 @@ class ThreadRef:
     """The leases under which the handle writes. Handles on other branches that are made from it share them."""
 
     def about(self, kind: Callable[..., R], **fields: Any) -> R:
-        return kind(namespace=self.namespace, thread=self.thread, **fields)
+        return message(kind, {"namespace": self.namespace, "thread": self.thread, **fields})
 
     def on_branch(self, kind: Callable[..., R], **fields: Any) -> R:
         return self.about(kind, branch=self.branch, **fields)
@@ -309,7 +310,7 @@ def version_ref(
     branch = "-" if any_branch else ""
     if not given:
         return None
-    return checkpoint_pb2.VersionRef(branch=branch, digest=digest, **given)  # type: ignore[arg-type]
+    return message(checkpoint_pb2.VersionRef, {"branch": branch, "digest": digest, **given})
 
 
 def projection(
@@ -321,8 +322,10 @@ def projection(
     if isinstance(slots, str) or isinstance(logs, str):
         raise TypeError("slots and logs take a list of names, not one name")
     chosen = logs if isinstance(logs, Mapping) else dict.fromkeys(logs or ())
-    selections = [checkpoints.LogSelection(log=name, last=last) for name, last in chosen.items()]
-    return checkpoints.Projection(slots=slots or (), logs=selections)
+    if wrong := {name: last for name, last in chosen.items() if not isinstance(last, (SupportsIndex, NoneType))}:
+        raise TypeError(f"logs takes a number of entries, or None, for each log, not {wrong!r:.100}")
+    selections = [message(checkpoints.LogSelection, {"log": name, "last": last}) for name, last in chosen.items()]
+    return message(checkpoints.Projection, {"slots": slots or (), "logs": selections})
 
 
 def timestamp(time: datetime | None) -> datetime | None:

@@ -18,6 +18,8 @@ from stateward.state import State
 
 def update(ref: ThreadRef, fn: Callable[[State], Any], attempts: int, options: SaveOptions) -> Operation[Checkpoint]:
     """Hydrates, changes and saves; starts again if somebody saved in between, or if the thread is being migrated."""
+    if not callable(fn):
+        raise TypeError(f"fn takes a function that changes the state, not {fn!r:.100}")
     if attempts < 1:
         raise ValueError(f"attempts must be at least 1, not {attempts}")
     attempt, patience, backoff, options = 1, Patience(), race_backoff(), repeatable(options)

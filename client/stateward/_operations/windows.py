@@ -25,6 +25,9 @@ def save(ref: ThreadRef, state: State, windows: Sequence[Window], options: SaveO
     """Saves a version with the logs trimmed to their windows. Raises the first error of a summariser after the save."""
     if not windows:
         return (yield from saving.save(ref, state, options))
+    given: Sequence[Any] = windows
+    if wrong := [each for each in given if not isinstance(each, Window)]:
+        raise TypeError(f"windows takes a list of Windows, not {wrong[0]!r:.100}")
     failures: list[Exception] = []
     for window in windows:
         try:

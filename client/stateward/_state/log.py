@@ -18,6 +18,15 @@ from stateward.v1 import diff_pb2, state_pb2
 _UNREAD = object()
 
 
+def entries_of(log: str, entries: Any) -> Iterable[Any]:
+    """Returns the entries that are to be added to a log. Raises TypeError for a text or bytes, which would become one
+    entry for each character."""
+    if isinstance(entries, (str, bytes, bytearray, memoryview)):
+        raise TypeError(f"a log takes a list of entries, not {entries!r:.100}; one entry: logs[{log!r}].append(…)")
+    found: Iterable[Any] = entries
+    return found
+
+
 @dataclass
 class UnsavedLog:
     """What changed in one log."""
@@ -149,7 +158,7 @@ class Log:
 
     def extend(self, entries: Iterable[Any]) -> None:
         """Adds entries at the end."""
-        self._added.extend(entries)
+        self._added.extend(entries_of(self.name, entries))
 
     def pop(self) -> Any:
         """Removes the last entry and returns it. Raises IndexError if the log is empty."""

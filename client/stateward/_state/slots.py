@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, MutableMapping
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stateward import values
 from stateward._state.gate import Gate
@@ -19,6 +19,8 @@ SPLICE_MIN_BYTES = 4096
 class MissingSlot(KeyError):
     """There is no slot of this name; the message names those that there are."""
 
+    __module__ = "stateward"  # the name in a traceback; the true one is private
+
     def __init__(self, name: str, there: Iterable[str] = ()) -> None:
         super().__init__(name)
         self._there = there  # listed when the message is printed, because `slots.get` catches the error
@@ -28,6 +30,11 @@ class MissingSlot(KeyError):
         more = f" and {len(names) - NAMES_SHOWN:,} more" if len(names) > NAMES_SHOWN else ""
         there = f"the slots are {', '.join(names[:NAMES_SHOWN])}{more}" if names else "there are no slots"
         return f"{self.args[0]!r}; {there}"
+
+
+def suggest(name: str) -> str:
+    """Returns the expression for a slot that somebody wrote as an attribute."""
+    return f'state.slots["{name}"]'
 
 
 class Slots(MutableMapping[str, Any]):
@@ -59,10 +66,19 @@ class Slots(MutableMapping[str, Any]):
         return self._watched[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a slot is a text, not {name!r:.100}")
         if type(value) is int and isinstance(self._watched.get(name), values.Number):
             value = values.Number(value)  # while it is not saved, no stored value tells that the slot has a number
         self._watched[name] = value
         self._deleted.discard(name)
+
+    if not TYPE_CHECKING:  # a type checker refuses the assignment itself, unless it sees this method
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if not name.startswith("_"):
+                raise AttributeError(f"slots have no attribute {name!r}, and would not save it; use {suggest(name)}")
+            super().__setattr__(name, value)
 
     def __delitem__(self, name: str) -> None:
         if name not in self:

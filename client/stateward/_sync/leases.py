@@ -45,15 +45,22 @@ class HeldLease:
         self._pid = os.getpid()
         self._ended = Alarm()
         self._is_held = False
-        self.token = 0
-        """The fencing token, larger than that of every earlier holder; 0 = not taken yet."""
+        self._token = 0  # 0 = not taken yet
         self.uid = ""
         """The uid of the thread: the next thread of its name may give out the same token. Empty = not taken yet."""
         self.lost: LeaseHeld | None = None
         """Why the lease is lost, as far as this process knows; None = it is not known to be lost."""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._ref.thread!r}, token={self.token})"
+        return f"{type(self).__name__}({self._ref.thread!r}, token={self._token})"
+
+    @property
+    def token(self) -> int:
+        """The fencing token, larger than that of every earlier holder. Raises RuntimeError before the lease is
+        taken."""
+        if not self._token:
+            raise RuntimeError(f"the lease of thread {self._ref.thread!r} is not taken yet; use it with `with`")
+        return self._token
 
     @property
     def thread(self) -> str:
@@ -98,11 +105,11 @@ class HeldLease:
             lambda: self._session.run(leases.renew(self._ref, token, uid, term_s)),
             LeaseHeld,
         )
-        if self._is_held and token == self.token:  # else a renewal that was under way when the lease was given back
+        if self._is_held and token == self._token:  # else a renewal that was under way when the lease was given back
             self.lost = lost or self.lost
 
     def _take(self, lease: Lease) -> None:
-        self.token, self.uid, self._is_held, self.lost = lease.token, lease.uid, True, None
+        self._token, self.uid, self._is_held, self.lost = lease.token, lease.uid, True, None
         if self._binds:
             self._ref.held.take(lease.token, lease.uid)
 

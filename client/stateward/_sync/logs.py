@@ -12,6 +12,7 @@ from stateward._operations import projecting, windows
 from stateward._operations.boards import Area
 from stateward._operations.logs import FOLLOW_WAIT_S, LogEntry, LogFollower, LogPages
 from stateward._operations.steps import ThreadRef
+from stateward.arguments import text
 
 V = TypeVar("V")
 
@@ -27,7 +28,7 @@ class ThreadLog:
         self._session = session
         self._ref = ref
         self._area = area or Area()
-        self.name = self._area.place(name)
+        self.name = self._area.place(text(name, "the name of a log"))
         """Name of the log in the state."""
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ from stateward._io.blocking.background import Lock
 from stateward._io.blocking.session import Session, ThreadBlobs
 from stateward._io.blocking.stream import Stream
 from stateward._io.blocking.tools import Decorator, Tool, tools_of
-from stateward._io.frames import hide_frames
+from stateward._io.frames import hide_frames, hide_own_frames
 from stateward._operations import (
     applying,
     before,
@@ -51,6 +51,7 @@ from stateward._sync.leases import HeldLease
 from stateward._sync.logs import ThreadLog
 from stateward._sync.records import Records
 from stateward._sync.writer import Writer
+from stateward.arguments import text
 from stateward.blobs import Blob, Content
 from stateward.changes import Change
 from stateward.durations import Duration, seconds
@@ -217,6 +218,7 @@ class Thread:
         If the branch does not exist, the first save creates it from version `at` (None = the empty state). Give a
         Checkpoint rather than a number: another version may have the same number, see `apply`.
         """
+        text(name, "the name of a branch")
         version, digest = (at.version, at.digest) if isinstance(at, Checkpoint) else (at, b"")
         return Thread(self._session, replace(self._ref, branch=name, at=version, at_digest=digest))
 
@@ -887,6 +889,7 @@ class Thread:
         thread in `take_handoff` gets it as well.
         """
         name = sender if sender is not None else self._session.identity.name or ""
+        text(to, "to")
         return self._run(
             handoff.hand_over(self._ref, to, summary, pending_steps, dependencies, data, name, state, options)
         )
@@ -923,6 +926,9 @@ class Thread:
             return self._session.run(operation)
         except StatewardError as error:
             hide_frames(error)
+            raise
+        except Exception as error:
+            hide_own_frames(error)
             raise
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from stateward.cli.connect import JsonOption, TargetOption, connect
-from stateward.cli.doctor_checks import Item, examine
+from stateward.cli.doctor_checks import Item, examine, kept_flags
 from stateward.cli.output import clean, counted, fail, print_json, say
 
 WORDS = {"ok": ("ok  ", "green"), "warning": ("warn", "yellow"), "failed": ("FAIL", "red"), "skipped": ("skip", "dim")}
@@ -36,8 +36,9 @@ def doctor(
     """Examine the daemon, its machine and the way to it, and say what to do. Exit code 1 if something is wrong.
 
     The running daemon examines its disk (is a sync honest, and how long does it take?), space, files, key, bucket and
-    limits. If no daemon answers, `stateward-sidecar --check` examines them with the same settings. The examination
-    makes a small file in the data directory and an object in the bucket, and removes both.
+    limits. If no daemon answers, `stateward-sidecar --check` examines them with the settings that `stateward.open()`
+    would start it with, or with those that the options name. The examination makes a small file in the data directory
+    and an object in the bucket, and removes both.
 
     \b
     Examples:
@@ -46,7 +47,8 @@ def doctor(
       stateward doctor --data-dir /var/lib/stateward/data
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     stopped = {"--config": config, "--data-dir": data_dir, "--key-file": key_file}
-    flags = [part for name, value in stopped.items() if value is not None for part in (name, str(value))]
+    stopped = {**kept_flags(data_dir, has_config=config is not None), **{k: v for k, v in stopped.items() if v}}
+    flags = [part for name, value in stopped.items() for part in (name, str(value))]
     with connect(context, target, None, retry_timeout_s=0.0, finds=False) as client:
         items = examine(client, probe, flags)
     if as_json:

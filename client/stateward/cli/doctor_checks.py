@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateward._version import VERSION
 from stateward.admin import Verdict
-from stateward.errors import FeatureUnavailable, StatewardError
+from stateward.errors import CannotStart, FeatureUnavailable, StatewardError
 
 if TYPE_CHECKING:
     from stateward import Client
@@ -190,6 +190,24 @@ def check_clock(found: Diagnoses, now: float) -> Item:
         "clock", "warning", f"the daemon's clock is {skew_s:+.0f} s off this one",
         "Set both machines' clocks by NTP: times of versions, expiry and retention are by the daemon's clock.", facts,
     )  # fmt: skip
+
+
+def kept_flags(data_dir: Path | None, *, has_config: bool) -> dict[str, Any]:
+    """Returns the flags of a daemon that clients have started: those of the data directory's `daemon.toml`. Empty if
+    it has none, or if another settings file is given."""
+    from stateward.opening.commands import find_default_place  # noqa: PLC0415  `--help` needs none of it
+    from stateward.opening.places import find_place  # noqa: PLC0415
+    from stateward.opening.settings import read_kept  # noqa: PLC0415
+
+    try:
+        place = find_default_place() if data_dir is None else find_place(data_dir)
+        kept = None if place is None or has_config or os.environ.get("STATEWARD_CONFIG") else read_kept(place)
+    except (CannotStart, OSError):  # the examination of the directory says more
+        return {}
+    if place is None or kept is None:
+        return {}
+    key_file = kept.get("key_file", place.key_file)
+    return {"--config": place.settings_file, "--data-dir": place.data_dir, "--key-file": key_file}
 
 
 def run_check(flags: Sequence[str]) -> Iterator[Item]:

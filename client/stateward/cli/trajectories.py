@@ -148,6 +148,8 @@ def _indexes(thread: Thread, state: State, name: str) -> tuple[int, int]:
     entries, and goes on with the next index."""
     if name in state.logs:
         return state.logs[name].first_index, state.logs[name].next_index
+    if not state.version:  # an effect, a lease or a record made the thread: no log has ever had an entry
+        return 0, 0
     end = read_end(thread, name, state.version)
     return end, end
 

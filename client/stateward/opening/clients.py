@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar, Unpack
 
 from stateward._io.frames import hide_frames
 from stateward.durations import Duration, seconds
@@ -77,6 +78,7 @@ def open(  # noqa: A001  the name that programs use, as with `gzip.open`
     """
     from stateward._sync.client import Client  # noqa: PLC0415  `import stateward` must not load it
 
+    _check_names("open", client_options)
     if target or os.environ.get("STATEWARD_TARGET"):
         return Client(target, namespace=namespace, **client_options)
     try:
@@ -100,6 +102,7 @@ def open_async(
 ) -> Opening:
     """Does for asyncio what `open` does: `async with stateward.open_async() as client`, or
     `client = await stateward.open_async()`."""
+    _check_names("open_async", client_options)
     has_target = bool(target or os.environ.get("STATEWARD_TARGET"))
     keeper = None if has_target else _make_keeper(data_dir, idle_exit, archive, start, client_options)
     return Opening(keeper, target, namespace, client_options)
@@ -118,6 +121,22 @@ class Opening:
     async def __aenter__(self) -> AsyncClient:
         self._client = await self._open()
         return self._client
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError("open_async is for asyncio: use `async with stateward.open_async()`, or stateward.open()")
+
+    def __exit__(self, *error: object) -> None:
+        """Only for the error of `__enter__`."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise AttributeError(
+                f"this is no client yet: `async with stateward.open_async() as client`, or `client = await "
+                f"stateward.open_async()`; then use client.{name}"
+            )
 
     async def __aexit__(self, *error: object) -> None:
         if self._client is not None:
@@ -139,6 +158,19 @@ class Opening:
             beginning.add_done_callback(lambda done: _forget(done, keeper))
             raise
         return keep_for(keeper, lambda: AsyncClient(keeper.target, namespace=self._namespace, **self._options))
+
+
+_OWN = ("target", "data_dir", "namespace", "idle_exit", "archive", "start")
+
+
+def _check_names(function: str, options: ClientOptions) -> None:
+    """Raises TypeError for an option that neither `open` nor a client has. The error names what was called, and the
+    option that may be meant."""
+    names = (*_OWN, *ClientOptions.__optional_keys__)
+    for name in options:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            raise TypeError(f"{function}() has no option {name!r}" + (f"; did you mean {near[0]}?" if near else ""))
 
 
 def _forget(beginning: asyncio.Future[None], keeper: Keeper) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from stateward.errors import CannotStart
 from stateward.opening.places import Place, find_sockets, log_files
 from stateward.opening.record import dial
-from stateward.opening.settings import Asked, keep, read_kept
+from stateward.opening.settings import Asked, forget, keep, read_kept
 
 NEEDED = ("stateward_sidecar", "lmdb", "zstandard", "cryptography", "grpc_health", "grpc_reflection")
 IN_USE = 75
@@ -69,8 +69,8 @@ def launch(place: Place, asked: Asked, kept_target: str, idle_exit_s: float, dea
         )
     if not sys.executable or getattr(sys, "frozen", False):  # a frozen program would start itself again
         raise CannotStart("this program has no Python interpreter to start the daemon with; give the target of one")
-    kept_before = read_kept(place) or {}
-    listen = choose_socket(place, kept_target or first_listen(kept_before.get("listen")))
+    kept_before = read_kept(place)
+    listen = choose_socket(place, kept_target or first_listen((kept_before or {}).get("listen")))
     kept = keep(place, asked, listen)
     log_file, log = _open_log(place)
     try:
@@ -101,7 +101,12 @@ def launch(place: Place, asked: Asked, kept_target: str, idle_exit_s: float, dea
     finally:
         os.close(reading)
         _reap(process)
-    return _judge(line, place, log_file)
+    try:
+        return _judge(line, place, log_file)
+    except (CannotStart, Died):
+        if kept_before is None and line is not None:  # else it may become ready later
+            forget(place)
+        raise
 
 
 def _judge(line: str | None, place: Place, log_file: Path) -> str:

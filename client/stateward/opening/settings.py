@@ -1,7 +1,7 @@
 """`daemon.toml`: the settings of the first start by a client, which every later start uses.
 
-The file is one that `stateward-sidecar --config` reads. It counts only if the directory has data: a first start that
-failed, for example with a wrong URL, binds nobody.
+The file is one that `stateward-sidecar --config` reads. A first start that failed, for example with a wrong URL
+or key, binds nobody: the file is removed, and counts only if the directory has data.
 """
 
 from __future__ import annotations
@@ -95,6 +95,12 @@ def keep(place: Place, asked: Asked, listen: str, environment: Mapping[str, str]
             temporary.unlink()
         raise CannotStart(f"cannot write {place.settings_file}: {error.strerror}") from None
     return kept
+
+
+def forget(place: Place) -> None:
+    """Removes the settings of a first start that failed: the next one may ask for others."""
+    with suppress(OSError):
+        place.settings_file.unlink()
 
 
 def _given_file(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -19,7 +19,10 @@ def read_key_file(path: Path) -> bytes:
     try:
         text = path.read_bytes()
     except FileNotFoundError:
-        raise StartError(f"the key file {path} does not exist; restore it, or name another with --key-file") from None
+        raise StartError(
+            f"the key file {path} does not exist; put it back, or name another with STATEWARD_KEY_FILE or "
+            "--key-file"
+        ) from None
     except OSError as error:
         raise StartError(f"cannot read the key file {path}: {error.strerror}") from None
     try:

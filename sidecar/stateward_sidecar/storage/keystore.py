@@ -90,16 +90,16 @@ class KeyStore:
         if opened is None:
             raise StartError(
                 f"KEY_UNAVAILABLE: the key {fingerprint(key)} does not open the data in {path.parent}; "
-                "start with the --key-file that the data was made with"
+                "start with the key file that the data was made with (STATEWARD_KEY_FILE or --key-file)"
             )
         self._root_key = opened[:KEY_BYTES]
         self._root_names = NameKey(opened[KEY_BYTES:])
 
     def _new_file(self, key: bytes, root: bytes) -> bytes:
-        if root and _open(root, ROOT, b"\0" * 16, key) is None:  # else the directory would get a wrong root
+        if root and not opens_root(root, key):  # else the directory would get a wrong root
             raise StartError(
-                f"KEY_UNAVAILABLE: the key {fingerprint(key)} does not open the archive; start with the --key-file "
-                "that the archive was made with, or give another --archive"
+                f"KEY_UNAVAILABLE: the key {fingerprint(key)} does not open the archive; start with the key file "
+                "that the archive was made with (STATEWARD_KEY_FILE or --key-file), or give another --archive"
             )
         first = (_MAGIC + bytes((FORMAT,))).ljust(SLOT_BYTES, b"\0")
         return first + (root or _wrap(ROOT, b"\0" * 16, self._key_id, key, os.urandom(2 * KEY_BYTES)))
@@ -359,6 +359,11 @@ class KeyStore:
 
     def _unwrap(self, slot: int, kind: int, owner: bytes, wrapping_key: bytes) -> bytes | None:
         return _open(os.pread(self._fd, SLOT_BYTES, slot * SLOT_BYTES), kind, owner, wrapping_key)
+
+
+def opens_root(slot: bytes, key: bytes) -> bool:
+    """Whether a key opens the slot of a root."""
+    return _open(slot, ROOT, b"\0" * 16, key) is not None
 
 
 def _open(data: bytes, kind: int, owner: bytes, wrapping_key: bytes) -> bytes | None:

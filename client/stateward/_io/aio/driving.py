@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeVar
 
 from stateward._io.aio.background import Alarm
-from stateward._io.frames import hide_frames
+from stateward._io.frames import hide_frames, hide_own_frames
 from stateward.errors import StatewardError
 
 E = TypeVar("E", bound=StatewardError)
@@ -30,6 +30,9 @@ async def drive(steps: Generator[S, Any, T], perform: Callable[[S], Awaitable[An
         return result
     except StatewardError as error:
         hide_frames(error)
+        raise
+    except Exception as error:
+        hide_own_frames(error)
         raise
     finally:
         steps.close()  # a task that was cancelled left it open

@@ -17,7 +17,7 @@ from stateward._io.aio.connection import Connection
 from stateward._io.aio.driving import drive
 from stateward._io.aio.stream import AsyncStream, watching
 from stateward._io.channel import Settings
-from stateward._io.frames import hide_frames
+from stateward._io.frames import hide_frames, hide_own_frames
 from stateward._io.target import is_socket_missing
 from stateward._operations.effects import Daemon
 from stateward._operations.holder import Holder, Identity
@@ -35,6 +35,7 @@ from stateward._operations.steps import (
 )
 from stateward._operations.streams import BlobReader, Reader, Reading
 from stateward._operations.uploads import read_request
+from stateward.arguments import text
 from stateward.blobs import BlobPolicy
 from stateward.errors import StatewardError
 
@@ -55,6 +56,7 @@ class AsyncSession:
     ) -> None:
         if isinstance(ephemeral, str):
             raise TypeError("ephemeral takes a list of names, not one name")
+        text(settings.namespace, "namespace")
         self.settings = settings
         self.identity = Identity(holder)
         self.has_met_daemon = False
@@ -85,6 +87,8 @@ class AsyncSession:
         self, name: str, branch: str = "main", migrations: Migrating | Literal[False] | None = False
     ) -> ThreadRef:
         """Returns the reference to a branch of a thread. `migrations`: None = those of the client, False = none."""
+        text(name, "the name of a thread")
+        text(branch, "the name of a branch")
         chosen = self.migrations if migrations is None else (migrations or None)
         blobs = AsyncThreadBlobs(self, name)
         return ThreadRef(self.namespace, name, branch, blobs=blobs, migrations=chosen, ephemeral=self._ephemeral)
@@ -142,6 +146,9 @@ class AsyncSession:
             return await drive(self.with_retries(operation), self.perform)
         except StatewardError as error:
             hide_frames(error)
+            raise
+        except Exception as error:
+            hide_own_frames(error)
             raise
 
     async def perform(self, step: Call | Pause | Await) -> Any:

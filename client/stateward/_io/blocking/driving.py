@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from stateward._io.blocking.background import Alarm
-from stateward._io.frames import hide_frames
+from stateward._io.frames import hide_frames, hide_own_frames
 from stateward.errors import StatewardError
 
 E = TypeVar("E", bound=StatewardError)
@@ -31,6 +31,9 @@ def drive(steps: Generator[S, Any, T], perform: Callable[[S], Any]) -> T:
         return result
     except StatewardError as error:
         hide_frames(error)
+        raise
+    except Exception as error:
+        hide_own_frames(error)
         raise
     finally:
         steps.close()  # a task that was cancelled left it open
