@@ -240,8 +240,8 @@ def _what_is_open(info: ThreadInfo | None) -> str:
     if info is None or info.question is None or len(info.question.parts) < 2:
         return "`stateward waiting` lists the open questions"
     return (
-        "run the agent, which uses the answer and asks again for the other parts; to answer several parts at once, give "
-        "answer --json an object of their names"
+        "run the agent, which uses the answer and asks again for the other parts; to answer several parts at once, "
+        "give answer --json an object of their names"
     )
 
 
