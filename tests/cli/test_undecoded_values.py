@@ -93,6 +93,10 @@ def test_values_of_langgraph_js() -> None:
         "said": [{"role": "assistant", "content": "Hi", "tool_calls": calls}], "none": None, "set": [1, 2]
     }  # fmt: skip
     assert summarize(shown["said"][0], 80) == "assistant  Hi  search()"
+    calls[0]["args"] = {"city": "Rome", "most": 1200}
+    shown["said"][0]["tool_calls"] = calls
+    assert summarize(shown["said"][0], 80) == 'assistant  Hi  search({"city": "Rome", "most": 1200})'
+    assert summarize(shown["said"][0], 40) == 'assistant  Hi  search({"city": "Rome", …'
 
 
 FORMS: dict[str, list[Any]] = {

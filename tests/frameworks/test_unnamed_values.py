@@ -47,15 +47,18 @@ CONFIG: Any = {"configurable": {"thread_id": "bill-7", "checkpoint_ns": ""}}
 
 @pytest.mark.parametrize("channel", ["total", "lines"])
 def test_what_a_node_returns(client: Client, daemon: Daemon, channel: str) -> None:
-    """The error names thread and channel; the run ends, and the thread stays as running."""
+    """The error names thread and channel; the run ends, the thread stays as running, and a mended node goes on."""
+    returned: list[Any] = [print, lambda: 1]
     builder = StateGraph(Bill)
-    builder.add_node("n", lambda _: {channel: [print, lambda: 1]})
+    builder.add_node("n", lambda _: {channel: returned})
     builder.add_edge(START, "n")
     with StatewardSaver(daemon.target, namespace=client.namespace) as saver:
         graph = builder.compile(checkpointer=saver)
         with pytest.raises(TypeError, match=f"channel '{channel}' of thread 'bill-7': Type is not msgpack"):
             graph.invoke({"total": 1}, CONFIG)
-    assert client.thread("bill-7").info().status == Status.RUNNING
+        assert client.thread("bill-7").info().status == Status.RUNNING
+        returned[:] = [7]
+        assert graph.invoke(None, CONFIG)[channel] == [7]
 
 
 def test_values_and_metadata_of_a_checkpoint(client: Client, daemon: Daemon) -> None:

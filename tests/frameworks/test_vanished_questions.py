@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import operator
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 from uuid import UUID
 
 import pytest
@@ -33,6 +34,10 @@ ASKED = ("asked", "answered", "failed")
 
 class Said(TypedDict, total=False):
     a: str
+
+
+class Both(TypedDict, total=False):
+    said: Annotated[list[str], operator.add]
 
 
 @pytest.fixture(scope="module")
@@ -169,3 +174,36 @@ def test_a_failure_after_which_the_run_went_on(client, saver, stateward):
     (found,) = stateward("failures", "pay", "--json").json
     assert (found["version"], found["status_detail"], found["is_overcome"]) == (version, detail, True)
     assert stateward("failures", "--json").json == []
+
+
+def names_of(client: Client, name: str) -> dict[str, str]:
+    """The names of the parts of an open question, by their prompts."""
+    question = client.thread(name).info().question
+    assert question is not None
+    return {part.prompt: part.name for part in question.parts}
+
+
+def test_the_second_part_of_a_question(client, saver, stateward):
+    """Its answer is refused while the first one waits, and the error says what to do instead: both ways work."""
+    builder = StateGraph(Both)
+    for prompt in ("a?", "b?"):
+        builder.add_node(prompt, lambda _, prompt=prompt: (time.sleep(SLOW_S), {"said": [interrupt(prompt)]})[1])
+        builder.add_edge(START, prompt)
+    graph = builder.compile(checkpointer=saver)
+    graph.invoke({"said": []}, CONFIG)
+    first, second = (names_of(client, "pay")[prompt] for prompt in ("a?", "b?"))
+    stateward("answer", "pay", "--part", first, "x")
+    refused = stateward("answer", "pay", "--part", second, "y").error
+    assert "run the agent" in refused
+    assert "--json" in refused
+    graph.invoke(resume_command(saver.thread("pay")), CONFIG)
+    assert stateward("answer", "pay", "--part", second, "y").code == 0
+    graph.invoke(resume_command(saver.thread("pay")), CONFIG)
+    assert graph.get_state(CONFIG).values == {"said": ["x", "y"]}
+    assert "status    running → completed" in stateward("replay", "pay").out
+    other: Any = {"configurable": {"thread_id": "other"}}
+    graph.invoke({"said": []}, other)
+    names = names_of(client, "other")
+    assert stateward("answer", "other", "--json", json.dumps({names["a?"]: "x", names["b?"]: "y"})).code == 0
+    graph.invoke(resume_command(saver.thread("other")), other)
+    assert graph.get_state(other).values == {"said": ["x", "y"]}

@@ -129,13 +129,14 @@ def answer(
     approve does.
 
     A framework may ask several things at once. Answer one of them with --part, or some of them with a JSON object of
-    names and answers; the agent asks again for the others.
+    names and answers. An asking takes one answer: the agent uses it when it runs, and asks again for the others.
 
     \b
     Examples:
       stateward answer booking-42 "the early flight"
       stateward answer booking-42 --json '{"seat": "12A", "meal": false}'
       stateward answer booking-42 --part 3f9c "window"
+      stateward answer booking-42 --json '{"3f9c…": "window", "a07e…": true}'
       jq .choice page.json | stateward answer booking-42 --json - --yes
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     if value is None and as_json is None:
@@ -211,7 +212,7 @@ def _say(
         except AnswerRefused as error:
             raise CommandError(f"nothing was sent: {error}; use --json for an answer that is not text") from None
         except StaleAnswer as error:
-            raise CommandError(f"{error.message}; `stateward waiting` lists the open questions") from None
+            raise CommandError(f"{error.message}; {_what_is_open(info)}") from None
         except NotOwner as error:
             if archive is None:
                 raise
@@ -232,6 +233,16 @@ def _say(
     if asked is not None:
         what = f"{clean(quoted(asked))} ({what})"
     say(f"{clean(thread)}: {clean(sent.name)}, as {clean(sent.sender)}, to {what}")
+
+
+def _what_is_open(info: ThreadInfo | None) -> str:
+    """What helps after an answer that came too late."""
+    if info is None or info.question is None or len(info.question.parts) < 2:
+        return "`stateward waiting` lists the open questions"
+    return (
+        "run the agent, which uses the answer and asks again for the other parts; to answer several parts at once, "
+        "give answer --json an object of their names"
+    )
 
 
 def _send_when_free(client: Client, thread: str, send: Callable[[], Signal]) -> Signal:

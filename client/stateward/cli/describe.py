@@ -219,7 +219,7 @@ def summarize(entry: Any, width: int) -> str:
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function", call) if isinstance(call, dict) else call
         if isinstance(function, dict) and isinstance(function.get("name"), str):
-            arguments = function.get("arguments", "")
+            arguments = function.get("arguments", function.get("args") or "")  # LangChain has args
             parts.append(
                 f"{function['name']}({arguments if isinstance(arguments, str) else compact(arguments, width)})"
             )

@@ -108,7 +108,7 @@ class Timeline:
 
     def _last_status(self, checkpoint: Checkpoint) -> str:
         told = [each.told for each in self._told(checkpoint) if each.told is not None]
-        return status_word(told[-1].status) if told else _status(checkpoint)
+        return status_word(read_member(Status, told[-1].status)) if told else _status(checkpoint)
 
     def _parent(self, checkpoint: Checkpoint) -> Checkpoint | None:
         try:
