@@ -135,6 +135,31 @@ class Question:
             Question(known[name].prompt, known[name].schema).check(each)
 
 
+_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
+
+
+def check_schema(schema: Any) -> None:
+    """Raises ValueError if this is no JSON Schema: else a person would meet the fault when answering. Without the
+    package jsonschema only the outermost form is checked."""
+    if schema is None or isinstance(schema, bool):
+        return
+    if not isinstance(schema, dict):
+        raise ValueError(f'schema takes a JSON Schema, such as {{"type": "boolean"}}, not {schema!r:.100}')
+    types = schema.get("type", [])
+    for each in types if isinstance(types, list) else [types]:
+        if each not in _TYPES:
+            raise ValueError(f"schema has the type {each!r:.100}; JSON Schema knows {', '.join(_TYPES)}")
+    try:
+        import jsonschema  # noqa: PLC0415  an extra, and slow to import
+    except ModuleNotFoundError:
+        return
+    try:
+        jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator).check_schema(schema)
+    except jsonschema.exceptions.SchemaError as error:
+        where = "".join(f"[{each!r}]" for each in error.absolute_path)
+        raise ValueError(f"schema is no JSON Schema{', at ' + where if where else ''}: {error.message}") from None
+
+
 def _write_schema(schema: Any) -> str:
     return "" if schema is None else json.dumps(schema, ensure_ascii=False)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateward._state.gate import Gate
 from stateward._state.log import Log, entries_of
+from stateward._state.slots import MissingSlot as MissingSlot  # noqa: PLC0414  a public name of it
 from stateward._state.slots import Slots, suggest
 from stateward._state.unsaved import Unsaved
 from stateward.blobs import BlobAccess, StateBlobs, is_made

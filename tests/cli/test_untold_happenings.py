@@ -98,3 +98,29 @@ def test_a_part_of_a_walk_tells_its_own(stateward, client, story):
     (version,) = stateward("history", "trip", "--branch", "retry", "--json").json
     assert "effect" not in [each["what"] for each in version["happened"]]
     assert version["happened"] == [{"what": "status", "from": "completed", "to": "running"}]
+
+
+def test_an_answer_that_no_save_has_used_yet(stateward, client):
+    """Both commands tell it at their end, until a save has used it."""
+    thread = client.thread("t")
+    thread.ask(thread.hydrate(), "Book it?")
+    for command in ("replay", "history"):
+        assert "not used yet" not in stateward(command, "t").out
+    thread.approve(sender="root")
+    thread.send("hurry", sender="boss")
+    for command in ("replay", "history"):
+        told = stateward(command, "t").out
+        assert "answered  approve by root (not used yet)" in told
+        assert "signal    hurry by boss (not used yet)" in told
+    state = thread.hydrate()
+    thread.save(state, ack=state.signals)
+    for command in ("replay", "history"):
+        assert "not used yet" not in stateward(command, "t").out
+    assert "not used yet" not in stateward("replay", "t", "--to", "1").out
+
+
+def test_effects_in_the_order_of_their_beginnings(stateward, client):
+    """Not in that of their keys."""
+    for key in ("zeta", "alpha", "mid"):
+        client.thread("t").effect(key, lambda: 1)
+    assert [each["key"] for each in stateward("effects", "t", "--json").json] == ["zeta", "alpha", "mid"]

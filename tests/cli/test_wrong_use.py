@@ -529,3 +529,11 @@ def test_reader_that_goes_away(stateward, client, daemon, namespace):
         command, shell=True, capture_output=True, text=True, env=environment(), timeout=60, check=False
     )
     assert (answer.stdout.count("\n"), answer.stderr) == (1, "")
+
+
+def test_a_command_in_several_words(stateward):
+    """`run` says that it is one text, and how to quote it."""
+    said = stateward("run", "--on-signal", "python", "ask.py")
+    assert said.code == 2
+    assert "the command is one text, so quote it: 'python ask.py'" in said.error
+    assert "words" not in stateward("run", "--help").out

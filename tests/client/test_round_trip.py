@@ -153,7 +153,7 @@ def test_log_edits(client):
     assert list(found) == list(log) == [3, "four", 5, 6, 7, "new"]
     assert (found.first_index, found.at(8)) == (3, "new")
     log.trim(from_index=5)
-    log.extend("abcdef")
+    log.extend(list("abcdef"))
     log.trim(keep_last=2)
     thread.save(state)
     found = thread.hydrate().logs["l"]
@@ -168,7 +168,7 @@ def test_deleted_log_continues_its_indexes(client):
     """A log made after a deletion can be edited by index: a state has the indexes with which deleted logs go on."""
     thread = client.thread("t")
     state = thread.hydrate()
-    state.logs["l"].extend("abc")
+    state.logs["l"].extend(list("abc"))
     thread.save(state)
     del state.logs["l"]
     assert "l" not in state.logs
@@ -176,7 +176,7 @@ def test_deleted_log_continues_its_indexes(client):
     state = thread.hydrate()
     assert "l" not in state.logs
     assert state.logs["l"].next_index == 3
-    state.logs["l"].extend("xyz")
+    state.logs["l"].extend(list("xyz"))
     thread.save(state)
     state.logs["l"][1] = "Y"
     thread.save(state)

@@ -181,6 +181,17 @@ def test_a_lease_in_the_way(thread, start, real_daemon, name):
         assert taker.take_handoff("report").handoff.summary == "later"
 
 
+def test_who_did_not_wait_is_told_how_to(thread, start):
+    """The error of a lease or a writer that is held names `wait`, unless it was given."""
+    with thread.lease():
+        for take in (start().thread("report").lease, start().thread("report").writer):
+            with pytest.raises(LeaseHeld, match="wait= says"), take():
+                pass
+            with pytest.raises(LeaseHeld) as caught, take(wait=0.1):
+                pass
+            assert "wait=" not in str(caught.value)
+
+
 def test_one_that_is_held_does_not_block_others(thread, start, real_daemon, name):
     """A thread whose lease somebody died with is passed over; alone it is waited for, and in the end said."""
     thread.hand_over("editor", "stuck")

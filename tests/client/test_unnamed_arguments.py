@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import pickle
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import stateward
 from stateward import Check, Delete, Put, State
 from stateward.errors import InvalidField, VersionNotFound
 
@@ -204,3 +207,28 @@ def test_a_fault_of_the_library_keeps_its_frames(client: Any, monkeypatch: pytes
     with pytest.raises(KeyError) as caught:
         client.thread("t").save(State())
     assert "bare_request" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+
+def test_what_a_traceback_calls_a_missing_slot() -> None:
+    """A name that a program can import."""
+    with pytest.raises(KeyError) as caught:
+        State().slots["none"]
+    kind = type(caught.value)
+    assert kind is getattr(importlib.import_module(kind.__module__), kind.__name__)
+    assert "._" not in kind.__module__
+    assert "there are no slots" in str(pickle.loads(pickle.dumps(caught.value)))
+
+
+def test_open_names_what_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An option that is misspelt, the variable that is wrong, and asyncio's function without asyncio."""
+    with pytest.raises(TypeError, match=r"open\(\) has no option 'datadir'; did you mean data_dir\?"):
+        stateward.open(datadir="x")  # type: ignore[call-arg]
+    opening = stateward.open_async("unix:///none")
+    with pytest.raises(TypeError, match="async with"), opening:  # type: ignore[attr-defined, unused-ignore]
+        pass
+    with pytest.raises(AttributeError, match="await"):
+        opening.thread("t")  # type: ignore[attr-defined]
+    monkeypatch.setenv("STATEWARD_TARGET", "foo")
+    for call in (stateward.open, stateward.Client):
+        with pytest.raises(ValueError, match="STATEWARD_TARGET: foo"):
+            call()

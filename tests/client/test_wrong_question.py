@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stateward import AnswerRefused, Client, Durability, SchemaNotChecked, StaleAnswer, Status, ThreadOptions
+from stateward import AnswerRefused, Client, Durability, Question, SchemaNotChecked, StaleAnswer, Status, ThreadOptions
 from stateward._operations.signals import SignalReader
 from stateward.errors import NoArchive, ThreadNotFound
 from stateward.v1.signal_pb2 import Signal
@@ -130,9 +130,34 @@ def test_an_unchecked_answer_is_said(client: Any, name: str, monkeypatch: pytest
         patched.setitem(sys.modules, "jsonschema", None)
         with pytest.warns(SchemaNotChecked, match=r"stateward\[schema\]"):
             client.thread(name).answer("anything")
-    asked(client, name, schema={"type": "no such type"})
+    wrong = Question("ok?", {"type": "no such type"})  # of a client in another language; `ask` refuses it
+    client.thread(name).save(client.thread(name).hydrate(), status="waiting", wait_id="w", question=wrong)
     with pytest.warns(SchemaNotChecked, match="schema is wrong"):
         client.thread(name).answer("anything")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    ["boolean", 7, ["a"], {"type": "bool"}, {"type": ["string", 4]}, {"minLength": -1}, {"properties": {"a": 3}}],
+)
+def test_what_is_no_schema_is_refused_when_it_is_asked(client: Any, name: str, schema: Any) -> None:
+    """The agent's program is wrong, and not the person who answers."""
+    thread = client.thread(name)
+    with pytest.raises(ValueError, match=r"^schema "):
+        thread.ask(thread.hydrate(), "ok?", schema)
+    assert thread.hydrate().version == 0
+
+
+def test_the_form_of_a_schema_without_the_package(
+    client: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outermost form is checked in any case."""
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    thread = client.thread(name)
+    for schema in ("boolean", {"type": "bool"}):
+        with pytest.raises(ValueError, match=r"^schema "):
+            thread.ask(thread.hydrate(), "ok?", schema)
+    assert thread.ask(thread.hydrate(), "ok?", {"type": "boolean"})
 
 
 def test_a_schema_makes_nobody_ask_elsewhere(client: Any, name: str) -> None:

@@ -70,7 +70,7 @@ def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
             answer = yield Call("AcquireLease", request, deadline_s, waits_for_owner=False)
             return replace(Lease.from_proto(answer.lease), uid=answer.uid)
         except LeaseHeld as error:
-            raise error if claim.wait_s else with_advice(error) from None
+            raise advised(error, claim) from None
         except NotOwner:
             pause_s = polls.next_s()
             if pause_s is None:
@@ -78,8 +78,11 @@ def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
         yield Pause(pause_s)
 
 
-def with_advice(error: LeaseHeld) -> LeaseHeld:
-    """Returns the same error, with the option that waits."""
+def advised(error: StatewardError, claim: Claim) -> StatewardError:
+    """Returns the error to raise for a lease that was not got. If somebody holds it, and the caller did not wait, it
+    names the option that waits."""
+    if not isinstance(error, LeaseHeld) or claim.wait_s:
+        return error
     said = f"{error.message}; wait= says for how long to wait until it is free"
     return LeaseHeld(said, reason=error.reason, code=error.code, metadata=error.metadata, retry_delay=error.retry_delay)
 

@@ -24,7 +24,7 @@ from stateward._operations.streams import Reader, WatchReader
 from stateward.errors import NotArchivedYet, StaleAnswer, ThreadNotFound, UnreadAnswer
 from stateward.handoff import handed_to
 from stateward.models import Checkpoint, Durability, Status, ThreadInfo, choice_number
-from stateward.signals import ANSWER, APPROVE, AnswerRefused, Question, Signal, Wake, answer_in
+from stateward.signals import ANSWER, APPROVE, AnswerRefused, Question, Signal, Wake, answer_in, check_schema
 from stateward.state import State
 from stateward.v1 import signal_service_pb2 as service
 from stateward.v1 import thread_service_pb2 as pb
@@ -41,6 +41,7 @@ def ask(ref: ThreadRef, state: State, question: Question, reason: str, options: 
     """Saves the state as WAITING, with a question. Returns the wait id."""
     if taken := options.keys() & {"status", "status_detail", "question"}:
         raise TypeError(f"ask sets {', '.join(sorted(taken))} itself")
+    check_schema(question.schema)
     if ref.branch != "main":
         raise ValueError(f"branch {ref.branch!r} cannot ask: only the head of the branch main asks a thread's question")
     answer = state._waiting_answer

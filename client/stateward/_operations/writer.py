@@ -24,7 +24,7 @@ from typing import Any
 
 from stateward._operations import saving
 from stateward._operations.frames import END, Dial, Frame, Put, Run, Steps, Take, error_of, message_of
-from stateward._operations.leases import Claim, owner_polls, release
+from stateward._operations.leases import Claim, advised, owner_polls, release
 from stateward._operations.numbering import Numbering, Resetting, last_version
 from stateward._operations.ownership import attach
 from stateward._operations.reading import hydrate
@@ -102,7 +102,7 @@ class Writing:
                 is_elsewhere = isinstance(error, NotOwner) and left_s
                 delay_s = polls.next_s() if is_elsewhere else self._retry.delay_after(error)
                 if delay_s is None:
-                    raise
+                    raise advised(error, self.claim) from None
                 yield Pause(delay_s)
             else:
                 self._retry.reset()

@@ -19,7 +19,7 @@ SPLICE_MIN_BYTES = 4096
 class MissingSlot(KeyError):
     """There is no slot of this name; the message names those that there are."""
 
-    __module__ = "stateward"  # the name in a traceback; the true one is private
+    __module__ = "stateward.state"  # the name in a traceback; that of this module is private
 
     def __init__(self, name: str, there: Iterable[str] = ()) -> None:
         super().__init__(name)

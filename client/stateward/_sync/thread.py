@@ -641,9 +641,9 @@ class Thread:
         `asked_by` is the client's `holder` by default.
 
         The agent may exit then. With an archive the daemon gives the thread up, and the agent may continue on any
-        machine. `schema` is a JSON schema that the answer must fit. The other options are those of `save`. With
-        `durability="archived"` other machines find the question when this call returns. Once the answer is there,
-        `hydrate` returns it as `state.answer`, and the next save of that state acknowledges it.
+        machine. `schema` is a JSON schema that the answer must fit; raises ValueError if it is none. The other options
+        are those of `save`. With `durability="archived"` other machines find the question when this call returns. Once
+        the answer is there, `hydrate` returns it as `state.answer`, and the next save of that state acknowledges it.
         """
         name = asked_by if asked_by is not None else self._session.identity.name or ""
         return self._run(signals.ask(self._ref, state, Question(prompt, schema, asked_by=name), reason, options))

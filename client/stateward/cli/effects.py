@@ -40,8 +40,9 @@ def effects(
     """List the tool calls of a thread: recorded results, failures, and calls without a known end.
 
     A call is in progress until its agent ends it, dies or stops renewing its claim. Then the call becomes uncertain
-    when an agent asks for it and cannot find out whether the tool ran. A damaged call does not hide the others: the
-    command names it, and exits 1.
+    when an agent asks for it and cannot find out whether the tool ran. Each claim counts as an attempt, also one whose
+    agent then refused to run the tool (EffectUncertain). A damaged call does not hide the others: the command names it,
+    and exits 1.
 
     \b
     Examples:
@@ -51,7 +52,8 @@ def effects(
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     with connect(context, target, namespace) as client:
         listed = list_effects(client.thread(thread), anchor, names=name or ())
-    found = listed.items
+    # The daemon's order, in which those without a sort key lie by their keys; here those of an anchor lie by time.
+    found = sorted(listed.items, key=lambda each: (each.sort_key, each.anchor, each.begin_time, each.sequence))
     if open_only:
         found = [each for each in found if each.state not in (EffectState.DONE, EffectState.FAILED)]
     if as_json:

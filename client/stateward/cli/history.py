@@ -11,8 +11,8 @@ from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, Thr
 from stateward.cli.describe import checkpoint_as_json, held_by, pairs, status_word
 from stateward.cli.graph import draw
 from stateward.cli.one_by_one import end_if_damaged
-from stateward.cli.output import CommandError, filled, note, print_json, print_table, shorten, size
-from stateward.cli.timeline import Happening, Timeline, for_scripts
+from stateward.cli.output import CommandError, filled, note, print_json, print_table, say, shorten, size
+from stateward.cli.timeline import Happening, Timeline, for_scripts, lines
 from stateward.cli.times import time_ago
 from stateward.cli.where import require_versions
 from stateward.models import Access, Durability, Status
@@ -86,6 +86,8 @@ def history(
         found = listed.items
         timeline = Timeline(handle, info, min((each.sequence for each in found[: limit or None]), default=0))
         happened = [timeline.at(each, before) for each, before in zip_longest(found, found[1:])]
+        head = next((each for each in found if each.version == info.version), None)
+        later = timeline.later(head) if head is not None and not as_json else []
     has_more = bool(limit) and len(found) > limit
     if has_more:
         found.pop()
@@ -101,6 +103,10 @@ def history(
         )
     else:
         _print(found, happened, tags, is_drawn=all_branches, is_archived=info.access in (Access.OWNED, Access.REMOTE))
+        if later:
+            say("since then", style="bold")
+            for line in lines(later):
+                say(line)
         if info.access in (Access.REMOTE, Access.ORPHAN):
             note(f"this is {held_by(info)}")
     if has_more:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from typing import Annotated
 
 import typer
@@ -26,8 +27,10 @@ def check_number(seconds: float) -> float:
 def run(
     context: typer.Context,
     command: Annotated[
-        str, typer.Option("--on-signal", metavar="CMD", help="Shell command that starts a thread's agent.")
+        str,
+        typer.Option("--on-signal", metavar="CMD", help="Shell command that starts a thread's agent, in quotes."),
     ],
+    words: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="")] = None,
     thread: Annotated[
         list[str] | None, typer.Option("--thread", metavar="NAME", help="Only this thread; repeatable.")
     ] = None,
@@ -110,6 +113,9 @@ def run(
       stateward run --on-signal 'python agent.py' --thread booking-42 --once
       stateward run --on-signal 'kubectl create job …' --detached
     """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if words:
+        quoted = shlex.quote(" ".join((command, *words)))
+        raise typer.BadParameter(f"the command is one text, so quote it: {quoted}", param_hint="--on-signal")
     if not command.strip():
         raise typer.BadParameter("it is empty", param_hint="--on-signal")
     chosen = Chosen(frozenset(thread or ()), read_labels(label or ()))

@@ -43,6 +43,7 @@ class Timeline:
     def __init__(self, thread: Thread, info: ThreadInfo, since: int | None = None) -> None:
         """`since`: the sequence of the oldest version that is shown; None = the first that is asked for."""
         self._thread, self._head, self._since = thread, info.version, since
+        self._has_signals = info.pending_signals > 0
         self._told_of: dict[int, list[Event]] | None = None
         self._tags: dict[int, list[str]] = {}
         for tag in info.tags:
@@ -117,8 +118,11 @@ class Timeline:
             return None
 
     def later(self, checkpoint: Checkpoint) -> list[Happening]:
-        """The effects since the newest version."""
-        return [effect_line(each) for each in self._effects if each.sequence > checkpoint.sequence]
+        """What came since the newest version: effects, and answers and other signals that no save has used yet."""
+        found = [effect_line(each) for each in self._effects if each.sequence > checkpoint.sequence]
+        if self._has_signals and checkpoint.version == self._head:
+            found += [signal_line(each, " (not used yet)") for each in self._thread.signals()]
+        return found
 
 
 def _says(checkpoint: Checkpoint, happening: Happening) -> bool:
@@ -162,14 +166,14 @@ def asked_line(question: Question, wait_id: str) -> Happening:
     )
 
 
-def signal_line(signal: Signal) -> Happening:
-    """An answer, or another signal that was used."""
+def signal_line(signal: Signal, more: str = "") -> Happening:
+    """An answer, or another signal. `more` is said after it."""
     what = "answered" if signal.wait_id else "signal"
     facts = {
         "name": signal.name, "sender": signal.sender, "wait_id": signal.wait_id, "time": signal.time.isoformat(),
         "payload": None if signal.payload_value is None else plain(_payload(signal)),
     }  # fmt: skip
-    return Happening(what, said(signal), facts)
+    return Happening(what, said(signal) + more, facts)
 
 
 def said(signal: Signal) -> str:

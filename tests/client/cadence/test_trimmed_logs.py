@@ -51,7 +51,7 @@ def test_nothing_is_trimmed_before_a_version_has_it(blocking: Any) -> None:
 def test_a_summariser_that_fails_costs_no_checkpoint(blocking: Any) -> None:
     """The state is saved untrimmed, then the error is raised; the next save makes up for it."""
     state = blocking.hydrate()
-    state.logs["messages"].extend("abcdef")
+    state.logs["messages"].extend(list("abcdef"))
     blocking.save(state)
     calls: list[int] = []
 
