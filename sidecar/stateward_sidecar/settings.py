@@ -32,7 +32,7 @@ _ARCHIVE_HELP = (
     "file:///directory; credentials come from the environment"
 )
 _KEY_HELP = (
-    "the key that protects all others; made if neither the key file nor data exist "
+    "the key that protects all others; made if there is no key file and no data, here or in the archive "
     "(default: $XDG_CONFIG_HOME/stateward/key)"
 )
 HEALTH_NAMES = ("readiness", "liveness")

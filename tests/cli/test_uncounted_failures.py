@@ -171,7 +171,7 @@ def test_tools_that_were_used(client):
     assert tools_used(client, agent="nobody") == []
 
 
-def test_threads_without_a_version(client, stateward):
+def test_calls_of_threads_without_a_version(client, stateward):
     """The effects of a thread that nobody has saved count, and a lock's thread or a scope of records hides none."""
     client.thread("effects").effect("charge-1", lambda: 5, name="charge")
     with client.thread("lease").lease(), client.lock("lock"):

@@ -537,3 +537,9 @@ def test_a_command_in_several_words(stateward):
     assert said.code == 2
     assert "the command is one text, so quote it: 'python ask.py'" in said.error
     assert "words" not in stateward("run", "--help").out
+
+
+def test_a_variable_that_is_wrong():
+    """The error names it, and not the option that nobody gave."""
+    assert run("threads", STATEWARD_TARGET="foo").error.startswith("STATEWARD_TARGET: foo has no port")
+    assert run("--target", "foo", "threads").error.startswith("--target: foo has no port")

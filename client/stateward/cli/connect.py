@@ -61,7 +61,7 @@ def connect(
         else:
             client = reach(namespace=chosen, start=given.may_start, **options)
     except ValueError as error:
-        raise CommandError(f"--target: {error}") from None
+        raise CommandError(f"{'--target' if target or given.target else 'STATEWARD_TARGET'}: {error}") from None
     session = client._session
     if session.settings.keeper is None:
         session.settings = replace(session.settings, waits_for_socket=False)
