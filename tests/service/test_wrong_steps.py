@@ -56,7 +56,7 @@ def states(wire: Wire, **fields: Any) -> list[Shown]:
 def message(shown: Shown) -> State:
     """The state of a list as a hydrate has it."""
     assert shown.state is not None
-    made = State(slots=shown.state.slots, partial=shown.state.partial)
+    made = State(slots=shown.state.slots, retired_logs=shown.state.retired_logs, partial=shown.state.partial)
     for name, log in shown.state.logs.items():
         made.logs[name].CopyFrom(
             Log(entries=log.entries, first_index=log.first_index, rewritten_version=log.rewritten_version)

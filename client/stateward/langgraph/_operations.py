@@ -127,8 +127,6 @@ def make_found(
     """A checkpoint from its parts. Raises ValueError if the version is none."""
     if rest is None or not message.checkpoint_id:
         place = f"version {message.version} of thread {message.thread!r}"
-        if rest is not None:  # versions of the saver have one
-            raise ValueError(f"{place} is a fork that an older daemon made without its checkpoint id: fork again")
         raise ValueError(f"{place} is no checkpoint of LangGraph: something else writes to this thread")
     opened = serde.loads_typed(rest)
     base = Base(message.version, opened["channel_versions"], channels, message.digest, message.uid, rest)
