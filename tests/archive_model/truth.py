@@ -100,13 +100,20 @@ class Truth:
 
     def line(self, digest: bytes) -> dict[int, bytes]:
         """Sequence → digest of everything up to an entry."""
-        if not digest:
-            return {}
-        line = self._lines.get(digest)
-        if line is None:
+        new, line = list[Entry](), dict[int, bytes]()
+        digests = list[bytes]()
+        while digest:  # without recursion: a history may have a thousand entries that nobody asked for before
+            if digest in self._lines:
+                line = self._lines[digest]
+                break
             entry = self.entries[digest]
-            line = {**self.line(entry.previous if entry.sequence > 1 else b""), entry.sequence: digest}
-            self._lines[digest] = line
+            new.append(entry)
+            digests.append(digest)
+            digest = entry.previous if entry.sequence > 1 else b""
+        for entry, each in zip(reversed(new), reversed(digests), strict=True):
+            line = {**line, entry.sequence: each}
+        if digests:
+            self._lines[digests[0]] = line
         return line
 
     def see_head(self, key: str, head: ArchiveHead, disk: int, at_s: float = 0.0) -> None:

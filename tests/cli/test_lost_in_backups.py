@@ -26,14 +26,20 @@ THREADS = ("rich", "no version", "lock", "store", "empty", "copy", "one")
 
 
 @pytest.fixture(scope="module")
-def stores(daemon, tmp_path_factory):
+def stores(tmp_path_factory):
     """An original with every kind of thing, its export, and a daemon into which it was imported a month later."""
     from stateward.testing import run_daemon
 
-    directory = tmp_path_factory.mktemp("backup")
-    path, clock, wire = directory / "all.jsonl", set_clock(directory / "clock", AGE_S), Wire(daemon.target)
+    with run_daemon() as first:  # of its own: a worker may make this fixture twice
+        yield from _stores(first, tmp_path_factory.mktemp("backup"))
+
+
+def _stores(first, directory):
+    from stateward.testing import run_daemon
+
+    path, clock, wire = directory / "all.jsonl", set_clock(directory / "clock", AGE_S), Wire(first.target)
     fill(wire, "space")
-    answer = run("--target", daemon.target, "-n", "space", "export", "--all", "--versions", "-o", path)
+    answer = run("--target", first.target, "-n", "space", "export", "--all", "--versions", "-o", path)
     assert answer.code == 0, answer.err
     assert "holds 7 threads, 16 versions, 301 records, 13 effects, 2 signals, 7 blobs, " in answer.error
     with started_with({"ARCHIVE_FAULTS_CLOCK": str(clock)}), run_daemon() as other:
