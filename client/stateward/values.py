@@ -24,7 +24,7 @@ import dataclasses
 import importlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -44,6 +44,9 @@ MSGPACK = "application/msgpack"
 
 OTHER = object()
 """The answer of `decode_json` for values that are no ordinary JSON."""
+
+_LEVELS_MAX = 200
+"""How deep a value is looked through for what is wrong with it."""
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
@@ -268,8 +271,8 @@ def encode_json(value: Any, path: str, *, finite: bool = True) -> bytes:
     `path`, for what JSON cannot represent."""
     encoder = _JSON_ENCODER if finite else _JSON5_ENCODER
     try:
-        _check_keys(value)
         text = encoder.encode(value)
+        _check_keys(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise _explain(value, path, error, finite=finite) from (None if _is_of_json(error) else error)
     try:
@@ -288,31 +291,43 @@ def _is_of_json(error: BaseException) -> bool:
 
 
 def _check_keys(value: Any) -> None:
-    """Raises TypeError for a dict key that is no string: json would turn 1 into "1" silently."""
-    kind = type(value)
-    if kind is dict:
-        "".join(value)  # the quickest check of all keys
-        for child in value.values():
+    """Raises TypeError for a dict key that is no string: json turns 1 into "1" silently. json must have encoded the
+    value before, because one that contains itself would be walked for ever."""
+    pending = [value] if type(value) not in _ATOMS else []
+    while pending:
+        each = pending.pop()
+        kind = type(each)
+        if kind is dict:
+            "".join(each)  # the quickest check of all keys
+            children = each.values()
+        elif kind is list or kind is tuple:
+            children = each
+        elif isinstance(each, dict):
+            children = (dict(each),)
+        elif _is_dataclass(each):
+            children = _fields_of(each).values()
+        else:
+            continue
+        for child in children:
             if type(child) not in _ATOMS:
-                _check_keys(child)
-    elif kind is list or kind is tuple:
-        for child in value:
-            if type(child) not in _ATOMS:
-                _check_keys(child)
-    elif isinstance(value, dict):
-        _check_keys(dict(value))
+                pending.append(child)  # noqa: PERF401  most have none, and a list comprehension takes longer
 
 
 def _reduce(value: Any) -> Any:
     """Returns what json writes in place of an object of a type that it does not know."""
     if hasattr(value, "model_dump"):
-        reduced = value.model_dump(mode="json")
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        reduced = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    else:
-        raise TypeError(f"a {type(value).__name__} cannot be stored as JSON")
-    _check_keys(reduced)
-    return reduced
+        return value.model_dump(mode="json")  # whose keys are strings
+    if _is_dataclass(value):
+        return _fields_of(value)
+    raise TypeError(f"a {type(value).__name__} cannot be stored as JSON")
+
+
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "model_dump")
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 _parse_text = json.JSONDecoder().raw_decode
@@ -346,37 +361,57 @@ _JSON5_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=True, separators
 
 def _explain(value: Any, path: str, error: Exception, *, finite: bool = True) -> TypeError | ValueError:
     """Returns the error to raise for `value`, with the innermost place that is at fault."""
-    place, problem = next(_find_faults(value, path, frozenset(), finite), (path, error))
+    place, problem = _find_fault(value, path, finite=finite) or (path, error)
     return (TypeError if isinstance(problem, TypeError) else ValueError)(f"{place}: {problem}")
 
 
-def _find_faults(value: Any, path: str, above: frozenset[int], finite: bool) -> Any:  # noqa: C901, PLR0912  by kind
-    """Yields (place, error) for everything that JSON cannot represent. `above` has the ids of the containers around
-    `value`. With `finite` False, NaN and infinities are no faults."""
-    if id(value) in above:
-        yield path, ValueError("the value contains itself")
-    elif len(above) > 200:
-        yield path, ValueError("nested more than 200 levels deep")
-    elif isinstance(value, dict):
-        for key, child in value.items():
-            if not isinstance(key, str):
-                yield path, TypeError(f"the key {key!r} is no string; JSON has no other keys")
-            yield from _find_faults(child, f"{path}.{key}", above | {id(value)}, finite)
-    elif isinstance(value, (list, tuple)):
-        for index, child in enumerate(value):
-            yield from _find_faults(child, f"{path}[{index}]", above | {id(value)}, finite)
-    elif isinstance(value, float):
-        if finite and not math.isfinite(value):
-            yield path, ValueError(f"{value} has no form in JSON")
-    elif isinstance(value, (bytes, bytearray)):
-        yield path, TypeError("bytes inside a JSON value: store them in a slot of their own, or as text (base64)")
-    elif not (value is None or isinstance(value, (str, int, float))):
-        try:
-            reduced = _reduce(value)
-        except TypeError as error:
-            yield path, error
+def _find_fault(value: Any, path: str, *, finite: bool) -> tuple[str, Exception] | None:
+    """Returns the place and the error of the first thing in `value` that JSON cannot represent; None = there is none.
+    With `finite` False, NaN and infinities are no faults."""
+    around = list[tuple[int, Iterator[tuple[str, Any]]]]()  # containers, with their ids
+    above = set[int]()
+    places = iter([(path, value)])
+    while True:
+        for place, each in places:
+            if id(each) in above:
+                return place, ValueError("the value contains itself")
+            if len(around) > _LEVELS_MAX:
+                return place, ValueError(f"nested more than {_LEVELS_MAX} levels deep")
+            try:
+                inner = _look_into(each, place, finite=finite)
+            except (TypeError, ValueError) as error:
+                return place, error
+            if inner is not None:
+                around.append((id(each), places))
+                above.add(id(each))
+                places = inner
+                break
         else:
-            yield from _find_faults(reduced, path, above | {id(value)}, finite)
+            if not around:
+                return None
+            over, places = around.pop()
+            above.discard(over)
+
+
+def _look_into(value: Any, path: str, *, finite: bool) -> Iterator[tuple[str, Any]] | None:
+    """Yields what a value contains, with the places; None = it contains nothing. Raises TypeError or ValueError for a
+    value that JSON cannot represent, whatever it contains."""
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise TypeError(f"the key {key!r} is no string; JSON has no other keys")
+        return ((f"{path}.{key}", child) for key, child in value.items())
+    if isinstance(value, list | tuple):
+        return ((f"{path}[{index}]", child) for index, child in enumerate(value))
+    if isinstance(value, float):
+        if finite and not math.isfinite(value):
+            raise ValueError(f"{value} has no form in JSON")
+        return None
+    if isinstance(value, bytes | bytearray):
+        raise TypeError("bytes inside a JSON value: store them in a slot of their own, or as text (base64)")
+    if value is None or isinstance(value, str | int):
+        return None
+    return iter([(path, _reduce(value))])
 
 
 def _decode_protobuf(media_type: str, parameters: str, data: bytes) -> Any:

@@ -41,6 +41,58 @@ def test_lone_surrogates_survive():
     assert values.decode(values.encode({"a\ud800": "é\udfff"}, "v"), "v") == {"a\ud800": "é\udfff"}
 
 
+def nested(levels, inner, wrap):
+    """A value in so many others."""
+    for _ in range(levels):
+        inner = wrap(inner)
+    return inner
+
+
+@dataclasses.dataclass
+class Holder:
+    """A dataclass that holds one thing."""
+
+    held: object
+
+
+WRAPS = {"lists": lambda it: [it], "dicts": lambda it: {"k": it}, "dataclasses": Holder}
+
+
+@pytest.mark.parametrize("name", WRAPS)
+@pytest.mark.parametrize("levels", [201, 100_000])
+def test_deep_values_are_refused_by_name(name, levels):
+    """However deep: the interpreter's stack has nothing to do with it, and the place is in the message."""
+    value = nested(levels, {1: "x"} if levels == 201 else None, WRAPS[name])
+    with pytest.raises((TypeError, ValueError), match=r"^slots\.v[.\[]"):
+        values.encode(value, "slots.v")
+
+
+@pytest.mark.parametrize("name", WRAPS)
+def test_a_value_that_contains_itself_twice(name):
+    """By two ways, so that a walk without an end would also grow without an end."""
+    inner = []
+    inner += [WRAPS[name](inner), WRAPS[name](inner)]
+    with pytest.raises(ValueError, match=r"slots\.v\[0\].*: the value contains itself"):
+        values.encode([inner], "slots.v")
+
+
+@pytest.mark.parametrize("name", WRAPS)
+@pytest.mark.parametrize("levels", [0, 1, 90])
+def test_a_key_that_is_no_string(name, levels):
+    """Wherever it is."""
+    value = nested(levels, [{1: "x"}], WRAPS[name])
+    with pytest.raises(TypeError, match=r"slots\.v.*: the key 1 is no string"):
+        values.encode(value, "slots.v")
+
+
+def test_a_value_that_is_shared_is_no_fault():
+    """The same object twice, side by side."""
+    shared = {"a": [1]}
+    assert values.decode(values.encode([shared, shared, {"b": shared}], "v"), "v")[2] == {"b": {"a": [1]}}
+    with pytest.raises(ValueError, match=r"v\[2\]: nan has no form"):
+        values.encode([shared, shared, math.nan], "v")
+
+
 def test_models_become_json():
     """Dataclasses and pydantic models are stored as JSON."""
     pydantic = pytest.importorskip("pydantic")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import operator
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -235,6 +237,78 @@ def test_a_killed_run_is_resumed(daemon: Daemon, client: Client) -> None:
         ANSWERS._given.clear()
         with StatewardSaver(daemon.target, namespace=client.namespace) as saver:
             assert play(wide(saver), saver, client, most) == RIGHT, (at, most)
+
+
+class Order:
+    """Lets the writes in which tasks tell of their questions through in an order, and kills the run behind some."""
+
+    def __init__(self, saver: StatewardSaver, order: tuple[int, ...], most: int) -> None:
+        self.turn, self.order, self.most = threading.Condition(), order, most
+        self.waiting, self.through = list[str](), 0
+        session = saver._blocking._session
+        perform = session.perform
+
+        def performed(step: Any) -> Any:
+            told = step.method == "PutEffects" and step.request.status
+            if not told:
+                if step.method in WRITES and self.through >= self.most:
+                    raise Killed
+                return perform(step)
+            self.wait(step.request.asker)
+            try:
+                if self.through >= self.most:
+                    raise Killed
+                return perform(step)
+            finally:
+                with self.turn:
+                    self.through += 1
+                    self.turn.notify_all()
+
+        session.perform = performed  # type: ignore[method-assign]
+
+    def wait_for(self, count: int) -> None:
+        """Waits until so many have come."""
+        with self.turn:
+            assert self.turn.wait_for(lambda: len(self.waiting) >= count, 60)
+
+    def wait(self, asker: str) -> None:
+        """Waits until all have come, and for its turn. Who fails has no asker, and comes last by name."""
+        name = asker or "~"
+        with self.turn:
+            self.waiting.append(name)
+            self.turn.notify_all()
+            assert self.turn.wait_for(lambda: len(self.waiting) >= len(self.order), 60)
+            at = self.order.index(sorted(self.waiting[: len(self.order)]).index(name))
+            assert self.turn.wait_for(lambda: self.through >= at, 60)
+
+
+@pytest.mark.parametrize(("fails", "is_late"), [("", False), ("B?", False), ("B?", True), ("C1?", False)])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_writes_of_tasks_come_in_any_order(
+    daemon: Daemon, client: Client, order: tuple[int, ...], fails: str, is_late: bool
+) -> None:
+    """Three tasks write at once what they made of their answers. The daemon may get it in any order, and the run may
+    die behind each of the writes. One task may fail, before the others have asked anything or after that."""
+    gates = list[Order]()
+
+    def after(prompt: str) -> None:
+        if prompt == fails:
+            if is_late:
+                gates[-1].wait_for(2)
+            raise ValueError(prompt)
+
+    for most in range(4):
+        client.thread("trip").delete(missing_ok=True)
+        with StatewardSaver(daemon.target, namespace=client.namespace) as saver:
+            wide(saver).invoke({"said": []}, CONFIG)
+            reply(client)
+            command = resume_command(saver.thread("trip"))
+            gates.append(Order(saver, order, most))
+            with suppress(Killed, ValueError):
+                wide(saver, after).invoke(command, CONFIG)
+        ANSWERS._given.clear()
+        with StatewardSaver(daemon.target, namespace=client.namespace) as saver:
+            assert play(wide(saver), saver, client) == RIGHT, most
 
 
 def is_waiting(client: Client) -> bool:

@@ -189,7 +189,10 @@ def test_several_askers_make_one_question(teller: Teller) -> None:
     assert teller.now() == (WAITING, "b:meal", "meal?")
     teller.ask("d", "meal", wait_id="b:meal")  # an outer task repeats what an inner one asks
     assert teller.now() == (WAITING, "b:meal", "meal?")
-    teller.put(RUNNING, asker="d")
+    teller.ask("e", "car", wait_id="e:car")
+    teller.put(RUNNING, asker="d")  # without a wait id, what the others ask keeps its own
+    assert teller.now() == (WAITING, "b:meal", "car?")
+    teller.put(RUNNING, asker="e")
     assert teller.now() == (RUNNING, "", "")
 
 
@@ -205,6 +208,10 @@ def test_a_failure_may_keep_the_question(teller: Teller, place: Place) -> None:
     assert teller.now() == (FAILED, "a:hotel", "flight?")
     teller.ask("b", "flight")
     assert teller.now() == (WAITING, "a:hotel", "flight?")
+    teller.put(FAILED, wait_id="other")  # of a question that was asked before
+    assert teller.now() == (FAILED, "a:hotel", "flight?")
+    teller.put(FAILED)
+    assert teller.now() == (FAILED, "", "")
     teller.put(FAILED, wait_id="other")
     assert teller.now() == (FAILED, "other", "")
 

@@ -90,7 +90,8 @@ class Given:
         wrote, asked = dict(writes), self.asked.get(task_id)
         if ERROR in wrote and HANDLED not in wrote:
             kept = [each for each in writes if each[0] != RESUME] if asked is not None else writes
-            if told is not None and told.status == checkpoint_pb2.STATUS_FAILED and self.left and not self.is_spoilt:
+            is_failure = told is not None and told.status == checkpoint_pb2.STATUS_FAILED
+            if told is not None and is_failure and (self.left or self.is_spoilt):
                 told = replace(told, wait_id=self.wait_id)
             return Taken(kept, told)
         if asked is None or branch != MAIN:
@@ -107,8 +108,9 @@ class Given:
         self.left -= used
         rest = set[str]().union(*(each.ids for each in self.asked.values() if each.is_root)) - self.parts
         if told is not None and told.status == checkpoint_pb2.STATUS_RUNNING:
-            # As long as some of its parts are left, and no others are asked, it is the answer to what is left.
-            wait_id = self.wait_id if self.left and not self.is_spoilt else name_of_rest(self.checkpoint, task_id)
+            # The wait id stays, unless only parts are left that the answer is not about. Tasks write at the same time,
+            # and who asks something new gives its own: this one must never come back behind it.
+            wait_id = name_of_rest(self.checkpoint, task_id) if rest and not self.left else ""
             told = replace(told, wait_id=wait_id)
         if self.left or not rest or self.is_used:
             return Taken(writes, told)  # the next checkpoint acknowledges the answer

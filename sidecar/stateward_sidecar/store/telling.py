@@ -98,7 +98,9 @@ def _next(now: Told, request: PutEffectsRequest) -> Told | None:
     made.ClearField("question")
     if request.HasField("question"):
         made.question.CopyFrom(request.question)
-    elif request.status == STATUS_FAILED and request.wait_id and request.wait_id == now.wait_id:
+    elif request.status == STATUS_FAILED and request.wait_id and now.HasField("question"):
+        # With its own wait id. Else the answer to what was asked before would reach what an asker has asked since.
+        made.wait_id = now.wait_id
         made.question.CopyFrom(now.question)
     if request.asker:
         _ask_for_one(made, now, request)
@@ -115,6 +117,7 @@ def _ask_for_one(made: Told, now: Told, request: PutEffectsRequest) -> None:
             _copy(now, made)
         elif others:
             made.status, made.status_detail = now.status, now.status_detail
+            made.wait_id = request.wait_id or now.wait_id
             made.question.CopyFrom(join(others))
         else:
             made.wait_id = ""

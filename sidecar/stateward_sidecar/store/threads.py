@@ -107,7 +107,12 @@ class Threads:
         if found is None:
             return None
         namespace_keys, uid = found
-        identity = open_identity(self._context.keystore, namespace_keys, number, uid)
+        try:
+            identity = open_identity(self._context.keystore, namespace_keys, number, uid)
+        except KeyUnavailable:
+            if self._is_gone(number):
+                return None
+            raise
         thread = Thread(identity, load_head(txn, identity))
         thread.take_row(load_archive_row(txn, identity))
         return thread
@@ -136,11 +141,24 @@ class Threads:
         uid, keystore = head_uid(record), self._context.keystore
         if keystore.is_erased(uid):
             return None
-        identity = keystore.namespace_of(uid)
-        namespace_keys = keystore.namespace_by_id(identity) if identity is not None else None
-        if namespace_keys is None:
-            raise KeyUnavailable("the thread's data key is missing from the key store", uid=uid.hex())
+        try:
+            identity = keystore.namespace_of(uid)
+            namespace_keys = keystore.namespace_by_id(identity) if identity is not None else None
+            if namespace_keys is None:
+                raise KeyUnavailable("the thread's data key is missing from the key store", uid=uid.hex())
+        except KeyUnavailable:
+            if self._is_gone(number):
+                return None
+            raise
         return namespace_keys, uid
+
+    def _is_gone(self, number: int) -> bool:
+        """Returns whether a thread was deleted since the reader's transaction began.
+
+        The key goes after the rows. An older transaction still shows the rows of a thread that has no key any more.
+        """
+        with self._context.engine.read() as txn:
+            return txn.get(layout.ThreadKeys(number).head()) is None
 
     def _load(
         self, txn: lmdb.Transaction, namespace_keys: NamespaceKeys, number: int, uid: bytes, name: str | None
@@ -150,6 +168,8 @@ class Threads:
         try:
             thread = load_thread(txn, self._context.keystore, namespace_keys, number, uid)
         except (Corrupt, KeyUnavailable) as error:
+            if isinstance(error, KeyUnavailable) and self._is_gone(number):
+                return None
             error.metadata.setdefault("uid", uid.hex())
             if name is not None:
                 error.metadata.setdefault("thread", name)

@@ -90,18 +90,13 @@ class Unreadable:
     def _note(self, number: int, error: Corrupt | KeyUnavailable) -> None:
         row = self._txn.get(layout.ThreadKeys(number).head())
         uid = head_uid(row) if row is not None else b""
-        if uid and (self._is_gone(number) or self._is_elsewhere(uid)):
+        if uid and self._is_elsewhere(uid):
             return
         log_damage("thread left out of a list", error)
         self._found[number] = UnreadableThread(
             uid=uid.hex() or error.metadata.get("uid", ""), thread=error.metadata.get("thread", ""),
             message=error.message, reason=ErrorReason.Value(f"ERROR_REASON_{error.reason}"),  # type: ignore[arg-type]
         )  # fmt: skip
-
-    def _is_gone(self, number: int) -> bool:
-        """Returns whether the thread was deleted, with its key, since the transaction began."""
-        with self._context.engine.read() as txn:
-            return txn.get(layout.ThreadKeys(number).head()) is None
 
     def _is_elsewhere(self, uid: bytes) -> bool:
         """Returns whether the thread is known to belong to another namespace."""
