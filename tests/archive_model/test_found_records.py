@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.archive_model import small
-from tests.archive_model.faults import DIES_BEFORE, HELD, Fault
+from tests.archive_model.faults import DIES_BEFORE, HELD, HELD_AFTER, Fault
 from tests.archive_model.test_archive_model import Rules
 
 NONE: tuple[Fault, ...] = ()
@@ -27,6 +27,24 @@ def test_a_disk_knows_its_own_head_when_the_entry_at_its_tip_was_removed() -> No
                 plan=(Fault(DIES_BEFORE, 0, at_head=True),),
             )  # fmt: skip
         assert not history.orphans
+        history.teardown()
+    finally:
+        small.restore()
+
+
+def test_a_ship_drops_no_pack_that_its_moment_needs() -> None:
+    """Records are moved, and the entries before them removed, while a ship of the moment before them is under way. Its
+    HEAD is the last one of the owner, and the next owner has all records."""
+    history = Rules()
+    try:
+        history.first_steps(size=1500, archived=True, window=2)
+        history.put_records(0, "a", {"b"}, set(), 10, conditional=False, archived=True, ttl_s=0, plan=NONE)
+        history.replace_records(1, "a", count=6, size=10, takes=True, plan=NONE)
+        history.replace_records(0, "a", count=6, size=10, takes=True, plan=(Fault(HELD_AFTER, 2, at_commit=True),))
+        plan = (Fault(HELD, 1), Fault(DIES_BEFORE, 4))
+        history.replace_records(0, "a", count=5, size=1500, takes=True, plan=plan)
+        history.replace_records(1, "a", count=3, size=10, takes=True, plan=NONE)
+        history.show_records(1, "a", set(), "list", NONE)
         history.teardown()
     finally:
         small.restore()

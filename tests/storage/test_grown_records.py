@@ -24,14 +24,16 @@ from stateward.v1.record_service_pb2 import (
     PutRecordsResponse,
 )
 from stateward.v1.state_pb2 import Value
+from stateward_sidecar.codec.entry import stored_bytes
 from stateward_sidecar.errors import Corrupt, QuotaExceeded, ShuttingDown
 from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import recordmoves, recordputs, records, replay
 from stateward_sidecar.store.context import REQUEST_WINDOW_S
 from stateward_sidecar.store.recordmoves import RecordMover
 from stateward_sidecar.store.recordrows import record_key
 from stateward_sidecar.store.store import Store
-from stateward_sidecar.store.thread import Thread, rows
+from stateward_sidecar.store.thread import Thread, rows, write_head
 
 PLACE = {"namespace": "default", "thread": "t"}
 SECOND = {"seconds": 1}
@@ -348,3 +350,32 @@ def test_a_step_moves_nothing_of_another_history(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(mover, "_find", find)
         assert not mover.step(get(store))
         assert not get(store).pruned.records.pairs()
+
+
+@pytest.mark.parametrize("wrong_by", [-10_000, 10_000_000])
+def test_a_wrong_count_is_right_after_a_pass(tmp_path: Path, tight: None, wrong_by: int) -> None:
+    """A move ends behind what was the last entry, whatever the head says of the bytes that are left to move."""
+    del tight
+    with opened(tmp_path) as store:
+        store.record_mover.start = lambda thread: None  # type: ignore[method-assign]
+        for number in range(150):
+            put(store, value(f"k{number % 20}", os.urandom(700)))
+        model = left(store)
+
+        def spoil(txn: lmdb.Transaction, batch: Batch) -> None:
+            draft = store.threads.draft(txn, batch, "default", "t")
+            assert draft is not None
+            head = draft.next_head()
+            head.record_entry_bytes += wrong_by
+            write_head(txn, draft.identity, head)
+            draft.head = head
+            store.threads.keep_draft(batch, draft)
+
+        write(store, spoil)
+        store.record_mover.move(get(store))
+        with store.context.engine.read() as txn:
+            found = replay.read_entries(txn, get(store).identity, get(store).pruned.records.last + 1)
+            found = (each for each in found if each.header.kind == ENTRY_KIND_RECORDS and each.header.edit_bytes)
+            exact = sum(map(stored_bytes, found))
+        assert get(store).head.record_entry_bytes - exact == min(wrong_by, 0)  # too few are no reason to move
+        assert (left(store), findings(store)) == (model, [])

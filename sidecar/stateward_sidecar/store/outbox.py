@@ -249,11 +249,18 @@ class Outbox:
         with self._context.engine.read() as txn:
             return lines.digest_at(txn, identity, sequence) or lines.digest_before(txn, identity, sequence + 1)
 
-    def has_entries(self, identity: Identity, first: int, last: int) -> bool:
-        """Returns whether any entry from ``first`` to ``last`` is on this disk."""
+    def has_entries(self, thread: Thread, first: int, last: int) -> bool:
+        """Returns whether any entry from ``first`` to ``last`` is on this disk.
+
+        Raises Cleared if there is none, and something was pruned since the thread was read: it may need the entries.
+        """
         with self._context.engine.read() as txn:
-            found = next(records.entries(txn, identity.keys, first), None)
-            return found is not None and found[0] <= last
+            found = next(records.entries(txn, thread.identity.keys, first), None)
+            if found is not None and found[0] <= last:
+                return True
+            if _pruned_since(txn, thread) is not None:
+                raise Cleared
+        return False
 
 
 def _pruned_since(txn: lmdb.Transaction, thread: Thread) -> Pruned | None:

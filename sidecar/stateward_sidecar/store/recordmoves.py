@@ -40,7 +40,7 @@ from stateward_sidecar.store.recordrows import (
     record_key,
     value_sequence,
 )
-from stateward_sidecar.store.thread import Draft, Thread, write_row
+from stateward_sidecar.store.thread import Draft, Thread, write_head, write_row
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.uncleared import read_uncleared, write_uncleared
 from stateward_sidecar.telemetry import failures, log_damage
@@ -116,23 +116,63 @@ class RecordMover:
             self._pending.discard(thread.number)
 
     def move(self, thread: Thread) -> None:
-        """Moves records until no move is due, then clears the entries below the floor. Waits for the writer."""
+        """Moves records until no move is due, then clears the entries below the floor. Waits for the writer.
+
+        It passes over the journal once. If a move is still due then, the head may count too many bytes: they are
+        counted anew, or each change would move everything again.
+        """
         namespace, name = thread.identity.namespace, thread.name
         with self._pruner.alone(namespace, name):
-            has_moved = False
-            while self.step(thread):
-                has_moved = True
-            if has_moved:
+            end, last = self._tip(thread), 0
+            while last < end and (moved := self.step(thread)):
+                last = moved
+            if last:
                 self._pruner.clear_up(thread.number)
+            if last and last >= end:
+                self._recount(thread)
 
-    def step(self, thread: Thread) -> bool:
-        """Makes one step of a move. Returns whether it moved anything; if not, the next change begins again."""
+    def step(self, thread: Thread) -> int:
+        """Makes one step of a move. Returns the last entry that it read; 0 = nothing was moved, and the next change
+        begins again."""
         begin = self._find(thread)
-        if begin is None:
-            return False
+        return self._write(self._step(thread, begin)) if begin is not None else 0
+
+    def _write(self, run: Callable[[lmdb.Transaction, Batch], int]) -> int:
         # Not a background write: under load it might never run, and the journal would grow.
-        write = Write(run=self._step(thread, begin), is_alone=True, frees_space=True)
-        return bool(self._context.writer.submit(write, wait=True).wait())
+        return int(self._context.writer.submit(Write(run=run, is_alone=True, frees_space=True), wait=True).wait())
+
+    def _tip(self, thread: Thread) -> int:
+        with self._context.engine.read() as txn:
+            live = self._threads.by_number(txn, thread.number)
+            return live.head.tip_sequence if live is not None else 0
+
+    def _recount(self, thread: Thread) -> None:
+        """Counts the bytes of the entries that count, if a move is due right behind another one."""
+        at = size_bytes = floor = 0
+        while True:  # in short reads; only what comes meanwhile is counted in the writer
+            with self._context.engine.read() as txn:
+                live = self._threads.by_number(txn, thread.number)
+                if live is None or not _may_move(live):
+                    return
+                floor = floor or record_floor(live)
+                last, some = _count(txn, live, max(at, floor), FOUND_AT_ONCE)
+                size_bytes += some
+            if last == at:
+                break
+            at = last
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> int:
+            draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
+            if draft is None or draft.identity.number != thread.number or record_floor(draft) != floor:
+                return 0
+            head = draft.next_head()
+            head.record_entry_bytes = size_bytes + _count(txn, draft, max(at, floor))[1]
+            write_head(txn, draft.identity, head)
+            draft.head = head
+            self._threads.keep_draft(batch, draft)
+            return 0
+
+        self._write(run)
 
     def _find(self, thread: Thread) -> _Begin | None:
         """Returns the first entry of records that counts; None if there is nothing to move. Raises Corrupt."""
@@ -155,17 +195,18 @@ class RecordMover:
             if last == before:
                 return None
 
-    def _step(self, thread: Thread, begin: _Begin) -> Callable[[lmdb.Transaction, Batch], bool]:
-        """Returns the write of one step. The write returns whether it moved anything."""
+    def _step(self, thread: Thread, begin: _Begin) -> Callable[[lmdb.Transaction, Batch], int]:
+        """Returns the write of one step. The write returns the last entry that it read; 0 = it moved nothing."""
 
-        def run(txn: lmdb.Transaction, batch: Batch) -> bool:
+        def run(txn: lmdb.Transaction, batch: Batch) -> int:
             draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
             if draft is None or draft.identity.number != thread.number or not _may_move(draft):
-                return False
+                return 0
             if not _is_there(txn, draft, begin):
-                return False
-            self._append(txn, batch, draft, self._read(txn, draft, begin.sequence))
-            return True
+                return 0
+            step = self._read(txn, draft, begin.sequence)
+            self._append(txn, batch, draft, step)
+            return step.last
 
         return run
 
@@ -224,6 +265,18 @@ def _may_move(thread: Draft | Thread) -> bool:
     """Returns whether a move is due, and all entries above the floor are here, so that none of them is passed over."""
     owned = thread.thread if isinstance(thread, Draft) else thread
     return is_due(thread.head) and is_whole(owned) and thread.floor_sequence <= record_floor(thread)
+
+
+def _count(txn: lmdb.Transaction, thread: Draft | Thread, after: int, most: int = 0) -> tuple[int, int]:
+    """Returns the last entry up to which bytes were counted, and their number. ``most``: so many sequences at once."""
+    size_bytes, at = 0, after
+    for sequence, record in records.entries(txn, thread.identity.keys, after + 1):
+        at, entry = sequence, unpack(record, sequence)
+        if entry.header.kind == ENTRY_KIND_RECORDS and entry.header.edit_bytes:
+            size_bytes += stored_bytes(entry)
+        if most and sequence > after + most:
+            break
+    return at, size_bytes
 
 
 def _first(thread: Thread, last: _Begin) -> int:
