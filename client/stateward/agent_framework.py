@@ -346,8 +346,9 @@ def _encode_message(message: Message) -> RawValue:
     """Returns a message as the framework's own provider for files writes it. Raises TypeError or ValueError."""
     try:
         value = message.to_dict()
-    except RecursionError as error:
-        raise ValueError(f"{find_place(vars(message), 'message', _is_deep)}: {error}") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{find_place(vars(message), 'message', _is_unwritable)}: {error}") from error
     try:
         return keep(_reduce(value), "message")
     except (TypeError, ValueError, RecursionError) as error:
@@ -360,11 +361,11 @@ def _reduce(value: Any) -> Any:
     return msgspec.to_builtins(value, str_keys=True)
 
 
-def _is_deep(value: Any) -> bool:
-    """Whether the framework cannot write a part of a message because of its depth."""
+def _is_unwritable(value: Any) -> bool:
+    """Whether the framework cannot write a part of a message: it is too deep, or contains itself."""
     try:
         Message("user", additional_properties={"part": value}).to_dict()
-    except RecursionError:
+    except (TypeError, ValueError, RecursionError):
         return True
     return False
 
