@@ -15,6 +15,7 @@ from typing import Any, TypedDict
 from uuid import UUID
 
 from stateward._naming import name_for
+from stateward._walking import ATOMS, Walk, run
 from stateward.models import Status
 from stateward.signals import Question, QuestionPart
 
@@ -71,25 +72,25 @@ def prompt_of(value: Any) -> str:
     if isinstance(value, str):
         return value
     try:
-        plain = _plain(value)
+        plain = run(_plain(value))
         return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
     except Exception:  # noqa: BLE001  a program's object may do anything; the write must not fail
         return f"<{type(value).__name__}>"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> Walk[Any]:
     """A value as JSON has it, with amounts and dates as a person reads them, and as the commands show them."""
     match value:
         case Enum():
-            return _plain(value.value)
+            return (yield _plain(value.value))
         case None | bool() | int() | float() | str():
             return value
         case Mapping():
-            return {_key(key): _plain(each) for key, each in value.items()}
+            return (yield from _plain_dict(value.items()))
         case list() | tuple() | deque():
-            return [_plain(each) for each in value]
+            return (yield from _plain_list(value))
         case set() | frozenset():
-            return sorted((_plain(each) for each in value), key=_order)
+            return sorted((yield from _plain_list(value)), key=_order)
         case date() | time():  # a datetime, too
             return value.isoformat()
         case Decimal() | timedelta() | UUID() | PurePath() | tzinfo():
@@ -97,12 +98,23 @@ def _plain(value: Any) -> Any:
     if callable(dump := getattr(value, "model_dump", None)):  # a message, or another model of pydantic
         return dump(mode="json")
     if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+        return (yield from _plain_dict((each.name, getattr(value, each.name)) for each in fields(value)))
     return f"<{type(value).__name__}>"
 
 
-def _key(key: Any) -> Any:
-    return key if key is None or isinstance(key, str | int | float) else str(_plain(key))
+def _plain_dict(items: Iterable[tuple[Any, Any]]) -> Walk[dict[Any, Any]]:
+    found = {}
+    for key, each in items:
+        name = key if key is None or isinstance(key, str | int | float) else str((yield _plain(key)))
+        found[name] = each if type(each) in ATOMS else (yield _plain(each))
+    return found
+
+
+def _plain_list(values: Iterable[Any]) -> Walk[list[Any]]:
+    found = []
+    for each in values:
+        found.append(each if type(each) in ATOMS else (yield _plain(each)))  # noqa: PERF401  a comprehension cannot yield
+    return found
 
 
 def _order(plain: Any) -> Any:

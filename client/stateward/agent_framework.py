@@ -307,7 +307,7 @@ class StatewardHistoryProvider(Connected, HistoryProvider):
                 what = "the session was cleared since it was read here; read it again"
                 raise thread_error(ThreadNotFound, thread.name, what, reason="THREAD_NOT_FOUND")
             stored = [Message.from_dict(kept(value)) for value in read.logs[MESSAGES]]
-            added = tuple(map(_encode_message, filter_new_messages(stored, messages)))
+            added = _encode_new(stored, messages)
             try:
                 if added:
                     edits = [EntriesAppended(MESSAGES, added)]
@@ -331,18 +331,43 @@ class StatewardHistoryProvider(Connected, HistoryProvider):
         return self._client.thread(name_for(session_id or "default"))
 
 
+def _encode_new(stored: Sequence[Message], messages: Sequence[Message]) -> tuple[RawValue, ...]:
+    """Returns the messages that are not stored yet."""
+    try:
+        added = filter_new_messages(stored, messages)
+    except RecursionError as error:  # the framework compares by the texts of contents
+        for each in messages:
+            _encode_message(each)  # names the place
+        raise ValueError(f"messages: {error}") from error
+    return tuple(map(_encode_message, added))
+
+
 def _encode_message(message: Message) -> RawValue:
     """Returns a message as the framework's own provider for files writes it. Raises TypeError or ValueError."""
-    value = message.to_dict()
+    try:
+        value = message.to_dict()
+    except (TypeError, ValueError, RecursionError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{find_place(vars(message), 'message', _is_unwritable)}: {error}") from error
     try:
         return keep(_reduce(value), "message")
     except (TypeError, ValueError, RecursionError) as error:
         place = find_place(value, "message", _is_faulty)
-        raise type(error)(str(error) if str(error).startswith("message") else f"{place}: {error}") from error
+        kind = ValueError if isinstance(error, RecursionError) else type(error)
+        raise kind(str(error) if str(error).startswith("message") else f"{place}: {error}") from error
 
 
 def _reduce(value: Any) -> Any:
     return msgspec.to_builtins(value, str_keys=True)
+
+
+def _is_unwritable(value: Any) -> bool:
+    """Whether the framework cannot write a part of a message: it is too deep, or contains itself."""
+    try:
+        Message("user", additional_properties={"part": value}).to_dict()
+    except (TypeError, ValueError, RecursionError):
+        return True
+    return False
 
 
 def _is_faulty(value: Any) -> bool:

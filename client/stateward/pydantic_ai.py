@@ -26,10 +26,11 @@ from stateward._answering import Answered, Decision, find_answers
 from stateward._async.client import AsyncClient
 from stateward._async.thread import AsyncThread
 from stateward._connected import Connected
-from stateward._keeping import children_of, find_unwritable, keep, kept
+from stateward._keeping import children_of, find_unwritable, keep_readable, kept
 from stateward._naming import is_orphans, name_for
 from stateward._settling import settle
 from stateward._telling import COMPLETED, RUNNING, YES_OR_NO, Told, call_of, waiting
+from stateward._walking import ATOMS, Walk, run
 from stateward.changes import Change, EntriesAppended, SlotSet
 from stateward.durations import Duration
 from stateward.errors import ThreadNotFound, VersionMismatch
@@ -127,8 +128,8 @@ class StatewardConversationStore(Connected, ConversationStore):
         if (stored.revision if stored is not None else None) != expected_revision:
             raise ConversationConflict(record.conversation_id)
         added = await self._missing_entries(thread, record, stored, {entry.id for entry in new_entries})
-        added = [keep(value, "entry") for value in (*added, *values)]
-        edits: list[Change] = [SlotSet(RECORD, keep(encoded, "record"))]
+        added = [keep_readable(value, "entry") for value in (*added, *values)]
+        edits: list[Change] = [SlotSet(RECORD, keep_readable(encoded, "record", around=1))]
         scope = {} if record.scope is None else {SCOPE_LABEL: name_for(record.scope)}
         create = replace(self._made_with, labels=scope)
         labels = {} if record.head_id is None else {HEAD_LABEL: name_for(record.head_id)}
@@ -295,7 +296,10 @@ def _to_entry(value: Any) -> ConversationEntry:
 
 def _encode(adapter: TypeAdapter[Any], value: Any, path: str) -> dict[str, Any]:
     """Returns a message or a record as JSON. Raises TypeError or ValueError, with the place, if JSON cannot hold it."""
-    plain = _map_texts(value, _escape, path)
+    try:
+        plain = run(_map_texts(value, _escape, path))
+    except RecursionError as error:
+        raise TypeError(f"{find_unwritable(value, path)}: {error}") from error
     try:
         (made,) = adapter.dump_python([plain], mode="json", warnings=False)
     except (PydanticSerializationError, ValueError, RecursionError) as error:
@@ -307,7 +311,7 @@ def _decode(adapter: TypeAdapter[Any], made: dict[str, Any]) -> Any:
     """The reverse."""
     plain = {name: value for name, value in made.items() if name != ESCAPED}
     (value,) = adapter.validate_json(json.dumps([plain]))
-    return _map_texts(value, _unescape, "") if ESCAPED in made else value
+    return run(_map_texts(value, _unescape, "")) if ESCAPED in made else value
 
 
 def _escape(text: str) -> str:
@@ -318,18 +322,23 @@ def _unescape(text: str) -> str:
     return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
 
 
-def _map_texts(value: Any, change: Callable[[str], str], path: str) -> Any:
+def _map_texts(value: Any, change: Callable[[str], str], path: str) -> Walk[Any]:
     """Returns a value with all of its texts changed; the same object if none changes.
 
     Raises ValueError if two keys of a dict are one in JSON.
     """
     if isinstance(value, str):
-        made = change(value)
-        return value if made == value else made
+        return _changed(value, change)
     if isinstance(value, dict) and len(set(map(str, value))) < len(value):
         raise ValueError(f"{path}: two of its keys are one in JSON")
-    parts = [(place, child, _map_texts(child, change, place)) for place, child in children_of(value, path)]
-    keys = {key: _map_texts(key, change, path) for key in value} if isinstance(value, dict) else {}
+    parts, keys = list[tuple[str, Any, Any]](), dict[Any, Any]()
+    for part, child in children_of(value):
+        if type(child) in ATOMS:
+            parts.append((part, child, _changed(child, change) if type(child) is str else child))
+        else:
+            parts.append((part, child, (yield _map_texts(child, change, path + part))))
+    for key in value if isinstance(value, dict) else ():
+        keys[key] = _changed(key, change) if type(key) is str else (yield _map_texts(key, change, path))
     if all(made is child for _, child, made in parts) and all(made is key for key, made in keys.items()):
         return value
     found = [made for _, _, made in parts]
@@ -338,7 +347,12 @@ def _map_texts(value: Any, change: Callable[[str], str], path: str) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(found) if type(value) in (list, tuple) else found
     copied = copy.copy(value)
-    for place, child, made in parts:
+    for part, child, made in parts:
         if made is not child:
-            object.__setattr__(copied, place.rpartition(".")[2], made)
+            object.__setattr__(copied, part.removeprefix("."), made)
     return copied
+
+
+def _changed(text: str, change: Callable[[str], str]) -> str:
+    made = change(text)
+    return text if made == text else made

@@ -99,6 +99,16 @@ def test_values_of_langgraph_js() -> None:
     assert summarize(shown["said"][0], 40) == 'assistant  Hi  search({"city": "Rome", …'
 
 
+@pytest.mark.parametrize("levels", [90, 400, 900])
+def test_deep_objects_are_shown_without_their_classes(levels: int) -> None:
+    """Those of LangGraph.js, however deep they are."""
+    data = b'{"lc": 1, "type": "constructor", "id": ["shop", "Order"], "kwargs": {"city": "Rome"}}'
+    found = readable(RawValue("application/x-langgraph-js; type=json", b"[" * levels + data + b"]" * levels))
+    for _ in range(levels):
+        (found,) = found
+    assert found == {"type": "shop.Order", "city": "Rome"}
+
+
 FORMS: dict[str, list[Any]] = {
     "Strands": [
         {"role": "assistant", "content": [{"toolUse": {"name": "search", "toolUseId": "1", "input": {}}}]},

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateward import values
-from stateward._keeping import keep, kept
+from stateward._keeping import find_place, keep, kept
 from stateward.v1 import state_pb2
 from stateward.values import JSON, JSON5, Json5, RawValue
 
@@ -65,3 +65,49 @@ def test_other_json5_is_read_as_it_is_stored() -> None:
     """Comments and single quotes, which another client may write."""
     stored = state_pb2.Value(media_type=JSON5, data=b"{a: 1} // x")
     assert values.decode(stored, "x") == RawValue(JSON5, b"{a: 1} // x")
+
+
+def nested(levels: int, value: Any) -> Any:
+    """A value in lists and dicts in turn."""
+    for level in range(levels):
+        value = [value] if level % 2 else {level: value, "n": math.nan}
+    return value
+
+
+@pytest.mark.parametrize("levels", [90, 400, 900])
+def test_deep_values_are_kept(levels: int) -> None:
+    """With keys that are numbers, and NaN, at each level."""
+    encoded = keep(nested(levels, {1: "end"}), "value")
+    assert encoded.media_type == JSON5
+    assert encoded.data.count(b'"n":NaN') == levels / 2
+    assert b'{"1":"end"}' in encoded.data
+    with pytest.raises(ValueError, match=r"^value.0.*\.0: two of its keys are '1' in JSON"):
+        keep(nested(levels, {1: "a", "1": "b"}), "value")
+
+
+@pytest.mark.parametrize("key", ["k", 1])
+def test_what_has_no_end_is_refused_by_name(key: Any) -> None:
+    """However deep it is; and of a circle the place where it closes, by whichever way."""
+    value: Any = {key: "end"}
+    for _ in range(100_000):
+        value = {key: [value]}
+    with pytest.raises(ValueError, match=rf"^value\.{key}\[0\]\.{key}.*: nested more than 200 levels deep"):
+        keep(value, "value")
+    inner: Any = {}
+    inner |= {key: [inner, [inner]]}
+    with pytest.raises((TypeError, ValueError), match=rf"^value\.{key}\[0\].*: (the value contains itself|the key 1)"):
+        keep(inner, "value")
+
+
+def test_the_place_of_a_fault_ends() -> None:
+    """Also that of a value which contains itself, or is deeper than an error can say."""
+
+    def is_faulty(part: Any) -> bool:
+        return part != "good"
+
+    inner: list[Any] = ["good"]
+    inner.append({"k": inner})
+    assert find_place(inner, "value", is_faulty) == "value[1].k"
+    deep = nested(100_000, "bad")
+    assert find_place(deep, "value", is_faulty).startswith("value[0].")
+    assert len(find_place(deep, "value", is_faulty)) < 20_000

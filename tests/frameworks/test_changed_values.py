@@ -29,7 +29,13 @@ pytest.importorskip("agent_framework", reason="the extra agent-framework is not 
 pytest.importorskip("google.adk", reason="the extra adk is not installed")
 pytest.importorskip("langgraph.checkpoint.sqlite", reason="the extra langgraph-import is not installed")
 pytest.importorskip("pydantic_ai", reason="the extra pydantic-ai is not installed")
-from agent_framework import FileCheckpointStorage, FileHistoryProvider, Message, WorkflowCheckpoint
+from agent_framework import (
+    FileCheckpointStorage,
+    FileHistoryProvider,
+    Message,
+    WorkflowCheckpoint,
+    WorkflowCheckpointException,
+)
 from agents import SQLiteSession
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
@@ -342,6 +348,86 @@ async def test_every_value_comes_back_as_from_the_own_store(
                 wrong[name] = found
     expected = {name for maker, name in DIFFERENT if maker is pair}
     assert {name: found for name, found in wrong.items() if name not in expected} == {}
+
+
+WHOLE = {add, pop, checkpoint, message, put}
+"""The ways on which a value may be as deep as JSON. On the others the framework itself takes no such value."""
+
+
+def levels_of(value: Any) -> int:
+    """How many lists are inside each other, without recursion."""
+    found = 0
+    while value != "end":
+        (value,) = value
+        found += 1
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:.*FileHistoryProvider is experimental")
+@pytest.mark.parametrize("levels", [180, 230, 400, 900])
+@pytest.mark.parametrize(("pair", "way"), WAYS, ids=lambda each: each.__name__)
+async def test_deep_values_come_back(daemon: Daemon, tmp_path: Path, pair: Pair, way: Way, levels: int) -> None:
+    """Wherever the framework takes them. What it takes but cannot read again, or not at all, is refused by name."""
+
+    async def measured(store: Any, value: Any) -> int:
+        return levels_of(await way(store, value))
+
+    async with AsyncExitStack() as stack:
+        ours, _ = await pair(daemon, tmp_path, stack)
+        found, said = await outcome(measured, ours, deep(levels))
+    if found == "kept":
+        assert said == str(levels)
+    else:
+        assert levels > 190, said
+        assert way not in WHOLE or (way, levels) == (checkpoint, 900), said
+        assert re.match(r"(Type|Value|WorkflowCheckpoint)(Error|Exception): .*[.:'\"]k\b", said)
+
+
+async def is_empty(store: Any) -> bool:
+    """Whether nothing of a refused value is stored."""
+    match store:
+        case StatewardSession():
+            return not await store.get_items()
+        case StatewardSessionService():
+            session = await store.get_session(**PLACE)
+            return session is None or not (session.events or session.state)
+        case StatewardCheckpointStorage():
+            return not await store.list_checkpoint_ids(workflow_name="w")
+        case StatewardHistoryProvider():
+            return not await store.get_messages("s")
+        case StatewardConversationStore():
+            return await store.read_record("c") is None
+        case StatewardSaver():
+            found = store.get_tuple(CONFIG)
+            return found is None or ("k" not in found.checkpoint["channel_values"] and not found.pending_writes)
+        case StatewardStore():
+            return store.get(("a",), "x") is None
+    raise AssertionError(store)
+
+
+def bottomless() -> Any:
+    """Deeper than anything can be written."""
+    return deep(100_000)
+
+
+def circle() -> Any:
+    """A value that contains itself, by two ways."""
+    found: list[Any] = []
+    found += [found, {"again": found}]
+    return found
+
+
+@pytest.mark.parametrize("make", [bottomless, circle])
+@pytest.mark.parametrize(("pair", "way"), WAYS, ids=lambda each: each.__name__)
+async def test_what_has_no_end_is_refused(
+    daemon: Daemon, tmp_path: Path, pair: Pair, way: Way, make: Callable[[], Any]
+) -> None:
+    """By name, at once, and nothing of it is sent."""
+    async with AsyncExitStack() as stack:
+        ours, _ = await pair(daemon, tmp_path, stack)
+        with pytest.raises((TypeError, ValueError, WorkflowCheckpointException), match=r"[.:'\"]k\b"):
+            await way(ours, make())
+        assert await is_empty(ours)
 
 
 def test_the_page_names_what_differs(repository: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sqlite3
 import subprocess
@@ -34,7 +35,7 @@ from tests.frameworks.graphs import QUESTION, build, play
 from tests.frameworks.test_langgraph_delta import CHANNELS, write_history
 
 from stateward.langgraph import StatewardSaver
-from stateward.langgraph._verbatim import Verbatim
+from stateward.langgraph._verbatim import Verbatim, equal
 
 THREADS = ("travelled", "asking", "seat")
 
@@ -479,3 +480,16 @@ def test_ids_are_no_commands_for_the_terminal(daemon: Daemon, namespace: str, tm
     lines = answer.out.splitlines()
     assert "a\\x1b[31m\\x07\\nb: 1 checkpoint written and compared" in lines, answer
     assert "'': 1 checkpoint written and compared" in lines
+
+
+@pytest.mark.parametrize("levels", [90, 900, 100_000])
+def test_deep_values_are_compared(levels: int) -> None:
+    """To their ends: an import says what differs, at any depth."""
+
+    def made(value: Any) -> Any:
+        for level in range(levels):
+            value = [value, math.nan] if level % 2 else {"k": value}
+        return value
+
+    assert equal(made(1), made(1))
+    assert not equal(made(1), made(1.0))

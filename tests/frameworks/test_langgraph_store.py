@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import itertools
+import json
 import math
 import random
 import time
@@ -357,3 +359,24 @@ def test_a_refresh_that_fails_leaves_what_was_read(daemon: Daemon, monkeypatch: 
         assert found is not None
         assert found.value == {"a": 1}
         assert [each.value for each in store.search(("users",))] == [{"a": 1}]
+
+
+@pytest.mark.parametrize("levels", [90, 400, 900])
+def test_deep_values_are_found(store: StatewardStore, levels: int) -> None:
+    """Also with a time, which is no JSON, and by a filter as deep as they are."""
+    value: Any = dt.date(2026, 5, 1)
+    for level in range(levels):
+        value = [value] if level % 2 else {"k": value}
+    store.put(("a",), "deep", {"x": value, "n": 1})
+    (found,) = store.search(("a",), filter={"n": 1})
+    assert json.dumps(found.value) == f'{{"x": {json.dumps(value, default=str)}, "n": 1}}'
+    for wanted, count in ((found.value["x"], 1), ({"$ne": found.value["x"]}, 0), ([found.value["x"]], 0)):
+        assert len(store.search(("a",), filter={"x": wanted})) == count
+
+
+def test_a_filter_without_an_end_finds_nothing(store: StatewardStore) -> None:
+    """It is compared no deeper than what is stored."""
+    wanted: Any = {"k": [1]}
+    wanted["k"].append(wanted)
+    store.put(("a",), "x", {"x": {"k": [1, {"k": [1, {}]}]}})
+    assert store.search(("a",), filter={"x": wanted}) == []

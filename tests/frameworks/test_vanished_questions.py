@@ -108,6 +108,22 @@ def test_a_person_sees_amounts_and_dates(client, saver, stateward):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("levels", [90, 400, 900])
+def test_a_person_sees_what_is_deep(levels):
+    """The question has all of a value that JSON can hold; of one that JSON cannot hold, its type."""
+    asked: Any = date(2026, 5, 1)
+    for level in range(levels):
+        asked = [asked] if level % 2 else {"k": asked}
+    ends = ('[{"k": ', "}]")
+    assert prompt_of(asked) == '"2026-05-01"'.join(end * (levels // 2) for end in ends)
+    for _ in range(100_000):
+        asked = [asked]
+    assert prompt_of(asked) == "<list>"
+    asked = {"k": 1}
+    asked["again"] = [asked, asked]
+    assert prompt_of(asked) == "<dict>"
+
+
 def test_a_question_that_was_answered(client, saver, stateward):
     """Every reader shows what was asked and who answered, in this order, also while the answer is not used yet."""
     graph = graph_of(saver, lambda: str(interrupt("Pay 1,200?")))

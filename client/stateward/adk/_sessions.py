@@ -10,12 +10,13 @@ from typing import Any, NamedTuple, TypeVar
 from google.adk.errors import StaleSessionError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events.event import Event
+from google.adk.sessions._session_util import make_json_safe_state
 from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.sessions.session import Session
 from google.adk.sessions.state import State as Scope
 
 from stateward._async.thread import AsyncThread
-from stateward._keeping import kept
+from stateward._keeping import find_unwritable, kept
 from stateward._naming import HASHED, NAME_BYTES_MAX, escape, name_for, text_of, unescape
 from stateward.errors import ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
 from stateward.models import Checkpoint, ThreadInfo
@@ -45,8 +46,15 @@ class Scopes(NamedTuple):
     session: dict[str, Any]
 
 
-def split(delta: Mapping[str, Any]) -> Scopes:
-    """Takes a change of state apart. What begins with `temp:` is kept nowhere."""
+def split(delta: dict[str, Any], path: str) -> Scopes:
+    """Takes a change of state apart, as JSON has it in ADK's own services. What begins with `temp:` is kept nowhere.
+
+    Raises ValueError, with the place in `path`, for what is no JSON there.
+    """
+    try:
+        delta = make_json_safe_state(delta)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{find_unwritable(delta, path, 'utf8')}: {error}") from error
     prefixes = (Scope.APP_PREFIX, Scope.USER_PREFIX, Scope.TEMP_PREFIX)
     session = {key: value for key, value in delta.items() if not key.startswith(prefixes)}
     return Scopes(unprefixed(delta, prefixes[0]), unprefixed(delta, prefixes[1]), session)

@@ -13,7 +13,6 @@ from google.adk.errors import StaleSessionError
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.events.event import Event
 from google.adk.platform import time, uuid
-from google.adk.sessions._session_util import make_json_safe_state
 from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig, ListSessionsResponse
 from google.adk.sessions.session import Session
 from google.adk.sessions.state import State as Scope
@@ -115,7 +114,7 @@ class StatewardSessionService(Connected, BaseSessionService):
         return await settle(self._create(app_name, user_id, state, (session_id or "").strip() or uuid.new_uuid()))
 
     async def _create(self, app_name: str, user_id: str, state: dict[str, Any] | None, session_id: str) -> Session:
-        scopes = split(make_json_safe_state(state or {}))  # as ADK's own services
+        scopes = split(state or {}, "state")
         now = time.get_time()
         labels = {APP_LABEL: name_for(app_name), USER_LABEL: name_for(user_id)}
         create = replace(self._made_with, labels=labels)
@@ -250,7 +249,7 @@ class StatewardSessionService(Connected, BaseSessionService):
         thread = self._thread(session.app_name, session.user_id, session.id)
         base = await find_base(thread, session)
         encoded = encode_event(event)
-        scopes = split(make_json_safe_state(event.actions.state_delta))  # as ADK's own services: not as in the event
+        scopes = split(event.actions.state_delta, "event.actions.state_delta")  # not as in the event
         changes: list[Change] = [EntriesAppended(EVENTS, (encoded,))]
         if scopes.session:
             try:

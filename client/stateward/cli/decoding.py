@@ -16,6 +16,7 @@ from collections.abc import Callable
 from datetime import date, time, timedelta
 from typing import Any
 
+from stateward._walking import ATOMS, Walk, run
 from stateward.cli.msgpack import unpack
 from stateward.values import RawValue
 
@@ -72,7 +73,7 @@ def _langgraph(parameters: str, value: RawValue) -> Any:
         case "msgpack":
             return unpack(data, _extension)
         case "json":
-            return _object_of(json.loads(data))
+            return run(_object_of(json.loads(data)))
     return value
 
 
@@ -136,24 +137,30 @@ def _message(name: str, held: dict[str, Any]) -> dict[str, Any]:
 
 def _langgraph_js(parameters: str, value: RawValue) -> Any:
     kind = parameters.strip().removeprefix("type=").partition(";")[0]
-    return _object_of(json.loads(value.data)) if kind == "json" else value
+    return run(_object_of(json.loads(value.data))) if kind == "json" else value
 
 
-def _object_of(value: Any) -> Any:
+def _object_of(value: Any) -> Walk[Any]:
     if isinstance(value, list):
-        return [_object_of(each) for each in value]
+        items = []
+        for each in value:  # a comprehension cannot yield
+            items.append(each if type(each) in ATOMS else (yield _object_of(each)))  # noqa: PERF401
+        return items
     if not isinstance(value, dict):
         return value
     name = value.get("id")
     if value.get("lc") in (1, 2) and value.get("type") == "undefined":
         return None
     if value.get("lc") in (1, 2) and value.get("type") == "constructor" and isinstance(name, list):
-        held = _object_of(value.get("kwargs") or value.get("args") or {})
+        held = yield _object_of(value.get("kwargs") or value.get("args") or {})
         name = ".".join(map(str, name))
         if name.split(".")[-1] in ("Set", "Map") and isinstance(held, list):
             return held[0] if len(held) == 1 else held
         return _made(name, held)
-    return {key: _object_of(each) for key, each in value.items()}
+    made = {}
+    for key, each in value.items():
+        made[key] = each if type(each) in ATOMS else (yield _object_of(each))
+    return made
 
 
 _READERS: dict[str, Callable[[str, RawValue], Any]] = {

@@ -22,6 +22,7 @@ from langgraph.store.base import InvalidNamespaceError, Item, MatchCondition, Se
 from stateward import values
 from stateward._keeping import keep, kept
 from stateward._naming import escape, unescape
+from stateward._walking import ATOMS, LEVELS_MAX, Walk, run
 from stateward.attributes import INT_MAX, INT_MIN, Attribute
 from stateward.records import Record
 from stateward.values import JSON, RawValue
@@ -134,25 +135,42 @@ def encode_value(value: Mapping[str, Any], path: str) -> tuple[dict[str, Any], R
     try:
         return plain, RawValue(JSON, values.encode_json(plain, path))
     except (TypeError, ValueError):
-        plain = _reduce(plain)
+        plain = run(_reduce(plain, set()))
         values.encode_json(plain, path, finite=False)  # keys must be texts: `keep` takes others
         return plain, keep(plain, path)
 
 
-def _reduce(value: Any) -> Any:
+def _reduce(value: Any, above: set[int]) -> Walk[Any]:
     """Returns a value with what orjson takes besides JSON in the form that orjson gives it."""
-    if isinstance(value, dict):
-        return {key: _reduce(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_reduce(each) for each in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: _reduce(getattr(value, each.name)) for each in fields(value)}
+    if id(value) in above or len(above) == LEVELS_MAX:
+        return value  # the encoder names what contains itself, or is too deep
+    above.add(id(value))
+    try:
+        if isinstance(value, dict):
+            return (yield from _reduce_dict(value.items(), above))
+        if isinstance(value, (list, tuple)):
+            items = []
+            for each in value:  # a comprehension cannot yield
+                items.append(each if type(each) in ATOMS else (yield _reduce(each, above)))  # noqa: PERF401
+            return items
+        if is_dataclass(value) and not isinstance(value, type):
+            parts = ((each.name, getattr(value, each.name)) for each in fields(value))
+            return (yield from _reduce_dict(parts, above))
+    finally:
+        above.discard(id(value))
     if value is None or isinstance(value, (str, int, float)):
         return value
     try:
         return orjson.loads(orjson.dumps(value))
     except TypeError:
         return value  # the encoder names it
+
+
+def _reduce_dict(parts: Iterable[tuple[Any, Any]], above: set[int]) -> Walk[dict[Any, Any]]:
+    made = {}
+    for key, each in parts:
+        made[key] = each if type(each) in ATOMS else (yield _reduce(each, above))
+    return made
 
 
 # -- filters ----------------------------------------------------------------------------------------------------------
@@ -185,42 +203,72 @@ def pushed(wanted: Mapping[str, Any] | None) -> list[Condition]:
 def matches(value: Any, wanted: Mapping[str, Any] | None) -> bool:
     """Returns whether a value meets a filter, as JSON is compared: numbers as numbers, texts as texts; a boolean is no
     number, and values of different kinds have no order."""
-    return all(_meets(value.get(key), condition) for key, condition in (wanted or {}).items())
+    return all(
+        _is_met(value.get(key), name, each) if type(each) in ATOMS else run(_compare(value.get(key), name, each))
+        for key, condition in (wanted or {}).items()
+        for name, each in operators_of(condition).items()
+    )
 
 
 def operators_of(condition: Any) -> Mapping[str, Any]:
     """Returns the operators of a condition of a filter, with their values."""
-    if isinstance(condition, Mapping) and any(str(key).startswith("$") for key in condition):
-        return condition
+    if type(condition) not in ATOMS and isinstance(condition, Mapping):
+        for key in condition:
+            if str(key).startswith("$"):
+                return condition
     return {"$eq": condition}
 
 
-def _meets(found: Any, condition: Any) -> bool:
-    return all(_compare(found, name, value) for name, value in operators_of(condition).items())
+def _meets(found: Any, condition: Any) -> Walk[bool]:
+    for name, value in operators_of(condition).items():
+        if not (_is_met(found, name, value) if type(value) in ATOMS else (yield from _compare(found, name, value))):
+            return False
+    return True
 
 
-def _compare(found: Any, name: str, value: Any) -> bool:
+def _compare(found: Any, name: str, value: Any) -> Walk[bool]:
     if name in ("$eq", "$ne"):
-        return _is_equal(found, value) == (name == "$eq")
+        return (yield from _is_equal(found, value)) == (name == "$eq")
+    return _is_met(found, name, value)
+
+
+def _is_met(found: Any, name: str, value: Any) -> bool:
+    """Does the same for a value that contains no other."""
+    if name in ("$eq", "$ne"):
+        return _is_same(found, value) == (name == "$eq")
     both_numbers = _is_number(found) and _is_number(value)
     if not both_numbers and not (isinstance(found, str) and isinstance(value, str)):
         return False
     return bool(_ORDERS[name](found, value))
 
 
-def _is_equal(found: Any, value: Any) -> bool:
+def _is_equal(found: Any, value: Any) -> Walk[bool]:
     if isinstance(value, Mapping):  # a nested filter names some of the fields
-        return isinstance(found, Mapping) and all(_meets(found.get(key), each) for key, each in value.items())
+        if not isinstance(found, Mapping):
+            return False
+        for key, each in value.items():
+            part = found.get(key)
+            if not (_is_same(part, each) if type(each) in ATOMS else (yield _meets(part, each))):
+                return False
+        return True
     if isinstance(value, list | tuple):
-        is_list = isinstance(found, list | tuple) and len(found) == len(value)
-        return is_list and all(_is_equal(a, b) for a, b in zip(found, value, strict=True))
+        if not isinstance(found, list | tuple) or len(found) != len(value):
+            return False
+        for part, each in zip(found, value, strict=True):
+            if not (_is_same(part, each) if type(each) in ATOMS else (yield _is_equal(part, each))):
+                return False
+        return True
+    return _is_same(found, value)
+
+
+def _is_same(found: Any, value: Any) -> bool:
     if isinstance(found, bool) or isinstance(value, bool):
         return found is value
     return bool(found == value)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _is_scalar(value: Any) -> bool:

@@ -29,6 +29,7 @@ _CONSTRUCTORS = {
     jsonplus.EXT_PYDANTIC_V1,
     jsonplus.EXT_PYDANTIC_V2,
 }
+_LOOKED_INTO = {*_CONSTRUCTORS, jsonplus.EXT_METHOD_SINGLE_ARG, jsonplus.EXT_DELTA_SNAPSHOT}
 
 
 class TypeNotAllowed(ValueError):
@@ -101,13 +102,19 @@ class Guarded(jsonplus.JsonPlusSerializer):
         """
 
         def look(code: int, packed: bytes) -> None:
-            if code not in _CONSTRUCTORS and code not in (jsonplus.EXT_METHOD_SINGLE_ARG, jsonplus.EXT_DELTA_SNAPSHOT):
-                return  # an array of numpy, whose data has no names
-            found = ormsgpack.unpackb(packed, ext_hook=look, option=ormsgpack.OPT_NON_STR_KEYS)
-            if code in _CONSTRUCTORS and not self._is_allowed(found):
-                refused.append((str(found[0]), str(found[1])))
-            elif code == jsonplus.EXT_METHOD_SINGLE_ARG and tuple(found[i] for i in (0, 1, 3)) not in _METHODS:
-                refused.append((str(found[0]), f"{found[1]}.{found[3]}"))
+            pending, outer_first = [(code, packed)], list[tuple[str, str]]()
+            while pending:
+                code, packed = pending.pop()
+                if code not in _LOOKED_INTO:
+                    continue  # an array of numpy, whose data has no names
+                found = ormsgpack.unpackb(
+                    packed, ext_hook=lambda *inner: pending.append(inner), option=ormsgpack.OPT_NON_STR_KEYS
+                )
+                if code in _CONSTRUCTORS and not self._is_allowed(found):
+                    outer_first.append((str(found[0]), str(found[1])))
+                elif code == jsonplus.EXT_METHOD_SINGLE_ARG and tuple(found[i] for i in (0, 1, 3)) not in _METHODS:
+                    outer_first.append((str(found[0]), f"{found[1]}.{found[3]}"))
+            refused.extend(reversed(outer_first))
 
         return look
 

@@ -87,10 +87,19 @@ def _pack(value: Any) -> ormsgpack.Ext:
 
 def equal(a: Any, b: Any) -> bool:
     """Whether two values that were read are the same: also in the types of numbers, and in the order of keys."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, dict):
-        return list(a) == list(b) and all(equal(value, b[key]) for key, value in a.items())
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(equal, a, b))
-    return bool(a == b) or (isinstance(a, float) and math.isnan(a) and math.isnan(b))
+    pending = [(a, b)]
+    while pending:
+        one, other = pending.pop()
+        if type(one) is not type(other):
+            return False
+        if isinstance(one, dict):
+            if list(one) != list(other):
+                return False
+            pending += ((value, other[key]) for key, value in one.items())
+        elif isinstance(one, list | tuple):
+            if len(one) != len(other):
+                return False
+            pending += zip(one, other, strict=True)
+        elif one != other and not (isinstance(one, float) and math.isnan(one) and math.isnan(other)):
+            return False
+    return True
