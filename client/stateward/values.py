@@ -377,9 +377,11 @@ def _find_fault(value: Any, path: str, *, finite: bool) -> tuple[str, Exception]
                 return place, ValueError("the value contains itself")
             if len(around) > _LEVELS_MAX:
                 return place, ValueError(f"nested more than {_LEVELS_MAX} levels deep")
+            if (fault := _fault_of(each, finite=finite)) is not None:
+                return place, fault
             try:
-                inner = _look_into(each, place, finite=finite)
-            except (TypeError, ValueError) as error:
+                inner = _parts_of(each, place)
+            except TypeError as error:
                 return place, error
             if inner is not None:
                 around.append((id(each), places))
@@ -393,23 +395,26 @@ def _find_fault(value: Any, path: str, *, finite: bool) -> tuple[str, Exception]
             above.discard(over)
 
 
-def _look_into(value: Any, path: str, *, finite: bool) -> Iterator[tuple[str, Any]] | None:
-    """Yields what a value contains, with the places; None = it contains nothing. Raises TypeError or ValueError for a
-    value that JSON cannot represent, whatever it contains."""
+def _fault_of(value: Any, *, finite: bool) -> TypeError | ValueError | None:
+    """Returns why JSON cannot represent a value, whatever it contains; None = it may."""
     if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, str):
-                raise TypeError(f"the key {key!r} is no string; JSON has no other keys")
+        wrong = [key for key in value if not isinstance(key, str)]
+        return TypeError(f"the key {wrong[0]!r} is no string; JSON has no other keys") if wrong else None
+    if isinstance(value, bytes | bytearray):
+        return TypeError("bytes inside a JSON value: store them in a slot of their own, or as text (base64)")
+    if isinstance(value, float) and finite and not math.isfinite(value):
+        return ValueError(f"{value} has no form in JSON")
+    return None
+
+
+def _parts_of(value: Any, path: str) -> Iterator[tuple[str, Any]] | None:
+    """Returns what a value contains, with the places; None = nothing. Raises TypeError if it cannot be stored, and what
+    a method of the value raises."""
+    if isinstance(value, dict):
         return ((f"{path}.{key}", child) for key, child in value.items())
     if isinstance(value, list | tuple):
         return ((f"{path}[{index}]", child) for index, child in enumerate(value))
-    if isinstance(value, float):
-        if finite and not math.isfinite(value):
-            raise ValueError(f"{value} has no form in JSON")
-        return None
-    if isinstance(value, bytes | bytearray):
-        raise TypeError("bytes inside a JSON value: store them in a slot of their own, or as text (base64)")
-    if value is None or isinstance(value, str | int):
+    if value is None or isinstance(value, str | int | float):
         return None
     return iter([(path, _reduce(value))])
 

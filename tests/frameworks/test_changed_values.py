@@ -417,6 +417,7 @@ def circle() -> Any:
     return found
 
 
+@pytest.mark.filterwarnings("ignore:.*FileHistoryProvider is experimental")
 @pytest.mark.parametrize("make", [bottomless, circle])
 @pytest.mark.parametrize(("pair", "way"), WAYS, ids=lambda each: each.__name__)
 async def test_what_has_no_end_is_refused(
