@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.blobs.desk import MIB, names, random_bytes
+from tests.storage.inside import rest
 
 from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward.v1.blob_service_pb2 import BlobBegin, ReadBlobRequest
@@ -337,12 +338,12 @@ def test_deleting_a_thread_removes_its_files(shelf: Shelf) -> None:
     shelf.name(blob)
     shelf.delete("t")
     shelf.version.clear()
-    shelf.store.background.submit(int).result()
+    rest(shelf.store)
     again = shelf.write(b"z")
     assert shelf.is_gone(blob)
     assert shelf.read(other, "other") == b"y" * 100
     assert shelf.read(again) == b"z"
-    shelf.store.background.submit(int).result()  # what was put aside is removed after the answer
+    rest(shelf.store)  # what was put aside is removed after the answer
     assert len({path.parent for path in shelf.directory.rglob("*") if path.is_file()}) == 2
     shelf.check()
 
@@ -369,7 +370,7 @@ def test_a_deletion_during_a_write_wins(shelf: Shelf, is_finished: bool) -> None
     with pytest.raises(ThreadNotFound):
         go_on()
     write.discard()
-    shelf.store.background.submit(int).result()
+    rest(shelf.store)
     assert shelf.files() == 1
     shelf.check()
 

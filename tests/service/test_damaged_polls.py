@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.service.inside import WAIT_S, Inside, daemon_inside
 from tests.service.wire import appends, refused, text
+from tests.storage.inside import rest
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.state_pb2 import Log, State
@@ -40,7 +41,7 @@ def damage(daemon: Inside, version: int) -> None:
     store = daemon.parts.store
     thread = store.threads.cached("default", DAMAGED)
     assert thread is not None
-    store.background.submit(int).result(WAIT_S)
+    rest(store)
     with store.context.engine.env.begin(write=True) as txn:
         keys, tip = thread.identity.keys, thread.head.tip_sequence
         record = records.get_entry(txn, keys, tip)
