@@ -11,6 +11,7 @@ from tests.cli.conftest import Answer, run
 from tests.client.sidecars import Pair
 
 from stateward import Client
+from stateward.changes import SlotSet
 from stateward.models import Status
 from stateward.testing import Daemon
 
@@ -77,6 +78,38 @@ def test_a_graph_that_asks_is_answered_from_the_shell(saver: StatewardSaver, sta
     graph.invoke(Command(resume="yes"), config("trip"))
     assert stateward("waiting", "--json").json == []
     assert stateward("threads", "--status", "completed", "--json").json[0]["thread"] == "trip"
+
+
+@pytest.mark.parametrize("command", ["show", "diff", "replay", "history", "effects"])
+def test_what_langgraph_keeps_for_itself_hides_nothing(saver: StatewardSaver, stateward: Shell, command: str) -> None:
+    """People see what the nodes made; how much is left out is said, and --internal and --json have it all."""
+    graph = graph_of(
+        saver, {"a": lambda _: {"hotel": "Ritz"}, "b": lambda _: {"said": [interrupt("Book?")]}}, ("a", "b")
+    )
+    graph.invoke({}, config("trip"))
+    words = [command, "trip", *(["2"] if command == "diff" else [])]
+    shown, all_of_it = stateward(*words).out, stateward(*words, "--internal").out
+    assert ("Ritz" in shown) == (command != "history")
+    own = ["branch:to:b"] if command in ("effects", "history") else ["branch:to:b", "channel_versions"]
+    assert [name for name in own if name in shown] == []
+    assert [name for name in own if name not in all_of_it] == []
+    assert ("of the framework's own; --internal shows" in shown) == (command != "history")
+    assert "--internal" not in all_of_it
+    assert "branch:to:b" in stateward(*words, "--json").out
+    stateward("answer", "trip", "yes")
+    graph.invoke(resume_command(saver.thread("trip")), config("trip"))
+    assert "Book?" in stateward("replay", "trip").out
+
+
+def test_slots_of_other_threads_are_all_shown(client: Client, stateward: Shell) -> None:
+    """The names that LangGraph uses are anybody's."""
+    thread = client.thread("own")
+    thread.apply([SlotSet("checkpoint", 1)])
+    thread.apply([SlotSet("channel/branch:to:b", 2)])
+    shown = stateward("show", "own").out
+    assert "channel/branch:to:b" in shown
+    assert "--internal" not in shown
+    assert "channel/branch:to:b" in stateward("diff", "own", "1").out
 
 
 def test_parallel_tasks_ask_one_question(saver: StatewardSaver, client: Client) -> None:

@@ -17,6 +17,7 @@ from stateward.cli.compare import (
 )
 from stateward.cli.connect import BranchOption, JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
 from stateward.cli.describe import compact, plain, summarize
+from stateward.cli.layouts import InternalOption, is_internal, say_hidden
 from stateward.cli.output import clean, counted, print_json, say, size
 from stateward.cli.where import FORMS, find_version, looking_at
 from stateward.values import Blob, RawValue
@@ -38,6 +39,7 @@ def diff(
         str | None, typer.Argument(metavar="TO", help="To this version; default: the newest. FROM..TO works too.")
     ] = None,
     branch: BranchOption = "main",
+    internal: InternalOption = False,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
@@ -67,17 +69,21 @@ def diff(
         print_json(_as_json(old, new, slots, logs))
         return
     _print_head(old, new)
-    print_differences(slots, logs)
+    print_differences(new, slots, logs, internal=internal)
 
 
-def print_differences(slots: list[SlotDifference], logs: list[LogDifference]) -> None:
-    """Prints the differences between two states."""
+def print_differences(
+    new: State, slots: list[SlotDifference], logs: list[LogDifference], *, internal: bool
+) -> None:
+    """Prints the differences between two states, of which `new` is the newer one."""
+    shown = [each for each in slots if internal or not is_internal(each.name, new)]
     if not slots and not logs:
         say("no difference in slots and logs")
-    for slot in slots:
+    for slot in shown:
         _print_slot(slot)
     for log in logs:
         _print_log(log)
+    say_hidden(len(slots) - len(shown), "slot")
 
 
 def _print_head(old: State | None, new: State) -> None:

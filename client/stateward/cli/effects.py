@@ -8,6 +8,7 @@ import typer
 
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
 from stateward.cli.describe import decoded, plain, summarize
+from stateward.cli.layouts import InternalOption, is_internal_effect, say_hidden
 from stateward.cli.one_by_one import end_if_damaged
 from stateward.cli.output import filled, note, print_json, print_table, shorten
 from stateward.cli.times import time_ago
@@ -33,6 +34,7 @@ def effects(
     open_only: Annotated[
         bool, typer.Option("--open", help="Only effects that have not ended: in progress or uncertain.")
     ] = False,
+    internal: InternalOption = False,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
@@ -58,13 +60,18 @@ def effects(
         found = [each for each in found if each.state not in (EffectState.DONE, EffectState.FAILED)]
     if as_json:
         print_json([_as_json(each) for each in found])
-    elif found:
+        end_if_damaged(listed, "effect")
+        return
+    read = len(found)
+    found = [each for each in found if internal or name or not is_internal_effect(each)]
+    if found:
         columns, rows = filled(COLUMNS, [_row(each) for each in found], ("ANCHOR", "NAME", "BY", "RESULT"))
         print_table(columns, rows, right=("ATTEMPTS",), below=("RESULT",))
-    elif not listed.damaged:
+    elif not listed.damaged and not read:
         note(
             f"thread {thread} has no such effects" if open_only or anchor or name else f"thread {thread} has no effects"
         )
+    say_hidden(read - len(found), "effect")
     end_if_damaged(listed, "effect")
 
 

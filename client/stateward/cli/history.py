@@ -10,9 +10,10 @@ import typer
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
 from stateward.cli.describe import checkpoint_as_json, held_by, pairs, status_word
 from stateward.cli.graph import draw
+from stateward.cli.layouts import InternalOption
 from stateward.cli.one_by_one import end_if_damaged
 from stateward.cli.output import CommandError, filled, note, print_json, print_table, say, shorten, size
-from stateward.cli.timeline import Happening, Timeline, for_scripts, lines
+from stateward.cli.timeline import Happening, Timeline, for_scripts, lines, shown
 from stateward.cli.times import time_ago
 from stateward.cli.where import require_versions
 from stateward.models import Access, Durability, Status
@@ -61,6 +62,7 @@ def history(
     limit: Annotated[
         int, typer.Option("--limit", min=0, metavar="N", help="At most N versions; 0 = all.")
     ] = DEFAULT_LIMIT,
+    internal: InternalOption = False,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
@@ -87,7 +89,7 @@ def history(
         timeline = Timeline(handle, info, min((each.sequence for each in found[: limit or None]), default=0))
         happened = [timeline.at(each, before) for each, before in zip_longest(found, found[1:])]
         head = next((each for each in found if each.version == info.version), None)
-        later = timeline.later(head) if head is not None and not as_json else []
+        later = shown(timeline.later(head), internal=internal) if head is not None and not as_json else []
     has_more = bool(limit) and len(found) > limit
     if has_more:
         found.pop()
@@ -102,6 +104,7 @@ def history(
             ]
         )
     else:
+        happened = [shown(each, internal=internal) for each in happened]
         _print(found, happened, tags, is_drawn=all_branches, is_archived=info.access in (Access.OWNED, Access.REMOTE))
         if later:
             say("since then", style="bold")

@@ -1,4 +1,4 @@
-"""Where each framework's adapter keeps the messages of a thread.
+"""Where each framework's adapter keeps the messages of a thread, and what it keeps for the framework alone.
 
     stateward, Microsoft's histories   log "messages"
     LangGraph, LangGraph.js            log "channel/messages", beside the slot "checkpoint"
@@ -10,13 +10,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from stateward.cli.decoding import STRANDS, readable_in
+from stateward.cli.output import counted, say
 
 if TYPE_CHECKING:
     from stateward import State
+    from stateward.effects import RecordedEffect
 
 MESSAGES, TOOL_CALLS = "messages", "tool_calls"
 CHANNEL, ITEMS, ENTRIES, EVENTS = "channel/messages", "items", "entries", "events"
@@ -24,11 +29,40 @@ CHECKPOINT, RECORD, DATA = "checkpoint", "record", "data"
 LOGS = MESSAGES, TOOL_CALLS, CHANNEL, ITEMS, ENTRIES, EVENTS
 SLOTS = CHECKPOINT, RECORD, DATA
 """Everything by which a layout is known, and where messages are."""
+_EDGES = "channel/branch:to:", "channel/join:"
+_QUESTIONS = "__interrupt__", "__resume__"
+_WRITE = re.compile(r'\["[^"]+", -?[0-9]+\]')  # the task, and where in its writes
+
+InternalOption = Annotated[
+    bool, typer.Option("--internal", help="Also what the framework keeps for itself. --json always has it.")
+]
 
 
 def is_langgraph(state: State) -> bool:
     """Whether one of the savers for LangGraph wrote the state."""
     return CHECKPOINT in state.slots and state.slots.raw(CHECKPOINT).media_type.startswith("application/x-langgraph")
+
+
+def is_internal(name: str, state: State) -> bool:
+    """Whether a slot has nothing of the user, but what a framework needs to go on: LangGraph's numbers of versions, and
+    which node runs next."""
+    return is_langgraph(state) and (name == CHECKPOINT or name.startswith(_EDGES))
+
+
+def is_write(effect: RecordedEffect) -> bool:
+    """Whether an effect is a pending write of LangGraph. The version that it led to says the same."""
+    return _WRITE.fullmatch(effect.key) is not None
+
+
+def is_internal_effect(effect: RecordedEffect) -> bool:
+    """Whether an effect is a pending write that has nothing of the user, or a question, which stands beside it."""
+    return is_write(effect) and (f"channel/{effect.name}".startswith(_EDGES) or effect.name in _QUESTIONS)
+
+
+def say_hidden(count: int, what: str) -> None:
+    """Says how many slots or effects a command has left out."""
+    if count:
+        say(f"({counted(count, what)} of the framework's own; --internal shows {'it' if count == 1 else 'them'})")
 
 
 def messages_log(thread: str, state: State) -> str:

@@ -14,9 +14,10 @@ from stateward.cli.compare import compare_logs, compare_slots
 from stateward.cli.connect import BranchOption, JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
 from stateward.cli.describe import checkpoint_as_json, compact, pairs, plain, slot_of, status_word
 from stateward.cli.diff import print_differences
+from stateward.cli.layouts import InternalOption, is_internal, say_hidden
 from stateward.cli.one_by_one import end_if_damaged
 from stateward.cli.output import CommandError, clean, is_terminal, print_facts, print_line_of_json, say, size
-from stateward.cli.timeline import Happening, Timeline, for_scripts, lines
+from stateward.cli.timeline import Happening, Timeline, for_scripts, lines, shown
 from stateward.cli.times import clock_time
 from stateward.cli.where import FORMS, find_version, looking_at
 from stateward.errors import InvalidField
@@ -37,6 +38,7 @@ def replay(
     last: Annotated[str | None, typer.Option("--to", metavar="VERSION", help="End here; default: the newest.")] = None,
     diff_only: Annotated[bool, typer.Option("--diff-only", help="Only what changed, without the slots.")] = False,
     branch: BranchOption = "main",
+    internal: InternalOption = False,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
@@ -72,7 +74,7 @@ def replay(
                 end_if_damaged(timeline.effects, "effect")
                 return
             steps = [checkpoint for checkpoint, _, _ in line]
-        walk = _Walk(handle, steps, timeline, diff_only=diff_only)
+        walk = _Walk(handle, steps, timeline, diff_only=diff_only, internal=internal)
         if is_terminal() and sys.stdin.isatty():
             walk.by_hand()
         else:
@@ -96,8 +98,11 @@ def _on_one_line(thread: str) -> Iterator[None]:
 class _Walk:
     """The steps, and where one is."""
 
-    def __init__(self, thread: Thread, steps: list[Checkpoint], timeline: Timeline, *, diff_only: bool) -> None:
-        self._thread, self._steps, self._timeline, self._diff_only = thread, steps, timeline, diff_only
+    def __init__(
+        self, thread: Thread, steps: list[Checkpoint], timeline: Timeline, *, diff_only: bool, internal: bool
+    ) -> None:  # fmt: skip
+        self._thread, self._steps, self._timeline = thread, steps, timeline
+        self._diff_only, self._internal = diff_only, internal
         self._seen: tuple[int, State] | None = None
 
     def by_hand(self) -> None:
@@ -135,19 +140,25 @@ class _Walk:
         new = self._state(checkpoint.version)
         _print_head(checkpoint)
         happened = self._timeline.at(checkpoint, self._steps[at - 1] if at else None)
+        happened = shown(happened, internal=self._internal)
         for line in lines(happened):
             say(line)
         slots, logs = compare_slots(old, new), compare_logs(old, new)
         if slots or logs or not happened:
-            print_differences(slots, logs)
+            print_differences(new, slots, logs, internal=self._internal)
         if len(new.slots) and not self._diff_only:
+            names = [name for name in sorted(new.slots) if self._internal or not is_internal(name, new)]
             say("state", style="bold")
-            print_facts((f"  {name}", compact(slot_of(new, name), SLOT_WIDTH)) for name in sorted(new.slots))
-        if at == len(self._steps) - 1 and (later := self._timeline.later(checkpoint)):
+            print_facts((f"  {name}", compact(slot_of(new, name), SLOT_WIDTH)) for name in names)
+            say_hidden(len(new.slots) - len(names), "slot")
+        if at == len(self._steps) - 1 and (later := self._later(checkpoint)):
             say("since then", style="bold")
             for line in lines(later):
                 say(line)
         say()
+
+    def _later(self, checkpoint: Checkpoint) -> list[Happening]:
+        return shown(self._timeline.later(checkpoint), internal=self._internal)
 
     def _state(self, version: int) -> State:
         if self._seen is None or self._seen[0] != version:

@@ -21,6 +21,7 @@ from stateward.cli.describe import (
     summarize,
     whole,
 )
+from stateward.cli.layouts import InternalOption, is_internal, say_hidden
 from stateward.cli.output import CommandError, clean, print_facts, print_json, say, size
 from stateward.cli.timeline import Happening, Timeline, effect_line, for_scripts, lines, open_effects, said
 from stateward.cli.times import clock_time
@@ -50,6 +51,7 @@ def show(
     ] = None,
     slot: Annotated[str | None, typer.Option("--slot", metavar="NAME", help="Only this slot.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Show slots and entries in full, on several lines.")] = False,
+    internal: InternalOption = False,
     raw: Annotated[bool, typer.Option("--raw", help="With --slot: write its stored bytes.")] = False,
     as_json: JsonOption = False,
     target: TargetOption = None,
@@ -81,21 +83,23 @@ def show(
         elif as_json:
             print_json(state_as_json(state, last, _told_of(handle, state)))
         else:
-            _print_state(handle, state, last, full=full)
+            _print_state(handle, state, last, full=full, internal=internal or slot is not None)
 
 
-def _print_state(handle: Thread, state: State, last: int | None, *, full: bool) -> None:
+def _print_state(handle: Thread, state: State, last: int | None, *, full: bool, internal: bool) -> None:
     assert state.checkpoint is not None
     _print_checkpoint(state.checkpoint, state.owner_id, handle.info())
     _print_work(handle, state)
     if len(state.slots):
         say()
         say("slots", style="bold")
+        names = [name for name in sorted(state.slots) if internal or not is_internal(name, state)]
         if full:
-            for name in sorted(state.slots):
+            for name in names:
                 _print_whole(clean(name), slot_of(state, name))
         else:
-            print_facts((f"  {name}", compact(slot_of(state, name), SLOT_WIDTH)) for name in sorted(state.slots))
+            print_facts((f"  {name}", compact(slot_of(state, name), SLOT_WIDTH)) for name in names)
+        say_hidden(len(state.slots) - len(names), "slot")
     for name in state.logs:
         _print_log(state, name, DEFAULT_LAST if last is None else last, is_projected=state.partial, full=full)
 

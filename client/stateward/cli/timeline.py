@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stateward.cli.describe import compact, decoded, pairs, plain, question_as_json, status_word, summarize
+from stateward.cli.layouts import is_write
 from stateward.cli.output import clean, shorten
 from stateward.cli.told import read_told
 from stateward.effects import EffectState
@@ -35,6 +36,8 @@ class Happening:
     """The rest of the line, for people."""
     facts: Mapping[str, Any]
     """The same for scripts."""
+    is_internal: bool = False
+    """It says nothing that its user would look for."""
 
 
 class Timeline:
@@ -192,6 +195,7 @@ def effect_line(effect: RecordedEffect) -> Happening:
         {
             "key": effect.key, "anchor": effect.anchor, "name": effect.name, "state": state, "detail": effect.detail,
         },
+        is_write(effect),
     )  # fmt: skip
 
 
@@ -203,6 +207,11 @@ def open_effects(effects: Iterable[RecordedEffect]) -> list[RecordedEffect]:
 def for_scripts(happenings: Sequence[Happening]) -> list[dict[str, Any]]:
     """The same as JSON."""
     return [{"what": each.what, **each.facts} for each in happenings]
+
+
+def shown(happenings: Iterable[Happening], *, internal: bool) -> list[Happening]:
+    """Those that people see: all, or those that are not the framework's own."""
+    return [each for each in happenings if internal or not each.is_internal]
 
 
 def lines(happenings: Sequence[Happening]) -> list[str]:
