@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.archive.driven import Driven, Town, append
+from tests.archive.rig import fleet
 from tests.archive_model import sidecar
 from tests.archive_model.sidecar import KEY, LEASE_S, NAMESPACE
 
@@ -120,3 +121,12 @@ def test_a_root_under_another_key_is_not_taken(tmp_path: Path) -> None:
     assert own.root_slot() == before
     own.close()
     other.close()
+
+
+def test_a_new_archive_is_said(tmp_path: Path) -> None:
+    """Once, by the sidecar that made it: the URL may be wrong, and the archive that was meant elsewhere."""
+    with fleet(tmp_path) as machines:
+        first = machines.machine("first", log_level="info")
+        second = machines.machine("second", log_level="info")
+        said = ["a new one was made" in each.stderr for each in (first, second)]
+    assert said == [True, False]

@@ -55,6 +55,7 @@ def agree_on_format(wire: Wire, now_us: int) -> ArchiveFormat:
     if found is None:
         try:
             wire.create(FORMAT_KEY, made.SerializeToString())
+            log.info("there was no archive here, so a new one was made; --archive-must-exist refuses that")
             return made
         except ObjectExists:
             found = wire.get(FORMAT_KEY)
