@@ -138,7 +138,11 @@ async def test_a_daemon_without_streams_gets_calls_by_themselves(fake: FakeServe
         assert connection is not None
         tried = connection._calls
         assert tried is not None, "no call was tried on a stream"
-        assert sorted(await append(client, name, *range(30))) == list(range(31, 61))
+        versions = 30
+        while connection._streams_calls and versions < 300:  # gRPC may say INTERNAL if the refusal meets a write
+            assert len(await append(client, name, *range(30))) == 30
+            versions, tried = versions + 30, connection._calls
+        assert sorted(await append(client, name, *range(30))) == list(range(versions + 1, versions + 31))
         assert connection._calls is tried
         assert stream_of(client) is None
 
