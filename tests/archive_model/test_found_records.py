@@ -59,3 +59,22 @@ def test_a_deletion_by_prefix_takes_no_part_of_a_put(history: Rules) -> None:
     thread = history.sidecars[0].find("a")
     assert thread is not None
     assert thread.head.records == 2
+
+
+def test_what_a_bucket_lost_is_not_asked_for_for_ever() -> None:
+    """A bucket is set back to before a thread began. Its owner, which never had the older history, says CORRUPT."""
+    history = Rules()
+    try:
+        history.first_steps(size=10, archived=True, window=2)
+        history.back_up_bucket()
+        history.put_records(1, "fork", {"b"}, set(), 10, conditional=False, archived=True, ttl_s=0, plan=NONE)
+        history.work(1, "fork", count=5, size=300, archived=True)
+        history.put_records(1, "fork", {"b"}, set(), 10, conditional=False, archived=True, ttl_s=0, plan=NONE)
+        history.take_over(0, "fork")
+        history.set_back_bucket(now=True)
+        before = len(history.steps)
+        history.delete_records(archived=False, name="fork", plan=NONE, prefix="b", who=0)
+        assert any("Corrupt" in step for step in history.steps[before:])
+        history.teardown()
+    finally:
+        small.restore()

@@ -193,6 +193,8 @@ class History:
         if orphan is not None and (not is_there or thread.floor_sequence > orphan.common_sequence):
             raise _gone(thread)
         if seen is None or not is_there:
+            if row is not None and row.rolled_back:
+                raise Corrupt("its HEAD was set back, and the archive lacks the older history", thread.name)
             raise not_found(identity.namespace, thread.name)
         if seen.head.tip_sequence < thread.floor_sequence:
             if orphan is not None:
