@@ -47,6 +47,8 @@ OTHER = object()
 
 _LEVELS_MAX = 200
 """How deep a value is looked through for what is wrong with it."""
+_LEVELS_WALKED = 20_000
+"""What is nested deeper, json refuses on every machine; or it contains itself, and would be walked for ever."""
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
@@ -271,8 +273,8 @@ def encode_json(value: Any, path: str, *, finite: bool = True) -> bytes:
     `path`, for what JSON cannot represent."""
     encoder = _JSON_ENCODER if finite else _JSON5_ENCODER
     try:
-        text = encoder.encode(value)
         _check_keys(value)
+        text = encoder.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise _explain(value, path, error, finite=finite) from (None if _is_of_json(error) else error)
     try:
@@ -291,43 +293,48 @@ def _is_of_json(error: BaseException) -> bool:
 
 
 def _check_keys(value: Any) -> None:
-    """Raises TypeError for a dict key that is no string: json turns 1 into "1" silently. json must have encoded the
-    value before, because one that contains itself would be walked for ever."""
-    pending = [value] if type(value) not in _ATOMS else []
-    while pending:
-        each = pending.pop()
-        kind = type(each)
-        if kind is dict:
-            "".join(each)  # the quickest check of all keys
-            children = each.values()
-        elif kind is list or kind is tuple:
-            children = each
-        elif isinstance(each, dict):
-            children = (dict(each),)
-        elif _is_dataclass(each):
-            children = _fields_of(each).values()
-        else:
-            continue
+    """Raises TypeError for a dict key that is no string: json would turn 1 into "1" silently. Raises RecursionError for
+    a value that contains itself."""
+    around: list[Iterator[Any]] = []
+    children = iter((value,))
+    while True:
         for child in children:
-            if type(child) not in _ATOMS:
-                pending.append(child)  # noqa: PERF401  most have none, and a list comprehension takes longer
+            kind = type(child)
+            if kind in _ATOMS:
+                continue
+            if kind is dict:
+                "".join(child)  # the quickest check of all keys
+                inner = iter(child.values())
+            elif kind is list or kind is tuple:
+                inner = iter(child)
+            elif isinstance(child, dict):
+                inner = iter((dict(child),))  # without the methods of its class
+            else:
+                continue
+            if len(around) == _LEVELS_WALKED:
+                raise RecursionError
+            around.append(children)
+            children = inner
+            break
+        else:
+            if not around:
+                return
+            children = around.pop()
 
 
 def _reduce(value: Any) -> Any:
     """Returns what json writes in place of an object of a type that it does not know."""
+    reduced = _held_by(value)
+    _check_keys(reduced)
+    return reduced
+
+
+def _held_by(value: Any) -> Any:
     if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")  # whose keys are strings
-    if _is_dataclass(value):
-        return _fields_of(value)
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     raise TypeError(f"a {type(value).__name__} cannot be stored as JSON")
-
-
-def _is_dataclass(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "model_dump")
-
-
-def _fields_of(value: Any) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 _parse_text = json.JSONDecoder().raw_decode
@@ -416,7 +423,7 @@ def _parts_of(value: Any, path: str) -> Iterator[tuple[str, Any]] | None:
         return ((f"{path}[{index}]", child) for index, child in enumerate(value))
     if value is None or isinstance(value, str | int | float):
         return None
-    return iter([(path, _reduce(value))])
+    return iter([(path, _held_by(value))])
 
 
 def _decode_protobuf(media_type: str, parameters: str, data: bytes) -> Any:

@@ -85,6 +85,45 @@ def test_a_key_that_is_no_string(name, levels):
         values.encode(value, "slots.v")
 
 
+class Dumped:
+    """What pydantic calls a model, with a method of its own."""
+
+    def __init__(self, dumped):
+        self.dumped = dumped
+
+    def model_dump(self, mode):
+        """Returns what the test wants."""
+        return self.dumped
+
+
+def test_keys_of_models_are_checked():
+    """A class may override `model_dump`, and return what JSON cannot hold."""
+    with pytest.raises(TypeError, match=r"^v\[0\]: the key 1 is no string"):
+        values.encode([Dumped({1: "x", "1": "y"})], "v")
+    circle = []
+    circle.append(circle)
+    with pytest.raises(ValueError, match="contains itself"):
+        values.encode([Dumped({"a": circle})], "v")
+
+
+@dataclasses.dataclass
+class Named(str):
+    """A text with a field, which may be anything."""
+
+    field: object = None
+
+    __hash__ = str.__hash__
+
+
+def test_a_text_is_stored_as_a_text():
+    """Whatever its class adds: JSON has nothing of it."""
+    text = Named("x")
+    text.field = text
+    assert values.decode(values.encode({"a": text}, "v"), "v") == {"a": str(text)}
+    text.field = {1: 2}
+    assert values.decode(values.encode({"a": text}, "v"), "v") == {"a": str(text)}
+
+
 def test_a_value_that_is_shared_is_no_fault():
     """The same object twice, side by side."""
     shared = {"a": [1]}

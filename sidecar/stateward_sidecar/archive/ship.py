@@ -410,12 +410,12 @@ class Shipper:
         return [item.object for item in due] + hold.spares.due(lambda item: item.time_us <= self._due_us(head, item))
 
     def _gone(self, hold: Hold, thread: Thread, refs: Sequence[ObjectRef]) -> list[ObjectRef]:
-        """Returns the packs whose entries were all pruned, and the snapshots that no entry needs. Raises Cleared."""
+        """Returns the packs whose entries were all pruned, and the snapshots that no entry needs."""
         unused = self._unused_snapshots(hold, thread, refs)
         return [
             ref for ref in refs
             if (ref.first_version in unused if not is_pack(ref) else self._may_be_gone(thread, ref) and not
-                self._desk.outbox.has_entries(thread, ref.first_sequence, ref.last_sequence))
+                self._desk.outbox.may_need(thread, ref.first_sequence, ref.last_sequence))
         ]  # fmt: skip
 
     @staticmethod

@@ -249,18 +249,12 @@ class Outbox:
         with self._context.engine.read() as txn:
             return lines.digest_at(txn, identity, sequence) or lines.digest_before(txn, identity, sequence + 1)
 
-    def has_entries(self, thread: Thread, first: int, last: int) -> bool:
-        """Returns whether any entry from ``first`` to ``last`` is on this disk.
-
-        Raises Cleared if there is none, and something was pruned since the thread was read: it may need the entries.
-        """
+    def may_need(self, thread: Thread, first: int, last: int) -> bool:
+        """Returns whether a thread, as it was read, may need any entry from ``first`` to ``last``: one is on this disk,
+        or was removed by a prune since then."""
         with self._context.engine.read() as txn:
             found = next(records.entries(txn, thread.identity.keys, first), None)
-            if found is not None and found[0] <= last:
-                return True
-            if _pruned_since(txn, thread) is not None:
-                raise Cleared
-        return False
+            return (found is not None and found[0] <= last) or _pruned_since(txn, thread) is not None
 
 
 def _pruned_since(txn: lmdb.Transaction, thread: Thread) -> Pruned | None:
