@@ -15,6 +15,7 @@ signal is delivered at least once. Use an effect for the agent's reaction to it.
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -98,6 +99,8 @@ class Question:
             return
         if self.parts and isinstance(answer, dict) and answer.keys() == {self.parts[0].name}:
             answer = answer[self.parts[0].name]
+        elif self.parts and isinstance(answer, dict) and answer and all(map(_RANDOM_NAME.fullmatch, map(str, answer))):
+            self._check_parts(answer)  # it names parts that were over before it came
         if self.schema is None:
             return
         try:
@@ -135,6 +138,8 @@ class Question:
             Question(known[name].prompt, known[name].schema).check(each)
 
 
+_RANDOM_NAME = re.compile("[0-9a-f]{32}")
+"""Names that no person gives to the fields of an answer: LangGraph's of its questions."""
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 

@@ -107,7 +107,7 @@ def test_keys_of_models_are_checked():
 
 
 @dataclasses.dataclass
-class Named(str):
+class Named(str):  # noqa: SLOT000  slots and fields do not go together
     """A text with a field, which may be anything."""
 
     field: object = None

@@ -200,20 +200,20 @@ def test_a_failure_may_keep_the_question(teller: Teller, place: Place) -> None:
     """Its answer is still to be used: the failed takes no other one, and others who ask again keep the wait id."""
     teller.ask("a", "hotel")
     teller.ask("b", "flight")
-    teller.put(FAILED, wait_id="a:hotel", status_detail="E")
+    teller.put(FAILED, asker="a", status_detail="E")
     answer = SendSignalRequest(namespace=place.namespace, thread=THREAD, name="approve", request_id="s")
     answer.wait_id = "a:hotel"
     assert refused(place.wire.signals.SendSignal, answer).reason == "STALE_ANSWER"
-    teller.put(RUNNING, asker="a", wait_id="a:hotel")
-    assert teller.now() == (FAILED, "a:hotel", "flight?")
+    teller.put(RUNNING, asker="a")
+    assert (teller.now(), place.thread().status_detail) == ((FAILED, "a:hotel", "flight?"), "E")
     teller.ask("b", "flight")
     assert teller.now() == (WAITING, "a:hotel", "flight?")
-    teller.put(FAILED, wait_id="other")  # of a question that was asked before
-    assert teller.now() == (FAILED, "a:hotel", "flight?")
-    teller.put(FAILED)
+    teller.put(FAILED, asker="c")
+    teller.put(RUNNING, asker="b")  # a run that has failed does not run because another task of it ends
     assert teller.now() == (FAILED, "", "")
-    teller.put(FAILED, wait_id="other")
-    assert teller.now() == (FAILED, "other", "")
+    teller.ask("b", "flight")
+    teller.put(FAILED)  # the whole work
+    assert teller.now() == (FAILED, "", "")
 
 
 def test_the_whole_work_goes_on(teller: Teller, place: Place) -> None:
@@ -236,8 +236,8 @@ def test_an_answer_names_what_is_asked_now(teller: Teller, place: Place) -> None
     assert refused(place.wire.signals.SendSignal, answer).reason == "STALE_ANSWER"
 
 
-def reply(place: Place, wait_id: str, request_id: str) -> Signal:
-    request = SendSignalRequest(namespace=place.namespace, thread=THREAD, name="approve", wait_id=wait_id)
+def reply(place: Place, wait_id: str, request_id: str, *parts: str) -> Signal:
+    request = SendSignalRequest(namespace=place.namespace, thread=THREAD, name="approve", wait_id=wait_id, parts=parts)
     request.request_id = request_id
     sent: Signal = place.wire.signals.SendSignal(request, timeout=TIMEOUT_S).signal
     return sent
@@ -264,6 +264,44 @@ def test_an_answer_is_about_what_was_asked_when_it_came(teller: Teller, place: P
     assert teller.now()[1] == "a:hotel"
     (found,) = backup(place)
     assert list(found.signal.signal.parts) == ["hotel"]
+
+
+def test_each_part_has_an_answer_of_its_own(teller: Teller, place: Place) -> None:
+    """A part is answered once, and not when it is over; what a signal says of no part is about all that are left."""
+    for name in ("hotel", "flight", "seat", "meal"):
+        teller.ask(f"{name} asker", name)
+    wait_id = teller.now()[1]
+    assert list(reply(place, wait_id, "1", "flight").parts) == ["flight"]
+    assert list(reply(place, wait_id, "1").parts) == ["flight"]  # a retry names what it likes
+    for wrong in (("flight",), ("flight", "seat"), ("gone",)):
+        request = SendSignalRequest(
+            namespace=place.namespace, thread=THREAD, name="approve", wait_id=wait_id, parts=wrong, request_id="wrong"
+        )
+        assert refused(place.wire.signals.SendSignal, request).reason == "STALE_ANSWER"
+    teller.put(RUNNING, asker="meal asker")
+    assert list(reply(place, wait_id, "2").parts) == ["hotel", "seat"]
+    all_of_it = SendSignalRequest(namespace=place.namespace, thread=THREAD, name="approve", wait_id=wait_id)
+    all_of_it.request_id = "late"
+    assert refused(place.wire.signals.SendSignal, all_of_it).reason == "STALE_ANSWER"
+
+
+def test_an_answer_is_used_when_its_parts_are_over(teller: Teller, place: Place) -> None:
+    """With the write that says so, and not before; the answer of the last parts waits for the next version."""
+    for name in ("hotel", "flight", "seat"):
+        teller.ask(f"{name} asker", name)
+    first, second = (reply(place, "hotel asker:hotel", str(at), *parts).signal_id for at, parts in
+                     enumerate((("hotel", "flight"), ("seat",))))  # fmt: skip
+    other = reply(place, "", "other").signal_id
+    teller.put(RUNNING, asker="hotel asker")
+    assert listed(place) == [first, second, other]
+    teller.put(FAILED, asker="flight asker")
+    teller.ask("flight asker", "flight")
+    assert listed(place) == [first, second, other]
+    teller.ask("flight asker", "meal")  # the answer to the flight led to another question
+    assert listed(place) == [second, other]
+    teller.put(RUNNING, asker="flight asker")
+    teller.put(RUNNING, asker="seat asker")
+    assert (teller.now(), listed(place)) == ((RUNNING, "", ""), [second, other])
 
 
 def test_effects_acknowledge_what_they_hold(teller: Teller, place: Place) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypedDict, Unpack
 
@@ -95,9 +95,12 @@ class SignalOptions(TypedDict, total=False):
     """Lets another process send the same signal again safely. None = a new id for this call and all its retries."""
 
 
-def send(ref: ThreadRef, name: str, payload: Any, uid: str = "", **options: Unpack[SignalOptions]) -> Operation[Signal]:
-    """Adds a signal to the creation `uid` of the thread; empty = the one that the handle works on. Raises
-    NotArchivedYet if the signal is stored, but less durably than asked."""
+def send(
+    ref: ThreadRef, name: str, payload: Any, uid: str = "", parts: Iterable[str] = (), **options: Unpack[SignalOptions]
+) -> Operation[Signal]:  # fmt: skip
+    """Adds a signal to the creation `uid` of the thread; empty = the one that the handle works on. `parts`: those of
+    the question that it answers; none = all. Raises NotArchivedYet if the signal is stored, but less durably than
+    asked."""
     check_options(options, SignalOptions, "a signal")
     shown = options.get("unchanged_since")
     request = ref.to_write(
@@ -108,6 +111,7 @@ def send(ref: ThreadRef, name: str, payload: Any, uid: str = "", **options: Unpa
         payload=None if payload is None else values.encode(payload, "payload"),
         sender=options.get("sender"),
         wait_id=options.get("wait_id"),
+        parts=parts,
         request_id=options.get("request_id") or new_request_id(),
         durability=choice_number(Durability, options.get("durability")),
     )
@@ -131,9 +135,17 @@ def answer(ref: ThreadRef, name: str, payload: Any, *, wait_id: str | None = Non
         wait_id = current_wait_id(info)
     else:
         _refuse_handoff(ref.thread, wait_id)
+    parts: Iterable[str] = ()
     if info.question is not None and info.wait_id == wait_id:
         check(info.question, name, payload)
-    return (yield from send(ref, name, payload, info.uid, wait_id=wait_id, **options))
+        parts = _answered_by(info.question, payload) if name == ANSWER else ()
+    return (yield from send(ref, name, payload, info.uid, parts, wait_id=wait_id, **options))
+
+
+def _answered_by(question: Question, answer: Any) -> Iterable[str]:
+    """Returns the names of the parts that an answer is about: the question may get others before it arrives."""
+    names = [part.name for part in question.parts]
+    return answer if isinstance(answer, dict) and answer and answer.keys() <= set(names) else names[:1]
 
 
 def check(question: Question, name: str, payload: Any) -> None:

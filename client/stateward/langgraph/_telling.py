@@ -94,18 +94,10 @@ def told_by(writes: Writes, checkpoint_id: str, task_id: str) -> Told | None:
         # A task is cancelled because another one failed, or from outside. And a node that handles errors runs on.
         if HANDLED in found or type(error).__name__ == "CancelledError":
             return None
-        return Told(checkpoint_pb2.STATUS_FAILED, cut(_describe(error), DETAIL_BYTES_MAX))
+        return Told(checkpoint_pb2.STATUS_FAILED, cut(_describe(error), DETAIL_BYTES_MAX), name_for(task_id))
     if RESUME in found:
-        if task_id == NO_TASK:
-            return Told(checkpoint_pb2.STATUS_RUNNING)
-        rest = name_of_rest(checkpoint_id, task_id)
-        return Told(checkpoint_pb2.STATUS_RUNNING, asker=name_for(task_id), wait_id=rest)
+        return Told(checkpoint_pb2.STATUS_RUNNING, asker="" if task_id == NO_TASK else name_for(task_id))
     return None
-
-
-def name_of_rest(checkpoint_id: str, task_id: str) -> str:
-    """The wait id of what other tasks still ask when a task has ended."""
-    return name_of(checkpoint_id, task_id, "over")
 
 
 def _asked(interrupts: Any, checkpoint_id: str, task_id: str, turn: int) -> Told:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stateward._async.thread import AsyncThread
@@ -57,39 +57,50 @@ def _find(ref: ThreadRef, decide: Decide) -> Operation[Command[Any] | None]:
     if ref.branch != MAIN:
         raise ValueError(f"branch {ref.branch!r} is not resumed: only the head of main asks a thread's question")
     state = yield from hydrate_stored(ref, slots=[], logs=[])
-    signal = _answer_in(state)
-    if state.checkpoint is None or signal is None:
+    signals = _answers_in(state)
+    values = _values(signals, _open_parts(state), decide)
+    if state.checkpoint is None or not values:
         return None
-    values = _values(signal, decide)
-    older = (each.id for each in state.signals if each.wait_id and each.sequence < signal.sequence)
-    given = Given((signal.id, *older), signal.wait_id, state.checkpoint.checkpoint_id, values)
-    ANSWERS.give(state.checkpoint.uid, given)
+    newest = max(each.sequence for each in signals)
+    ids = tuple(each.id for each in state.signals if each.wait_id and each.sequence <= newest)
+    ANSWERS.give(state.checkpoint.uid, Given(ids, state.checkpoint.checkpoint_id, values))
     if all(map(_INTERRUPT_ID.fullmatch, values)):
         return Command(resume=values)
     return Command(resume=next(iter(values.values())))  # LangGraph gave no id, and so asks one thing only
 
 
-def _answer_in(state: State) -> Signal | None:
-    """The answer to what the graph asks, or asked when its run died or failed."""
+def _open_parts(state: State) -> Container[str] | None:
+    """The names of the parts that the graph asks now; None = all tasks that had asked have ended, and the next
+    checkpoint is missing: the run has only to go on."""
+    head = state.checkpoint
+    if head is not None and head.question is not None:
+        return {part.name for part in head.question.parts}
+    return None if head is not None and head.status == Status.RUNNING else ()
+
+
+def _answers_in(state: State) -> list[Signal]:
+    """The answers to what the graph asks, or asked when its run died or failed; oldest first."""
     head = state.checkpoint
     if head is None:
-        return None
-    for signal in reversed(state.signals):
-        if not signal.parts:
-            continue
-        if head.wait_id == signal.wait_id:
-            return signal
-        # All tasks that had asked have ended, and the next checkpoint is missing: the run has only to go on.
-        if head.status == Status.RUNNING and signal.sequence > head.sequence:
-            return signal
-    return None
+        return []
+    is_open = head.question is not None
+    return [each for each in state.signals if each.parts and (is_open or each.sequence > head.sequence)]
 
 
-def _values(signal: Signal, decide: Decide) -> dict[str, Any]:
-    """What each interrupt returns, by the names of the parts."""
+def _values(signals: Sequence[Signal], wanted: Container[str] | None, decide: Decide) -> dict[str, Any]:
+    """What each interrupt returns, by the names of the parts. The newest answer to a part counts."""
+    found: dict[str, Any] = {}
+    for signal in signals:
+        found |= _values_of(signal, decide)
+    return {name: value for name, value in found.items() if wanted is None or name in wanted}
+
+
+def _values_of(signal: Signal, decide: Decide) -> dict[str, Any]:
     if signal.name != ANSWER:
         return dict.fromkeys(signal.parts, decide(signal))
     answer = signal.payload
+    if isinstance(answer, dict) and answer and all(map(_INTERRUPT_ID.fullmatch, answer)):
+        return {name: answer[name] for name in signal.parts if name in answer}
     if isinstance(answer, dict) and answer and answer.keys() <= set(signal.parts):
         return {name: answer[name] for name in signal.parts if name in answer}
     return dict.fromkeys(signal.parts[:1], answer)

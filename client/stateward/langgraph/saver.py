@@ -214,7 +214,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
                 made.append((WRITES_IDX_MAP.get(channel, index), channel, dump(self.serde, value)))
         return operations.put_writes(
             ref, self._creations, checkpoint_id, made, task_id, task_path, self._made_with, ancestors=ancestors,
-            told=taken.told, acks=taken.signal_ids,
+            told=taken.told,
         )  # fmt: skip
 
     # -- lists --------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SendSignalRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "name", "payload", "sender", "wait_id", "request_id", "durability", "expected_uid", "expected_sequence", "expected_sequence_digest")
+    __slots__ = ("namespace", "thread", "name", "payload", "sender", "wait_id", "request_id", "durability", "expected_uid", "expected_sequence", "expected_sequence_digest", "parts")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class SendSignalRequest(_message.Message):
     EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_SEQUENCE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     name: str
@@ -33,7 +34,8 @@ class SendSignalRequest(_message.Message):
     expected_uid: str
     expected_sequence: int
     expected_sequence_digest: bytes
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., name: _Optional[str] = ..., payload: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., sender: _Optional[str] = ..., wait_id: _Optional[str] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., expected_uid: _Optional[str] = ..., expected_sequence: _Optional[int] = ..., expected_sequence_digest: _Optional[bytes] = ...) -> None: ...
+    parts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., name: _Optional[str] = ..., payload: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., sender: _Optional[str] = ..., wait_id: _Optional[str] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., expected_uid: _Optional[str] = ..., expected_sequence: _Optional[int] = ..., expected_sequence_digest: _Optional[bytes] = ..., parts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SendSignalResponse(_message.Message):
     __slots__ = ("signal", "durability", "archived_sequence", "replayed", "uid", "digest")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from stateward.v1.checkpoint_pb2 import STATUS_RUNNING, STATUS_WAITING, Status
+from stateward.v1.checkpoint_pb2 import STATUS_FAILED, STATUS_RUNNING, STATUS_WAITING, Status
 from stateward.v1.checkpoint_service_pb2 import ON_MISMATCH_FORK, OnMismatch, SaveRequest
 from stateward.v1.effect_pb2 import (
     EFFECT_STATE_DONE,
@@ -228,10 +228,10 @@ def _check_told(request: PutEffectsRequest) -> None:
         check_question(request)
     if not request.asker:
         return
-    if request.status == STATUS_RUNNING:
+    if request.status in (STATUS_RUNNING, STATUS_FAILED):
         return
     if request.status != STATUS_WAITING:
-        raise InvalidField("status", "must be WAITING or RUNNING with an asker")
+        raise InvalidField("status", "must be WAITING, RUNNING or FAILED with an asker")
     if not request.question.parts:
         raise InvalidField("question.parts", "is required with an asker that waits")
 
@@ -271,6 +271,12 @@ def check_signal(request: SendSignalRequest) -> None:
     check_short(request.name, "name", required=True)
     check_short(request.sender, "sender")
     check_short(request.wait_id, "wait_id", 1024)
+    if len(request.parts) > PARTS_MAX:
+        raise InvalidField("parts", f"are {len(request.parts)}, more than {PARTS_MAX}")
+    if request.parts and not request.wait_id:
+        raise InvalidField("wait_id", "is required with parts")
+    for index, part in enumerate(request.parts):
+        check_short(part, f"parts[{index}]", 1024, required=True)
     if request.HasField("payload"):
         check_inline(request.payload, "payload")
         if len(request.payload.data) > PAYLOAD_BYTES_MAX:

@@ -62,7 +62,7 @@ from stateward_sidecar.store.lines import digest_of
 from stateward_sidecar.store.opening import describe_creation, opened, settle_options
 from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.signals import put_signals, use_signals
-from stateward_sidecar.store.telling import Told, find_told, tell
+from stateward_sidecar.store.telling import Told, find_told, find_used, tell
 from stateward_sidecar.store.thread import Draft
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.views import reached
@@ -256,9 +256,8 @@ class Effects:
                 check_lease(self._context, draft, request.lease_token)
                 with whole(batch, draft):
                     told = find_told(txn, draft, request)
-                    written = self.put_all(
-                        txn, batch, draft, request.effects, asked, told, use_signals(draft, request.ack_signals)
-                    )
+                    used = use_signals(draft, [*request.ack_signals, *find_used(draft, told)])
+                    written = self.put_all(txn, batch, draft, request.effects, asked, told, used)
                 return self._put_answer(txn, draft, written, draft.head.tip_sequence)
 
         return run

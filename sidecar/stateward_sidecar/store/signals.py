@@ -8,7 +8,7 @@ signal, too. Its row then says so (``is_used``), and the next version on main de
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import lmdb
 
@@ -46,6 +46,9 @@ class Signals:
 
     def send(self, request: SendSignalRequest) -> Callable[[lmdb.Transaction, Batch], SendSignalResponse]:
         """Returns the write that adds a signal. It raises StaleAnswer or QuotaExceeded."""
+        # A retry may name other parts: a client derives them from the payload and the question that it sees.
+        parts = list(request.parts)
+        del request.parts[:]
 
         def run(txn: lmdb.Transaction, batch: Batch) -> SendSignalResponse:
             change = begin_change(self._threads, txn, batch, request)
@@ -58,13 +61,12 @@ class Signals:
                 )  # fmt: skip
                 return _answer(txn, draft, row, replayed=True)
             check_unchanged(draft.head, request)
-            check_answer(draft, request)
+            answered = check_answer(draft, request, parts)
             _check_room(draft, request)
             record = SignalRecord(
                 signal_id=os.urandom(8).hex(), name=request.name, sender=request.sender, wait_id=request.wait_id
             )
-            if request.wait_id:
-                record.parts.extend(part.name for part in draft.head.question.parts)
+            record.parts.extend(answered)
             if request.HasField("payload"):
                 record.payload.CopyFrom(request.payload)
             metadata = EntryMetadata(request_hash=change.request_hash, fingerprint=change.fingerprint, signal=record)
@@ -83,10 +85,13 @@ class Signals:
         return run
 
 
-def check_answer(draft: Draft, request: SendSignalRequest) -> None:
-    """Raises StaleAnswer if the thread does not wait for this answer, or if it was answered already."""
+def check_answer(draft: Draft, request: SendSignalRequest, parts: Sequence[str]) -> list[str]:
+    """Returns the names of the parts that a signal answers; ``parts``: as the sender named them.
+
+    Raises StaleAnswer if the thread does not wait for this answer, or if it was answered already.
+    """
     if not request.wait_id:
-        return
+        return []
     head, name = draft.head, draft.identity.name
     if head.status != STATUS_WAITING or head.wait_id != request.wait_id:
         now = f"it waits for {head.wait_id!r} now" if head.status == STATUS_WAITING else "it waits for nothing now"
@@ -94,12 +99,26 @@ def check_answer(draft: Draft, request: SendSignalRequest) -> None:
             f"thread {name!r} does not wait for {request.wait_id!r}: {now}", thread=name,
             wait_id=head.wait_id if head.status == STATUS_WAITING else "", answered=False,
         )  # fmt: skip
+    names = [part.name for part in head.question.parts]
+    if unknown := set(parts).difference(names):
+        raise StaleAnswer(
+            f"thread {name!r} does not ask for {min(unknown)!r} any more", thread=name, wait_id=head.wait_id,
+            answered=False,
+        )  # fmt: skip
+    # Parts of askers go on one by one, so each has an answer of its own. Any other question has one answer.
+    is_divided = bool(names) and all(part.asker for part in head.question.parts)
+    left = list(parts) or names
     for row in draft.all_signals().values():
-        if row.record.wait_id == request.wait_id and not row.is_used:  # a used one answered an earlier question
+        if row.record.wait_id != request.wait_id or row.is_used:  # a used one answered an earlier question
+            continue
+        is_answered = not is_divided or not set(left).difference(row.record.parts)
+        if is_answered or set(parts).intersection(row.record.parts):
             raise StaleAnswer(
                 f"{request.wait_id!r} of thread {name!r} was answered already, with signal {row.record.name!r} by "
                 f"{row.record.sender!r}", thread=name, wait_id=head.wait_id, answered="true",
             )  # fmt: skip
+        left = [each for each in left if each not in row.record.parts]
+    return left
 
 
 def put_signals(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, added: Iterable[SignalRow]) -> dict[bytes, int]:

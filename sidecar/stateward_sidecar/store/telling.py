@@ -98,10 +98,6 @@ def _next(now: Told, request: PutEffectsRequest) -> Told | None:
     made.ClearField("question")
     if request.HasField("question"):
         made.question.CopyFrom(request.question)
-    elif request.status == STATUS_FAILED and request.wait_id and now.HasField("question"):
-        # With its own wait id. Else the answer to what was asked before would reach what an asker has asked since.
-        made.wait_id = now.wait_id
-        made.question.CopyFrom(now.question)
     if request.asker:
         _ask_for_one(made, now, request)
     return None if made == now else made
@@ -111,28 +107,47 @@ def _ask_for_one(made: Told, now: Told, request: PutEffectsRequest) -> None:
     """Completes what a request tells for one asker."""
     parts = list(now.question.parts)
     mine = [part for part in parts if part.asker == request.asker]
-    if request.status == STATUS_RUNNING:
-        others = [part for part in parts if part.asker != request.asker]
+    others = [part for part in parts if part.asker != request.asker]
+    if request.status == STATUS_FAILED:  # what the others ask is open, and its own part, whose answer it has not used
+        made.wait_id = now.wait_id
+        if now.HasField("question"):
+            made.question.CopyFrom(now.question)
+    elif request.status == STATUS_RUNNING:
         if not mine:
             _copy(now, made)
-        elif others:
+            return
+        if others or now.status == STATUS_FAILED:
             made.status, made.status_detail = now.status, now.status_detail
-            made.wait_id = request.wait_id or now.wait_id
+        # Tasks write at the same time: what stands may be newer than what this one knows.
+        made.wait_id = (request.wait_id or now.wait_id) if others else ""
+        if others:
             made.question.CopyFrom(join(others))
-        else:
-            made.wait_id = ""
-        return
-    asked = [
-        QuestionPart(name=part.name, prompt=part.prompt, answer_schema=part.answer_schema, asker=request.asker,
-                     wait_id=request.wait_id)
-        for part in request.question.parts
+    else:
+        asked = [
+            QuestionPart(name=part.name, prompt=part.prompt, answer_schema=part.answer_schema, asker=request.asker,
+                         wait_id=request.wait_id)
+            for part in request.question.parts
+        ]  # fmt: skip
+        names = {part.name for part in asked}
+        others = [part for part in others if part.name not in names]
+        made.question.CopyFrom(join([*others, *asked]))
+        is_same = all(part.wait_id == request.wait_id for part in mine)
+        if (mine or others) and is_same:
+            made.wait_id = now.wait_id
+
+
+def find_used(draft: Draft, told: Told | None) -> list[str]:
+    """Returns the ids of signals whose answers have all been used: none of their parts is asked any more, and others
+    are. If no part is left, the next version acknowledges them, and until then a restarted agent sees that it has to go
+    on."""
+    if not isinstance(told, StatusTold) or not told.question.parts:
+        return []
+    before = {part.name for part in draft.head.question.parts}
+    now = {part.name for part in told.question.parts}
+    return [
+        row.record.signal_id for row in draft.all_signals().values()
+        if before.intersection(row.record.parts) and not now.intersection(row.record.parts)
     ]  # fmt: skip
-    names = {part.name for part in asked}
-    others = [part for part in parts if part.asker != request.asker and part.name not in names]
-    made.question.CopyFrom(join([*others, *asked]))
-    is_same = all(part.wait_id == request.wait_id for part in mine)
-    if (mine or others) and is_same:
-        made.wait_id = now.wait_id
 
 
 def join(parts: Iterable[QuestionPart]) -> Question:
