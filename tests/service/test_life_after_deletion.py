@@ -308,7 +308,7 @@ def test_a_digest_of_another_history_is_refused_beside_every_version(place: Plac
         (wire.checkpoints.Save, place.request(expected_version=2, expected_digest=head.digest)),
         (wire.checkpoints.Hydrate, c.HydrateRequest(**where, version=other)),
         (wire.checkpoints.GetCheckpoint, c.GetCheckpointRequest(**where, version=other)),
-        (wire.checkpoints.DiffCheckpoints, c.DiffCheckpointsRequest(**where, **{"from": other})),
+        (wire.checkpoints.DiffCheckpoints, c.DiffCheckpointsRequest(**where, base=other)),
         (wire.checkpoints.ListCheckpoints, c.ListCheckpointsRequest(**where, before=other)),
         (wire.checkpoints.ReadLog, c.ReadLogRequest(**where, log="messages", version=other)),
         (lambda asked, **_: list(wire.checkpoints.ReadHistory(asked)), c.ReadHistoryRequest(**where, version=other)),
