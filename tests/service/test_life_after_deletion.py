@@ -226,6 +226,8 @@ def test_tokens_of_the_deleted_thread_move_nothing_of_the_next(place: Place) -> 
     assert refused(wire.leases.ReleaseLease, l.ReleaseLeaseRequest(**late, token=token)).reason == "THREAD_NOT_FOUND"
     complete = e.CompleteEffectRequest(**late, key="call", claim_token=claim, **ended)
     assert refused(wire.effects.CompleteEffect, complete).reason == "THREAD_NOT_FOUND"
+    renewal = e.RenewEffectRequest(**late, key="call", claim_token=claim)
+    assert refused(wire.effects.RenewEffect, renewal).reason == "THREAD_NOT_FOUND"
     guarded = c.SaveRequest(
         namespace=place.namespace, thread="board", diff=appends("late"), request_id=new_id(), guard=guard
     )
