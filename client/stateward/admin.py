@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
+from typing import Any
 
-from stateward.fromproto import FromProto
+from stateward.fromproto import FromProto, read_fields, read_reason
 from stateward.models import Durability
 
 
@@ -121,12 +122,18 @@ class Finding(FromProto):
     """Damage in the store. `version` and `sequence` 0 = none."""
 
     reason: str
+    """The ErrorReason without its prefix: "CORRUPT" or "KEY_UNAVAILABLE"; of the archive also "ARCHIVE_UNAVAILABLE"."""
     namespace: str
     thread: str
     uid: str
     version: int
     sequence: int
     message: str
+
+    @classmethod
+    def from_proto(cls, message: Any) -> Finding:
+        """Reads the message."""
+        return read_fields(cls, message, reason=read_reason(message.reason))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from stateward.attributes import Attribute, read_attributes
 from stateward.durations import DurationField
+from stateward.v1.error_reason_pb2 import ErrorReason
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Member = TypeVar("Member", bound=IntEnum)
@@ -57,6 +58,14 @@ def read_member(kind: type[Member], number: int) -> Member | int | None:
         return kind(number) if number else None
     except ValueError:
         return number
+
+
+def read_reason(number: int) -> str:
+    """Returns an ErrorReason without its prefix; "" if unspecified, and the number if this client does not know it."""
+    try:
+        return ErrorReason.Name(number).removeprefix("ERROR_REASON_") if number else ""
+    except ValueError:
+        return str(number)
 
 
 _CONVERTERS: dict[Any, Callable[[Any], Any]] = {

@@ -85,9 +85,10 @@ func (t *thread) effect(anchor, key string, tool effect) (*pb.Value, pb.EffectSt
 	}
 	hold, end := t.keep(claim)
 	defer end()
-	if begun.Durability < begun.Wanted { // a lost machine would lose the claim, and the tool would be called again
+	if required := begun.RequiredDurability; begun.Durability < required {
+		// A lost machine would lose the claim, and the tool would be called again.
 		_, err = call(t.WaitDurable, &pb.WaitDurableRequest{
-			Thread: t.name, Sequence: begun.Effect.Sequence, Durability: begun.Wanted, Uid: begun.Uid, Digest: begun.Digest,
+			Thread: t.name, Sequence: begun.Effect.Sequence, Durability: required, Uid: begun.Uid, Digest: begun.Digest,
 		})
 		if err != nil {
 			return nil, 0, err
@@ -112,14 +113,16 @@ func (t *thread) effect(anchor, key string, tool effect) (*pb.Value, pb.EffectSt
 // Renews a claim three times in each term, until `end`. A renewal that fails is made again with the next one, unless
 // another agent has the claim. `hold` returns CLAIM_LOST if the claim is lost: the tool must then not be called.
 func (t *thread) keep(claim *pb.CompleteEffectRequest) (hold func() error, end func()) {
-	renewal := proto.Clone(claim).(*pb.CompleteEffectRequest)
-	renewal.Renew = true
+	renewal := &pb.RenewEffectRequest{
+		Thread: claim.Thread, Anchor: claim.Anchor, Key: claim.Key, ClaimToken: claim.ClaimToken,
+		ExpectedUid: claim.ExpectedUid,
+	}
 	var renewed atomic.Pointer[time.Time] // when the last renewal was sent that succeeded
 	begun := time.Now()
 	renewed.Store(&begun)
 	renew := func() error {
 		sent := time.Now()
-		_, err := call(t.CompleteEffect, renewal)
+		_, err := call(t.RenewEffect, renewal)
 		if reason, _ := explain(err); reason == "CLAIM_LOST" {
 			sent = time.Time{}
 		}

@@ -4,9 +4,9 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { effects, leases, newId, records, threads, type Thread } from "./client.js";
 import { explain, isCallError } from "./retry.js";
 import type { BeginEffectResponse__Output } from "./generated/stateward/v1/BeginEffectResponse.js";
-import type { CompleteEffectRequest } from "./generated/stateward/v1/CompleteEffectRequest.js";
 import type { ListRecordsRequest } from "./generated/stateward/v1/ListRecordsRequest.js";
 import type { Record__Output } from "./generated/stateward/v1/Record.js";
+import type { RenewEffectRequest } from "./generated/stateward/v1/RenewEffectRequest.js";
 import type { Value } from "./generated/stateward/v1/Value.js";
 
 const MAX_POLL_MS = 1000;
@@ -81,8 +81,9 @@ export async function callOnce(
   if (state === "DONE") return { state, result: recorded.effect!.value! };
   const claim = { ...effect, claimToken: begun.claimToken, expectedUid: begun.uid };
   const value = await renewing(thread, claim, async (hold) => {
-    if (begun.durability !== begun.wanted) { // a lost machine would lose the claim, and the tool would be called again
-      const { wanted: durability, uid, digest } = begun;
+    if (begun.durability !== begun.requiredDurability) {
+      // A lost machine would lose the claim, and the tool would be called again.
+      const { requiredDurability: durability, uid, digest } = begun;
       await thread.call(threads.WaitDurable, { thread: thread.name, sequence: recorded.sequence, durability, uid, digest });
     }
     const checked = state === "UNCERTAIN" ? await tool.check(begun.idempotencyKey) : undefined;
@@ -99,13 +100,13 @@ export async function callOnce(
  * another agent has the claim. `hold` throws CLAIM_LOST if the claim is lost: the tool must then not be called.
  */
 async function renewing<A>(
-  thread: Thread, claim: CompleteEffectRequest, work: (hold: () => Promise<void>) => Promise<A>,
+  thread: Thread, claim: RenewEffectRequest, work: (hold: () => Promise<void>) => Promise<A>,
 ): Promise<A> {
   let renewedAt: number | undefined = performance.now(); // when the last one was sent that succeeded; undefined = lost
   const renew = async (): Promise<void> => {
     const sentAt = performance.now();
     try {
-      await thread.call(effects.CompleteEffect, { ...claim, renew: true });
+      await thread.call(effects.RenewEffect, claim);
       renewedAt = sentAt;
     } catch (error) {
       if (isCallError(error) && explain(error).reason === "CLAIM_LOST") {

@@ -40,6 +40,13 @@ it into a gRPC status is in ``service/status.py``.
 
 from __future__ import annotations
 
+from stateward.v1.error_reason_pb2 import ErrorReason
+
+
+def reason_number(reason: str) -> ErrorReason:
+    """Returns the number that the contract gives to a reason."""
+    return ErrorReason.Value(f"ERROR_REASON_{reason}")  # type: ignore[return-value]  # the stub says int
+
 
 class StatewardError(Exception):
     """Base class. ``metadata`` holds every fact of the message for machines."""

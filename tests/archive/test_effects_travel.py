@@ -100,6 +100,20 @@ def test_an_effect_of_a_fenced_machine_is_not_done(pair: tuple[Machine, Machine]
     assert second.agent.begin().effect.effect.value == SMALL
 
 
+def test_a_claim_is_renewed_while_the_bucket_is_away(
+    machines: Fleet, pair: tuple[Machine, Machine], tmp_path: Path
+) -> None:
+    """A renewal needs no bucket: else the claim would end under a tool that is at work."""
+    first, _ = pair
+    claim = first.agent.begin(term={"seconds": 1})
+    away = machines.bucket.rename(tmp_path / "away")
+    another = first.wire.effects.BeginEffect(first.agent.ask("another"), timeout=2)
+    assert another.durability < another.required_durability
+    assert first.agent.renew(claim.claim_token).effect == claim.effect
+    away.rename(machines.bucket)
+    first.agent.complete(claim.claim_token, EFFECT_STATE_DONE, value=SMALL)
+
+
 def test_tokens_only_grow_across_machines(pair: tuple[Machine, Machine]) -> None:
     """The lease travels with HEAD: it is held there as well, and a token of the former owner's is old."""
     first, second = pair

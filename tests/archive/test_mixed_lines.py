@@ -286,8 +286,8 @@ def test_the_next_page_of_a_difference_is_of_the_same_line(pair: Pair) -> None:
     """The thread is taken between two pages, and has another version 3 now: the token is refused."""
     pair.a.save(two_slots("a three"))
     request = DiffCheckpointsRequest(namespace=NAMESPACE, thread=NAME, max_bytes=1)
-    getattr(request, "from").version = 2
-    request.to.version = 3
+    request.base.version = 2
+    request.target.version = 3
     first = pair.a.store.reader.diff(request)
     assert len(first.diff.edits) == 1
     pair.b.take()

@@ -13,8 +13,15 @@ from tests.archive_model.sidecar import NAMESPACE, Sidecar
 
 from stateward.v1.checkpoint_pb2 import STATUS_RUNNING
 from stateward.v1.effect_pb2 import EFFECT_STATE_DONE
-from stateward.v1.effect_service_pb2 import BeginEffectRequest, CompleteEffectRequest
+from stateward.v1.effect_service_pb2 import (
+    BeginEffectRequest,
+    CompleteEffectRequest,
+    CompleteEffectResponse,
+    RenewEffectRequest,
+    RenewEffectResponse,
+)
 from stateward.v1.lease_pb2 import Holder
+from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.errors import ClaimLost, ThreadNotFound
 
@@ -87,15 +94,15 @@ class LateWriters(Messages):
     def end_late(self, sidecar: Sidecar, form: str, name: str, uid: str) -> None:
         """An agent that had claimed an effect of the thread renews its claim or ends the effect."""
         key, token = self.payments.newest_claim(bytes.fromhex(uid))
-        ended = CompleteEffectRequest(
-            namespace=NAMESPACE, thread=name, key=key, claim_token=token, expected_uid=uid, renew=form == "renew"
-        )
-        if form == "finish":
-            ended.state = EFFECT_STATE_DONE
-            ended.value.data = b"receipt"
-            self.payments.done.add((bytes.fromhex(uid), key))
+        claim = {"namespace": NAMESPACE, "thread": name, "key": key, "claim_token": token, "expected_uid": uid}
+        answer: RenewEffectResponse | CompleteEffectResponse
         try:
-            answer = sidecar.complete(ended)
+            if form == "renew":
+                answer = sidecar.renew(RenewEffectRequest(**claim))
+            else:
+                self.payments.done.add((bytes.fromhex(uid), key))
+                receipt = Value(data=b"receipt")
+                answer = sidecar.complete(CompleteEffectRequest(**claim, state=EFFECT_STATE_DONE, value=receipt))
         except ClaimLost:
             return  # others have it, or it was never made
         assert answer.uid == uid, "the end of a late effect reached another thread"

@@ -46,6 +46,8 @@ from stateward.v1.effect_service_pb2 import (
     BeginEffectResponse,
     CompleteEffectRequest,
     CompleteEffectResponse,
+    RenewEffectRequest,
+    RenewEffectResponse,
 )
 from stateward.v1.signal_pb2 import Signal
 from stateward.v1.signal_service_pb2 import ListSignalsRequest, SendSignalRequest, SendSignalResponse
@@ -303,6 +305,9 @@ class Sidecar:
 
     def complete(self, request: CompleteEffectRequest) -> CompleteEffectResponse:
         return run(self.effects.complete_effect(request, CALLER))
+
+    def renew(self, request: RenewEffectRequest) -> RenewEffectResponse:
+        return run(self.effects.renew_effect(request, CALLER))
 
     def hydrate(self, request: HydrateRequest) -> HydrateResponse:
         return HydrateResponse.FromString(run(self.checkpoints.hydrate(request, CALLER)))

@@ -13,6 +13,7 @@ from tests.service.wire import refused
 
 from stateward.testing import Daemon
 from stateward.v1.blob_service_pb2 import ReadBlobRequest
+from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT
 from stateward.v1.thread_service_pb2 import ForkThreadRequest
 
 SIZE = 3 * MIB + 1000
@@ -46,7 +47,7 @@ def test_a_flipped_bit_costs_one_segment(desk: Desk, number: int) -> None:
         else:
             assert desk.read(blob, **wanted) == data[index * MIB : (index + 1) * MIB]
     assert desk.read(intact) == other
-    assert [(finding.reason, finding.thread) for finding in desk.findings()] == [("CORRUPT", "t")]
+    assert [(finding.reason, finding.thread) for finding in desk.findings()] == [(ERROR_REASON_CORRUPT, "t")]
     assert desk.stat(blob).blob == blob
     assert desk.save(names(intact, 1)).version == 2
 
@@ -72,7 +73,7 @@ def test_a_changed_file_is_found(desk: Desk, change: Callable[[Path], object]) -
     desk.save(names(blob))
     change(desk.file_of(blob))
     assert refused(desk.blobs.ReadBlob, ReadBlobRequest(thread="t", blob=blob, length=1)).reason == "CORRUPT"
-    assert [(finding.reason, finding.thread) for finding in desk.findings()] == [("CORRUPT", "t")]
+    assert [(finding.reason, finding.thread) for finding in desk.findings()] == [(ERROR_REASON_CORRUPT, "t")]
     assert refused(desk.threads.ForkThread, ForkThreadRequest(thread="t", new_thread="copy")).reason == "CORRUPT"
     assert desk.read(intact) == b"other"
 
@@ -139,7 +140,7 @@ def test_damaged_rows_are_found(daemon: Daemon, desk: Desk) -> None:
         daemon.start()
         desk = Desk(daemon)
         reasons = {finding.reason for finding in desk.findings()}
-        assert reasons == {"CORRUPT"}, damage
+        assert reasons == {ERROR_REASON_CORRUPT}, damage
         desk.close()
         daemon.kill()
         shutil.rmtree(daemon.data_dir)

@@ -184,7 +184,7 @@ def read(wire: Wire, namespace: str, name: str, *, is_restored: bool) -> dict[st
             request = c.ReadLogRequest(**at, version=ref, log=log)
             found["log", version, log] = _try(wire.checkpoints.ReadLog, request)
         for base in sorted({0, *retained}):
-            request = c.DiffCheckpointsRequest(**at, **{"from": VersionRef(version=base)}, to=ref)
+            request = c.DiffCheckpointsRequest(**at, base=VersionRef(version=base), target=ref)
             found["diff", base, version] = _try(wire.checkpoints.DiffCheckpoints, request)
         request = c.ReadHistoryRequest(**at, version=ref)
         found["history", version] = _try(lambda each: list(wire.checkpoints.ReadHistory(each)), request)

@@ -174,9 +174,9 @@ class Checkpoints(checkpoint_service_pb2_grpc.CheckpointServiceServicer):
 
     def DiffCheckpoints(self, request: Any, context: Any) -> Any:
         thread = self.store.thread(request.namespace, request.thread)
-        base = getattr(request, "from")
+        base = request.base
         old = self.store.resolve(thread, request.branch, base).state if base.version else state_pb2.State()
-        new = self.store.resolve(thread, request.branch, request.to if request.HasField("to") else None).state
+        new = self.store.resolve(thread, request.branch, request.target if request.HasField("target") else None).state
         diff = diff_pb2.Diff()
         for name in sorted(old.slots.keys() - new.slots.keys()):
             diff.edits.add().delete_slot.slot = name

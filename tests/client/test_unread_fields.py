@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from google.protobuf.message import Message
 
-from stateward import admin, archive, events, models, options, records, signals
+from stateward import admin, archive, events, fromproto, models, options, records, signals
 from stateward.fromproto import FromProto
 from stateward.v1 import (
     admin_service_pb2,
     archive_service_pb2,
     checkpoint_pb2,
+    error_reason_pb2,
     lease_pb2,
     record_pb2,
     record_service_pb2,
@@ -80,6 +81,16 @@ def test_unset_fields() -> None:
     assert {found.step, found.status, found.durability, found.metadata_value, found.question} == {None}
     assert (found.version, found.branch, found.labels, found.replayed) == (0, "", {}, False)
     assert options.ThreadOptions.from_proto(thread_pb2.ThreadOptions()) == options.ThreadOptions()
+
+
+def test_a_finding_names_its_reason() -> None:
+    """As errors do, without the prefix. A reason that this client does not know is its number."""
+    found = admin_service_pb2.VerifyResponse(finding={"reason": error_reason_pb2.ERROR_REASON_CORRUPT, "version": 3})
+    finding = admin.VerifyProgress.from_proto(found).finding
+    assert finding is not None
+    assert (finding.reason, finding.version) == ("CORRUPT", 3)
+    assert fromproto.read_reason(0) == ""
+    assert fromproto.read_reason(999) == "999"
 
 
 def test_fields_are_converted_by_their_types() -> None:

@@ -61,7 +61,7 @@ class Coordinating:
             begun = self.begin()
         value = begun.effect.effect.value
         if begun.claim_token:
-            if begun.durability < begun.wanted:
+            if begun.durability < begun.required_durability:
                 self.await_claim(begun)
             is_new = begun.state == effect_pb2.EFFECT_STATE_NEW
             value = self.end(begun, "paid" if is_new else "found")
@@ -156,7 +156,7 @@ class Coordinating:
     def await_claim(self, begun: effect_service_pb2.BeginEffectResponse) -> None:
         request = thread_service_pb2.WaitDurableRequest(
             thread=self.thread, sequence=begun.effect.sequence, uid=begun.uid, digest=begun.digest,
-            durability=begun.wanted,
+            durability=begun.required_durability,
         )  # fmt: skip
         self.code.call(self.threads.WaitDurable, request)
 

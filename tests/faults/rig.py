@@ -235,7 +235,7 @@ def look(store: Store, made: Made, closely: Collection[str] = ()) -> Seen:
             steps = partial(store.reader.history, history, store.read)
             ask(name, f"history {branch}", lambda steps=steps: [step() for step in steps()])
         if is_close:
-            difference = c.DiffCheckpointsRequest(**at, max_bytes=64 << 20, **{"from": VersionRef(version=0)})
+            difference = c.DiffCheckpointsRequest(**at, max_bytes=64 << 20, base=VersionRef(version=0))
             ask(name, "difference", lambda difference=difference: store.reader.diff(difference))
         listing = c.ListCheckpointsRequest(**at)
         ask(name, "versions", lambda listing=listing: store.lister.checkpoints(listing))

@@ -15,6 +15,7 @@ from stateward.testing import Daemon, run_daemon
 from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1 import thread_service_pb2 as t
 from stateward.v1.checkpoint_pb2 import VersionRef
+from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT, ERROR_REASON_KEY_UNAVAILABLE
 from stateward_sidecar.storage.keystore import SLOT_BYTES, THREAD
 from stateward_sidecar.storage.layout import tail_number
 from stateward_sidecar.store.records import pack_row, unpack_row
@@ -84,8 +85,9 @@ def test_other_threads_go_on(damaged: tuple[Daemon, Wire]) -> None:
     listed = wire.threads.ListThreads(t.ListThreadsRequest(namespace=SPACE)).threads
     assert {"new", "large"} <= {thread.thread for thread in listed}
     findings = wire.findings()
-    assert {(finding.reason, finding.thread) for finding in findings if finding.thread} == {("CORRUPT", "alpha")}
-    assert {finding.reason for finding in findings if not finding.thread} == {"KEY_UNAVAILABLE"}
+    named = {(finding.reason, finding.thread) for finding in findings if finding.thread}
+    assert named == {(ERROR_REASON_CORRUPT, "alpha")}
+    assert {finding.reason for finding in findings if not finding.thread} == {ERROR_REASON_KEY_UNAVAILABLE}
     assert any((finding.thread, finding.version) == ("alpha", 5) for finding in findings)
     assert daemon.stop() == 0
     assert "Traceback" not in daemon.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.faults.rig import GONE, HEALTHY, NAMES, OTHER, SPACE, Judge, Made, copy, opened
 
+from stateward.v1.error_reason_pb2 import ERROR_REASON_KEY_UNAVAILABLE
 from stateward_sidecar.errors import KeyUnavailable, StartError
 from stateward_sidecar.storage.keystore import ERASED, NAMESPACE, SLOT_BYTES, THREAD
 
@@ -77,7 +78,7 @@ def test_swapped_slots_are_key_unavailable(made: Made, judge: Judge) -> None:
             file.write(slot)
     judged = judge.judge_directory(damaged_by(made, first) | damaged_by(made, second), directory)
     assert judged.faults == []
-    assert {finding.reason for finding in judged.findings} == {"KEY_UNAVAILABLE"}
+    assert {finding.reason for finding in judged.findings} == {ERROR_REASON_KEY_UNAVAILABLE}
 
 
 def test_a_cut_off_key_store_is_key_unavailable(made: Made, judge: Judge) -> None:
@@ -111,7 +112,7 @@ def test_a_lost_namespace_key_is_not_replaced(made: Made, judge: Judge) -> None:
     directory = change(judge, number * SLOT_BYTES, bytes(SLOT_BYTES))
     judged = judge.judge_directory({HEALTHY}, directory)
     assert judged.faults == []
-    assert [finding.reason for finding in judged.findings] == ["KEY_UNAVAILABLE"]
+    assert [finding.reason for finding in judged.findings] == [ERROR_REASON_KEY_UNAVAILABLE]
     assert not (directory / "keys").read_bytes()[number * SLOT_BYTES :][:SLOT_BYTES].strip(b"\0")
 
 

@@ -17,7 +17,7 @@ from tests.service.wire import Wire, refusal_of
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, HydrateRequest, SaveRequest
 from stateward.v1.diff_pb2 import Diff, Edit, SetSlot
-from stateward.v1.effect_service_pb2 import BeginEffectRequest, CompleteEffectRequest
+from stateward.v1.effect_service_pb2 import BeginEffectRequest, RenewEffectRequest
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_service_pb2 import (
@@ -215,6 +215,6 @@ def test_a_claim_is_renewed(small: Daemon) -> None:
     begin = BeginEffectRequest(thread="pays", key="pay", holder=holder, request_id="1")
     token = wire.effects.BeginEffect(begin).claim_token
     Filler(wire).fill()
-    renewal = CompleteEffectRequest(thread="pays", key="pay", claim_token=token, renew=True)
-    assert wire.effects.CompleteEffect(renewal).effect.claim_token == token
+    renewal = RenewEffectRequest(thread="pays", key="pay", claim_token=token)
+    assert wire.effects.RenewEffect(renewal).effect.claim_token == token
     wire.close()

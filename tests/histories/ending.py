@@ -19,6 +19,7 @@ from tests.histories.recorder import Recorder, Words
 from stateward.v1.admin_service_pb2 import GetStatsRequest, VerifyRequest
 from stateward.v1.archive_service_pb2 import CollectGarbageRequest, VerifyArchiveRequest
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, ReadHistoryRequest
+from stateward.v1.error_reason_pb2 import ErrorReason
 from stateward.v1.thread_service_pb2 import DetachRequest, GetThreadRequest, PruneThreadRequest
 
 CALL_S = 20.0
@@ -204,7 +205,7 @@ class Ending:
                 try:
                     for item in stream:
                         if item.HasField("finding"):
-                            text = f"{kind}: {item.finding.reason}: {item.finding.message}"
+                            text = f"{kind}: {ErrorReason.Name(item.finding.reason)}: {item.finding.message}"
                             self._recorder.write("finding", machine=machine.name, thread=item.finding.thread, text=text)
                 except grpc.RpcError as error:
                     text = f"{kind} failed: {error.code().name}: {error.details()}"

@@ -89,7 +89,7 @@ class Remembering(Keeping):
             "fork": ("ForkThread", threads.ForkThreadRequest(**place, new_thread="copy", version=ref)),
             "tag": ("SetTag", threads.SetTagRequest(**place, **again, tag="named", version=ref)),
             "branch off": ("Save", checkpoints.SaveRequest(**place, **again, branch="off", parent=ref, diff={})),
-            "difference": ("DiffCheckpoints", checkpoints.DiffCheckpointsRequest(**place, **{"from": ref})),
+            "difference": ("DiffCheckpoints", checkpoints.DiffCheckpointsRequest(**place, base=ref)),
         }
         return made[form]
 

@@ -285,8 +285,8 @@ class Machine(Remembering):
         thread = self.model[name]
         start, end = self.pick([0, *thread.retained], old), self.pick(thread.retained, new)
         request = checkpoints.DiffCheckpointsRequest(namespace=self.namespace, thread=name)
-        getattr(request, "from").version = start
-        request.to.version = end
+        request.base.version = start
+        request.target.version = end
         answer = self.call("DiffCheckpoints", request)
         assert not answer.next_page_token
         made, wanted = thread.state_at(start).apply(answer.diff, 0), thread.state_at(end)

@@ -1,5 +1,6 @@
 """The danger: a change of the contract that breaks programs already generated from it."""
 
+import keyword
 import re
 import subprocess
 import sys
@@ -40,6 +41,14 @@ def test_java_gives_no_name_twice(repository: Path) -> None:
     ]
     assert len(outer) == len(set(outer))
     assert set(outer) & set(types) == set()
+
+
+def test_no_field_is_a_keyword_of_python(repository: Path) -> None:
+    """Python reads and sets such a field only with `getattr`."""
+    texts = [file.read_text() for file in (repository / "proto/stateward").rglob("*.proto")]
+    fields = {name for text in texts for name in re.findall(r"^ +[\w.<>, ]+ (\w+) = \d+", text, re.MULTILINE)}
+    assert len(fields) > 300
+    assert {name for name in fields if keyword.iskeyword(name)} == set()
 
 
 def test_every_write_can_name_the_creation_and_the_digest(repository: Path) -> None:

@@ -213,7 +213,7 @@ READS: dict[str, tuple[str, Any, str]] = {
         "from_version",
     ),
     "history in an unknown direction": ("checkpoints.ReadHistory", c.ReadHistoryRequest(direction=9), "direction"),
-    "difference from nowhere": ("checkpoints.DiffCheckpoints", c.DiffCheckpointsRequest(), "from"),
+    "difference from nowhere": ("checkpoints.DiffCheckpoints", c.DiffCheckpointsRequest(), "base"),
     "threads with a negative page": ("threads.ListThreads", t.ListThreadsRequest(page_size=-1), "page_size"),
     "threads after no time": (
         "threads.ListThreads",

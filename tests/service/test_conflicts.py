@@ -122,8 +122,7 @@ def test_a_parent_that_cannot_exist_makes_no_thread(untouched: Place, expected: 
 def versions(place: Place, ref: VersionRef) -> list[tuple[str, Any]]:
     """Every call that takes a version."""
     at = {"namespace": place.namespace, "thread": THREAD}
-    difference = c.DiffCheckpointsRequest(**at)
-    getattr(difference, "from").CopyFrom(ref)
+    difference = c.DiffCheckpointsRequest(**at, base=ref)
     return [
         ("checkpoints.Hydrate", c.HydrateRequest(**at, version=ref)),
         ("checkpoints.GetCheckpoint", c.GetCheckpointRequest(**at, version=ref)),

@@ -31,8 +31,8 @@ from stateward_sidecar.service.gate import GOES_ON
 WORK = {
     "AcquireLease", "Attach", "BatchSave", "BeginEffect", "CollectGarbage", "CompleteEffect", "DeleteBranch",
     "DeleteEffects", "DeleteRecords", "DeleteTag", "DeleteThread", "ForkThread", "ImportThread", "MoveBranch",
-    "PruneThread", "PutEffects", "PutRecords", "ReleaseLease", "RenewLease", "RestoreArchive", "Save", "SendSignal",
-    "SetTag", "UpdateThread", "Write", "WriteBlob",
+    "PruneThread", "PutEffects", "PutRecords", "ReleaseLease", "RenewEffect", "RenewLease", "RestoreArchive", "Save",
+    "SendSignal", "SetTag", "UpdateThread", "Write", "WriteBlob",
 }  # fmt: skip
 SERVICES = (
     admin_service_pb2, archive_service_pb2, backup_service_pb2, blob_service_pb2, checkpoint_service_pb2,

@@ -226,6 +226,8 @@ def test_tokens_of_the_deleted_thread_move_nothing_of_the_next(place: Place) -> 
     assert refused(wire.leases.ReleaseLease, l.ReleaseLeaseRequest(**late, token=token)).reason == "THREAD_NOT_FOUND"
     complete = e.CompleteEffectRequest(**late, key="call", claim_token=claim, **ended)
     assert refused(wire.effects.CompleteEffect, complete).reason == "THREAD_NOT_FOUND"
+    renewal = e.RenewEffectRequest(**late, key="call", claim_token=claim)
+    assert refused(wire.effects.RenewEffect, renewal).reason == "THREAD_NOT_FOUND"
     guarded = c.SaveRequest(
         namespace=place.namespace, thread="board", diff=appends("late"), request_id=new_id(), guard=guard
     )
@@ -308,7 +310,7 @@ def test_a_digest_of_another_history_is_refused_beside_every_version(place: Plac
         (wire.checkpoints.Save, place.request(expected_version=2, expected_digest=head.digest)),
         (wire.checkpoints.Hydrate, c.HydrateRequest(**where, version=other)),
         (wire.checkpoints.GetCheckpoint, c.GetCheckpointRequest(**where, version=other)),
-        (wire.checkpoints.DiffCheckpoints, c.DiffCheckpointsRequest(**where, **{"from": other})),
+        (wire.checkpoints.DiffCheckpoints, c.DiffCheckpointsRequest(**where, base=other)),
         (wire.checkpoints.ListCheckpoints, c.ListCheckpointsRequest(**where, before=other)),
         (wire.checkpoints.ReadLog, c.ReadLogRequest(**where, log="messages", version=other)),
         (lambda asked, **_: list(wire.checkpoints.ReadHistory(asked)), c.ReadHistoryRequest(**where, version=other)),

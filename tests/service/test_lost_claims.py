@@ -15,7 +15,6 @@ from tests.service.wire import Wire, refused
 from stateward.testing import Daemon, run_daemon
 from stateward.v1 import effect_service_pb2 as e
 from stateward.v1 import effect_service_pb2_grpc as stubs
-from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.effect_pb2 import (
@@ -56,6 +55,12 @@ class Agent:
 
     def complete(self, *args: Any, **fields: Any) -> e.CompleteEffectResponse:
         return self._stub.CompleteEffect(self.end(*args, **fields))
+
+    def renewal(self, token: int, key: str = "pay", **fields: Any) -> e.RenewEffectRequest:
+        return e.RenewEffectRequest(**self._place, key=key, claim_token=token, **fields)
+
+    def renew(self, *args: Any, **fields: Any) -> e.RenewEffectResponse:
+        return self._stub.RenewEffect(self.renewal(*args, **fields))
 
     def list(self, **fields: Any) -> e.ListEffectsResponse:
         return self._stub.ListEffects(e.ListEffectsRequest(**self._place, **fields))
@@ -138,8 +143,7 @@ def test_a_claim_ends_with_its_term(agent: Agent, other: Agent) -> None:
         assert left.state == EFFECT_STATE_IN_PROGRESS
         threading.Event().wait(0.5)
         waited += 0.5
-        renewal = e.CompleteEffectRequest(**agent._place, key="pay", claim_token=begun.claim_token, renew=True)
-        agent._stub.CompleteEffect(renewal)
+        agent.renew(begun.claim_token)
     assert waited > 1
     threading.Event().wait(left.retry_after.ToSeconds() + 1.05)
     assert other.begin().state == EFFECT_STATE_UNCERTAIN
@@ -291,13 +295,40 @@ def test_bad_claims_are_refused(untouched: Place, fields: dict[str, Any], field:
         ({"token": 1, "state": 77}, "state"),
         ({"token": 1, "state": EFFECT_STATE_NEW, "value": SMALL}, "value"),
         ({"token": 1, "state": EFFECT_STATE_FAILED, "detail": "d" * 4097}, "detail"),
-        ({"token": 1, "state": EFFECT_STATE_DONE, "renew": True}, "renew"),
     ],
 )
 def test_bad_ends_are_refused(untouched: Place, fields: dict[str, Any], field: str) -> None:
     """By name of the field, and nothing is written."""
     request = Agent(untouched.wire, untouched.namespace).end(**fields)
     assert refused(untouched.wire.effects.CompleteEffect, request).field == field
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [({"token": 0}, "claim_token"), ({"token": -1}, "claim_token"), ({"token": 1, "key": ""}, "key")],
+)
+def test_bad_renewals_are_refused(untouched: Place, fields: dict[str, Any], field: str) -> None:
+    """By name of the field."""
+    request = Agent(untouched.wire, untouched.namespace).renewal(**fields)
+    assert refused(untouched.wire.effects.RenewEffect, request).field == field
+
+
+def test_a_lost_claim_is_not_renewed(place: Place, agent: Agent, other: Agent) -> None:
+    """Another has it, it has ended, or there never was one; the claim of the other goes on as it was."""
+    begun = agent.begin(term={"seconds": 1})
+    threading.Event().wait(2.1)
+    agent.renew(begun.claim_token)  # the term is over, and nobody has asked since
+    restarted = Agent(place.wire, place.namespace)
+    taken = restarted.begin()
+    for token in (begun.claim_token, taken.claim_token + 1):
+        found = refused(agent._stub.RenewEffect, agent.renewal(token))
+        assert (found.reason, found.metadata["state"]) == ("CLAIM_LOST", "IN_PROGRESS")
+    restarted.complete(taken.claim_token, EFFECT_STATE_DONE, value=SMALL)
+    found = refused(agent._stub.RenewEffect, agent.renewal(taken.claim_token))
+    assert (found.reason, found.metadata["state"]) == ("CLAIM_LOST", "DONE")
+    never = agent.renewal(taken.claim_token, "never")
+    assert refused(agent._stub.RenewEffect, never).reason == "CLAIM_LOST"
+    assert other.begin().effect.effect.value == SMALL
 
 
 # -- a daemon of its own --------------------------------------------------------------------------------------------
@@ -334,9 +365,11 @@ def test_claims_and_results_survive_the_daemon(killed: Daemon) -> None:
     wire.close()
 
 
-def test_a_renewal_needs_no_archive(agent: Agent) -> None:
-    """It records nothing, so its durability says nothing: a claim lives on while the bucket is away."""
-    token = agent.begin().claim_token
-    asked = e.CompleteEffectRequest(**agent._place, key="pay", claim_token=token, renew=True)
-    asked.durability = DURABILITY_ARCHIVED
-    assert agent._stub.CompleteEffect(asked).effect.state == EFFECT_STATE_IN_PROGRESS
+def test_a_renewal_needs_no_archive(place: Place, agent: Agent) -> None:
+    """It records nothing: the claim stays as it was, and the journal does not grow."""
+    begun = agent.begin()
+    before = place.thread().sequence
+    renewed = agent.renew(begun.claim_token)
+    assert (renewed.effect, renewed.uid) == (begun.effect, begun.uid)
+    assert renewed.effect.state == EFFECT_STATE_IN_PROGRESS
+    assert place.thread().sequence == before

@@ -97,8 +97,7 @@ def paged(place: Place) -> list[tuple[str, Any]]:
     """Every call with pages, so that its first page is not the last."""
     at = {"namespace": place.namespace, "thread": THREAD}
     ref = VersionRef(version=1)
-    difference = c.DiffCheckpointsRequest(**at, max_bytes=PAGE)
-    getattr(difference, "from").CopyFrom(ref)
+    difference = c.DiffCheckpointsRequest(**at, max_bytes=PAGE, base=ref)
     return [
         ("checkpoints.Hydrate", c.HydrateRequest(**at, max_bytes=PAGE)),
         ("checkpoints.DiffCheckpoints", difference),
@@ -150,8 +149,7 @@ def test_a_token_is_not_good_for_another_call_with_the_same_bytes(large: Place) 
     at = {"namespace": large.namespace, "thread": THREAD, "max_bytes": PAGE}
     ref = VersionRef(version=3)
     hydrate = c.HydrateRequest(**at, version=ref)
-    difference = c.DiffCheckpointsRequest(**at)
-    getattr(difference, "from").CopyFrom(ref)
+    difference = c.DiffCheckpointsRequest(**at, base=ref)
     assert hydrate.SerializeToString() == difference.SerializeToString()
     difference.page_token = large.wire.checkpoints.Hydrate(hydrate).next_page_token
     found = refused(large.wire.checkpoints.DiffCheckpoints, difference)

@@ -109,6 +109,7 @@ REQUESTS: dict[str, Callable[[Place], Any]] = {
     "CompleteEffect": lambda place: e.CompleteEffectRequest(
         key="begun", claim_token=begun(place), state=EFFECT_STATE_NEW
     ),
+    "RenewEffect": lambda place: e.RenewEffectRequest(key="begun", claim_token=begun(place)),
     "AcquireLease": lambda _: l.AcquireLeaseRequest(holder=OTHER),
     "RenewLease": lambda _: l.RenewLeaseRequest(token=1),
     "ReleaseLease": lambda _: l.ReleaseLeaseRequest(token=1),

@@ -68,7 +68,7 @@ FIELDS: dict[str, Any] = {
 }  # fmt: skip
 FLAGS = ("include_", "all_")
 MORE: dict[str, dict[str, Any]] = {
-    "DiffCheckpoints": {"from": {"version": 0}},
+    "DiffCheckpoints": {"base": {"version": 0}},
     "BeginEffect": {"holder": {"name": "h", "incarnation": "i"}, "request_id": "r"},
     "ReadBlob": {"blob": {"sha256": hashlib.sha256(bytes(3 * MIB)).digest()}},
     "ReadLog": {"max_bytes": 3 * MIB},

@@ -45,7 +45,7 @@ READERS: dict[str, Callable[[Store], object]] = {
     "hydrate version 1": lambda store: hydrate(store, "copy", 1),
     "save": lambda store: save(store, "more", "copy"),
     "diff": lambda store: store.reader.diff(
-        DiffCheckpointsRequest(namespace="default", thread="copy", **{"from": {"version": 0}, "to": {"version": 2}})
+        DiffCheckpointsRequest(namespace="default", thread="copy", base={"version": 0}, target={"version": 2})
     ),
     "fork": lambda store: fork(store, "copy", "next"),
     "whole copy": lambda store: fork(store, "copy", "next", whole=True),

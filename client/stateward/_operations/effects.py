@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn, TypedDict
+from typing import Any, NoReturn, TypedDict, TypeVar
 
 from stateward import values
 from stateward._clock import boottime
@@ -30,6 +30,7 @@ from stateward.options import ThreadOptions
 from stateward.v1 import effect_service_pb2 as service
 from stateward.v1.lease_pb2 import Holder
 
+R = TypeVar("R", service.CompleteEffectRequest, service.RenewEffectRequest)
 TERM_S, WAIT_S = 10.0, 30.0
 """Short, because a caller that follows a dead one waits for the rest of the term. The client renews the claim."""
 SLACK_S = 5.0
@@ -222,7 +223,7 @@ class Claim:
             return
         try:
             encoded = values.encode(value, f"the result of {self._plan.key}")
-            yield Call("CompleteEffect", self.request(state=EffectState.DONE, value=encoded))
+            yield Call("CompleteEffect", self.end(EffectState.DONE, value=encoded))
         except Exception as error:
             if not isinstance(error, ClaimLost):
                 yield from self.give_back(otherwise)
@@ -231,9 +232,12 @@ class Claim:
             self._leave_behind(otherwise)
             raise
 
-    def request(self, **fields: Any) -> service.CompleteEffectRequest:
+    def end(self, state: EffectState, **fields: Any) -> service.CompleteEffectRequest:
+        return self._about(service.CompleteEffectRequest, state=state, **fields)
+
+    def _about(self, kind: type[R], **fields: Any) -> R:
         return self._ref.about(
-            service.CompleteEffectRequest,
+            kind,
             anchor=self._plan.anchor,
             key=self._plan.key,
             claim_token=self.token,
@@ -246,7 +250,7 @@ class Claim:
         asked_at = boottime()
         # A daemon that does not answer must not keep the next renewal from being sent.
         deadline_s = max(self.interval_s, RENEWAL_S)
-        yield Call("CompleteEffect", self.request(renew=True), deadline_s, waits_for_owner=False)
+        yield Call("RenewEffect", self._about(service.RenewEffectRequest), deadline_s, waits_for_owner=False)
         self._asked_at = asked_at
 
     def hold_on(self) -> Operation[None]:
@@ -267,7 +271,7 @@ class Claim:
             return
         self._leave_behind(state)
         try:
-            yield Call("CompleteEffect", self.request(state=state), deadline_s=GIVE_BACK_S)
+            yield Call("CompleteEffect", self.end(state), deadline_s=GIVE_BACK_S)
         except StatewardError as error:
             if error.retryable:
                 return
@@ -291,7 +295,7 @@ next caller of such an effect gives the claim back first. By target, namespace, 
 def await_archived(claim: Claim, begun: service.BeginEffectResponse) -> Operation[None]:
     """Waits until a claim is as durable as the daemon wants it, and renews it meanwhile. On failure, gives it back and
     raises the error."""
-    if begun.durability >= begun.wanted:
+    if begun.durability >= begun.required_durability:
         return
     end = time.monotonic() + claim.patience_s
     try:
@@ -354,7 +358,7 @@ def _complete(claim: Claim, outcome: Outcome) -> Operation[Any]:
     if not claim.is_ours:
         raise failure
     try:
-        yield Call("CompleteEffect", claim.request(state=outcome.state, detail=describe(failure)))
+        yield Call("CompleteEffect", claim.end(outcome.state, detail=describe(failure)))
     except ClaimLost:
         failure.add_note("this error is not recorded: the claim on the effect was lost in the meantime")
     except StatewardError as error:

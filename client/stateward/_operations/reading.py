@@ -179,8 +179,7 @@ def get_checkpoint(
 
 def diff(ref: ThreadRef, a: Checkpoint | int, b: Checkpoint | int | None) -> Operation[list[Change]]:
     """Returns the edits from version `a` (0 = the empty state) to `b` (None = the branch's head), in order."""
-    request = ref.on_branch(checkpoints.DiffCheckpointsRequest, to=version_ref(b))
-    getattr(request, "from").CopyFrom(version_ref(a))
+    request = ref.on_branch(checkpoints.DiffCheckpointsRequest, base=version_ref(a), target=version_ref(b))
     changes: list[Change] = []
     while True:
         page: checkpoints.DiffCheckpointsResponse = yield Call("DiffCheckpoints", request)

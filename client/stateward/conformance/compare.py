@@ -24,7 +24,7 @@ _COMPARED: dict[str, frozenset[str]] = {
     ),
     "AcquireLeaseRequest": frozenset({"thread", "term", "take_over"}),
     "BeginEffectRequest": frozenset({"thread", "anchor", "key", "retry_failed", "lease_token"}),
-    "CompleteEffectRequest": frozenset({"thread", "anchor", "key", "claim_token", "state", "value", "renew"}),
+    "CompleteEffectRequest": frozenset({"thread", "anchor", "key", "claim_token", "state", "value"}),
     "SendSignalRequest": frozenset({"thread", "name", "payload", "wait_id"}),
     "GetRecordsRequest": frozenset({"thread", "keys", "without_values"}),
     "PutRecordsRequest": frozenset({"thread", "writes", "lease_token"}),

@@ -3,6 +3,7 @@ import datetime
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
+from stateward.v1 import error_reason_pb2 as _error_reason_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -153,14 +154,14 @@ class Finding(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    reason: str
+    reason: _error_reason_pb2.ErrorReason
     namespace: str
     thread: str
     uid: str
     version: int
     sequence: int
     message: str
-    def __init__(self, reason: _Optional[str] = ..., namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., sequence: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, reason: _Optional[_Union[_error_reason_pb2.ErrorReason, str]] = ..., namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., sequence: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("undo", "grace")

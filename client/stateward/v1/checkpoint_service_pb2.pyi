@@ -416,32 +416,34 @@ class ReadHistoryResponse(_message.Message):
     def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., state_omitted: bool = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.RecordedEffect, _Mapping]]] = ..., effects_omitted: bool = ...) -> None: ...
 
 class DiffCheckpointsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "to", "max_bytes", "page_token")
+    __slots__ = ("namespace", "thread", "branch", "base", "target", "max_bytes", "page_token")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
-    FROM_FIELD_NUMBER: _ClassVar[int]
-    TO_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     branch: str
-    to: _checkpoint_pb2.VersionRef
+    base: _checkpoint_pb2.VersionRef
+    target: _checkpoint_pb2.VersionRef
     max_bytes: int
     page_token: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., to: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., max_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., **kwargs) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., base: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., target: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., max_bytes: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class DiffCheckpointsResponse(_message.Message):
-    __slots__ = ("to", "diff", "next_page_token")
-    FROM_FIELD_NUMBER: _ClassVar[int]
-    TO_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("base", "target", "diff", "next_page_token")
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
     DIFF_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    to: _checkpoint_pb2.Checkpoint
+    base: _checkpoint_pb2.Checkpoint
+    target: _checkpoint_pb2.Checkpoint
     diff: _diff_pb2.Diff
     next_page_token: str
-    def __init__(self, to: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., next_page_token: _Optional[str] = ..., **kwargs) -> None: ...
+    def __init__(self, base: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., target: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ReadLogRequest(_message.Message):
     __slots__ = ("namespace", "thread", "branch", "version", "log", "from_index", "max_entries", "max_bytes", "wait", "known_uid", "known_version", "known_digest")

@@ -52,14 +52,14 @@ class BeginEffectRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., key: _Optional[str] = ..., name: _Optional[str] = ..., sort_key: _Optional[bytes] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., term: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_failed: bool = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., stays: bool = ..., expected_uid: _Optional[str] = ...) -> None: ...
 
 class BeginEffectResponse(_message.Message):
-    __slots__ = ("state", "claim_token", "effect", "retry_after", "idempotency_key", "durability", "wanted", "uid", "digest")
+    __slots__ = ("state", "claim_token", "effect", "retry_after", "idempotency_key", "durability", "required_durability", "uid", "digest")
     STATE_FIELD_NUMBER: _ClassVar[int]
     CLAIM_TOKEN_FIELD_NUMBER: _ClassVar[int]
     EFFECT_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    WANTED_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_DURABILITY_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     state: _effect_pb2.EffectState
@@ -68,13 +68,13 @@ class BeginEffectResponse(_message.Message):
     retry_after: _duration_pb2.Duration
     idempotency_key: str
     durability: _checkpoint_pb2.Durability
-    wanted: _checkpoint_pb2.Durability
+    required_durability: _checkpoint_pb2.Durability
     uid: str
     digest: bytes
-    def __init__(self, state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., claim_token: _Optional[int] = ..., effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., retry_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., idempotency_key: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., wanted: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., claim_token: _Optional[int] = ..., effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., retry_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., idempotency_key: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., required_durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class CompleteEffectRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "anchor", "key", "claim_token", "state", "value", "detail", "lease_token", "durability", "renew", "expected_uid")
+    __slots__ = ("namespace", "thread", "anchor", "key", "claim_token", "state", "value", "detail", "lease_token", "durability", "expected_uid")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     ANCHOR_FIELD_NUMBER: _ClassVar[int]
@@ -85,7 +85,6 @@ class CompleteEffectRequest(_message.Message):
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    RENEW_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
@@ -97,9 +96,8 @@ class CompleteEffectRequest(_message.Message):
     detail: str
     lease_token: int
     durability: _checkpoint_pb2.Durability
-    renew: bool
     expected_uid: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., key: _Optional[str] = ..., claim_token: _Optional[int] = ..., state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., value: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., detail: _Optional[str] = ..., lease_token: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., renew: bool = ..., expected_uid: _Optional[str] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., key: _Optional[str] = ..., claim_token: _Optional[int] = ..., state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., value: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., detail: _Optional[str] = ..., lease_token: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., expected_uid: _Optional[str] = ...) -> None: ...
 
 class CompleteEffectResponse(_message.Message):
     __slots__ = ("effect", "durability", "archived_sequence", "uid", "digest")
@@ -114,6 +112,30 @@ class CompleteEffectResponse(_message.Message):
     uid: str
     digest: bytes
     def __init__(self, effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., archived_sequence: _Optional[int] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
+
+class RenewEffectRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "anchor", "key", "claim_token", "expected_uid")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    ANCHOR_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    anchor: str
+    key: str
+    claim_token: int
+    expected_uid: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., key: _Optional[str] = ..., claim_token: _Optional[int] = ..., expected_uid: _Optional[str] = ...) -> None: ...
+
+class RenewEffectResponse(_message.Message):
+    __slots__ = ("effect", "uid")
+    EFFECT_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    effect: _effect_pb2.RecordedEffect
+    uid: str
+    def __init__(self, effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., uid: _Optional[str] = ...) -> None: ...
 
 class PutEffectsRequest(_message.Message):
     __slots__ = ("namespace", "thread", "effects", "request_id", "durability", "create", "lease_token", "expected_uid", "status", "status_detail", "wait_id", "question", "asker", "ack_signals")

@@ -58,6 +58,11 @@ class EffectServiceStub(object):
                 request_serializer=stateward_dot_v1_dot_effect__service__pb2.CompleteEffectRequest.SerializeToString,
                 response_deserializer=stateward_dot_v1_dot_effect__service__pb2.CompleteEffectResponse.FromString,
                 _registered_method=True)
+        self.RenewEffect = channel.unary_unary(
+                '/stateward.v1.EffectService/RenewEffect',
+                request_serializer=stateward_dot_v1_dot_effect__service__pb2.RenewEffectRequest.SerializeToString,
+                response_deserializer=stateward_dot_v1_dot_effect__service__pb2.RenewEffectResponse.FromString,
+                _registered_method=True)
         self.PutEffects = channel.unary_unary(
                 '/stateward.v1.EffectService/PutEffects',
                 request_serializer=stateward_dot_v1_dot_effect__service__pb2.PutEffectsRequest.SerializeToString,
@@ -108,6 +113,15 @@ class EffectServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RenewEffect(self, request, context):
+        """Restarts the term of a claim, also after it has ended if nobody has claimed the effect since. Writes nothing, and
+        needs neither the archive nor room on the disk. Fails with CLAIM_LOST if the caller no longer holds the claim, or if
+        the effect has ended or was deleted; the tool may still be at work then.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PutEffects(self, request, context):
         """Records results without claims, e.g. tool results that are looked up later, or a framework's pending writes. Makes
         the thread if it does not exist.
@@ -143,6 +157,11 @@ def add_EffectServiceServicer_to_server(servicer, server):
                     servicer.CompleteEffect,
                     request_deserializer=stateward_dot_v1_dot_effect__service__pb2.CompleteEffectRequest.FromString,
                     response_serializer=stateward_dot_v1_dot_effect__service__pb2.CompleteEffectResponse.SerializeToString,
+            ),
+            'RenewEffect': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewEffect,
+                    request_deserializer=stateward_dot_v1_dot_effect__service__pb2.RenewEffectRequest.FromString,
+                    response_serializer=stateward_dot_v1_dot_effect__service__pb2.RenewEffectResponse.SerializeToString,
             ),
             'PutEffects': grpc.unary_unary_rpc_method_handler(
                     servicer.PutEffects,
@@ -228,6 +247,33 @@ class EffectService(object):
             '/stateward.v1.EffectService/CompleteEffect',
             stateward_dot_v1_dot_effect__service__pb2.CompleteEffectRequest.SerializeToString,
             stateward_dot_v1_dot_effect__service__pb2.CompleteEffectResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewEffect(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stateward.v1.EffectService/RenewEffect',
+            stateward_dot_v1_dot_effect__service__pb2.RenewEffectRequest.SerializeToString,
+            stateward_dot_v1_dot_effect__service__pb2.RenewEffectResponse.FromString,
             options,
             channel_credentials,
             insecure,

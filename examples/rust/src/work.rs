@@ -104,16 +104,23 @@ pub async fn call_once(
     };
     let renewal = Renewal {
         thread,
-        request: v1::CompleteEffectRequest { renew: true, ..claim.clone() },
+        request: v1::RenewEffectRequest {
+            thread: thread.name.clone(),
+            anchor: anchor.into(),
+            key: key.into(),
+            claim_token: begun.claim_token,
+            expected_uid: begun.uid.clone(),
+            ..Default::default()
+        },
         sent: Cell::new(Some(Instant::now())),
     };
     let work = async {
-        if begun.durability < begun.wanted {
+        if begun.durability < begun.required_durability {
             // A lost machine would lose the claim, and the tool would be called again.
             let request = v1::WaitDurableRequest {
                 thread: thread.name.clone(),
                 sequence: recorded.sequence,
-                durability: begun.wanted,
+                durability: begun.required_durability,
                 uid: begun.uid.clone(),
                 digest: begun.digest,
                 ..Default::default()
@@ -141,7 +148,7 @@ pub async fn call_once(
 /// Renews a claim.
 struct Renewal<'a> {
     thread: &'a Thread,
-    request: v1::CompleteEffectRequest,
+    request: v1::RenewEffectRequest,
     /// When the last renewal was sent that succeeded; none = another agent has the claim.
     sent: Cell<Option<Instant>>,
 }
@@ -168,7 +175,7 @@ impl Renewal<'_> {
 
     async fn once(&self) -> Result<(), Status> {
         let sent = Instant::now();
-        let renew = async |request| self.thread.effects.clone().complete_effect(request).await;
+        let renew = async |request| self.thread.effects.clone().renew_effect(request).await;
         match retry(&self.request, renew).await {
             Ok(_) => self.sent.set(Some(sent)),
             Err(status) if has_reason(&status, "CLAIM_LOST") => {

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef, PackedRow
 from stateward.v1.admin_service_pb2 import Finding
 from stateward.v1.archive_service_pb2 import VerifyArchiveRequest, VerifyArchiveResponse
+from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.archive.blobcheck import find_missing_blobs, reread_blob
 from stateward_sidecar.archive.counted import CountedFetcher
@@ -33,7 +34,7 @@ from stateward_sidecar.archive.structure import Flaw, find_holes, find_missing_s
 from stateward_sidecar.bucket.errors import ObjectNotFound
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.codec.seal import Cipher
-from stateward_sidecar.errors import Corrupt, StatewardError
+from stateward_sidecar.errors import Corrupt, StatewardError, reason_number
 from stateward_sidecar.store.threads import not_found
 
 OBJECTS_A_STEP = 200
@@ -64,7 +65,7 @@ class Inspector:
         else:
             for key in missing(self._desk.wire):
                 message = f"{key} is missing in the archive; a sidecar without data cannot use the archive"
-                yield self._progress(Finding(reason="CORRUPT", message=message))
+                yield self._progress(Finding(reason=ERROR_REASON_CORRUPT, message=message))
             for _ in self._fleet.survey(request.namespace, survey):
                 yield self._progress()
             for _ in self._fleet.add_lost(request.namespace, survey):
@@ -104,7 +105,9 @@ class Inspector:
         )  # fmt: skip
 
     def _finding(self, found: Found, flaw: Flaw) -> Finding:
-        finding = Finding(reason=flaw.reason, message=flaw.message, version=flaw.version, sequence=flaw.sequence)
+        finding = Finding(
+            reason=reason_number(flaw.reason), message=flaw.message, version=flaw.version, sequence=flaw.sequence
+        )
         if found.image is not None:
             finding.namespace, finding.thread = found.image.head.namespace, found.image.head.thread
         elif name := self._fleet.name_here(found.place):

@@ -261,10 +261,10 @@ class CheckpointService:
         self, request: DiffCheckpointsRequest, context: grpc.aio.ServicerContext
     ) -> DiffCheckpointsResponse:
         check.check_place(request)
-        if request.HasField("from"):
-            check.check_ref(getattr(request, "from"), "from", zero_allowed=True)
-        if request.HasField("to"):
-            check.check_ref(request.to, "to")
+        if request.HasField("base"):
+            check.check_ref(request.base, "base", zero_allowed=True)
+        if request.HasField("target"):
+            check.check_ref(request.target, "target")
         check.check_max_bytes(request.max_bytes)
         return await self._calls.holding.read(
             request.namespace, request.thread, lambda: self._calls.load(self._store.reader.diff, request)

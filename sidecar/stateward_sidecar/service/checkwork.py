@@ -14,7 +14,6 @@ from stateward.v1.effect_pb2 import (
     EFFECT_STATE_FAILED,
     EFFECT_STATE_NEW,
     EFFECT_STATE_UNCERTAIN,
-    EFFECT_STATE_UNSPECIFIED,
     Effect,
 )
 from stateward.v1.effect_service_pb2 import (
@@ -23,6 +22,7 @@ from stateward.v1.effect_service_pb2 import (
     DeleteEffectsRequest,
     ListEffectsRequest,
     PutEffectsRequest,
+    RenewEffectRequest,
 )
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
@@ -179,10 +179,6 @@ def check_complete(request: CompleteEffectRequest) -> None:
     check_token(request.lease_token, "lease_token")
     check_short(request.detail, "detail", DETAIL_BYTES_MAX)
     ends = (EFFECT_STATE_DONE, EFFECT_STATE_FAILED, EFFECT_STATE_UNCERTAIN, EFFECT_STATE_NEW)
-    if request.renew:
-        if request.state != EFFECT_STATE_UNSPECIFIED or request.HasField("value"):
-            raise InvalidField("renew", "is not allowed with a state or a value")
-        return
     if request.state not in ends:
         raise InvalidField("state", "is required: DONE, FAILED, UNCERTAIN or NEW")
     if request.HasField("value"):
@@ -191,6 +187,12 @@ def check_complete(request: CompleteEffectRequest) -> None:
         check_inline(request.value, "value")
     elif request.state == EFFECT_STATE_DONE:
         raise InvalidField("value", "is required with DONE")
+
+
+def check_renew(request: RenewEffectRequest) -> None:
+    """Checks a RenewEffect."""
+    check_effect(request.anchor, request.key, "", b"")
+    check_token(request.claim_token, "claim_token", required=True)
 
 
 def check_put(request: PutEffectsRequest) -> None:

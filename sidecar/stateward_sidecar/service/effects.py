@@ -16,6 +16,8 @@ from stateward.v1.effect_service_pb2 import (
     ListEffectsResponse,
     PutEffectsRequest,
     PutEffectsResponse,
+    RenewEffectRequest,
+    RenewEffectResponse,
 )
 from stateward_sidecar.service import check, checkwork, levels
 from stateward_sidecar.service.calls import Calls
@@ -39,8 +41,8 @@ class EffectService:
         check.check_durability(request.durability)
         holding = self._calls.holding
         strongest = DURABILITY_ARCHIVED if holding.archive is not None else DURABILITY_COMMITTED
-        wanted = request.durability or strongest
-        is_archived = holding.is_wanted(wanted)
+        required = request.durability or strongest
+        is_archived = holding.is_wanted(required)
 
         async def begin() -> BeginEffectResponse:
             waits_s = levels.timeout_s(context) if is_archived else 0.0
@@ -54,7 +56,7 @@ class EffectService:
                 answer.durability, _ = await holding.archived(written(request, answer, answer.effect.sequence), context)
             finally:
                 self._effects.answered(request, answer)
-        answer.wanted = wanted
+        answer.required_durability = required
         return answer
 
     async def complete_effect(
@@ -64,13 +66,11 @@ class EffectService:
         checkwork.check_complete(request)
         check.check_durability(request.durability)
         holding = self._calls.holding
-        # A renewal writes nothing. Neither a bucket that is away nor a full disk may end a claim whose tool is at work.
-        is_archived = not request.renew and holding.is_wanted(request.durability)
+        is_archived = holding.is_wanted(request.durability)
 
         async def complete() -> CompleteEffectResponse:
             size = ENTRY_BYTES + request.ByteSize()
-            verb = self._effects.complete(request)
-            return await self._calls.write(verb, context, size_bytes=size, frees_space=request.renew)
+            return await self._calls.write(self._effects.complete(request), context, size_bytes=size)
 
         answer = await holding.write(
             request.namespace, request.thread, complete, must_exist=True, is_archived=is_archived
@@ -80,6 +80,17 @@ class EffectService:
                 written(request, answer, answer.effect.sequence), context
             )
         return answer
+
+    async def renew_effect(self, request: RenewEffectRequest, context: grpc.aio.ServicerContext) -> RenewEffectResponse:
+        check.check_place(request)
+        checkwork.check_renew(request)
+
+        async def renew() -> RenewEffectResponse:
+            verb = self._effects.renew(request)
+            return await self._calls.write(verb, context, size_bytes=ENTRY_BYTES, frees_space=True)
+
+        # A renewal writes nothing. Neither a bucket that is away nor a full disk may end a claim whose tool is at work.
+        return await self._calls.holding.write(request.namespace, request.thread, renew, must_exist=True)
 
     async def put_effects(self, request: PutEffectsRequest, context: grpc.aio.ServicerContext) -> PutEffectsResponse:
         check.check_place(request)

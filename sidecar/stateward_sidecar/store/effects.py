@@ -39,6 +39,8 @@ from stateward.v1.effect_service_pb2 import (
     CompleteEffectResponse,
     PutEffectsRequest,
     PutEffectsResponse,
+    RenewEffectRequest,
+    RenewEffectResponse,
 )
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import ThreadOptions
@@ -201,34 +203,41 @@ class Effects:
         return EFFECT_STATE_IN_PROGRESS
 
     def complete(self, request: CompleteEffectRequest) -> Callable[[lmdb.Transaction, Batch], CompleteEffectResponse]:
-        """Returns the write that records how an effect ended, or renews its claim. The write raises ClaimLost."""
+        """Returns the write that records how an effect ended. The write raises ClaimLost."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> CompleteEffectResponse:
             draft = get_draft(self._threads, txn, batch, request)
-            row_key = effect_key(draft.identity, request.anchor, request.key)
-            row = find_effect(txn, draft, row_key)
-            record = row.record if row is not None else None
-            if row is None or record is None or record.claim_token != request.claim_token:
-                raise _lost(draft, request, record)
-            place = draft.identity.number, row_key
-            if record.state != EFFECT_STATE_IN_PROGRESS:
-                if request.renew or record.state != request.state:
-                    raise _lost(draft, request, record)
+            row_key, row = _find_claim(txn, draft, request)
+            if row.record.state != EFFECT_STATE_IN_PROGRESS:
+                if row.record.state != request.state:
+                    raise _lost(draft, request, row.record)
                 return self._completed(txn, draft, row)  # a retry: the answer was lost
             draft.check_writable()
             if request.lease_token:
                 check_lease(self._context, draft, request.lease_token)
-            if request.renew:
-                self._context.terms.begin(place, record.claim_token, record.term_us)
-                return self._completed(txn, draft, row)
             ended = EffectRecord()
-            ended.CopyFrom(record)
+            ended.CopyFrom(row.record)
             ended.state, ended.detail = request.state, request.detail
             ended.end_time_us = self._context.clock.now_us()
             value = request.value if request.HasField("value") else None
             done = self._append(txn, batch, draft, row_key, row, ended, value, _Asked())
+            place = draft.identity.number, row_key
             batch.after_commit.append(lambda: self._context.terms.forget(place))
             return self._completed(txn, draft, done)
+
+        return run
+
+    def renew(self, request: RenewEffectRequest) -> Callable[[lmdb.Transaction, Batch], RenewEffectResponse]:
+        """Returns the write that restarts the term of a claim. It changes no row, and raises ClaimLost."""
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> RenewEffectResponse:
+            draft = get_draft(self._threads, txn, batch, request)
+            row_key, row = _find_claim(txn, draft, request)
+            if row.record.state != EFFECT_STATE_IN_PROGRESS:
+                raise _lost(draft, request, row.record)
+            draft.check_writable()
+            self._context.terms.begin((draft.identity.number, row_key), row.record.claim_token, row.record.term_us)
+            return RenewEffectResponse(effect=view_effect(row), uid=draft.identity.uid_text)
 
         return run
 
@@ -362,7 +371,20 @@ def _idempotency_key(draft: Draft, request: BeginEffectRequest, row: EffectRow |
     return draft.identity.hash_id(b"idempotency", request.anchor, request.key, since).hex()
 
 
-def _lost(draft: Draft, asked: CompleteEffectRequest | Effect, record: EffectRecord | None) -> ClaimLost:
+def _find_claim(
+    txn: lmdb.Transaction, draft: Draft, request: CompleteEffectRequest | RenewEffectRequest
+) -> tuple[bytes, EffectRow]:
+    """Returns the row of the effect and its key. Raises ClaimLost if another claim is the newest, or there is none."""
+    row_key = effect_key(draft.identity, request.anchor, request.key)
+    row = find_effect(txn, draft, row_key)
+    if row is None or row.record.claim_token != request.claim_token:
+        raise _lost(draft, request, row.record if row is not None else None)
+    return row_key, row
+
+
+def _lost(
+    draft: Draft, asked: CompleteEffectRequest | RenewEffectRequest | Effect, record: EffectRecord | None
+) -> ClaimLost:
     name = EffectState.Name(record.state).removeprefix("EFFECT_STATE_") if record is not None else "NEW"
     holder = f" by {record.holder.name!r}" if record is not None and record.HasField("holder") else ""
     return ClaimLost(

@@ -11,7 +11,7 @@ from typing import Any
 import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveRow
-from stateward.v1.checkpoint_pb2 import Checkpoint, VersionRef
+from stateward.v1.checkpoint_pb2 import Checkpoint
 from stateward.v1.checkpoint_service_pb2 import (
     DIRECTION_NEWEST_FIRST,
     DiffCheckpointsRequest,
@@ -326,14 +326,14 @@ class Reader:
                 old, new, start, *pinned = _EDITS.unpack(context.tokens.unpack(binding, request.page_token))
             else:
                 old = self._diff_base(txn, thread, request, branch)
-                ref = request.to if request.HasField("to") else None
-                new = resolve_or_head(txn, thread, ref, branch, "to")
-            answer = DiffCheckpointsResponse(to=view_entry(thread, replay.read_version(txn, thread, new)))
+                ref = request.target if request.HasField("target") else None
+                new = resolve_or_head(txn, thread, ref, branch, "target")
+            answer = DiffCheckpointsResponse(target=view_entry(thread, replay.read_version(txn, thread, new)))
             before = EMPTY
             if old:
-                getattr(answer, "from").CopyFrom(view_entry(thread, replay.read_version(txn, thread, old)))
+                answer.base.CopyFrom(view_entry(thread, replay.read_version(txn, thread, old)))
                 before = replay.state_at(txn, thread, old, context.cache)
-            digests = [getattr(answer, "from").digest or _NO_DIGEST, answer.to.digest]
+            digests = [answer.base.digest or _NO_DIGEST, answer.target.digest]
             if pinned and pinned != digests:
                 raise _gone()
             edits = diff_trees(before, replay.state_at(txn, thread, new, context.cache)).edits
@@ -349,12 +349,12 @@ class Reader:
 
     @staticmethod
     def _diff_base(txn: object, thread: Thread, request: DiffCheckpointsRequest, branch: str) -> int:
-        ref: VersionRef = getattr(request, "from")
-        if not request.HasField("from"):
-            raise InvalidField("from", "is required; set version 0 for the empty state")
+        ref = request.base
+        if not request.HasField("base"):
+            raise InvalidField("base", "is required; set version 0 for the empty state")
         if ref.WhichOneof("ref") == "version" and ref.version == 0:
             return 0
-        return resolve_or_head(txn, thread, ref, branch, "from")  # type: ignore[arg-type]
+        return resolve_or_head(txn, thread, ref, branch, "base")  # type: ignore[arg-type]
 
 
 def _add_signals(answer: HydrateResponse, cut: Page, found: Found, page_bytes: int) -> bytes:

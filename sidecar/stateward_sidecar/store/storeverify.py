@@ -9,7 +9,8 @@ from itertools import islice
 import lmdb
 
 from stateward.v1.admin_service_pb2 import Finding
-from stateward_sidecar.errors import Corrupt, KeyUnavailable, StatewardError
+from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, StatewardError, reason_number
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import records
 from stateward_sidecar.store.context import Context
@@ -36,7 +37,7 @@ class StoreVerifier:
             wrong = [*self._verify_lists(txn), *self._verify_deletions(txn), *self._verify_names(txn, heads)]
         yield from wrong
         for uid in sorted((keys - heads) & keystore.settled_threads()):  # else it was deleted meanwhile
-            yield Finding(reason="CORRUPT", uid=uid.hex(), message="a thread has a key, but no rows")
+            yield Finding(reason=ERROR_REASON_CORRUPT, uid=uid.hex(), message="a thread has a key, but no rows")
 
     def _verify_names(self, txn: lmdb.Transaction, heads: set[bytes]) -> Iterator[Finding]:
         """Checks that every thread has a name. Adds the uids of all threads to ``heads``."""
@@ -112,7 +113,7 @@ class StoreVerifier:
                     del listed[number]
         for number in listed if not unread else ():  # the rows may belong to a thread that cannot be read
             message = f"thread number {number} is at a wrong place in a list of its namespace"
-            yield Finding(reason="CORRUPT", message=message)
+            yield Finding(reason=ERROR_REASON_CORRUPT, message=message)
 
     def _verify_deletions(self, txn: lmdb.Transaction) -> Iterator[Finding]:
         """Checks that every deletion record can be read, and has its place in the feed."""
@@ -126,10 +127,10 @@ class StoreVerifier:
                 if txn.get(layout.feed_key(place)) != layout.pack_feed(0, place):
                     raise Corrupt("a deletion has no place in the feed")
             except (Corrupt, KeyUnavailable) as error:
-                yield Finding(reason=error.reason, message=error.message)
+                yield Finding(reason=reason_number(error.reason), message=error.message)
 
     def _unnamed(self, txn: lmdb.Transaction, number: int, uid: bytes) -> Finding:
-        finding = Finding(reason="CORRUPT", uid=uid.hex(), message="no name leads to the thread")
+        finding = Finding(reason=ERROR_REASON_CORRUPT, uid=uid.hex(), message="no name leads to the thread")
         try:
             thread = load_numbered(txn, self._context.keystore, number, uid)
             finding.namespace, finding.thread = thread.identity.namespace, thread.name
@@ -165,7 +166,7 @@ class _Places:
                 elif sequence != layout.tail_number(key):
                     raise Corrupt("a row of the feed names another deletion")
             except Corrupt as error:
-                wrong.append(Finding(reason=error.reason, message=error.message))
+                wrong.append(Finding(reason=reason_number(error.reason), message=error.message))
         return self.end if rows_max == 0 else b"", wrong
 
     def _add(self, number: int, sequence: int) -> None:
@@ -176,6 +177,6 @@ class _Places:
 
 def _in_feed(thread: Thread, sequence: int, message: str) -> Finding:
     return Finding(
-        reason="CORRUPT", namespace=thread.identity.namespace, thread=thread.name, uid=thread.identity.uid_text,
-        sequence=sequence, message=message,
+        reason=ERROR_REASON_CORRUPT, namespace=thread.identity.namespace, thread=thread.name,
+        uid=thread.identity.uid_text, sequence=sequence, message=message,
     )  # fmt: skip

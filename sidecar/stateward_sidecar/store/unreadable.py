@@ -12,9 +12,8 @@ from itertools import islice
 import lmdb
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
-from stateward.v1.error_reason_pb2 import ErrorReason
 from stateward.v1.thread_pb2 import UnreadablePart, UnreadableThread
-from stateward_sidecar.errors import Corrupt, KeyUnavailable
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, reason_number
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.thread import Thread, head_uid
@@ -84,7 +83,7 @@ class Unreadable:
         self._found.setdefault(
             thread.number,
             UnreadableThread(uid=thread.identity.uid_text, thread=thread.identity.name, message=error.message,
-                             reason=ErrorReason.Value(f"ERROR_REASON_{error.reason}")),  # type: ignore[arg-type]
+                             reason=reason_number(error.reason)),
         )  # fmt: skip
 
     def _note(self, number: int, error: Corrupt | KeyUnavailable) -> None:
@@ -95,7 +94,7 @@ class Unreadable:
         log_damage("thread left out of a list", error)
         self._found[number] = UnreadableThread(
             uid=uid.hex() or error.metadata.get("uid", ""), thread=error.metadata.get("thread", ""),
-            message=error.message, reason=ErrorReason.Value(f"ERROR_REASON_{error.reason}"),  # type: ignore[arg-type]
+            message=error.message, reason=reason_number(error.reason),
         )  # fmt: skip
 
     def _is_elsewhere(self, uid: bytes) -> bool:

@@ -25,13 +25,21 @@ from stateward.storage.v1.journal_pb2 import (
     EntryMetadata,
 )
 from stateward.v1.admin_service_pb2 import Finding, VerifyRequest, VerifyResponse
+from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
 from stateward_sidecar.codec.edits import apply_edits
 from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
 from stateward_sidecar.codec.seal import content_hash
 from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.codec.state import EMPTY, StateTree
-from stateward_sidecar.errors import Corrupt, EditConflict, HistoryElsewhere, KeyUnavailable, StatewardError
+from stateward_sidecar.errors import (
+    Corrupt,
+    EditConflict,
+    HistoryElsewhere,
+    KeyUnavailable,
+    StatewardError,
+    reason_number,
+)
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.blobrows import blobs_in_edits
@@ -86,7 +94,7 @@ class Verifier:
             if not uid:
                 yield VerifyResponse(
                     records=records, threads=threads,
-                    finding=Finding(reason="CORRUPT", message="a name row cannot be read"),
+                    finding=Finding(reason=ERROR_REASON_CORRUPT, message="a name row cannot be read"),
                 )  # fmt: skip
                 continue
             for finding, checked in self._verify_thread(number, uid, name_hash, request):
@@ -436,7 +444,7 @@ def _leads_to(txn: lmdb.Transaction, name_hash: bytes, number: int) -> bool:
 def _found(place: Finding, error: StatewardError, version: int = 0, sequence: int = 0) -> Finding:
     finding = Finding()
     finding.CopyFrom(place)
-    finding.reason = error.reason
+    finding.reason = reason_number(error.reason)
     finding.message = error.message
     finding.thread = finding.thread or error.metadata.get("thread", "")
     finding.version = version or int(error.metadata.get("version", 0))

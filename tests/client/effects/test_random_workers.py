@@ -35,7 +35,7 @@ from stateward._operations.tools import Outcome, ToolCall
 from stateward.effects import EffectState
 from stateward.errors import StatewardError
 from stateward.v1 import lease_pb2
-from stateward.v1.effect_service_pb2 import CompleteEffectRequest
+from stateward.v1.effect_service_pb2 import CompleteEffectRequest, RenewEffectRequest
 from stateward_sidecar.bucket.memory import MemoryBucket
 from stateward_sidecar.errors import StatewardError as DaemonError
 
@@ -202,6 +202,8 @@ class Town:
         try:
             if isinstance(request, CompleteEffectRequest):
                 return self.daemon.complete(request)
+            if isinstance(request, RenewEffectRequest):
+                return self.daemon.renew(request)
             return self.daemon.begin(request)  # type: ignore[arg-type]
         except DaemonError as error:
             kind = getattr(client_errors, type(error).__name__)

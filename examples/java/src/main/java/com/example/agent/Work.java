@@ -91,10 +91,10 @@ final class Work {
         .setExpectedUid(begun.getUid()).build();
     Value result;
     try (var renewals = new Renewals(client, claim)) {
-      if (begun.getDurabilityValue() < begun.getWantedValue()) {
+      if (begun.getDurabilityValue() < begun.getRequiredDurabilityValue()) {
         // A lost machine would lose the claim, and the tool would be called again.
         var wait = WaitDurableRequest.newBuilder()
-            .setThread(client.thread).setSequence(recorded.getSequence()).setDurability(begun.getWanted())
+            .setThread(client.thread).setSequence(recorded.getSequence()).setDurability(begun.getRequiredDurability())
             .setUid(begun.getUid()).setDigest(begun.getDigest()).build();
         Retry.repeat(() -> client.threads().waitDurable(wait));
       }
@@ -117,14 +117,16 @@ final class Work {
    */
   private static final class Renewals implements AutoCloseable {
     private final Client client;
-    private final CompleteEffectRequest renewal;
+    private final RenewEffectRequest renewal;
     private final ScheduledExecutorService timer = Executors.newSingleThreadScheduledExecutor();
     private volatile long sentNs = System.nanoTime(); // the last renewal that succeeded
     private volatile boolean isLost;
 
     Renewals(Client client, CompleteEffectRequest claim) {
       this.client = client;
-      renewal = claim.toBuilder().setRenew(true).build();
+      renewal = RenewEffectRequest.newBuilder()
+          .setThread(claim.getThread()).setAnchor(claim.getAnchor()).setKey(claim.getKey())
+          .setClaimToken(claim.getClaimToken()).setExpectedUid(claim.getExpectedUid()).build();
       long periodMs = CLAIM_TERM_S * 1000 / 3;
       timer.scheduleAtFixedRate(() -> {
         try {
@@ -147,7 +149,7 @@ final class Work {
     private void renew() {
       long sent = System.nanoTime();
       try {
-        Retry.repeat(() -> client.effects().completeEffect(renewal));
+        Retry.repeat(() -> client.effects().renewEffect(renewal));
         sentNs = sent;
       } catch (StatusRuntimeException error) {
         isLost = isLost || Retry.hasReason(error, "CLAIM_LOST");
