@@ -71,11 +71,11 @@ export function toldBy(writes: PendingWrite[], checkpointId: string, taskId: str
   if (found.has(ERROR)) {
     const error = found.get(ERROR) as { name?: string; message?: string } | string | undefined;
     const text = typeof error === "string" ? error : [error?.name, error?.message].filter(Boolean).join(": ");
-    return { status: "STATUS_FAILED", status_detail: cut(text || "Error", DETAIL_BYTES_MAX) };
+    return { status: "STATUS_FAILED", status_detail: cut(text || "Error", DETAIL_BYTES_MAX), asker: nameFor(taskId) };
   }
   if (!found.has(RESUME)) return undefined;
   if (taskId === NO_TASK) return { status: "STATUS_RUNNING" };
-  return { status: "STATUS_RUNNING", asker: nameFor(taskId), wait_id: waitId(checkpointId, taskId, "over") };
+  return { status: "STATUS_RUNNING", asker: nameFor(taskId) };
 }
 
 function asked(interrupts: unknown, checkpointId: string, taskId: string, turn: number): Told {

@@ -38,7 +38,7 @@ it.each(["sync", "async", "exit"])("parallel questions, answers and the end, wit
     const now = await info(thread);
     expect([now.status, now.question!.parts.map((each) => each.prompt).sort()]).toEqual(["STATUS_WAITING", prompts]);
     for (const part of now.question!.parts) asked.set(part.prompt, part.name);
-    const answered = prompts[0];
+    const answered = prompts[0]!;
     await graph.invoke(new Command({ resume: { [asked.get(answered)!]: answered } }), config);
   }
   expect((await info(thread)).status).toBe("STATUS_COMPLETED");
