@@ -237,6 +237,7 @@ def test_taken_for_all_machines(pair, machines):
     with pytest.raises(HandoffTaken):
         first.take_handoff("report", taker="carol")
     second.thread("quick").hand_over("editor", "here", durability="archived")
+    second.thread("quick").attach()  # a thread that waits is nobody's
     with pair.slow():  # else it may be archived before the test looks
         taken = second.take_handoff("quick", taker="bob", durability="committed").handoff
         assert second.thread("quick").checkpoint().durability is Durability.COMMITTED
