@@ -10,9 +10,10 @@ import os
 import pwd
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from stateward.errors import CannotStart
@@ -52,17 +53,20 @@ class Place:
 def find_place(data_dir: str | os.PathLike[str] | None, environment: Mapping[str, str] = os.environ) -> Place:
     """Returns the place of a data directory: the given one, else STATEWARD_DATA_DIR, else
     $XDG_DATA_HOME/stateward. Makes nothing. Raises CannotStart if there is no home directory to look in."""
-    default = Path(os.path.realpath(_base(environment, "XDG_DATA_HOME", ".local/share") / "stateward"))
+    bases = environment.get("XDG_DATA_HOME"), environment.get("XDG_CONFIG_HOME"), environment.get("XDG_STATE_HOME")
+    data, config, state = _bases(bases, environment.get("HOME"), os.geteuid())
+    default = os.path.realpath(data)
     given = data_dir or environment.get("STATEWARD_DATA_DIR")
-    path = default if not given else Path(os.path.realpath(Path(given).expanduser()))
-    is_default = path == default
-    name = "daemon.log" if is_default else f"daemon-{_hash(path)[:8]}.log"
-    return Place(
-        data_dir=path,
-        key_file=_base(environment, "XDG_CONFIG_HOME", ".config") / "stateward/key",
-        log_file=_base(environment, "XDG_STATE_HOME", ".local/state") / "stateward" / name,
-        runtime_dir=_runtime_dir(environment) if is_default else None,
-    )
+    path = os.path.realpath(os.path.expanduser(given)) if given else default  # noqa: PTH111  a Path takes much longer
+    runtime_dir = _runtime_dir(environment) if path == default else None
+    return _place(path, config, state, runtime_dir, is_default=path == default)
+
+
+@lru_cache(maxsize=64)
+def _place(path: str, config: str, state: str, runtime_dir: Path | None, *, is_default: bool) -> Place:
+    data_dir = Path(path)
+    name = "daemon.log" if is_default else f"daemon-{_hash(data_dir)[:8]}.log"
+    return Place(data_dir, Path(config) / "key", Path(state) / name, runtime_dir)
 
 
 def prepare_data_dir(place: Place) -> None:
@@ -138,20 +142,21 @@ def _prepared(path: Path) -> Path:
     return path
 
 
-def _base(environment: Mapping[str, str], name: str, default: str) -> Path:
-    """A base directory of the XDG specification, which says that relative paths are ignored."""
-    given = Path(environment.get(name) or "")
-    return given if given.is_absolute() else _home(environment) / default
-
-
-def _home(environment: Mapping[str, str]) -> Path:
-    found = environment.get("HOME")
-    if not found:
+@lru_cache(maxsize=64)
+def _bases(given: Sequence[str | None], home: str | None, user: int) -> list[str]:
+    """The user's directories for data, settings and state in those of the XDG specification, which says that relative
+    paths are ignored."""
+    if not home:
         with suppress(KeyError):
-            found = pwd.getpwuid(os.geteuid()).pw_dir
-    if not found:
-        raise CannotStart(f"user {os.geteuid()} has no home directory, and HOME is not set; set HOME")
-    return Path(found)
+            home = pwd.getpwuid(user).pw_dir
+    found = []
+    for path, default in zip(given, (".local/share", ".config", ".local/state"), strict=True):
+        is_absolute = bool(path) and Path(str(path)).is_absolute()
+        if not is_absolute and not home:
+            raise CannotStart(f"user {user} has no home directory, and HOME is not set; set HOME")
+        base = Path(str(path)) if is_absolute else Path(str(home)) / default
+        found.append(str(base / "stateward"))
+    return found
 
 
 def _runtime_dir(environment: Mapping[str, str]) -> Path | None:
