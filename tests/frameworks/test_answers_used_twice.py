@@ -17,12 +17,14 @@ from stateward.models import Status
 from stateward.testing import Daemon, run_daemon
 
 pytest.importorskip("langgraph.graph", reason="the extra langgraph is not installed")
+from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, Interrupt, interrupt
 
 from stateward.langgraph import StatewardSaver, aresume_command, resume_command
-from stateward.langgraph._answers import ANSWERS
+from stateward.langgraph._answers import ANSWERS, Given
+from stateward.langgraph._names import MAIN, branch_of
 
 CONFIG: Any = {"configurable": {"thread_id": "trip"}}
 PROMPTS = {"B?", "C1?", "C2?", "D1?", "D2?"}
@@ -354,3 +356,16 @@ def test_asyncio(daemon: Daemon, client: Client) -> None:
             return sorted((await graph.aget_state(CONFIG)).values["said"])
 
     assert (asyncio.run(work()), client.thread("trip").signals()) == (RIGHT, [])
+
+
+def test_an_inner_graph_keeps_the_answers_that_it_has_not_used() -> None:
+    """Two tasks of an inner graph ask; one has used its answer and asks again, and the run died there."""
+    given = Given(("s",), "c", {"x1": "X1", "y1": "Y1"})
+    given.note(MAIN, [("outer", INTERRUPT, [Interrupt("?", id=each) for each in ("x1", "y1")])])
+    inner: list[tuple[str, str, Any]] = [
+        ("x", INTERRUPT, [Interrupt("?", id="x2")]), ("x", RESUME, ["X1"]), ("y", INTERRUPT, [Interrupt("?", id="y1")])
+    ]  # fmt: skip
+    given.note(branch_of("d:another"), inner)
+    assert given.values == {"x1": "X1", "y1": "Y1"}  # of a graph in another task
+    given.note(branch_of("d:outer"), inner)
+    assert given.values == {"y1": "Y1"}

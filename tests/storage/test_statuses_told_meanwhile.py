@@ -14,7 +14,8 @@ from stateward.v1.checkpoint_pb2 import STATUS_WAITING
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
-from stateward.v1.signal_pb2 import Question
+from stateward.v1.signal_pb2 import Question, QuestionPart
+from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward_sidecar.store import make
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import Store
@@ -91,3 +92,22 @@ def shown(store: Store) -> tuple[int, int, str, str]:
     found = seen.version, seen.status, seen.wait_id, seen.question.prompt
     assert found == (head.main_version, head.status, head.wait_id, head.question.prompt)
     return found
+
+
+def test_a_signal_whose_write_is_made_again_names_the_same_parts(tmp_path: Path) -> None:
+    """As after a takeover during the call: what was sent is still what was sent."""
+    with opened(tmp_path) as store:
+        save(store, "1", checkpoint_id="c", status=0)
+        for name in ("hotel", "flight"):
+            asked = PutEffectsRequest(
+                namespace="default", thread="t", request_id=name, status=STATUS_WAITING, wait_id="w", asker=name,
+                question=Question(parts=[QuestionPart(name=name)]),
+                effects=[Effect(anchor="c", key=name, value=text("x"))],
+            )  # fmt: skip
+            write(store, store.effects.put(asked))
+        sent = SendSignalRequest(
+            namespace="default", thread="t", name="answer", wait_id=get(store).head.wait_id, parts=["flight"],
+            request_id="s",
+        )  # fmt: skip
+        store.signals.send(sent)
+        assert list(write(store, store.signals.send(sent)).signal.parts) == ["flight"]

@@ -44,19 +44,19 @@ class Given:
         found = dict[str, dict[str, Any]]()
         for task_id, channel, value in writes:
             found.setdefault(task_id, {})[channel] = value
-        inner = list[set[str]]()
+        open_ids, has_answers = set[str](), False
         for task_id, wrote in found.items():
             if INTERRUPT in wrote and wrote.keys() <= _CONTROL:
                 self.asked[task_id] = _ids(wrote[INTERRUPT], task_id)
-                if wrote.get(RESUME):
-                    inner.append(self.asked[task_id])
-        if branch != MAIN and inner:
-            self._take_back(branch, inner)
+                open_ids |= self.asked[task_id]
+                has_answers = has_answers or bool(wrote.get(RESUME))
+        if branch != MAIN and has_answers:
+            self._take_back(branch, open_ids)
 
-    def _take_back(self, branch: str, inner: list[set[str]]) -> None:
+    def _take_back(self, branch: str, open_ids: set[str]) -> None:
         """Takes answers back that the tasks of an inner graph have used already. The run died before the outer graph
         learned of it. LangGraph would give the task's first answer to its next question, too."""
-        for name in self.asked.get(_task_around(branch), set()).difference(*inner):
+        for name in self.asked.get(_task_around(branch), set()).difference(open_ids):
             self.values.pop(name, None)
 
     def take(self, branch: str, task_id: str, writes: Writes, told: Told | None) -> Taken:

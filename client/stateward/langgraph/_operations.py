@@ -208,10 +208,8 @@ def put_writes(
     *,
     ancestors: Iterable[str] = (),
     told: Told | None = None,
-    acks: Sequence[str] = (),
 ) -> Operation[None]:
-    """Writes pending writes: (index, channel, serialized value), what they tell about the work, and the signals
-    that they acknowledge. Those with an index
+    """Writes pending writes: (index, channel, serialized value), and what they tell about the work. Those with an index
     below 0 replace earlier ones, also earlier ones of the same call: LangGraph writes a channel of this kind twice when
     a node asks twice.
 
@@ -222,12 +220,12 @@ def put_writes(
     anchor = name_for(checkpoint_id)
     known = creations.of(ref, (anchor, *map(name_for, ancestors)))
     try:
-        uid = yield from put_effects(ref, made, create, known or creations.of_thread(ref), told, acks)
+        uid = yield from put_effects(ref, made, create, known or creations.of_thread(ref), told)
     except ThreadNotFound:
         # A checkpoint that this saver has not seen may belong to the next thread of the name.
         if known or not (current := (yield from _uid_of(ref, checkpoint_id))):
             raise
-        uid = yield from put_effects(ref, made, create, current, told, acks)
+        uid = yield from put_effects(ref, made, create, current, told)
     creations.note(ref, anchor, uid)
 
 
@@ -283,18 +281,15 @@ def _open_value(value: state_pb2.Value) -> tuple[dict[str, Any], str, bytes]:
 
 def put_effects(
     ref: ThreadRef, made: Sequence[effect_pb2.Effect], create: ThreadOptions, uid: str = "", told: Told | None = None,
-    acks: Sequence[str] = (),
 ) -> Operation[str]:  # fmt: skip
-    """Writes pending writes of any number of tasks and checkpoints. Returns the uid of the thread. `told` and `acks`:
-    what writes of one checkpoint tell about the work, and the signals that they acknowledge."""
+    """Writes pending writes of any number of tasks and checkpoints. Returns the uid of the thread. `told`: what writes
+    of one checkpoint tell about the work."""
     for start in range(0, len(made), _EFFECTS_MAX):
         part = made[start : start + _EFFECTS_MAX]
         request = ref.about(effects.PutEffectsRequest, effects=part, request_id=new_request_id(), expected_uid=uid)
         request.create.CopyFrom(create.to_proto())
-        if start + _EFFECTS_MAX >= len(made):
-            request.ack_signals.extend(acks)
-            if told is not None:
-                told.add_to(request)
+        if told is not None and start + _EFFECTS_MAX >= len(made):
+            told.add_to(request)
         answer: effects.PutEffectsResponse = yield Call("PutEffects", request)
         uid = answer.uid
     return uid

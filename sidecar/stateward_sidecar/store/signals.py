@@ -44,11 +44,13 @@ class Signals:
         self._context = context
         self._threads = threads
 
-    def send(self, request: SendSignalRequest) -> Callable[[lmdb.Transaction, Batch], SendSignalResponse]:
+    def send(self, sent: SendSignalRequest) -> Callable[[lmdb.Transaction, Batch], SendSignalResponse]:
         """Returns the write that adds a signal. It raises StaleAnswer or QuotaExceeded."""
-        # A retry may name other parts: a client derives them from the payload and the question that it sees.
-        parts = list(request.parts)
-        del request.parts[:]
+        # A retry may name other parts: a client derives them from the payload and the question that it sees. What was
+        # sent stays as it is, because this may be called again for it.
+        request = SendSignalRequest()
+        request.CopyFrom(sent)
+        request.ClearField("parts")
 
         def run(txn: lmdb.Transaction, batch: Batch) -> SendSignalResponse:
             change = begin_change(self._threads, txn, batch, request)
@@ -61,7 +63,7 @@ class Signals:
                 )  # fmt: skip
                 return _answer(txn, draft, row, replayed=True)
             check_unchanged(draft.head, request)
-            answered = check_answer(draft, request, parts)
+            answered = check_answer(draft, request, sent.parts)
             _check_room(draft, request)
             record = SignalRecord(
                 signal_id=os.urandom(8).hex(), name=request.name, sender=request.sender, wait_id=request.wait_id
