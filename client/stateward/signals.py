@@ -191,8 +191,8 @@ class Signal(FromProto):
     sequence: int
     """The signal's position in the thread's journal."""
     parts: tuple[str, ...]
-    """Names of the parts of the question that the answer is about. Empty = the question had no parts, or the signal is no
-    answer."""
+    """Names of the parts of the question that the answer is about. Empty = the question had no parts, or the signal is
+    no answer."""
     payload_value: state_pb2.Value | None = field(default=None, repr=False, hash=False, metadata={"proto": "payload"})
 
     @cached_property
