@@ -92,18 +92,16 @@ def test_a_missing_socket_is_told_at_once(open_client: Opener, tmp_path: Path) -
 
 
 def test_an_error_ends_at_the_users_code(open_client: Opener, tmp_path: Path) -> None:
-    """The traceback has the method that was called and what carries it out, and nothing of gRPC; a function of the
-    user's that the library called stays in it."""
+    """The traceback has nothing of the library and nothing of gRPC; a function of the user's that the library called
+    stays in it."""
     client = open_client(str(tmp_path / "none.sock"))
     for call in (client.server_info, client.thread("t").hydrate, lambda: list(client.threads())):
         with pytest.raises(ServerUnavailable) as found:
             call()
         text = "".join(traceback.format_exception(found.value))
         assert text.count("Traceback") == 1
-        assert "_operations" not in text
         assert "/grpc/" not in text
-        ours = [line for line in text.splitlines() if "/client/stateward/" in line]
-        assert len(ours) <= 4, text  # a list has a generator of its own
+        assert "/client/stateward/" not in text
     with pytest.raises(ServerUnavailable) as found:
         drive(_calling(lambda: client.thread("t").hydrate()), lambda step: step)
     names = [frame.name for frame in traceback.extract_tb(found.value.__traceback__)]

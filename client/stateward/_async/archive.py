@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stateward._io.aio.session import AsyncSession
 from stateward._io.aio.stream import AsyncStream
+from stateward._io.frames import ends_at_the_caller
 from stateward._operations import archive
 from stateward.archive import (
     ArchivedThread,
@@ -16,6 +17,7 @@ from stateward.archive import (
 from stateward.durations import Duration
 
 
+@ends_at_the_caller
 class AsyncArchive:
     """The archive of the daemon, for the client's namespace. Its methods raise NoArchive if there is no archive.
 

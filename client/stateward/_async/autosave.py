@@ -12,6 +12,7 @@ from typing import Any, Self, Unpack
 from stateward._io.aio.background import Alarm, Background, Lock, running_loop, settled
 from stateward._io.aio.driving import keep_up
 from stateward._io.aio.session import AsyncSession
+from stateward._io.frames import ends_at_the_caller
 from stateward._io.sigterm import Sigterm
 from stateward._operations.before import Check, RiskyStep, Save, plan_step
 from stateward._operations.cadence import Cadence, report_loss
@@ -27,6 +28,7 @@ from stateward.state import State
 LOOK_S = 0.25
 
 
+@ends_at_the_caller
 class AsyncAutosave:
     """Saves a state while an agent works. `AsyncThread.autosave` makes it; use it as a context manager."""
 
@@ -197,6 +199,7 @@ class AsyncAutosave:
             await self._wake.wait(1.0)  # the main thread is about to end the process
 
 
+@ends_at_the_caller
 class AsyncBeforeStep:
     """The result of `AsyncThread.before`, to be used as a context manager."""
 

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 from stateward._async.logs import AsyncThreadLog
 from stateward._async.thread import AsyncThread
 from stateward._io.aio.stream import AsyncStream
+from stateward._io.frames import ends_at_the_caller
 from stateward._operations import boards
 from stateward._operations.boards import Area
 from stateward._operations.merging import ANY
@@ -16,6 +17,7 @@ from stateward.events import Event
 from stateward.models import Checkpoint
 
 
+@ends_at_the_caller
 class AsyncBoard:
     """A thread that several agents write at the same time. They neither read it first nor get VersionMismatch.
 

@@ -15,6 +15,7 @@ from stateward._async.thread import AsyncTakenThread, AsyncThread
 from stateward._io.aio.session import AsyncSession
 from stateward._io.aio.stream import AsyncStream
 from stateward._io.channel import Settings, grpc
+from stateward._io.frames import ends_at_the_caller
 from stateward._io.target import resolve_target
 from stateward._io.token import resolve_token
 from stateward._operations import handoff, leases, migration_run, reading, saving, threads
@@ -39,6 +40,7 @@ from stateward.signals import Wake
 CONNECT_S = 10.0
 
 
+@ends_at_the_caller
 class AsyncClient:
     """A connection to the daemon beside this process, for one namespace.
 
@@ -392,6 +394,7 @@ class AsyncClient:
         return await self._session.run(threads.drain(grace, undo))
 
 
+@ends_at_the_caller
 class AsyncSignalStream(AsyncStream[Wake]):
     """Streams the threads that have signals already, then each thread to which a signal comes."""
 

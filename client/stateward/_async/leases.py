@@ -8,6 +8,7 @@ from typing import Self
 from stateward._io.aio.background import Alarm, Background
 from stateward._io.aio.driving import keep_up
 from stateward._io.aio.session import AsyncSession
+from stateward._io.frames import ends_at_the_caller
 from stateward._operations import leases
 from stateward._operations.holder import Holder
 from stateward._operations.leases import TERM_S, Claim
@@ -18,6 +19,7 @@ from stateward.models import Lease
 from stateward.options import ThreadOptions
 
 
+@ends_at_the_caller
 class AsyncHeldLease:
     """The right to write a thread. A background thread renews it, with asyncio a task of the event loop.
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from stateward._io.aio.session import AsyncSession
 from stateward._io.aio.tools import Reducer
+from stateward._io.frames import AT_THE_CALLER, ends_at_the_caller
 from stateward._operations import projecting, windows
 from stateward._operations.boards import Area
 from stateward._operations.logs import FOLLOW_WAIT_S, LogEntry, LogFollower, LogPages
@@ -16,6 +17,7 @@ from stateward.arguments import text
 V = TypeVar("V")
 
 
+@ends_at_the_caller
 class AsyncThreadLog:
     """A handle on one log, which need not exist. Holds no entries of its own.
 
@@ -40,10 +42,11 @@ class AsyncThreadLog:
         the thread does not exist. Raises SchemaMismatch if `version` has another schema than the migrations lead to:
         a migration needs the whole state, so hydrate that version.
         """
-        pages = LogPages(self._ref, self.name, start, version)
-        while not pages.ended:
-            for entry in await self._session.run(pages.next_page()):
-                yield entry
+        with AT_THE_CALLER:
+            pages = LogPages(self._ref, self.name, start, version)
+            while not pages.ended:
+                for entry in await self._session.run(pages.next_page()):
+                    yield entry
 
     async def follow(self, start: int | None = 0) -> AsyncIterator[LogEntry]:
         """Yields the entries from index `start` on, then waits for new ones, without end.
@@ -53,10 +56,11 @@ class AsyncThreadLog:
         written anew. Raises ThreadNotFound if there is no thread.
         """
         wait_s = min(FOLLOW_WAIT_S, self._session.settings.call_timeout_s / 2)
-        follower = LogFollower(self._ref, self.name, start, wait_s)
-        while True:
-            for entry in await self._session.run(follower.next_page()):
-                yield entry
+        with AT_THE_CALLER:
+            follower = LogFollower(self._ref, self.name, start, wait_s)
+            while True:
+                for entry in await self._session.run(follower.next_page()):
+                    yield entry
 
     async def replay(self, reducer: Reducer[V], initial: V, *, projection: str | None = None) -> V:
         """Folds the entries into a value: `value = reducer(value, entry)`, beginning with `initial`.

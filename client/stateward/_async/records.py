@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 from stateward._io.aio.session import AsyncSession
+from stateward._io.frames import ends_at_the_caller
 from stateward._operations import records
 from stateward._operations.steps import ThreadRef
 from stateward.attributes import Attribute
@@ -15,6 +16,7 @@ from stateward.options import ThreadOptions
 from stateward.records import Delete, Put, Record, RecordPrefix, RecordsWritten, RecordWrite, Where
 
 
+@ends_at_the_caller
 class AsyncRecords:
     """The records of a thread: a scope of keys, each with a small value that is replaced and not versioned.
 

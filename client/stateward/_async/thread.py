@@ -18,7 +18,7 @@ from stateward._io.aio.background import Lock
 from stateward._io.aio.session import AsyncSession, AsyncThreadBlobs
 from stateward._io.aio.stream import AsyncStream
 from stateward._io.aio.tools import Decorator, Tool, tools_of
-from stateward._io.frames import hide_frames, hide_own_frames
+from stateward._io.frames import ends_at_the_caller
 from stateward._operations import (
     applying,
     before,
@@ -55,7 +55,7 @@ from stateward.blobs import Blob, Content
 from stateward.changes import Change
 from stateward.durations import Duration, seconds
 from stateward.effects import Effect, RecordedEffect
-from stateward.errors import DeadlineExceeded, Fenced, ServerUnavailable, StatewardError
+from stateward.errors import DeadlineExceeded, Fenced, ServerUnavailable
 from stateward.events import Event, HistoryEntry
 from stateward.handoff import Handoff
 from stateward.models import Checkpoint, Durability, DurableResult, MovedHead, PruneResult, Status, Tag, ThreadInfo
@@ -68,6 +68,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
+@ends_at_the_caller
 class AsyncThread:
     """A handle on one branch of a thread. A handle holds no state, and the thread need not exist.
 
@@ -939,16 +940,10 @@ class AsyncThread:
         return await self._run(saving.finish(self._ref, state, ttl, options))
 
     async def _run(self, operation: Operation[T]) -> T:
-        try:
-            return await self._session.run(operation)
-        except StatewardError as error:
-            hide_frames(error)
-            raise
-        except Exception as error:
-            hide_own_frames(error)
-            raise
+        return await self._session.run(operation)
 
 
+@ends_at_the_caller
 class AsyncTakenThread(AsyncThread):
     """What `AsyncClient.take_handoff` returns: the handle on a thread that was handed over."""
 

@@ -11,6 +11,7 @@ from stateward._io.aio.background import Lock
 from stateward._io.aio.call import WriterCall
 from stateward._io.aio.driving import drive
 from stateward._io.aio.session import AsyncSession
+from stateward._io.frames import ends_at_the_caller
 from stateward._operations.frames import Dial, Frame, Put, Run, Step, Steps, Take
 from stateward._operations.leases import TERM_S, Claim
 from stateward._operations.saving import SaveOptions
@@ -23,6 +24,7 @@ from stateward.options import ThreadOptions
 from stateward.state import State
 
 
+@ends_at_the_caller
 class AsyncSaveHandle:
     """A version that a writer has sent. Waiting for it can be cancelled and started again."""
 
@@ -66,6 +68,7 @@ class AsyncSaveHandle:
         return checkpoint
 
 
+@ends_at_the_caller
 class AsyncWriter:
     """Saves over one stream that holds the thread's lease: the fastest way to save.
 

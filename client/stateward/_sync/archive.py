@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from stateward._io.blocking.session import Session
 from stateward._io.blocking.stream import Stream
+from stateward._io.frames import ends_at_the_caller
 from stateward._operations import archive
 from stateward.archive import (
     ArchivedThread,
@@ -17,6 +18,7 @@ from stateward.archive import (
 from stateward.durations import Duration
 
 
+@ends_at_the_caller
 class Archive:
     """The archive of the daemon, for the client's namespace. Its methods raise NoArchive if there is no archive.
 

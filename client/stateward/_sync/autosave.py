@@ -13,6 +13,7 @@ from typing import Any, Self, Unpack
 from stateward._io.blocking.background import Alarm, Background, Lock, running_loop, settled
 from stateward._io.blocking.driving import keep_up
 from stateward._io.blocking.session import Session
+from stateward._io.frames import ends_at_the_caller
 from stateward._io.sigterm import Sigterm
 from stateward._operations.before import Check, RiskyStep, Save, plan_step
 from stateward._operations.cadence import Cadence, report_loss
@@ -28,6 +29,7 @@ from stateward.state import State
 LOOK_S = 0.25
 
 
+@ends_at_the_caller
 class Autosave:
     """Saves a state while an agent works. `Thread.autosave` makes it; use it as a context manager."""
 
@@ -198,6 +200,7 @@ class Autosave:
             self._wake.wait(1.0)  # the main thread is about to end the process
 
 
+@ends_at_the_caller
 class BeforeStep:
     """The result of `Thread.before`, to be used as a context manager."""
 

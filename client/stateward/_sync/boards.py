@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Unpack
 
 from stateward._io.blocking.stream import Stream
+from stateward._io.frames import ends_at_the_caller
 from stateward._operations import boards
 from stateward._operations.boards import Area
 from stateward._operations.merging import ANY
@@ -17,6 +18,7 @@ from stateward.events import Event
 from stateward.models import Checkpoint
 
 
+@ends_at_the_caller
 class Board:
     """A thread that several agents write at the same time. They neither read it first nor get VersionMismatch.
 

@@ -11,6 +11,7 @@ from typing import Literal, Self, Unpack, overload
 from stateward._io.blocking.session import Session
 from stateward._io.blocking.stream import Stream
 from stateward._io.channel import Settings, grpc
+from stateward._io.frames import ends_at_the_caller
 from stateward._io.target import resolve_target
 from stateward._io.token import resolve_token
 from stateward._operations import handoff, leases, migration_run, reading, saving, threads
@@ -40,6 +41,7 @@ from stateward.signals import Wake
 CONNECT_S = 10.0
 
 
+@ends_at_the_caller
 class Client:
     """A connection to the daemon beside this process, for one namespace.
 
@@ -393,6 +395,7 @@ class Client:
         return self._session.run(threads.drain(grace, undo))
 
 
+@ends_at_the_caller
 class SignalStream(Stream[Wake]):
     """Streams the threads that have signals already, then each thread to which a signal comes."""
 

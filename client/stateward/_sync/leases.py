@@ -9,6 +9,7 @@ from typing import Self
 from stateward._io.blocking.background import Alarm, Background
 from stateward._io.blocking.driving import keep_up
 from stateward._io.blocking.session import Session
+from stateward._io.frames import ends_at_the_caller
 from stateward._operations import leases
 from stateward._operations.holder import Holder
 from stateward._operations.leases import TERM_S, Claim
@@ -19,6 +20,7 @@ from stateward.models import Lease
 from stateward.options import ThreadOptions
 
 
+@ends_at_the_caller
 class HeldLease:
     """The right to write a thread. A background thread renews it, with asyncio a task of the event loop.
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from stateward._io.blocking.session import Session
+from stateward._io.frames import ends_at_the_caller
 from stateward._operations import records
 from stateward._operations.steps import ThreadRef
 from stateward.attributes import Attribute
@@ -16,6 +17,7 @@ from stateward.options import ThreadOptions
 from stateward.records import Delete, Put, Record, RecordPrefix, RecordsWritten, RecordWrite, Where
 
 
+@ends_at_the_caller
 class Records:
     """The records of a thread: a scope of keys, each with a small value that is replaced and not versioned.
 

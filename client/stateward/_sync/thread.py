@@ -14,7 +14,7 @@ from stateward._io.blocking.background import Lock
 from stateward._io.blocking.session import Session, ThreadBlobs
 from stateward._io.blocking.stream import Stream
 from stateward._io.blocking.tools import Decorator, Tool, tools_of
-from stateward._io.frames import hide_frames, hide_own_frames
+from stateward._io.frames import ends_at_the_caller
 from stateward._operations import (
     applying,
     before,
@@ -56,7 +56,7 @@ from stateward.blobs import Blob, Content
 from stateward.changes import Change
 from stateward.durations import Duration, seconds
 from stateward.effects import Effect, RecordedEffect
-from stateward.errors import DeadlineExceeded, Fenced, ServerUnavailable, StatewardError
+from stateward.errors import DeadlineExceeded, Fenced, ServerUnavailable
 from stateward.events import Event, HistoryEntry
 from stateward.handoff import Handoff
 from stateward.models import Checkpoint, Durability, DurableResult, MovedHead, PruneResult, Status, Tag, ThreadInfo
@@ -69,6 +69,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
+@ends_at_the_caller
 class Thread:
     """A handle on one branch of a thread. A handle holds no state, and the thread need not exist.
 
@@ -922,16 +923,10 @@ class Thread:
         return self._run(saving.finish(self._ref, state, ttl, options))
 
     def _run(self, operation: Operation[T]) -> T:
-        try:
-            return self._session.run(operation)
-        except StatewardError as error:
-            hide_frames(error)
-            raise
-        except Exception as error:
-            hide_own_frames(error)
-            raise
+        return self._session.run(operation)
 
 
+@ends_at_the_caller
 class TakenThread(Thread):
     """What `Client.take_handoff` returns: the handle on a thread that was handed over."""
 

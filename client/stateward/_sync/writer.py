@@ -12,6 +12,7 @@ from stateward._io.blocking.background import Lock
 from stateward._io.blocking.call import WriterCall
 from stateward._io.blocking.driving import drive
 from stateward._io.blocking.session import Session
+from stateward._io.frames import ends_at_the_caller
 from stateward._operations.frames import Dial, Frame, Put, Run, Step, Steps, Take
 from stateward._operations.leases import TERM_S, Claim
 from stateward._operations.saving import SaveOptions
@@ -24,6 +25,7 @@ from stateward.options import ThreadOptions
 from stateward.state import State
 
 
+@ends_at_the_caller
 class SaveHandle:
     """A version that a writer has sent. Waiting for it can be cancelled and started again."""
 
@@ -67,6 +69,7 @@ class SaveHandle:
         return checkpoint
 
 
+@ends_at_the_caller
 class Writer:
     """Saves over one stream that holds the thread's lease: the fastest way to save.
 

@@ -11,9 +11,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar, Unpack
 
-from stateward._io.frames import hide_frames
+from stateward._io.frames import AT_THE_CALLER, at_the_caller, ends_at_the_caller
 from stateward.durations import Duration, seconds
-from stateward.errors import StatewardError
 from stateward.opening.keeper import Keeper
 from stateward.opening.places import find_place
 from stateward.opening.settings import read_asked
@@ -78,16 +77,13 @@ def open(  # noqa: A001  the name that programs use, as with `gzip.open`
     """
     from stateward._sync.client import Client  # noqa: PLC0415  `import stateward` must not load it
 
-    _check_names("open", client_options)
-    if target or os.environ.get("STATEWARD_TARGET"):
-        return Client(target, namespace=namespace, **client_options)
-    try:
+    with AT_THE_CALLER:
+        _check_names("open", client_options)
+        if target or os.environ.get("STATEWARD_TARGET"):
+            return Client(target, namespace=namespace, **client_options)
         keeper = _make_keeper(data_dir, idle_exit, archive, start, client_options)
         keeper.begin()
-    except StatewardError as error:
-        hide_frames(error)
-        raise
-    return keep_for(keeper, lambda: Client(keeper.target, namespace=namespace, **client_options))
+        return keep_for(keeper, lambda: Client(keeper.target, namespace=namespace, **client_options))
 
 
 def open_async(
@@ -102,12 +98,14 @@ def open_async(
 ) -> Opening:
     """Does for asyncio what `open` does: `async with stateward.open_async() as client`, or
     `client = await stateward.open_async()`."""
-    _check_names("open_async", client_options)
+    with AT_THE_CALLER:
+        _check_names("open_async", client_options)
     has_target = bool(target or os.environ.get("STATEWARD_TARGET"))
     keeper = None if has_target else _make_keeper(data_dir, idle_exit, archive, start, client_options)
     return Opening(keeper, target, namespace, client_options)
 
 
+@ends_at_the_caller
 class Opening:
     """An AsyncClient that is about to be made."""
 
@@ -142,6 +140,7 @@ class Opening:
         if self._client is not None:
             await self._client.close()
 
+    @at_the_caller
     async def _open(self) -> AsyncClient:
         from stateward._async.client import AsyncClient  # noqa: PLC0415
 
@@ -151,9 +150,6 @@ class Opening:
         beginning = asyncio.ensure_future(asyncio.to_thread(keeper.begin))
         try:
             await asyncio.shield(beginning)
-        except StatewardError as error:
-            hide_frames(error)
-            raise
         except asyncio.CancelledError:
             beginning.add_done_callback(lambda done: _forget(done, keeper))
             raise

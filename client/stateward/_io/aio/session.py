@@ -17,7 +17,7 @@ from stateward._io.aio.connection import Connection
 from stateward._io.aio.driving import drive
 from stateward._io.aio.stream import AsyncStream, watching
 from stateward._io.channel import Settings
-from stateward._io.frames import hide_frames, hide_own_frames
+from stateward._io.frames import AT_THE_CALLER, ends_at_the_caller, hide_frames
 from stateward._io.target import is_socket_missing
 from stateward._operations.effects import Daemon
 from stateward._operations.holder import Holder, Identity
@@ -142,13 +142,10 @@ class AsyncSession:
 
     async def run(self, operation: Operation[T]) -> T:
         """Carries out an operation with retries."""
-        try:
+        try:  # adapters for frameworks call this directly
             return await drive(self.with_retries(operation), self.perform)
-        except StatewardError as error:
-            hide_frames(error)
-            raise
         except Exception as error:
-            hide_own_frames(error)
+            hide_frames(error)
             raise
 
     async def perform(self, step: Call | Pause | Await) -> Any:
@@ -187,11 +184,12 @@ class AsyncSession:
 
     async def read_list(self, read: Callable[[Any], Operation[list[T]]], request: Any) -> AsyncIterator[T]:
         """Yields the items of a list, page by page. `read` takes the request and sets its next page token."""
-        while True:
-            for item in await self.run(read(request)):
-                yield item
-            if not request.page_token:
-                return
+        with AT_THE_CALLER:
+            while True:
+                for item in await self.run(read(request)):
+                    yield item
+                if not request.page_token:
+                    return
 
     async def close(self) -> None:
         """Ends the open streams and the connections. Closing again does nothing."""
@@ -207,6 +205,7 @@ class AsyncSession:
         return os.getpid(), running_loop()
 
 
+@ends_at_the_caller
 class AsyncThreadBlobs:
     """Reads the blobs of a thread, for states that refer to them."""
 

@@ -10,12 +10,14 @@ from typing import Any, Generic, Self, TypeVar
 from stateward._io.aio.connection import Connection
 from stateward._io.aio.driving import drive
 from stateward._io.channel import Reaching, explain, grpc
+from stateward._io.frames import ends_at_the_caller
 from stateward._operations.steps import Pause
 from stateward._operations.streams import END, Open, Read, Reading
 
 T = TypeVar("T")
 
 
+@ends_at_the_caller
 class AsyncStream(Generic[T]):
     """An asynchronous iterator over the items of a stream. `async with` opens it, or the first step of `async for`.
 

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 from stateward._io.aio.background import Alarm
 from stateward._io.aio.driving import keep_up
 from stateward._io.aio.session import AsyncSession
+from stateward._io.frames import at_the_caller
 from stateward._operations.steps import Await, Operation
 from stateward._operations.tools import Outcome, ToolCall, Tools
 from stateward.effects import EffectState
@@ -39,6 +40,7 @@ class Decorator:
     @overload
     def __call__(self, fn: Callable[P, R]) -> Callable[P, Awaitable[R]]: ...
     def __call__(self, fn: Callable[P, Any]) -> Callable[P, Awaitable[Any]]:
+        @at_the_caller
         @functools.wraps(fn)
         async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
             return await self._session.run(self._start(fn, args, kwargs, tools_of(self._session)))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from stateward._io.blocking.background import Alarm
-from stateward._io.frames import hide_frames, hide_own_frames
 from stateward.errors import StatewardError
 
 E = TypeVar("E", bound=StatewardError)
@@ -29,12 +28,6 @@ def drive(steps: Generator[S, Any, T], perform: Callable[[S], Any]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
-    except StatewardError as error:
-        hide_frames(error)
-        raise
-    except Exception as error:
-        hide_own_frames(error)
-        raise
     finally:
         steps.close()  # a task that was cancelled left it open
 

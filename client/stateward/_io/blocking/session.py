@@ -18,7 +18,7 @@ from stateward._io.blocking.connection import Connection
 from stateward._io.blocking.driving import drive
 from stateward._io.blocking.stream import Stream, watching
 from stateward._io.channel import Settings
-from stateward._io.frames import hide_frames, hide_own_frames
+from stateward._io.frames import AT_THE_CALLER, ends_at_the_caller, hide_frames
 from stateward._io.target import is_socket_missing
 from stateward._operations.effects import Daemon
 from stateward._operations.holder import Holder, Identity
@@ -143,13 +143,10 @@ class Session:
 
     def run(self, operation: Operation[T]) -> T:
         """Carries out an operation with retries."""
-        try:
+        try:  # adapters for frameworks call this directly
             return drive(self.with_retries(operation), self.perform)
-        except StatewardError as error:
-            hide_frames(error)
-            raise
         except Exception as error:
-            hide_own_frames(error)
+            hide_frames(error)
             raise
 
     def perform(self, step: Call | Pause | Await) -> Any:
@@ -188,11 +185,12 @@ class Session:
 
     def read_list(self, read: Callable[[Any], Operation[list[T]]], request: Any) -> Iterator[T]:
         """Yields the items of a list, page by page. `read` takes the request and sets its next page token."""
-        while True:
-            for item in self.run(read(request)):
-                yield item
-            if not request.page_token:
-                return
+        with AT_THE_CALLER:
+            while True:
+                for item in self.run(read(request)):
+                    yield item
+                if not request.page_token:
+                    return
 
     def close(self) -> None:
         """Ends the open streams and the connections. Closing again does nothing."""
@@ -208,6 +206,7 @@ class Session:
         return os.getpid(), running_loop()
 
 
+@ends_at_the_caller
 class ThreadBlobs:
     """Reads the blobs of a thread, for states that refer to them."""
 

@@ -12,12 +12,14 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from stateward._io.blocking.connection import Connection
 from stateward._io.blocking.driving import drive
 from stateward._io.channel import Reaching, explain, grpc
+from stateward._io.frames import ends_at_the_caller
 from stateward._operations.steps import Pause
 from stateward._operations.streams import END, Open, Read, Reading
 
 T = TypeVar("T")
 
 
+@ends_at_the_caller
 class Stream(Generic[T]):
     """An iterator over the items of a stream. It ends with `close`, which any thread may call.
 

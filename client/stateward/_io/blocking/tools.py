@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from stateward._io.blocking.background import Alarm, Background
 from stateward._io.blocking.driving import keep_up
 from stateward._io.blocking.session import Session
+from stateward._io.frames import at_the_caller
 from stateward._operations.steps import Await, Operation
 from stateward._operations.tools import Outcome, ToolCall, Tools
 from stateward.effects import EffectState
@@ -37,6 +38,7 @@ class Decorator:
     def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
         if inspect.iscoroutinefunction(fn):
 
+            @at_the_caller
             @functools.wraps(fn)
             async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
                 from stateward._io.aio.tools import AwaitedTools  # noqa: PLC0415  costs gRPC's asyncio half
@@ -46,6 +48,7 @@ class Decorator:
 
             return cast("Callable[P, R]", awaited)
 
+        @at_the_caller
         @functools.wraps(fn)
         def called(*args: P.args, **kwargs: P.kwargs) -> R:
             result: R = self._session.run(self._start(fn, args, kwargs, tools_of(self._session)))
