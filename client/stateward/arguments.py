@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 M = TypeVar("M", bound=Message)
+V = TypeVar("V")
 
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
 
@@ -35,7 +36,34 @@ def whole_number(value: Any, name: str, *, most: int = INT64_MAX) -> int:
     return number
 
 
-_ARGUMENTS = {"thread": "the name of a thread", "branch": "the name of a branch", "ack_signals": "ack"}
+def several(values: Any, name: str, what: str) -> list[Any]:
+    """Returns the items of an argument that takes several. Raises TypeError, which names `name` and says `what` it
+    takes a list of, for anything else: one text is no list of its characters."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} takes a list of {what}, not {values!r:.100}")
+    return list(values)
+
+
+def instance(value: V, name: str, kind: type | tuple[type, ...], what: str) -> V:
+    """Returns a value of a kind. Raises TypeError, which names `name` and says `what` it takes, for anything else."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} takes {what}, not {value!r:.100}")
+    return value
+
+
+def function(value: V, name: str) -> V:
+    """Returns what can be called. Raises TypeError, which names `name`, for anything else."""
+    if not callable(value):
+        raise TypeError(f"{name} takes a function, not {value!r:.100}")
+    return value
+
+
+_ARGUMENTS = {
+    "thread": "the name of a thread", "branch": "the name of a branch", "ack_signals": "ack",
+    "include_effects": "effects", "include_records": "records", "refresh_ttl": "refresh", "from_index": "start",
+    "expected_tagged_version": "expected",
+}  # fmt: skip
+"""What the arguments of methods call the fields of messages."""
 _TYPES = {FieldDescriptor.CPPTYPE_STRING: "text", FieldDescriptor.CPPTYPE_BOOL: "bool"} | dict.fromkeys(
     (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT), "number"
 )  # fmt: skip

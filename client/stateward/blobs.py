@@ -16,6 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from stateward.arguments import whole_number
 from stateward.v1 import state_pb2
 
 MARK = "; blob=auto"
@@ -29,9 +30,7 @@ class BlobPolicy:
     """The size above which a client turns values into blobs, and whether the daemon supports blobs."""
 
     def __init__(self, threshold_bytes: int) -> None:
-        if threshold_bytes < 0:
-            raise ValueError("blob_threshold is below 0")
-        self._threshold_bytes = threshold_bytes
+        self._threshold_bytes = whole_number(threshold_bytes, "blob_threshold")
         self.is_supported: bool | None = None  # None = not asked yet
 
     @property
@@ -215,7 +214,7 @@ class Content:
         if hasattr(source, "__aiter__") or hasattr(source, "__iter__"):
             return cls(lambda: source, is_repeatable=False)
         raise TypeError(
-            f"a blob is written from bytes, a path, a file or an iterator, not from {type(source).__name__}"
+            f"source takes bytes, a path, a file or an iterator of bytes, not {type(source).__name__}"
         )
 
 

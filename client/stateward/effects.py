@@ -22,13 +22,14 @@ that block their event loop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
 from typing import Any
 
 from stateward import values
+from stateward.arguments import instance, several
 from stateward.fromproto import read_fields, read_member
 from stateward.v1 import effect_pb2, state_pb2
 
@@ -102,6 +103,12 @@ class Effect:
             on_conflict=rules.CONFLICT_RULE_REPLACE if self.replace else rules.CONFLICT_RULE_KEEP,
             stays=self.stays,
         )
+
+
+def effects_to_proto(effects: Iterable[Effect]) -> list[effect_pb2.Effect]:
+    """Returns the messages of an argument `effects`. Raises TypeError for anything but a list of Effects."""
+    what = "a list of Effects"
+    return [instance(each, "effects", Effect, what).to_proto() for each in several(effects, "effects", "Effects")]
 
 
 @dataclass(frozen=True)

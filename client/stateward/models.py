@@ -53,19 +53,18 @@ class Access(IntEnum):
 _Choice = TypeVar("_Choice", Status, Durability, Access)
 
 
-def choice_number(kind: type[_Choice], choice: _Choice | str | int | None) -> int:
-    """Returns the number of an enum's member, given as member, number or name in any case; None = 0, unspecified."""
+def choice_number(kind: type[_Choice], choice: _Choice | str | int | None, name: str = "") -> int:
+    """Returns the number of an enum's member, given as member, number or name in any case; None = 0, unspecified.
+
+    Raises ValueError for anything else. The error has the `name` of the argument: by default, that of the enum.
+    """
     if choice is None:
         return 0
-    if isinstance(choice, str):
-        try:
-            return kind[choice.upper()]
-        except KeyError:
-            raise ValueError(f"{choice!r} is none of {', '.join(kind.__members__)}") from None
     try:
-        return kind(choice)
-    except ValueError:
-        raise ValueError(f"{choice!r} is none of {', '.join(kind.__members__)}") from None
+        return kind[choice.upper()] if isinstance(choice, str) else kind(choice)
+    except (KeyError, ValueError):
+        said = f"{name or kind.__name__.lower()}: {choice!r:.100} is none of {', '.join(kind.__members__)}"
+        raise ValueError(said) from None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from stateward.arguments import instance, message
 from stateward.durations import DurationField
 from stateward.fromproto import FromProto, read_fields
 from stateward.v1 import thread_pb2
@@ -29,7 +31,7 @@ class Retention:
 
     def to_proto(self) -> thread_pb2.Retention:
         """Returns the message that `from_proto` reads."""
-        return thread_pb2.Retention(keep_last=self.keep_last or 0, keep_for=self.keep_for)
+        return message(thread_pb2.Retention, {"keep_last": self.keep_last, "keep_for": self.keep_for})
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,18 @@ class ThreadOptions(FromProto):
 
     def to_proto(self) -> thread_pb2.ThreadOptions:
         """Returns the message that `from_proto` reads."""
-        return thread_pb2.ThreadOptions(
-            labels=dict(self.labels),
-            ttl=self.ttl,
-            retention=None if self.retention is None else self.retention.to_proto(),
-            parent_thread=self.parent_thread,
-            agent=self.agent,
-        )
+        labels: Any = self.labels  # another mapping than a dict is none for a message
+        kept = None if self.retention is None else instance(self.retention, "retention", Retention, "a Retention")
+        fields = {
+            "labels": dict(labels) if isinstance(labels, Mapping) else labels,
+            "ttl": self.ttl,
+            "retention": None if kept is None else kept.to_proto(),
+            "parent_thread": self.parent_thread,
+            "agent": self.agent,
+        }
+        return message(thread_pb2.ThreadOptions, fields)
+
+
+def options_to_proto(create: ThreadOptions | None) -> thread_pb2.ThreadOptions | None:
+    """Returns the message of the argument `create`; None = it was not given. Raises TypeError for anything else."""
+    return None if create is None else instance(create, "create", ThreadOptions, "ThreadOptions").to_proto()

@@ -88,7 +88,7 @@ def pairs() -> dict[type, type]:
             continue
         found[asyncio] = blocking
         for member in surface(asyncio).values():
-            function = member.fget if isinstance(member, property) else inspect.unwrap(member)
+            function = inspect.unwrap(member.fget if isinstance(member, property) else member)
             for name in returned(member) & function.__globals__.keys():
                 kind = function.__globals__[name]
                 if isinstance(kind, type) and kind.__module__.startswith("stateward."):

@@ -110,6 +110,11 @@ OF_THREADS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda client: client.thread("t").ask(State(), 4), "prompt takes a text"),
     (lambda client: client.thread("t").send(4), "name takes a text"),
     (lambda client: client.thread("t").hand_over(4, "s"), "to is a text"),
+    (lambda client: client.thread("t").hand_over("a", 4), "summary is a text"),
+    (lambda client: client.thread("t").branch("b", at="x"), "at takes a Checkpoint or a whole number"),
+    (lambda client: client.thread("t", migrations=4), "migrations takes Migrations, not 4"),
+    (lambda client: client.handoffs(4), "to is a text"),
+    (lambda client: client.take_handoff(to=4), "to is a text"),
 ]
 
 

@@ -13,6 +13,7 @@ from stateward._operations import boards
 from stateward._operations.boards import Area
 from stateward._operations.merging import ANY
 from stateward._operations.saving import SaveOptions
+from stateward.arguments import text
 from stateward.events import Event
 from stateward.models import Checkpoint
 
@@ -30,7 +31,7 @@ class AsyncBoard:
     def __init__(self, thread: AsyncThread, agent: str = "", area: Area | None = None) -> None:
         self.thread = thread
         """The thread of the board, for everything else."""
-        self.agent = agent
+        self.agent = text(agent, "agent")
         self._area = area if area is not None else Area()
 
     def __repr__(self) -> str:

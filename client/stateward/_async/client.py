@@ -27,7 +27,7 @@ from stateward._operations.signals import SignalReader
 from stateward._operations.steps import ThreadRef, new_request_id
 from stateward._operations.streams import WatchReader, verify
 from stateward.admin import Diagnoses, DrainResult, ServerInfo, Stats, VerifyProgress
-from stateward.arguments import text
+from stateward.arguments import function, instance, several, text
 from stateward.blobs import DEFAULT_THRESHOLD_BYTES
 from stateward.durations import Duration, seconds
 from stateward.events import Event
@@ -177,7 +177,7 @@ class AsyncClient:
         All versions are written to this disk, or none. The archive gets them thread by thread, so it may have only some
         of them if this machine is lost.
         """
-        return await self._session.run(saving.save_all(list(saves)))
+        return await self._session.run(saving.save_all(several(saves, "saves", "what thread.prepare returned")))
 
     def watch(
         self,
@@ -241,7 +241,9 @@ class AsyncClient:
         chosen = migrations if migrations is not None else self._session.migrations
         if chosen is None:
             raise TypeError("migrate takes migrations, as the client has none")
-        names = None if threads is None else list(threads)
+        instance(chosen, "migrations", Migrations, "Migrations")
+        function(on_progress, "on_progress")
+        names = None if threads is None else several(threads, "threads", "names")
         return await self._session.run(
             migration_run.run(chosen, self.namespace, self._session.refer, names, dry_run, on_progress)
         )
@@ -368,6 +370,7 @@ class AsyncClient:
             found: Handoff | None = await self._session.run(handoff.take(self._session.refer(thread), taking))
         else:
             assert to is not None
+            text(to, "to")
             request = handoff.waiting(self.namespace, taken_too=known is not None)
             found = await self._session.run(handoff.take_any(self._session.refer, request, to, taking))
         if found is None:
@@ -379,6 +382,8 @@ class AsyncClient:
 
         Includes only threads on this sidecar's disk, and none that was handed over on another machine.
         """
+        if to is not None:
+            text(to, "to")
         read = partial(handoff.read_open, self._session.refer, to)
         return self._session.read_list(read, handoff.waiting(self.namespace))
 

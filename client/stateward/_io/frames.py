@@ -28,13 +28,17 @@ _MARK = "_is_stateward"
 
 
 def ends_at_the_caller(kind: C) -> C:
-    """Decorates a class: an error that a public method raises ends at the line of the user that called the method.
+    """Decorates a class: an error that a public method or property raises ends at the line of the user
+    that called it.
 
     Generators are left out. They do the same with `AT_THE_CALLER`.
     """
     for name, method in list(vars(kind).items()):
-        is_public = not name.startswith("_") or name in _CALLED_BY_PYTHON
-        if is_public and inspect.isfunction(method) and not _is_generator(method):
+        if name.startswith("_") and name not in _CALLED_BY_PYTHON:
+            continue
+        if isinstance(method, property) and method.fget is not None:
+            setattr(kind, name, method.getter(at_the_caller(method.fget)))
+        elif inspect.isfunction(method) and not _is_generator(method):
             setattr(kind, name, at_the_caller(method))
     return kind
 

@@ -23,6 +23,8 @@ class Token:
         """Raises ValueError for a token that cannot be sent, and Unauthenticated for a file without one."""
         self._path, self._read_s = path, monotonic()
         self._token = token if path is None else _read(path)
+        if not isinstance(self._token, str):
+            raise TypeError("token takes a text")
         if not _is_token(self._token):
             raise ValueError("token holds no token: printable ASCII without spaces is expected")
 

@@ -18,6 +18,7 @@ from stateward._operations.saving import (
     store_values,
 )
 from stateward._operations.steps import Call, Operation, ThreadRef
+from stateward.arguments import instance, several
 from stateward.changes import Change, edit_to_proto
 from stateward.errors import EditConflict
 from stateward.models import Checkpoint
@@ -66,7 +67,8 @@ def _request(
     ref: ThreadRef, changes: Iterable[Change], parent: Checkpoint | int | None, options: SaveOptions
 ) -> Operation[tuple[checkpoints.SaveRequest, list[int]]]:
     """Returns the request for such a version, and the places that its edits had among `changes`."""
-    given = [edit_to_proto(change, f"edits[{index}]") for index, change in enumerate(changes)]
+    edits = several(changes, "edits", "Changes")
+    given = [edit_to_proto(change, f"edits[{index}]") for index, change in enumerate(edits)]
     for index, edit in enumerate(given):
         require_kept(ref, _slot_of(edit), f"edits[{index}].slot: ")
     # `diff` returns an append without entries for a log that was stored empty. The daemon refuses it.
@@ -77,6 +79,7 @@ def _request(
     elif options.get("overwrite"):
         raise TypeError("apply has no option overwrite")
     else:
+        instance(parent, "parent", (Checkpoint, int), "a Checkpoint or a whole number")
         request = bare_request(ref, options)
         version, digest = parent if isinstance(parent, int) else parent.version, b""
         if isinstance(parent, Checkpoint):

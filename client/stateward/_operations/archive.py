@@ -12,6 +12,7 @@ from stateward.archive import (
     Repair,
     RestoreProgress,
 )
+from stateward.arguments import instance, message
 from stateward.durations import Duration, span
 from stateward.v1 import archive_service_pb2 as service
 
@@ -26,32 +27,36 @@ def status() -> Operation[ArchiveStatus]:
 
 def list_threads(namespace: str, *, index: bool, elsewhere: bool) -> ProgressReader[ArchivedThread]:
     """Lists all threads in the archive."""
-    request = service.ListArchiveRequest(namespace=namespace, index=index, elsewhere=elsewhere)
+    request = message(
+        service.ListArchiveRequest, {"namespace": namespace, "index": index, "elsewhere": elsewhere}
+    )
     return ProgressReader("ListArchive", request, ArchivedThread.from_proto)
 
 
 def verify(namespace: str, thread: str | None, data_percent: float) -> ProgressReader[ArchiveVerifyProgress]:
     """Checks the archive and reports its faults."""
-    if not 0 <= data_percent <= 100:
+    if not 0 <= instance(data_percent, "data_percent", (int, float), "a number") <= 100:
         raise ValueError(f"data_percent is {data_percent}, but must be between 0 and 100")
-    request = service.VerifyArchiveRequest(namespace=namespace, thread=thread or "", data_percent=data_percent)
+    request = message(
+        service.VerifyArchiveRequest, {"namespace": namespace, "thread": thread, "data_percent": data_percent}
+    )
     return ProgressReader("VerifyArchive", request, ArchiveVerifyProgress.from_proto)
 
 
 def restore(namespace: str, thread: str | None, *, dry_run: bool) -> ProgressReader[RestoreProgress]:
     """Restores threads of the archive to this disk."""
-    request = service.RestoreArchiveRequest(namespace=namespace, thread=thread or "", dry_run=dry_run)
+    request = message(service.RestoreArchiveRequest, {"namespace": namespace, "thread": thread, "dry_run": dry_run})
     return ProgressReader("RestoreArchive", request, RestoreProgress.from_proto)
 
 
 def collect(namespace: str, *, dry_run: bool, older_than: Duration | None) -> ProgressReader[GarbageProgress]:
     """Deletes unneeded objects from the bucket."""
     grace = None if older_than is None else span(older_than, "older_than")
-    request = service.CollectGarbageRequest(namespace=namespace, dry_run=dry_run, grace=grace)
+    request = message(service.CollectGarbageRequest, {"namespace": namespace, "dry_run": dry_run, "grace": grace})
     return ProgressReader("CollectGarbage", request, GarbageProgress.from_proto)
 
 
 def repair(namespace: str, thread: str, *, dry_run: bool) -> Operation[Repair]:
     """Writes a thread's HEAD again, from this disk."""
-    request = service.RepairThreadRequest(namespace=namespace, thread=thread, dry_run=dry_run)
+    request = message(service.RepairThreadRequest, {"namespace": namespace, "thread": thread, "dry_run": dry_run})
     return Repair.from_proto((yield Call("RepairThread", request, deadline_s=REPAIR_TIMEOUT_S)))

@@ -10,6 +10,7 @@ from stateward._operations.effects import UNSEEN, Claim, Daemon, Plan, describe
 from stateward._operations.saving import SaveOptions
 from stateward._operations.steps import Operation, ThreadRef
 from stateward._operations.tools import ToolCall
+from stateward.arguments import text
 from stateward.durations import Duration
 from stateward.effects import EffectState
 from stateward.state import State
@@ -31,7 +32,7 @@ def save_before(ref: ThreadRef, state: State | None, name: str, options: SaveOpt
 
 def labelled(name: str, options: SaveOptions) -> SaveOptions:
     """Returns the options with the label that names the step."""
-    return {**options, "labels": {**(options.get("labels") or {}), LABEL: name}}
+    return {**options, "labels": {**saving.labels_of(options), LABEL: name}}
 
 
 class RiskyStep:
@@ -101,6 +102,7 @@ class RiskyStep:
 
 def plan_step(name: str, key: str, term: Duration, wait: Duration | None) -> Plan:
     """Returns the plan of a step. Raises ValueError for a term or a wait that is none."""
+    text(name, "name")
     return Plan(key or name, _no_tool, {"name": name, "term": term, "wait": wait})
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from stateward._operations.reading import hydrate
 from stateward._operations.steps import Operation, ThreadRef
+from stateward.arguments import several, text
 
 PRIVATE = "agents/"
 
@@ -37,17 +38,16 @@ class Area:
         """The prefix of its names in the state."""
         return f"{PRIVATE}{self.owner}/" if self.owner else ""
 
-    def place(self, name: str) -> str:
-        """Returns the slot or log of the state for a name."""
+    def place(self, name: str, what: str = "the name of a slot or a log") -> str:
+        """Returns the slot or log of the state for a name, which errors call `what`."""
+        text(name, what)
         if not self.owner and name.startswith(PRIVATE):
             raise ValueError(f"{name!r} is in the private area of an agent; that agent uses it through board.private")
         return self.prefix + name
 
-    def places(self, names: Iterable[str]) -> list[str]:
-        """Returns the slots or logs of the state for several names."""
-        if isinstance(names, str):
-            raise TypeError("slots and logs take a list of names, not one name")
-        return [self.place(name) for name in names]
+    def places(self, names: Iterable[str], argument: str) -> list[str]:
+        """Returns the slots or logs of the state for the names in an argument."""
+        return [self.place(name) for name in several(names, argument, "names")]
 
     def holds(self, place: str) -> bool:
         """Whether a slot or log of the state belongs to this area."""
@@ -55,7 +55,7 @@ class Area:
 
     def watched(self, slots: Iterable[str], logs: Iterable[str]) -> tuple[list[str], list[str]]:
         """Returns the slots and logs of the state to watch. Both empty = all of the shared area."""
-        found = self.places(slots), self.places(logs)
+        found = self.places(slots, "slots"), self.places(logs, "logs")
         if self.owner and not any(found):
             raise ValueError("a watch of the private area needs the names of slots or logs")
         return found
@@ -63,7 +63,7 @@ class Area:
 
 def read(ref: ThreadRef, area: Area, names: Iterable[str]) -> Operation[dict[str, Any]]:
     """Returns the values of the named slots, read at one version, in this order; without names, of the whole area."""
-    chosen = area.places(names)
+    chosen = area.places(names, "slots")
     state = yield from hydrate(ref, slots=chosen or None)
     found = [place for place in chosen or sorted(state.slots) if place in state.slots and area.holds(place)]
     return {place.removeprefix(area.prefix): state.slots[place] for place in found}

@@ -11,6 +11,7 @@ from stateward import values
 from stateward._operations.effects import TERM_S, Claim, Daemon, Plan
 from stateward._operations.steps import Operation, ThreadRef, check_options
 from stateward._operations.tools import ToolCall, Tools
+from stateward.arguments import text
 from stateward.durations import Duration, span
 from stateward.effects import EffectState
 from stateward.errors import ClaimLost
@@ -55,6 +56,7 @@ class CachePlan:
 
 def hash_arguments(tool: str, args: Any) -> str:
     """Returns a key for a tool's arguments. The order of keys in JSON makes no difference."""
+    text(tool, "tool")
     encoded = values.encode(args, f"arguments of {tool}")
     data = encoded.data
     if encoded.media_type == values.JSON:

@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stateward._operations import before, windows
+from stateward._operations import before, saving, windows
 from stateward._operations.saving import SaveOptions
 from stateward._operations.steps import Operation, ThreadRef
 from stateward._operations.updating import open_question
+from stateward.arguments import function
 from stateward.durations import Duration, seconds
 from stateward.errors import NotArchivedYet, StatewardError
 from stateward.models import Checkpoint, Status, choice_number
@@ -55,6 +56,7 @@ class Cadence:
         options: SaveOptions,
         clock: Callable[[], float],
     ) -> None:
+        saving.require_state(state, "autosave")
         self.state = state
         self.error: BaseException | None = None
         """The error of the last save in the background; raised at the next step, or at the end."""
@@ -64,7 +66,7 @@ class Cadence:
         self._after_each_step = after_each_step
         self._windows = windows
         self._base = options
-        self._clock = clock
+        self._clock = function(clock, "clock")
         self._tried_at = clock()
         self._said: dict[str, Any] = dict(options)  # the options of the last save
         self._mark: Mark | None = None
@@ -89,7 +91,7 @@ class Cadence:
         self._take_error()
         between = self._between_steps()
         said: SaveOptions = {**between, **given(options)}
-        labels = {**(between.get("labels") or {}), **(options.get("labels") or {})}
+        labels = {**saving.labels_of(between), **saving.labels_of(options)}
         asked = before.labelled(name, {**said, "labels": labels})
         # The labels of this one version must not make the next save necessary, only because it does not have them.
         yield from self._save(asked, said={**said, "labels": between.get("labels")})

@@ -14,9 +14,10 @@ from stateward._clock import boottime
 from stateward._operations import threads
 from stateward._operations.retry import Backoff
 from stateward._operations.steps import Call, Operation, Pause, ThreadRef, check_options, new_request_id
-from stateward._operations.tools import RENEWALS_PER_TERM, Outcome, ToolCall, Tools, keyed, require_callable
+from stateward._operations.tools import RENEWALS_PER_TERM, Outcome, ToolCall, Tools, keyed
+from stateward.arguments import function, several
 from stateward.durations import Duration, seconds
-from stateward.effects import NOT_HAPPENED, Effect, EffectState, Happened, RecordedEffect
+from stateward.effects import NOT_HAPPENED, Effect, EffectState, Happened, RecordedEffect, effects_to_proto
 from stateward.errors import (
     ClaimLost,
     EffectFailed,
@@ -26,7 +27,7 @@ from stateward.errors import (
     StatewardError,
 )
 from stateward.models import Durability, choice_number
-from stateward.options import ThreadOptions
+from stateward.options import ThreadOptions, options_to_proto
 from stateward.v1 import effect_service_pb2 as service
 from stateward.v1.lease_pb2 import Holder
 
@@ -317,7 +318,7 @@ def await_archived(claim: Claim, begun: service.BeginEffectResponse) -> Operatio
 
 def plan_call(key: Callable[..., str], fn: Callable[..., Any], args: Any, kwargs: Any, options: EffectOptions) -> Plan:
     """Returns the plan of the effect of a decorated function's call."""
-    require_callable(key, "key")
+    function(key, "key")
     named: EffectOptions = {"name": getattr(fn, "__name__", ""), **options}
     return Plan(key(*args, **kwargs), ToolCall(fn, args, kwargs).with_key, named)
 
@@ -379,11 +380,11 @@ def put_effects(
     """Records results. Returns how many were not recorded before."""
     request = ref.to_write(
         service.PutEffectsRequest,
-        effects=[each.to_proto() for each in effects],
+        effects=effects_to_proto(effects),
         request_id=new_request_id(),
         durability=choice_number(Durability, durability),
         lease_token=ref.held.for_call(),
-        create=None if create is None else create.to_proto(),
+        create=options_to_proto(create),
     )
     response: service.PutEffectsResponse = yield Call("PutEffects", request)
     if response.durability < request.durability:
@@ -395,9 +396,7 @@ def delete_effects(
     ref: ThreadRef, anchor: str, keys: Iterable[str] | None, durability: Durability | str | None
 ) -> Operation[int]:
     """Deletes effects. Returns how many there were."""
-    if isinstance(keys, str):
-        raise TypeError("keys takes a list of keys, not one key")
-    named = None if keys is None else list(keys)
+    named = None if keys is None else several(keys, "keys", "keys")
     if named == []:
         return 0
     request = ref.to_write(

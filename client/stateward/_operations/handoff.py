@@ -12,8 +12,9 @@ from stateward._operations import leases, threads
 from stateward._operations.merging import ANY, set_slot
 from stateward._operations.reading import hydrate_stored
 from stateward._operations.retry import Backoff
-from stateward._operations.saving import SaveOptions, save
+from stateward._operations.saving import SaveOptions, require_state, save
 from stateward._operations.steps import Operation, Pause, ThreadRef, at_once, new_request_id, read_pages, thread_error
+from stateward.arguments import several
 from stateward.durations import Duration, seconds
 from stateward.errors import (
     HandoffTaken,
@@ -56,17 +57,16 @@ def hand_over(
         raise ValueError("only the branch main can be handed over: lists of threads show no other branch")
     if given := {"status", "wait_id", "question"} & options.keys():
         raise TypeError(f"hand_over sets {', '.join(sorted(given))} itself")
-    for what, steps in {"pending_steps": pending_steps, "dependencies": dependencies}.items():
-        if isinstance(steps, (str, bytes)):
-            raise TypeError(f"{what} takes a list, not one text: [{steps!r}]")
+    if state is not None:
+        require_state(state, "hand_over")
     handoff = Handoff(
         thread=ref.thread,
         id=new_id(new_request_id(), to),
         to=to,
         sender=sender,
         summary=summary,
-        pending_steps=tuple(pending_steps),
-        dependencies=tuple(dependencies),
+        pending_steps=tuple(several(pending_steps, "pending_steps", "steps")),
+        dependencies=tuple(several(dependencies, "dependencies", "dependencies")),
         data=data,
         time=datetime.now(UTC),
     )

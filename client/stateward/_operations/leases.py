@@ -11,7 +11,7 @@ from stateward._operations.steps import Call, Operation, Pause, ThreadRef, new_r
 from stateward.durations import Duration, seconds
 from stateward.errors import LeaseHeld, NotOwner, StatewardError, ThreadNotFound
 from stateward.models import Lease
-from stateward.options import ThreadOptions
+from stateward.options import ThreadOptions, options_to_proto
 from stateward.v1 import lease_service_pb2 as leases
 
 TERM_S, TERM_MAX_S = 30.0, 3600.0
@@ -59,7 +59,7 @@ def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
         term=timedelta(seconds=claim.term_s),
         take_over=claim.take_over,
         request_id=new_request_id(),
-        create=claim.create.to_proto() if claim.create else None,
+        create=options_to_proto(claim.create),
     )
     polls = owner_polls(claim)
     while True:

@@ -12,6 +12,7 @@ from stateward._operations.reading import hydrate_stored
 from stateward._operations.saving import SaveOptions, accept_merge, begin_merge, merge, send_merge, store_values
 from stateward._operations.steps import Operation, ThreadRef
 from stateward._state.slots import Slots
+from stateward.arguments import text
 from stateward.models import Checkpoint
 
 
@@ -31,7 +32,7 @@ ABSENT = Expected.ABSENT
 
 def increment(ref: ThreadRef, slot: str, delta: int, options: SaveOptions) -> Operation[int]:
     """Adds to the number in a slot; a missing slot counts as 0. Returns the sum in the version that this call saved."""
-    require_kept(ref, slot)
+    require_kept(ref, text(slot, "the name of a slot"))
     try:
         delta = operator.index(delta)
     except TypeError:
@@ -54,7 +55,7 @@ def set_slot(
     ref: ThreadRef, slot: str, value: Any, expected: Any, options: SaveOptions, what: str = "set_slot"
 ) -> Operation[Checkpoint]:
     """Sets one slot, if it has the expected value. Errors call the operation `what`."""
-    require_kept(ref, slot)
+    require_kept(ref, text(slot, "the name of a slot"))
     request = yield from begin_merge(what, ref, options)
     edit = request.diff.edits.add().set_slot
     edit.slot = slot

@@ -23,7 +23,7 @@ _WRITES = frozenset(
 
 def attach(ref: ThreadRef, *, take_over: bool, read_only: bool, wait_s: float) -> Operation[ThreadInfo]:
     """Makes the daemon the thread's owner; with `read_only`, only lets it read the thread."""
-    if sum((take_over, read_only, wait_s > 0)) > 1:
+    if sum(map(bool, (take_over, read_only, wait_s))) > 1:
         raise TypeError("attach takes only one of take_over, read_only and wait: the first two never wait")
     mode = threads.ATTACH_MODE_IF_FREE
     if take_over or read_only:

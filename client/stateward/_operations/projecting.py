@@ -23,6 +23,7 @@ from stateward._operations.reading import hydrate
 from stateward._operations.saving import begin_merge, merge, store_values
 from stateward._operations.steps import Await, Operation, ThreadRef, limited
 from stateward._operations.threads import get_thread
+from stateward.arguments import function
 from stateward.errors import DeadlineExceeded, EditConflict, Exhausted, NotFound, OwnershipLost, Unavailable
 from stateward.models import Access, Status
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
@@ -56,6 +57,7 @@ class Fold:
 
 def replay(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, projection: str | None) -> Operation[Any]:
     """Folds the events of a log and returns the value. Stores nothing if `projection` is None."""
+    function(reducer, "reducer")
     store = ThreadRef(ref.namespace, ref.thread, f"projections/{ref.branch}", blobs=ref.blobs)
     kept, digest = (None, b"") if projection is None else (yield from _read(store, log, projection))
     before = kept or Fold(copy.deepcopy(initial))

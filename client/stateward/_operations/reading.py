@@ -12,7 +12,7 @@ from stateward._operations.steps import Call, Operation, ThreadRef, projection, 
 from stateward._operations.threads import unreadable
 from stateward._operations.uploads import fetch_blobs
 from stateward._state.log import Log
-from stateward.arguments import message
+from stateward.arguments import instance, message, several
 from stateward.attributes import Attribute, write_attributes
 from stateward.changes import Change, changes_from_proto
 from stateward.effects import RecordedEffect
@@ -52,6 +52,8 @@ def hydrate(
     effects: bool = False,
 ) -> Operation[State]:
     """Reads a state, and migrates it in memory if the thread's handle has migrations."""
+    if since is not None:
+        instance(since, "since", State, "a State")
     if since is not None and (slots is not None or logs is not None):
         raise TypeError("hydrate takes since, or slots and logs, but not both")
     read = partial(
@@ -179,7 +181,8 @@ def get_checkpoint(
 
 def diff(ref: ThreadRef, a: Checkpoint | int, b: Checkpoint | int | None) -> Operation[list[Change]]:
     """Returns the edits from version `a` (0 = the empty state) to `b` (None = the branch's head), in order."""
-    request = ref.on_branch(checkpoints.DiffCheckpointsRequest, base=version_ref(a), target=version_ref(b))
+    base, target = version_ref(a, called="a"), version_ref(b, called="b")
+    request = ref.on_branch(checkpoints.DiffCheckpointsRequest, base=base, target=target)
     changes: list[Change] = []
     while True:
         page: checkpoints.DiffCheckpointsResponse = yield Call("DiffCheckpoints", request)
@@ -208,8 +211,8 @@ def list_checkpoints(
         "branch": branch,
         "labels": _as_dict(labels),
         "attributes": write_attributes(attributes or {}),
-        "statuses": [choice_number(Status, each) for each in statuses],
-        "before": version_ref(before),
+        "statuses": [choice_number(Status, each, "statuses") for each in several(statuses, "statuses", "Statuses")],
+        "before": version_ref(before, called="before"),
         "page_size": page_size,
     }
     return message(checkpoints.ListCheckpointsRequest, {**fields, **contents})

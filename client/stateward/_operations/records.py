@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from stateward._operations import threads
 from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id
-from stateward.arguments import INT32_MAX, text, whole_number
+from stateward.arguments import INT32_MAX, several, text, whole_number
 from stateward.models import Durability, choice_number
-from stateward.options import ThreadOptions
+from stateward.options import ThreadOptions, options_to_proto
 from stateward.records import Record, RecordPrefix, RecordsWritten, RecordWrite, Where, to_protos, write_filters
 from stateward.v1 import record_pb2
 from stateward.v1 import record_service_pb2 as service
@@ -40,7 +40,7 @@ def write_encoded(
         request_id=new_request_id(),
         lease_token=ref.held.for_call(),
         durability=choice_number(Durability, durability),
-        create=None if create is None else create.to_proto(),
+        create=options_to_proto(create),
     )
     response: service.PutRecordsResponse = yield Call("PutRecords", request)
     if response.uid and response.durability < request.durability:
@@ -50,9 +50,8 @@ def write_encoded(
 
 def get(ref: ThreadRef, keys: Iterable[str], refresh: bool, with_values: bool) -> Operation[dict[str, Record]]:
     """Returns the records with these keys that exist, however many answers they take."""
-    if isinstance(keys, str | bytes):
-        raise TypeError("keys takes a list of keys, not one key")
-    found, left = dict[str, Record](), list(dict.fromkeys(text(key, "key") for key in keys))
+    found = dict[str, Record]()
+    left = list(dict.fromkeys(text(key, "key") for key in several(keys, "keys", "keys")))
     while left:
         request = ref.about(
             service.GetRecordsRequest,

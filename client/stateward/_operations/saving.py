@@ -15,10 +15,10 @@ from stateward._operations.steps import Call, Operation, ThreadRef, check_option
 from stateward._operations.uploads import learn_support, write_blobs
 from stateward._state.log import Log
 from stateward._state.unsaved import Unsaved
-from stateward.arguments import text
+from stateward.arguments import instance, several, text
 from stateward.attributes import Attribute, read_attributes, write_attributes
 from stateward.durations import Duration
-from stateward.effects import Effect
+from stateward.effects import Effect, effects_to_proto
 from stateward.errors import LeaseHeld, NotArchivedYet, SchemaMismatch, VersionMismatch
 from stateward.fromproto import read_map, read_member, read_time
 from stateward.models import Checkpoint, Durability, Status, choice_number
@@ -28,6 +28,7 @@ from stateward.state import Origin, State
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import diff_pb2, state_pb2
 
+ACKNOWLEDGED = "signals or of their ids"
 MERGES_MAX = 10
 """How often edits are prepared again because their thread was migrated in the meantime."""
 
@@ -108,18 +109,27 @@ class PreparedSave:
     options: SaveOptions
 
     def __post_init__(self) -> None:
-        if not isinstance(self.state, State):
-            raise TypeError(f"a save takes the State that hydrate returned, not {self.state!r:.100}")
+        require_state(self.state, "a save")
         object.__setattr__(self, "options", repeatable(self.options))
 
 
 def repeatable(options: SaveOptions) -> SaveOptions:
     """Returns the options for several requests: an iterator would give its items to the first request only."""
     given: Any = options
-    if isinstance(given.get("ack"), str):
-        raise TypeError(f"ack takes a list of signals or of their ids, not {given['ack']!r:.100}")
-    lists: Any = {name: tuple(given[name]) for name in ("effects", "ack") if given.get(name) is not None}
+    what = {"effects": "Effects", "ack": ACKNOWLEDGED}
+    lists: Any = {name: tuple(several(given[name], name, what[name])) for name in what if given.get(name) is not None}
     return {**options, **lists}
+
+
+def labels_of(options: SaveOptions) -> Mapping[str, str]:
+    """Returns the labels among the options, to which an operation adds some."""
+    return instance(options.get("labels") or {}, "labels", Mapping, "a dict of texts")
+
+
+def require_state(state: Any, what: str) -> None:
+    """Raises TypeError unless it is a state. The error calls the operation `what`."""
+    if not isinstance(state, State):
+        raise TypeError(f"{what} takes the State that hydrate returned, not {state!r:.100}")
 
 
 def save(ref: ThreadRef, state: State, options: SaveOptions) -> Operation[Checkpoint]:
@@ -261,7 +271,7 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
     "durability": partial(choice_number, Durability),
     "metadata": lambda value: values.encode(value, "metadata"),
     "create": ThreadOptions.to_proto,
-    "effects": lambda effects: [each.to_proto() for each in effects],
+    "effects": effects_to_proto,
     "question": Question.to_proto,
     "guard": lambda lease: checkpoints.LeaseGuard(
         thread=lease.thread, token=lease.token, expected_uid=getattr(lease, "uid", "")
@@ -271,8 +281,7 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
 
 
 _TAKEN = {
-    "create": "ThreadOptions", "effects": "a list of Effects", "question": "a Question",
-    "guard": "a lease or lock that is held",
+    "create": "ThreadOptions", "question": "a Question", "guard": "a lease or lock that is held",
 }  # fmt: skip
 
 
@@ -290,7 +299,8 @@ def bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveReques
                 wanted = _TAKEN.get(name, "another value")
                 raise TypeError(f"{name} takes {wanted}, not {fields[name]!r:.100}") from None
     if "ack" in fields:
-        fields["ack_signals"] = [each.id if isinstance(each, Signal) else each for each in fields.pop("ack")]
+        done = several(fields.pop("ack"), "ack", ACKNOWLEDGED)
+        fields["ack_signals"] = [each.id if isinstance(each, Signal) else each for each in done]
     fields["request_id"] = fields.get("request_id") or new_request_id()
     lease = fields.pop("lease", None)
     if lease is None:
@@ -351,8 +361,7 @@ def _advise(error: VersionMismatch, saves: Sequence[PreparedSave]) -> VersionMis
 
 def finish(ref: ThreadRef, state: State, ttl: Duration | None, options: SaveOptions) -> Operation[Checkpoint]:
     """Saves the last version of a run, unless it is saved already, then sets the TTL. The TTL runs from that save."""
-    if not isinstance(state, State):
-        raise TypeError(f"finish takes the State that hydrate returned, not {state!r:.100}")
+    require_state(state, "finish")
     expiring = None if ttl is None else ThreadOptions(ttl=ttl)
     status = options.get("status") or Status.COMPLETED
     options = {**options, "status": status}

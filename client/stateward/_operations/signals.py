@@ -21,6 +21,7 @@ from stateward._operations.steps import (
     version_ref,
 )
 from stateward._operations.streams import Reader, WatchReader
+from stateward.arguments import instance, several, text
 from stateward.errors import NotArchivedYet, StaleAnswer, ThreadNotFound, UnreadAnswer
 from stateward.handoff import handed_to
 from stateward.models import Checkpoint, Durability, Status, ThreadInfo, choice_number
@@ -41,9 +42,12 @@ def ask(ref: ThreadRef, state: State, question: Question, reason: str, options: 
     """Saves the state as WAITING, with a question. Returns the wait id."""
     if taken := options.keys() & {"status", "status_detail", "question"}:
         raise TypeError(f"ask sets {', '.join(sorted(taken))} itself")
+    saving.require_state(state, "ask")
+    text(reason, "reason")
     check_schema(question.schema)
     if ref.branch != "main":
         raise ValueError(f"branch {ref.branch!r} cannot ask: only the head of the branch main asks a thread's question")
+    done = several(options.get("ack") or (), "ack", saving.ACKNOWLEDGED)
     answer = state._waiting_answer
     if answer is not None and not state._is_answer_read:
         raise thread_error(
@@ -60,7 +64,7 @@ def ask(ref: ThreadRef, state: State, question: Question, reason: str, options: 
         "wait_id": chosen,
         "question": question,
         # The earlier question may have had the same wait id: its answer must not count for this question.
-        "ack": [*(options.get("ack") or ()), *([answer] if answer is not None else [])],
+        "ack": [*done, *([answer] if answer is not None else [])],
     }
     yield from saving.save(ref, state, asked)
     return chosen
@@ -68,7 +72,8 @@ def ask(ref: ThreadRef, state: State, question: Question, reason: str, options: 
 
 def list_signals(ref: ThreadRef, acknowledged_by: Checkpoint | int | None = None) -> Operation[list[Signal]]:
     """Returns the signals that no save has acknowledged yet, or those that a version acknowledged, oldest first."""
-    found, request = list[Signal](), ref.about(service.ListSignalsRequest, acknowledged_by=version_ref(acknowledged_by))
+    saved = version_ref(acknowledged_by, called="acknowledged_by")
+    found, request = list[Signal](), ref.about(service.ListSignalsRequest, acknowledged_by=saved)
     while True:
         page: service.ListSignalsResponse = yield Call("ListSignals", request)
         found += map(Signal.from_proto, page.signals)
@@ -103,6 +108,8 @@ def send(
     asked."""
     check_options(options, SignalOptions, "a signal")
     shown = options.get("unchanged_since")
+    if shown is not None:
+        instance(shown, "unchanged_since", ThreadInfo, "a ThreadInfo")
     request = ref.to_write(
         service.SendSignalRequest,
         expected_uid=options.get("expected_uid") or (shown.uid if shown is not None else uid) or ref.held.uid,
@@ -130,6 +137,8 @@ def answer(ref: ThreadRef, name: str, payload: Any, *, wait_id: str | None = Non
 
     The daemon checks a given `wait_id`: only the daemon recognizes a request that it answered before.
     """
+    if wait_id is not None:
+        text(wait_id, "wait_id")
     info = yield from threads.get_thread(ref)
     if not wait_id:
         wait_id = current_wait_id(info)

@@ -20,7 +20,7 @@ from typing import Any, Protocol, SupportsIndex, TypeVar
 from google.protobuf.message import Message
 
 from stateward._operations.retry import Retry, UntilFree
-from stateward.arguments import message
+from stateward.arguments import instance, message, several
 from stateward.blobs import BlobAccess, Content
 from stateward.errors import NotOwner, StatewardError
 from stateward.models import Checkpoint, ThreadInfo
@@ -283,6 +283,7 @@ def unchanged(shown: ThreadInfo | None) -> dict[str, Any]:
     """Returns the fields that say which journal is expected; none if any is right."""
     if shown is None:
         return {}
+    instance(shown, "unchanged_since", ThreadInfo, "a ThreadInfo")
     return {"expected_sequence": shown.sequence, "expected_sequence_digest": shown.sequence_digest}
 
 
@@ -296,8 +297,12 @@ def version_ref(
     checkpoint_id: str | None = None,
     *,
     any_branch: bool = False,
+    called: str = "version",
 ) -> checkpoint_pb2.VersionRef | None:
-    """Returns the given reference; None = none is given, which means the head. Raises TypeError for more than one."""
+    """Returns the given reference; None = none is given, which means the head. Raises TypeError for more than one.
+
+    Errors name the argument that is `called` so.
+    """
     if any_branch and checkpoint_id is None:
         raise TypeError("any_branch needs checkpoint_id")
     number, digest = (version.version, version.digest) if isinstance(version, Checkpoint) else (version, b"")
@@ -306,7 +311,7 @@ def version_ref(
     if len(given) > 1:
         raise TypeError(f"give only one of {', '.join(given)}")
     if not isinstance(number, (SupportsIndex, NoneType)):
-        raise TypeError(f"version takes a Checkpoint or a whole number, not {version!r}")
+        raise TypeError(f"{called} takes a Checkpoint or a whole number, not {version!r:.100}")
     branch = "-" if any_branch else ""
     if not given:
         return None
@@ -321,7 +326,7 @@ def projection(
         return None
     if isinstance(slots, str) or isinstance(logs, str):
         raise TypeError("slots and logs take a list of names, not one name")
-    chosen = logs if isinstance(logs, Mapping) else dict.fromkeys(logs or ())
+    chosen = logs if isinstance(logs, Mapping) else dict.fromkeys(several(logs or (), "logs", "names"))
     if wrong := {name: last for name, last in chosen.items() if not isinstance(last, (SupportsIndex, NoneType))}:
         raise TypeError(f"logs takes a number of entries, or None, for each log, not {wrong!r:.100}")
     selections = [message(checkpoints.LogSelection, {"log": name, "last": last}) for name, last in chosen.items()]

@@ -18,6 +18,7 @@ from stateward._operations.reading import parts_of, read_state
 from stateward._operations.retry import Retry
 from stateward._operations.steps import Pause, ThreadRef, version_ref
 from stateward.admin import VerifyProgress
+from stateward.arguments import message
 from stateward.changes import changes_from_proto
 from stateward.effects import RecordedEffect
 from stateward.errors import InvalidField, StatewardError, ThreadNotFound, VersionMismatch, VersionPruned
@@ -109,7 +110,7 @@ class WatchReader(Reader[Event]):
             after_sequence=after_sequence,
             after_cursor=after_cursor,
             include_diff=include_diff,
-            labels=dict(labels or {}),
+            labels=dict(labels) if isinstance(labels, Mapping) else labels,
             slots=slots,
             logs=logs,
             include_records=records,
@@ -243,7 +244,7 @@ class BlobReader(Reader[bytes]):
 
 def verify(namespace: str, thread: str) -> ProgressReader[VerifyProgress]:
     """Returns a reader of the progress of a verification."""
-    request = admin.VerifyRequest(namespace=namespace, thread=thread)
+    request = message(admin.VerifyRequest, {"namespace": namespace, "thread": thread})
     return ProgressReader("Verify", request, VerifyProgress.from_proto)
 
 

@@ -21,6 +21,7 @@ from stateward._operations.steps import (
     version_ref,
 )
 from stateward.admin import Diagnoses, DrainResult, ServerInfo, Stats
+from stateward.arguments import instance, message, several, text
 from stateward.durations import Duration, seconds, span
 from stateward.errors import DeadlineExceeded, NotArchivedYet, StatewardError, ThreadNotFound, ThreadsUnreadable
 from stateward.fromproto import read_member
@@ -37,7 +38,7 @@ from stateward.models import (
     UnreadableThread,
     choice_number,
 )
-from stateward.options import Retention, ThreadOptions
+from stateward.options import Retention, ThreadOptions, options_to_proto
 from stateward.v1 import admin_service_pb2 as admin
 from stateward.v1 import checkpoint_pb2, effect_service_pb2, record_service_pb2, thread_pb2
 from stateward.v1 import thread_service_pb2 as threads
@@ -91,8 +92,9 @@ def list_threads(namespace: str, **filters: Unpack[ThreadFilters]) -> threads.Li
         raise TypeError(f"labels takes a dict of texts, not {labels!r}")
     if isinstance(statuses, str):
         raise TypeError(f"statuses takes a list; status takes one, such as {statuses!r}")
+    numbers = [choice_number(Status, each, "statuses") for each in several(statuses, "statuses", "Statuses")]
     if "status" in given:
-        statuses = [given.pop("status")] if not statuses else _said_twice("status", "statuses")
+        numbers = [choice_number(Status, given.pop("status"))] if not numbers else _said_twice("status", "statuses")
     if "step" in given:
         if given.keys() & {"min_step", "max_step"}:
             _said_twice("step", "min_step and max_step")
@@ -101,7 +103,7 @@ def list_threads(namespace: str, **filters: Unpack[ThreadFilters]) -> threads.Li
     before = given.pop("updated_before", None)
     return threads.ListThreadsRequest(
         namespace=namespace,
-        statuses=[choice_number(Status, each) for each in statuses],  # type: ignore[misc]
+        statuses=numbers,  # type: ignore[arg-type]
         updated_after=timestamp(after),
         updated_before=timestamp(before),
         **given,
@@ -122,6 +124,7 @@ def count_threads(
     namespace: str, updated_within: Duration | None, updated_after: datetime | None, updated_before: datetime | None
 ) -> Operation[dict[Status | int, int]]:
     """Returns the number of threads for each status that a thread has."""
+    _require("updated_before", updated_before, datetime, "a datetime")
     request = threads.CountThreadsRequest(
         namespace=namespace,
         updated_after=timestamp(since(updated_within, updated_after)),
@@ -180,7 +183,7 @@ def fork(
         version=version_ref(version),
         new_thread=new_thread,
         whole=whole,
-        create=None if create is None else create.to_proto(),
+        create=options_to_proto(create),
         request_id=new_request_id(),
     )
     return ThreadInfo.from_proto((yield Call("ForkThread", request)).thread)
@@ -198,6 +201,7 @@ def prune(
     plan: PruneResult | None = None,
 ) -> Operation[PruneResult]:
     """Removes versions."""
+    _require("plan", plan, PruneResult, "the result of a dry run")
     if plan is not None and plan.plan is None and plan.pruned_versions:
         raise TypeError("plan takes the result of a dry run")
     if plan is not None and dry_run:
@@ -207,7 +211,7 @@ def prune(
     request = ref.to_write(
         threads.PruneThreadRequest,
         **{**expectation(expected), **({"expected_uid": expected_uid} if expected_uid else {})},
-        versions=None if versions is None else threads.VersionList(versions=versions),
+        versions=None if versions is None else _version_list(versions),
         older_than=None if older_than is None else span(older_than, "older_than"),
         keep_latest_per_branch=keep_latest_per_branch,
         move_heads=move_heads,
@@ -221,6 +225,10 @@ def prune(
     response: threads.PruneThreadResponse = yield Call("PruneThread", request)
     found = response.plan if response.HasField("plan") else None
     return PruneResult(tuple(response.pruned_versions), response.retained_versions, found)
+
+
+def _version_list(versions: Iterable[int]) -> threads.VersionList:
+    return message(threads.VersionList, {"versions": several(versions, "versions", "whole numbers")})
 
 
 def delete(
@@ -245,7 +253,7 @@ def delete(
     )
     if unchanged_since is not None:
         expected_uid = expected_uid or unchanged_since.uid
-    wanted = request.expected_uid = expected_uid or request.expected_uid
+    wanted = request.expected_uid = text(expected_uid, "expected_uid") or request.expected_uid
     try:
         # A deletion on this disk does not need the archive. The read could wait for it.
         found = yield Call("GetThread", ref.about(threads.GetThreadRequest), LOCAL_LOOK_S if local_only else None)
@@ -296,7 +304,7 @@ def set_tag(
     request = ref.to_write(
         threads.SetTagRequest,
         branch=ref.branch,
-        tag=name,
+        tag=text(name, "the name of a tag"),
         version=version_ref(version),
         **_expected_tagged(expected),
         request_id=new_request_id(),
@@ -315,7 +323,10 @@ def _expected_tagged(expected: Checkpoint | int | None) -> dict[str, Any]:
 def delete_tag(ref: ThreadRef, name: str, expected: Checkpoint | int | None) -> Operation[Tag]:
     """Removes a tag."""
     request = ref.to_write(
-        threads.DeleteTagRequest, tag=name, **_expected_tagged(expected), request_id=new_request_id()
+        threads.DeleteTagRequest,
+        tag=text(name, "the name of a tag"),
+        **_expected_tagged(expected),
+        request_id=new_request_id(),
     )
     return Tag.from_proto((yield Call("DeleteTag", request)).tag)
 
@@ -396,6 +407,7 @@ def entry_of(ref: ThreadRef, answer: Written, sequence: int) -> threads.WaitDura
 
 def _wait_request(ref: ThreadRef, what: Checkpoint | int) -> threads.WaitDurableRequest:
     if not isinstance(what, Checkpoint):
+        instance(what, "what", SupportsIndex, "a Checkpoint or a sequence")
         return ref.about(threads.WaitDurableRequest, sequence=what)
     if (what.namespace, what.thread) != (ref.namespace, ref.thread):
         raise ValueError(f"this version belongs to thread {what.thread!r}, not {ref.thread!r}")
@@ -414,13 +426,13 @@ def stats() -> Operation[Stats]:
 
 def diagnose(probe_bucket: bool) -> Operation[Diagnoses]:
     """Returns what the daemon finds about itself and its machine."""
-    answer = yield Call("Diagnose", admin.DiagnoseRequest(probe_bucket=probe_bucket), DIAGNOSE_DEADLINE_S)
+    answer = yield Call("Diagnose", message(admin.DiagnoseRequest, {"probe_bucket": probe_bucket}), DIAGNOSE_DEADLINE_S)
     return Diagnoses.from_proto(answer)
 
 
 def drain(grace: Duration | None, undo: bool) -> Operation[DrainResult]:
     """Starts to drain the daemon, or with `undo` stops it."""
     given = None if grace is None else span(grace, "grace", most=GRACE_MAX_S)
-    request = admin.DrainRequest(undo=undo, grace=given)
+    request = message(admin.DrainRequest, {"undo": undo, "grace": given})
     deadline_s = None if undo else DRAIN_DEADLINE_S if given is None else given.total_seconds() + DRAIN_MARGIN_S
     return DrainResult.from_proto((yield Call("Drain", request, deadline_s)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from stateward._operations.steps import Operation
+from stateward.arguments import function
 from stateward.effects import EffectState
 from stateward.errors import EffectUncertain
 
@@ -45,7 +46,7 @@ def keyed(fn: Callable[..., Any], what: str) -> Callable[[str], ToolCall]:
     """Returns a function that makes the call of `fn` from an idempotency key. `fn` gets the key by name, or else as its
     only required argument, or not at all if it requires nothing or its parameters are unknown. Raises TypeError if `fn`
     requires more, or cannot be called."""
-    require_callable(fn, what)
+    function(fn, what)
     parameters = (_parameters(fn) or {}).values()
     if any(each.name == KEY_PARAMETER for each in parameters):
         return lambda key: ToolCall(fn, (), {KEY_PARAMETER: key})
@@ -57,7 +58,7 @@ def keyed(fn: Callable[..., Any], what: str) -> Callable[[str], ToolCall]:
 
 def spread(fn: Callable[..., Any], args: Any) -> ToolCall:
     """Returns the call of `fn` with the arguments in `args`; without arguments if `fn` is known to take none."""
-    require_callable(fn, "fn")
+    function(fn, "fn")
     parameters = _parameters(fn)
     if parameters is not None and not parameters:
         return ToolCall(fn)
@@ -82,12 +83,6 @@ def _parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | Non
         return inspect.signature(fn).parameters
     except (TypeError, ValueError):
         return None
-
-
-def require_callable(fn: object, what: str) -> None:
-    """Raises TypeError if `fn` cannot be called."""
-    if not callable(fn):
-        raise TypeError(f"{what} takes a function, not {fn!r}")
 
 
 @dataclass(frozen=True)

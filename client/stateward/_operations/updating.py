@@ -11,6 +11,7 @@ from stateward._operations.reading import hydrate
 from stateward._operations.retry import race_backoff
 from stateward._operations.saving import SaveOptions, repeatable, save
 from stateward._operations.steps import Await, Operation, Pause, ThreadRef
+from stateward.arguments import function, instance
 from stateward.errors import LeaseHeld, VersionMismatch
 from stateward.models import Checkpoint, Status
 from stateward.state import State
@@ -18,9 +19,8 @@ from stateward.state import State
 
 def update(ref: ThreadRef, fn: Callable[[State], Any], attempts: int, options: SaveOptions) -> Operation[Checkpoint]:
     """Hydrates, changes and saves; starts again if somebody saved in between, or if the thread is being migrated."""
-    if not callable(fn):
-        raise TypeError(f"fn takes a function that changes the state, not {fn!r:.100}")
-    if attempts < 1:
+    function(fn, "fn")
+    if instance(attempts, "attempts", int, "a whole number") < 1:
         raise ValueError(f"attempts must be at least 1, not {attempts}")
     attempt, patience, backoff, options = 1, Patience(), race_backoff(), repeatable(options)
     state: State | None = None

@@ -95,4 +95,8 @@ def read_request(ref: ThreadRef, digest: bytes, offset: int = 0, length: int | N
 
 def digest_of(blob: Any) -> bytes:
     """Returns the SHA-256 of a blob, given as a Blob, a BlobRef, or the SHA-256 itself."""
-    return bytes(blob) if isinstance(blob, (bytes, bytearray)) else bytes(blob.sha256)
+    if isinstance(blob, (bytes, bytearray)):
+        return bytes(blob)
+    if not isinstance(blob, (Blob, state_pb2.BlobRef)):
+        raise TypeError(f"blob takes a Blob or its SHA-256, not {blob!r:.100}")
+    return bytes(blob.sha256)

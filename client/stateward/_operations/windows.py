@@ -8,12 +8,13 @@ in the state, and the next save sends it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stateward._operations import reading, saving, threads
 from stateward._operations.saving import SaveOptions
 from stateward._operations.steps import Await, Operation, ThreadRef, read_pages
+from stateward.arguments import instance, several
 from stateward.models import Checkpoint
 from stateward.state import State
 from stateward.window import Window
@@ -23,11 +24,10 @@ LABEL = "trimmed:"
 
 def save(ref: ThreadRef, state: State, windows: Sequence[Window], options: SaveOptions) -> Operation[Checkpoint]:
     """Saves a version with the logs trimmed to their windows. Raises the first error of a summariser after the save."""
+    windows = check_windows(windows)
     if not windows:
         return (yield from saving.save(ref, state, options))
-    given: Sequence[Any] = windows
-    if wrong := [each for each in given if not isinstance(each, Window)]:
-        raise TypeError(f"windows takes a list of Windows, not {wrong[0]!r:.100}")
+    saving.require_state(state, "a save")
     failures: list[Exception] = []
     for window in windows:
         try:
@@ -37,11 +37,16 @@ def save(ref: ThreadRef, state: State, windows: Sequence[Window], options: SaveO
     logs = state.logs._logs
     labels = {LABEL + each.log: "1" for each in windows if each.log in logs and logs[each.log]._trim_before > 0}
     if labels:
-        options = {**options, "labels": {**(options.get("labels") or {}), **labels}}
+        options = {**options, "labels": {**saving.labels_of(options), **labels}}
     checkpoint = yield from saving.save(ref, state, options)
     if failures:
         raise failures[0]
     return checkpoint
+
+
+def check_windows(windows: Iterable[Window]) -> list[Window]:
+    """Returns the windows of an argument. Raises TypeError for anything but a list of Windows."""
+    return [instance(each, "windows", Window, "a list of Windows") for each in several(windows, "windows", "Windows")]
 
 
 def _trim(window: Window, state: State) -> Operation[None]:

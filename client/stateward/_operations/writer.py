@@ -34,6 +34,7 @@ from stateward._operations.steps import Call, Operation, Pause, ThreadRef, new_r
 from stateward._operations.tracing import trace_parent
 from stateward.errors import LeaseHeld, NotArchivedYet, NotOwner, ServerUnavailable, StatewardError
 from stateward.models import Checkpoint
+from stateward.options import options_to_proto
 from stateward.state import State
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import writer_service_pb2 as writers
@@ -119,7 +120,7 @@ class Writing:
             take_over=claim.take_over,
             request_id=self._request_id,
             expected_uid=self.uid or self.ref.held.uid,
-            create=claim.create.to_proto() if claim.create else None,
+            create=options_to_proto(claim.create),
         )
         yield Dial()
         yield Put(writers.WriteRequest(open=request))

@@ -20,6 +20,7 @@ from stateward._operations.cadence import Cadence, report_loss
 from stateward._operations.effects import TERM_S, Plan
 from stateward._operations.saving import SaveOptions
 from stateward._operations.steps import ThreadRef
+from stateward.arguments import function
 from stateward.durations import Duration
 from stateward.errors import ClaimLost
 from stateward.models import Checkpoint, Status
@@ -217,7 +218,9 @@ class BeforeStep:
         self._step = RiskyStep(ref, session.holder.to_proto(), session.daemon, plan)
         self._ended = Alarm()
         self._save = save
-        self._check = check
+        self._check = None if check is None else function(check, "check")
+        if not hasattr(lock, "__enter__"):
+            raise TypeError(f"lock takes a lock, not {lock!r:.100}")
         self._lock = lock
 
     def __enter__(self) -> RiskyStep:

@@ -14,6 +14,7 @@ from stateward._operations.merging import ANY
 from stateward._operations.saving import SaveOptions
 from stateward._sync.logs import ThreadLog
 from stateward._sync.thread import Thread
+from stateward.arguments import text
 from stateward.events import Event
 from stateward.models import Checkpoint
 
@@ -31,7 +32,7 @@ class Board:
     def __init__(self, thread: Thread, agent: str = "", area: Area | None = None) -> None:
         self.thread = thread
         """The thread of the board, for everything else."""
-        self.agent = agent
+        self.agent = text(agent, "agent")
         self._area = area if area is not None else Area()
 
     def __repr__(self) -> str:

@@ -28,7 +28,7 @@ from stateward._sync.leases import HeldLease
 from stateward._sync.records import Records
 from stateward._sync.thread import TakenThread, Thread
 from stateward.admin import Diagnoses, DrainResult, ServerInfo, Stats, VerifyProgress
-from stateward.arguments import text
+from stateward.arguments import function, instance, several, text
 from stateward.blobs import DEFAULT_THRESHOLD_BYTES
 from stateward.durations import Duration, seconds
 from stateward.events import Event
@@ -178,7 +178,7 @@ class Client:
         All versions are written to this disk, or none. The archive gets them thread by thread, so it may have only some
         of them if this machine is lost.
         """
-        return self._session.run(saving.save_all(list(saves)))
+        return self._session.run(saving.save_all(several(saves, "saves", "what thread.prepare returned")))
 
     def watch(
         self,
@@ -242,7 +242,9 @@ class Client:
         chosen = migrations if migrations is not None else self._session.migrations
         if chosen is None:
             raise TypeError("migrate takes migrations, as the client has none")
-        names = None if threads is None else list(threads)
+        instance(chosen, "migrations", Migrations, "Migrations")
+        function(on_progress, "on_progress")
+        names = None if threads is None else several(threads, "threads", "names")
         return self._session.run(
             migration_run.run(chosen, self.namespace, self._session.refer, names, dry_run, on_progress)
         )
@@ -369,6 +371,7 @@ class Client:
             found: Handoff | None = self._session.run(handoff.take(self._session.refer(thread), taking))
         else:
             assert to is not None
+            text(to, "to")
             request = handoff.waiting(self.namespace, taken_too=known is not None)
             found = self._session.run(handoff.take_any(self._session.refer, request, to, taking))
         if found is None:
@@ -380,6 +383,8 @@ class Client:
 
         Includes only threads on this sidecar's disk, and none that was handed over on another machine.
         """
+        if to is not None:
+            text(to, "to")
         read = partial(handoff.read_open, self._session.refer, to)
         return self._session.read_list(read, handoff.waiting(self.namespace))
 

@@ -14,6 +14,7 @@ from stateward._operations import leases
 from stateward._operations.holder import Holder
 from stateward._operations.leases import TERM_S, Claim
 from stateward._operations.steps import ThreadRef
+from stateward.arguments import text
 from stateward.durations import Duration
 from stateward.errors import LeaseHeld
 from stateward.models import Lease
@@ -41,7 +42,7 @@ class HeldLease:
         binds: bool = False,
     ) -> None:
         self._session, self._ref = session, ref
-        who = Holder.named(holder) if holder else session.holder
+        who = Holder.named(text(holder, "holder")) if holder else session.holder
         self._claim = Claim.of(who, term, wait, take_over, create)
         self._binds = binds  # whether saves through the handle carry its token
         self._pid = os.getpid()

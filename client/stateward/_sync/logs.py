@@ -75,7 +75,7 @@ class ThreadLog:
         another sidecar wrote last (keeping would take the thread), and of a thread that is COMPLETED, FAILED or
         CANCELLED (keeping would extend its life).
         """
-        kept = None if projection is None else self._area.place(projection)
+        kept = None if projection is None else self._area.place(projection, "projection")
         value: V = self._session.run(projecting.replay(self._ref, self.name, reducer, initial, kept))
         return value
 

@@ -42,7 +42,7 @@ from stateward._operations.merging import ANY
 from stateward._operations.reading import CheckpointFilters
 from stateward._operations.saving import PreparedSave, SaveOptions
 from stateward._operations.signals import LOOK_AGAIN_S, SignalOptions
-from stateward._operations.steps import Operation, ThreadRef, limited, projection
+from stateward._operations.steps import Operation, ThreadRef, limited, projection, version_ref
 from stateward._operations.streams import HistoryReader, WatchReader
 from stateward._operations.threads import OptionChanges
 from stateward._operations.tools import Tools, bind_arguments, keyed, spread
@@ -220,6 +220,7 @@ class Thread:
         Checkpoint rather than a number: another version may have the same number, see `apply`.
         """
         text(name, "the name of a branch")
+        version_ref(at, called="at")
         version, digest = (at.version, at.digest) if isinstance(at, Checkpoint) else (at, b"")
         return Thread(self._session, replace(self._ref, branch=name, at=version, at_digest=digest))
 
@@ -828,7 +829,7 @@ class Thread:
             state,
             every=every,
             after_each_step=after_each_step,
-            windows=tuple(windows),
+            windows=sliding.check_windows(windows),
             options=options,
             clock=clock,
         )
@@ -890,7 +891,8 @@ class Thread:
         thread in `take_handoff` gets it as well.
         """
         name = sender if sender is not None else self._session.identity.name or ""
-        text(to, "to")
+        for what, given in {"to": to, "summary": summary, "sender": name}.items():
+            text(given, what)
         return self._run(
             handoff.hand_over(self._ref, to, summary, pending_steps, dependencies, data, name, state, options)
         )

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar, Unpack
 
 from stateward._io.frames import AT_THE_CALLER, at_the_caller, ends_at_the_caller
+from stateward.arguments import instance
 from stateward.durations import Duration, seconds
 from stateward.opening.keeper import Keeper
 from stateward.opening.places import find_place
@@ -182,6 +183,9 @@ def _make_keeper(
     start: bool,
     options: ClientOptions,
 ) -> Keeper:
+    for name, given in {"data_dir": data_dir, "archive": archive}.items():
+        if given is not None:
+            instance(given, name, (str, os.PathLike), "a path" if name == "data_dir" else "a URL or a path")
     connect_timeout = options.get("connect_timeout")
     return Keeper(
         find_place(data_dir),

@@ -36,11 +36,17 @@ from stateward._operations.steps import (
 )
 from stateward._operations.streams import BlobReader, Reader, Reading
 from stateward._operations.uploads import read_request
-from stateward.arguments import text
+from stateward.arguments import instance, several, text
 from stateward.blobs import BlobPolicy
 from stateward.errors import StatewardError
+from stateward.migrations import Migrations
 
 T = TypeVar("T")
+
+
+def checked(migrations: Migrating | None) -> Migrating | None:
+    """Returns the migrations of an argument. Raises TypeError for anything else."""
+    return None if migrations is None else instance(migrations, "migrations", Migrations, "Migrations")
 
 
 class Session:
@@ -55,15 +61,13 @@ class Session:
         migrations: Migrating | None,
         ephemeral: Iterable[str],
     ) -> None:
-        if isinstance(ephemeral, str):
-            raise TypeError("ephemeral takes a list of names, not one name")
         text(settings.namespace, "namespace")
         self.settings = settings
         self.identity = Identity(holder)
         self.has_met_daemon = False
         self.blob_policy = BlobPolicy(blob_threshold)
-        self.migrations = migrations
-        self._ephemeral = tuple(ephemeral)
+        self.migrations = checked(migrations)
+        self._ephemeral = tuple(several(ephemeral, "ephemeral", "names"))
         self._closed = False
         self._lock, self._lock_pid = threading.Lock(), os.getpid()
         self._connections: dict[tuple[int, Any], Connection] = {}
@@ -90,7 +94,7 @@ class Session:
         """Returns the reference to a branch of a thread. `migrations`: None = those of the client, False = none."""
         text(name, "the name of a thread")
         text(branch, "the name of a branch")
-        chosen = self.migrations if migrations is None else (migrations or None)
+        chosen = self.migrations if migrations is None else checked(migrations or None)
         blobs = ThreadBlobs(self, name)
         return ThreadRef(self.namespace, name, branch, blobs=blobs, migrations=chosen, ephemeral=self._ephemeral)
 
