@@ -191,10 +191,7 @@ def given(options: SaveOptions) -> SaveOptions:
 
 def check_sigterm(status: Status | str) -> None:
     """Raises ValueError for a wrong status, which would otherwise show only when the process ends."""
-    try:
-        choice_number(Status, status)
-    except ValueError as error:
-        raise ValueError(f"sigterm_status: {error}") from None
+    choice_number(Status, status, "sigterm_status")
 
 
 def report_loss(error: BaseException) -> None:
