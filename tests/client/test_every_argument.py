@@ -19,16 +19,16 @@ from stateward.errors import StatewardError
 
 WRONG = (3.5, object())
 GOOD: dict[str, Callable[[], Any]] = {
-    "a": lambda: 0,
     "Thread.effectful.key": lambda: lambda: "x",
+    "a": lambda: 0,
     "args": dict,
     "blob": lambda: bytes(32),
     "delta": lambda: 1,
     "edits": list,
     "effects": list,
     "fn": lambda: lambda *_: None,
-    "keys": lambda: ["x"],
     "initial": lambda: 0,
+    "keys": lambda: ["x"],
     "reducer": lambda: lambda value, _entry: value,
     "saves": list,
     "source": lambda: b"x",
@@ -54,8 +54,6 @@ NOT_WALKED = {
     "Autosave.lock": ("asyncio", "reading it starts a task, which needs a running loop"),
 }
 """What is not called, on which server or client, and why."""
-STORED = re.compile(r"cannot be stored")
-"""An error about a value names its place, such as `slots.x`, and not the argument."""
 
 
 def test_a_wrong_argument_is_named(client: Any, request: pytest.FixtureRequest) -> None:
@@ -132,7 +130,7 @@ class Walk:
         needed, value, others = NEEDED.get(label, ("", None, set()))
         calls = [(argument, wrong) for argument in names for wrong in WRONG]
         for argument, wrong in [("", None), *calls] if names else ():
-            given = {each: (GOOD.get(f"{label}.{each}") or GOOD.get(each, lambda: "x"))() for each in required}
+            given = {n: (GOOD.get(f"{label}.{n}") or GOOD.get(n, lambda: "x"))() for n in required}
             if needed and argument not in others:
                 given[needed] = value()
             if argument:
@@ -151,7 +149,8 @@ class Walk:
             next(iter(result), None)
         elif kind.__name__ == "Decorator":
             called = result(lambda: 1)()
-            getattr(result, "_finish", lambda found: found)(called)
+            if inspect.iscoroutine(called):
+                result._finish(called)
         elif kind.__name__.endswith(("BeforeStep", "Autosave", "HeldLease", "Writer")):
             with result:
                 pass
@@ -206,10 +205,7 @@ def library_frames(error: BaseException) -> str:
 
 
 def is_named(argument: str, said: str) -> bool:
-    """Whether an error says the argument's name, or what it is the name of."""
-    singular = argument.removesuffix("s")
-    return bool(
-        re.search(rf"\b{argument}\b|\b{singular}\b", said, re.IGNORECASE)
-        or STORED.search(said)
-        or re.search(r"\bname of an? \w+ is a text", said)
-    )
+    """Whether an error says the argument's name, or what it is the name of. An error about a value names its place in
+    the state, such as `slots.x`."""
+    names = rf"\b{argument}\b|\b{argument.removesuffix('s')}\b"
+    return bool(re.search(rf"(?i){names}|\bname of an? \w+ is a text|cannot be stored", said))

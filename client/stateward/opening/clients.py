@@ -9,10 +9,10 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar, Unpack
 
 from stateward._io.frames import AT_THE_CALLER, at_the_caller, ends_at_the_caller
-from stateward.arguments import instance
 from stateward.durations import Duration, seconds
 from stateward.opening.keeper import Keeper
 from stateward.opening.places import find_place
@@ -184,8 +184,8 @@ def _make_keeper(
     options: ClientOptions,
 ) -> Keeper:
     for name, given in {"data_dir": data_dir, "archive": archive}.items():
-        if given is not None:
-            instance(given, name, (str, os.PathLike), "a path" if name == "data_dir" else "a URL or a path")
+        if not isinstance(given, (str, os.PathLike, NoneType)):
+            raise TypeError(f"{name} takes a path{' or a URL' if name == 'archive' else ''}, not {given!r:.100}")
     connect_timeout = options.get("connect_timeout")
     return Keeper(
         find_place(data_dir),
