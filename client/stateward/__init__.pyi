@@ -37,6 +37,7 @@ from stateward.effects import Effect as Effect
 from stateward.effects import EffectState as EffectState
 from stateward.effects import Happened as Happened
 from stateward.effects import RecordedEffect as RecordedEffect
+from stateward.errors import BlobNotFound as BlobNotFound
 from stateward.errors import CannotStart as CannotStart
 from stateward.errors import ClaimLost as ClaimLost
 from stateward.errors import EditConflict as EditConflict

@@ -6,6 +6,7 @@
     ├── NotFound
     │   ├── ThreadNotFound     no such thread
     │   ├── VersionNotFound    no such version, checkpoint id, tag or branch
+    │   ├── BlobNotFound       the thread has no such blob: write it, or do without
     │   └── NoHandoff          the thread is not handed to any agent
     ├── VersionPruned          the version existed, and retention removed it
     ├── InvalidRequest         the request can never succeed: correct the program
@@ -142,7 +143,7 @@ class RecordConflict(StatewardError):
 
 
 class NotFound(StatewardError):
-    """Base of the errors for a thread, version or handoff that does not exist."""
+    """Base of the errors for a thread, version, blob or handoff that does not exist."""
 
     thread = Fact(str, "Name of the requested thread; empty = unknown.")
 
@@ -153,6 +154,12 @@ class ThreadNotFound(NotFound):
 
 class VersionNotFound(NotFound):
     """The thread has no such version, checkpoint id, tag or branch."""
+
+
+class BlobNotFound(NotFound):
+    """The thread has no such blob: nobody wrote it, or it was removed because no retained version names it."""
+
+    sha256 = Fact(bytes.fromhex, "SHA-256 of the blob, 32 bytes; empty = unknown.")
 
 
 class NoHandoff(NotFound):

@@ -14,6 +14,7 @@ it into a gRPC status is in ``service/status.py``.
     ├── SchemaMismatch          the head has another schema than the save
     ├── ThreadNotFound          no such thread
     ├── VersionNotFound         no such version, checkpoint id, tag, branch
+    ├── BlobNotFound            the thread has no such blob
     ├── VersionPruned           the version existed, and was removed
     ├── StateTooLarge           larger than the server allows
     ├── DiskFull                disk or map is full; reads and deletions still work
@@ -127,6 +128,12 @@ class VersionNotFound(StatewardError):
     """The thread has no such version, checkpoint id, tag or branch."""
 
     reason = "VERSION_NOT_FOUND"
+
+
+class BlobNotFound(StatewardError):
+    """The thread has no such blob. Write it."""
+
+    reason = "BLOB_NOT_FOUND"
 
 
 class VersionPruned(StatewardError):

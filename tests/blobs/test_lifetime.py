@@ -22,7 +22,7 @@ from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadReque
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.codec.blob import SEGMENT_BYTES
 from stateward_sidecar.codec.edits import check_diff
-from stateward_sidecar.errors import InvalidField, ThreadNotFound, VersionNotFound
+from stateward_sidecar.errors import BlobNotFound, InvalidField, ThreadNotFound
 from stateward_sidecar.storage.blobfiles import BlobFiles
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.blobsweep import INTERVAL_S, KEPT_S, clear_leftovers
@@ -129,7 +129,7 @@ class Shelf:
     def is_gone(self, blob: BlobRef, thread: str = "t") -> bool:
         try:
             self.read(blob, thread)
-        except VersionNotFound as error:
+        except BlobNotFound as error:
             return blob.sha256.hex() in error.message
         return False
 

@@ -150,7 +150,7 @@ class Blobs:
         return BlobWrite(self._context, thread, begin, self._write_again)
 
     def stat(self, request: StatBlobRequest) -> StatBlobResponse:
-        """Describes a blob. Raises ThreadNotFound or VersionNotFound."""
+        """Describes a blob. Raises ThreadNotFound or BlobNotFound."""
         with self._context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
             row = get_blob(txn, thread.identity, request.sha256)
@@ -165,7 +165,7 @@ class Blobs:
     def read(self, request: ReadBlobRequest) -> Iterator[Callable[[], ReadBlobResponse]]:
         """Finds a blob, and yields one function for each segment of the range. Each function may be called again.
 
-        Raises ThreadNotFound, VersionNotFound, InvalidField, Corrupt or HistoryElsewhere.
+        Raises ThreadNotFound, BlobNotFound, InvalidField, Corrupt or HistoryElsewhere.
         """
         with self._context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
