@@ -59,6 +59,7 @@ from stateward.errors import ServerUnavailable as ServerUnavailable
 from stateward.errors import StaleAnswer as StaleAnswer
 from stateward.errors import StatewardError as StatewardError
 from stateward.errors import ThreadNotFound as ThreadNotFound
+from stateward.errors import UidMismatch as UidMismatch
 from stateward.errors import UnreadAnswer as UnreadAnswer
 from stateward.errors import VersionMismatch as VersionMismatch
 from stateward.errors import VersionNotFound as VersionNotFound

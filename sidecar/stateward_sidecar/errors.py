@@ -10,6 +10,7 @@ it into a gRPC status is in ``service/status.py``.
     ├── ThreadExists            the name of a copy is taken
     ├── VersionMismatch         the head is not what was expected
     ├── RecordConflict          a record is not what was expected
+    ├── UidMismatch             the thread is another creation than was expected
     ├── EditConflict            an edit does not fit the state
     ├── SchemaMismatch          the head has another schema than the save
     ├── ThreadNotFound          no such thread
@@ -101,6 +102,12 @@ class RecordConflict(StatewardError):
     reason = "RECORD_CONFLICT"
 
 
+class UidMismatch(StatewardError):
+    """The thread is another creation than the caller expected, or is gone. Read it anew; the work may be over."""
+
+    reason = "UID_MISMATCH"
+
+
 class EditConflict(StatewardError):
     """An edit does not fit the state that it applies to. Hydrate and make the edits again."""
 
@@ -119,7 +126,7 @@ class SchemaMismatch(StatewardError):
 
 
 class ThreadNotFound(StatewardError):
-    """There is no thread of this name."""
+    """There is no thread of this name. A caller who named a uid gets UidMismatch: see ``service/expected.py``."""
 
     reason = "THREAD_NOT_FOUND"
 

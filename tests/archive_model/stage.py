@@ -46,6 +46,7 @@ from stateward_sidecar.errors import (
     StatewardError,
     ThreadExists,
     ThreadNotFound,
+    UidMismatch,
     VersionMismatch,
     VersionNotFound,
     VersionPruned,
@@ -57,8 +58,8 @@ T = TypeVar("T")
 SIDECARS = 2
 TOTALS = Counter[str]()  # of all examples
 LAWFUL = (
-    BlobNotFound, ClaimLost, Fenced, NotOwner, RecordConflict, ThreadExists, ThreadNotFound, VersionMismatch,
-    VersionNotFound, VersionPruned,
+    BlobNotFound, ClaimLost, Fenced, NotOwner, RecordConflict, ThreadExists, ThreadNotFound, UidMismatch,
+    VersionMismatch, VersionNotFound, VersionPruned,
 )  # fmt: skip
 
 

@@ -42,12 +42,13 @@ def run_streamed(wire: Wire, request: Message) -> Message:
     (answer,) = next(stub.RunCalls(iter([streamed(request)]), timeout=20)).answers
     if not answer.HasField("refused"):
         return answer  # type: ignore[no-any-return]
-    assert answer.refused.code == grpc.StatusCode.NOT_FOUND.value[0], answer.refused.message
-    raise NotFound(answer.refused.message)
+    assert answer.refused.code == grpc.StatusCode.ABORTED.value[0], answer.refused.message
+    assert b"UID_MISMATCH" in answer.refused.SerializeToString()
+    raise Gone(answer.refused.message)
 
 
-class NotFound(Exception):
-    """A call on a stream was refused with NOT_FOUND."""
+class Gone(Exception):
+    """A call on a stream was refused with UID_MISMATCH."""
 
 
 def open_stream(wire: Wire, request: Message) -> Message:
@@ -149,7 +150,7 @@ def refusal(call: Callable[[Wire, Message], Message], wire: Wire, request: Messa
         call(wire, request)
     except grpc.RpcError as error:
         return refusal_of(error)
-    except NotFound:
+    except Gone:
         return None
     raise AssertionError("the write was not refused")
 
@@ -171,12 +172,14 @@ def test_a_late_write_is_refused_whatever_its_form(name: str, place: Place) -> N
     before = place.look()
     found = refusal(call, place.wire, ask({"namespace": place.namespace, "thread": THREAD, "expected_uid": old}))
     if found is not None:
-        assert (found.reason, found.metadata["thread"], found.metadata["uid"]) == ("THREAD_NOT_FOUND", THREAD, new)
+        assert (found.reason, found.code) == ("UID_MISMATCH", grpc.StatusCode.ABORTED)
+        assert {"thread": THREAD, "uid": new, "expected_uid": old}.items() <= found.metadata.items()
     assert place.look() == before
     gone = {"namespace": place.namespace, "thread": "gone", "expected_uid": old}
     found = refusal(call, place.wire, ask(gone))
     if found is not None:
-        assert (found.reason, found.metadata["thread"]) == ("THREAD_NOT_FOUND", "gone")
+        assert (found.reason, found.metadata["thread"], found.metadata["expected_uid"]) == ("UID_MISMATCH", "gone", old)
+        assert "uid" not in found.metadata  # nobody has the name
     threads = place.wire.threads.ListThreads(t.ListThreadsRequest(namespace=place.namespace)).threads
     assert [thread.thread for thread in threads] == [THREAD]
     assert place.findings() == []
@@ -222,17 +225,17 @@ def test_tokens_of_the_deleted_thread_move_nothing_of_the_next(place: Place) -> 
     ended = {"state": EFFECT_STATE_DONE, "value": text("paid")}
     late = {**where, "expected_uid": old}
     guard = {"thread": THREAD, "token": token, "expected_uid": old}
-    assert refused(wire.leases.RenewLease, l.RenewLeaseRequest(**late, token=token)).reason == "THREAD_NOT_FOUND"
-    assert refused(wire.leases.ReleaseLease, l.ReleaseLeaseRequest(**late, token=token)).reason == "THREAD_NOT_FOUND"
+    assert refused(wire.leases.RenewLease, l.RenewLeaseRequest(**late, token=token)).reason == "UID_MISMATCH"
+    assert refused(wire.leases.ReleaseLease, l.ReleaseLeaseRequest(**late, token=token)).reason == "UID_MISMATCH"
     complete = e.CompleteEffectRequest(**late, key="call", claim_token=claim, **ended)
-    assert refused(wire.effects.CompleteEffect, complete).reason == "THREAD_NOT_FOUND"
+    assert refused(wire.effects.CompleteEffect, complete).reason == "UID_MISMATCH"
     renewal = e.RenewEffectRequest(**late, key="call", claim_token=claim)
-    assert refused(wire.effects.RenewEffect, renewal).reason == "THREAD_NOT_FOUND"
+    assert refused(wire.effects.RenewEffect, renewal).reason == "UID_MISMATCH"
     guarded = c.SaveRequest(
         namespace=place.namespace, thread="board", diff=appends("late"), request_id=new_id(), guard=guard
     )
     found = refused(wire.checkpoints.Save, guarded)
-    assert (found.reason, found.metadata["uid"]) == ("THREAD_NOT_FOUND", new)
+    assert (found.reason, found.metadata["uid"]) == ("UID_MISMATCH", new)
     guarded.guard.expected_uid = new
     wire.save(guarded)
     complete.expected_uid = new
@@ -254,13 +257,13 @@ def test_a_writers_stream_ends_with_its_thread(make: Callable[[str], Agent], pla
     assert first.opened.uid == place.wire.thread(place.namespace, "run").uid
     place.wire.threads.DeleteThread(t.DeleteThreadRequest(**where))
     first.send()
-    assert first.next().refused.reason_name == "THREAD_NOT_FOUND"
+    assert first.next().refused.reason_name == "UID_MISMATCH"
     second = begin()
     assert (second.token, second.opened.uid != first.opened.uid) == (first.token, True)
     first.reset()
     assert first.next().HasField("reset")
     first.send()
-    assert first.next().refused.reason_name == "THREAD_NOT_FOUND"
+    assert first.next().refused.reason_name == "UID_MISMATCH"
     second.send()
     assert second.next().saved.save.version == 1
 

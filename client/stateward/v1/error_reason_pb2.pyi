@@ -41,6 +41,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_RECORD_CONFLICT: _ClassVar[ErrorReason]
     ERROR_REASON_NEWER_FORMAT: _ClassVar[ErrorReason]
     ERROR_REASON_BLOB_NOT_FOUND: _ClassVar[ErrorReason]
+    ERROR_REASON_UID_MISMATCH: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_VERSION_MISMATCH: ErrorReason
 ERROR_REASON_WRITER_ABORTED: ErrorReason
@@ -76,3 +77,4 @@ ERROR_REASON_SCHEMA_MISMATCH: ErrorReason
 ERROR_REASON_RECORD_CONFLICT: ErrorReason
 ERROR_REASON_NEWER_FORMAT: ErrorReason
 ERROR_REASON_BLOB_NOT_FOUND: ErrorReason
+ERROR_REASON_UID_MISMATCH: ErrorReason

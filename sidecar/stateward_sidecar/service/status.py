@@ -39,6 +39,7 @@ FACT_BYTES_MAX = 512
 CODES: dict[str, StatusCode] = {
     "VERSION_MISMATCH": StatusCode.ABORTED,
     "RECORD_CONFLICT": StatusCode.ABORTED,
+    "UID_MISMATCH": StatusCode.ABORTED,
     "WRITER_ABORTED": StatusCode.ABORTED,
     "THREAD_NOT_FOUND": StatusCode.NOT_FOUND,
     "VERSION_NOT_FOUND": StatusCode.NOT_FOUND,
@@ -143,7 +144,7 @@ def _extra(reason: str, facts: dict[str, str], message: str) -> Message | None:
     detail: Message | None = None
     if reason == "INVALID_FIELD":
         detail = BadRequest(field_violations=[BadRequest.FieldViolation(field=facts["field"], description=message)])
-    elif reason in ("VERSION_MISMATCH", "RECORD_CONFLICT", "EDIT_CONFLICT", "SCHEMA_MISMATCH"):
+    elif reason in ("VERSION_MISMATCH", "RECORD_CONFLICT", "UID_MISMATCH", "EDIT_CONFLICT", "SCHEMA_MISMATCH"):
         broken = PreconditionFailure.Violation(type=reason, subject=thread, description=message)
         detail = PreconditionFailure(violations=[broken])
     elif reason in ("THREAD_NOT_FOUND", "VERSION_NOT_FOUND", "BLOB_NOT_FOUND", "VERSION_PRUNED", "CORRUPT"):

@@ -57,7 +57,8 @@ class Blobs:
         self._threads = threads
 
     def find_thread(self, begin: BlobBegin) -> Thread | None:
-        """Returns the thread of a blob to write; None if the thread must be made first. Raises ThreadNotFound."""
+        """Returns the thread of a blob to write; None if the thread must be made first. Raises ThreadNotFound,
+        UidMismatch."""
         with self._context.engine.read() as txn:
             thread = self._threads.find(txn, begin.namespace, begin.thread)
         check_uid(thread.identity if thread is not None else None, begin)
