@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -10,6 +11,7 @@ import pytest
 from google.protobuf.message import Message
 from tests.service.agents import Agent, Stream, new_id
 from tests.service.conftest import THREAD, Place
+from tests.service.inside import daemon_inside
 from tests.service.wire import Refusal, Wire, appends, refusal_of, refused, state, text
 
 from stateward.v1 import blob_service_pb2 as b
@@ -183,6 +185,72 @@ def test_a_late_write_is_refused_whatever_its_form(name: str, place: Place) -> N
     threads = place.wire.threads.ListThreads(t.ListThreadsRequest(namespace=place.namespace)).threads
     assert [thread.thread for thread in threads] == [THREAD]
     assert place.findings() == []
+
+
+def guarded_save(namespace: str, thread: str, uid: str) -> c.SaveRequest:
+    guard = c.LeaseGuard(thread=thread, token=1, expected_uid=uid)
+    return c.SaveRequest(
+        namespace=namespace, thread="board", diff=appends("late"), request_id=new_id(), guard=guard
+    )  # fmt: skip
+
+
+OTHER_WAYS: dict[str, Callable[[Wire, str, str, str], Refusal]] = {
+    "the page before": lambda wire, namespace, thread, uid: refused(
+        wire.checkpoints.ReadLog, c.ReadLogRequest(namespace=namespace, thread=thread, log="l", known_uid=uid)
+    ),
+    "the page before, with a wait": lambda wire, namespace, thread, uid: refused(
+        wire.checkpoints.ReadLog,
+        c.ReadLogRequest(namespace=namespace, thread=thread, log="l", known_uid=uid, wait={"seconds": 20}),
+    ),
+    "the entry": lambda wire, namespace, thread, uid: refused(
+        wire.threads.WaitDurable, t.WaitDurableRequest(namespace=namespace, thread=thread, sequence=1, uid=uid)
+    ),
+    "the plan": lambda wire, namespace, thread, uid: refused(
+        wire.threads.PruneThread,
+        t.PruneThreadRequest(
+            namespace=namespace, thread=thread, keep_latest_per_branch=1,
+            plan=t.PrunePlan(uid=uid, versions=[t.VersionSpan(first=1, last=1)], newest_digest=b"d" * 16),
+        ),
+    ),
+    "the guard": lambda wire, namespace, thread, uid: refused(
+        wire.checkpoints.Save, guarded_save(namespace, thread, uid)
+    ),
+    "the guard of an item": lambda wire, namespace, thread, uid: refused(
+        wire.checkpoints.BatchSave,
+        c.BatchSaveRequest(saves=[
+            c.SaveRequest(namespace=namespace, thread="first", diff=appends("x"), request_id=new_id()),
+            guarded_save(namespace, thread, uid),
+        ]),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", OTHER_WAYS)
+def test_a_uid_is_named_in_other_ways_too(way: str, place: Place) -> None:
+    """Of the page before, an entry, a plan, a guard: whoever names it learns that this creation is gone, and what is
+    there now."""
+    old, new = remake(place)
+    for thread, now in ((THREAD, new), ("gone", None)):
+        found = OTHER_WAYS[way](place.wire, place.namespace, thread, old)
+        told = found.metadata
+        assert (found.reason, told["thread"], told.get("uid")) == ("UID_MISMATCH", thread, now)
+        assert (told["expected_uid"], told.get("item")) == (old, "saves[1]" if "item" in way else None)
+    threads = place.wire.threads.ListThreads(t.ListThreadsRequest(namespace=place.namespace)).threads
+    assert [thread.thread for thread in threads] == [THREAD]
+
+
+def test_what_only_the_archive_may_know_is_gone_as_well(tmp_path: Path) -> None:
+    """The archive finds no thread of the name, and knows nothing of uids: the caller is told of the uid."""
+    with daemon_inside(tmp_path, archive=f"file://{tmp_path}/bucket") as daemon:
+        at = {"namespace": "default", "thread": "gone", "expected_uid": NOBODY}
+        for name, (ask, call) in WRITES.items():
+            found = refusal(call, daemon.wire, ask(at))
+            if not name.startswith("streamed"):
+                assert found is not None
+                assert (name, found.reason, found.metadata["expected_uid"]) == (name, "UID_MISMATCH", NOBODY)
+        for way, ask_way in OTHER_WAYS.items():
+            assert (way, ask_way(daemon.wire, "default", "gone", NOBODY).reason) == (way, "UID_MISMATCH")
+        assert list(daemon.wire.threads.ListThreads(t.ListThreadsRequest()).threads) == []
 
 
 @pytest.mark.parametrize("name", WRITES)
