@@ -18,7 +18,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
 
 from stateward._operations.steps import ThreadRef
-from stateward.errors import UidMismatch, VersionMismatch
+from stateward.errors import ThreadNotFound, UidMismatch, VersionMismatch
 from stateward.langgraph import StatewardSaver
 from stateward.langgraph._bases import Creations
 from stateward.langgraph._threads import delete_thread
@@ -241,7 +241,7 @@ def test_a_deletion_beside_the_first_save() -> None:
     ref = ThreadRef("default", "t", "main")
     operation = delete_thread(ref)
     assert next(operation).method == "GetThread"  # type: ignore[union-attr]
-    barrier: Any = operation.throw(UidMismatch("no thread", reason="UID_MISMATCH", metadata={}))
+    barrier: Any = operation.throw(ThreadNotFound("no thread", reason="THREAD_NOT_FOUND", metadata={}))
     assert (barrier.method, barrier.request.expected_uid) == ("DeleteThread", "0" * 32)
     assert operation.send(None).method == "GetThread"  # type: ignore[union-attr]
     deletion: Any = operation.send(GetThreadResponse(thread={"uid": "a" * 32}))

@@ -17,6 +17,7 @@ from stateward.v1.thread_service_pb2 import PruneThreadRequest, WaitDurableReque
 from stateward_sidecar.errors import ThreadNotFound, UidMismatch
 
 E = TypeVar("E", bound=Exception)
+_UID_FIELDS: dict[type, str] = {ReadLogRequest: "known_uid", WaitDurableRequest: "uid"}
 
 
 @contextmanager
@@ -43,19 +44,10 @@ def as_expected(error: E, request: Any) -> E | UidMismatch:
 
 def _expected(request: Any) -> Iterator[tuple[str, str]]:
     """Yields the threads that a request names, with the uid that each must have; empty = any."""
-    match request:
-        case None:
-            return
-        case BatchSaveRequest():
-            for each in request.saves:
-                yield from _expected(each)
-        case ReadLogRequest():
-            yield request.thread, request.known_uid
-        case WaitDurableRequest():
-            yield request.thread, request.uid
-        case _:
-            yield getattr(request, "thread", ""), getattr(request, "expected_uid", "")
-    if isinstance(request, SaveRequest):
-        yield request.guard.thread, request.guard.expected_uid
-    elif isinstance(request, PruneThreadRequest):
-        yield request.thread, request.plan.uid
+    for each in request.saves if isinstance(request, BatchSaveRequest) else (request,):
+        uid_field = _UID_FIELDS.get(type(each), "expected_uid")
+        yield getattr(each, "thread", ""), getattr(each, uid_field, "")
+        if isinstance(each, SaveRequest):
+            yield each.guard.thread, each.guard.expected_uid
+        elif isinstance(each, PruneThreadRequest):
+            yield each.thread, each.plan.uid
