@@ -37,6 +37,7 @@ from stateward.effects import Effect as Effect
 from stateward.effects import EffectState as EffectState
 from stateward.effects import Happened as Happened
 from stateward.effects import RecordedEffect as RecordedEffect
+from stateward.errors import BlobNotFound as BlobNotFound
 from stateward.errors import CannotStart as CannotStart
 from stateward.errors import ClaimLost as ClaimLost
 from stateward.errors import EditConflict as EditConflict
@@ -58,6 +59,7 @@ from stateward.errors import ServerUnavailable as ServerUnavailable
 from stateward.errors import StaleAnswer as StaleAnswer
 from stateward.errors import StatewardError as StatewardError
 from stateward.errors import ThreadNotFound as ThreadNotFound
+from stateward.errors import UidMismatch as UidMismatch
 from stateward.errors import UnreadAnswer as UnreadAnswer
 from stateward.errors import VersionMismatch as VersionMismatch
 from stateward.errors import VersionNotFound as VersionNotFound

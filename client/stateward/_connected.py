@@ -97,7 +97,7 @@ class Connected:
     def _continued(self, name: str) -> AsyncThread:
         """Returns a handle on a thread that writes to the creation which this object read or wrote last.
 
-        If somebody deleted that one, a write raises ThreadNotFound: it neither brings the thread back nor reaches the
+        If somebody deleted that one, a write raises UidMismatch: it neither brings the thread back nor reaches the
         next thread of the name.
         """
         thread = self._client.thread(name)

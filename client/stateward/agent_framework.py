@@ -26,7 +26,7 @@ from stateward._settling import settle
 from stateward._telling import COMPLETED, RUNNING, YES_OR_NO, Told, call_of, prompt_of, waiting
 from stateward.changes import Change, EntriesAppended, SlotSet
 from stateward.durations import Duration
-from stateward.errors import ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
+from stateward.errors import ThreadNotFound, UidMismatch, VersionMismatch, VersionNotFound, VersionPruned
 from stateward.models import Checkpoint
 from stateward.options import Retention
 from stateward.state import State
@@ -80,7 +80,7 @@ class StatewardCheckpointStorage(Connected):
         """Saves a checkpoint, in place of one with the same id, and returns the id.
 
         Raises WorkflowCheckpointException if the checkpoint has types that could not be loaded. A save that is
-        cancelled comes to its end first. Raises ThreadNotFound for a checkpoint that continues another one if somebody
+        cancelled comes to its end first. Raises UidMismatch for a checkpoint that continues another one if somebody
         deleted the thread since: it does not come back.
         """
         return await settle(self._save(checkpoint, self._encode(checkpoint)))
@@ -172,8 +172,8 @@ class StatewardCheckpointStorage(Connected):
                 return is_there
             except ThreadNotFound:
                 return False
-            except (VersionMismatch, VersionNotFound, VersionPruned):
-                continue  # somebody saved or deleted a checkpoint meanwhile
+            except (UidMismatch, VersionMismatch, VersionNotFound, VersionPruned):
+                continue  # somebody saved or deleted a checkpoint meanwhile, or the thread
 
     async def _list(self, workflow_name: str) -> list[Checkpoint]:
         """The versions with the checkpoints of a workflow. Of a checkpoint that was saved again, only the last one."""
@@ -294,7 +294,7 @@ class StatewardHistoryProvider(Connected, HistoryProvider):
 
         As with the framework's own providers, a caller may repeat the end of the history or all of it. So as many
         stored messages are read as there are given ones. Raises TypeError or ValueError for a message that is no JSON,
-        with the place of what is wrong, and ThreadNotFound if somebody cleared the session since it was read here: late
+        with the place of what is wrong, and UidMismatch if somebody cleared the session since it was read here: late
         messages do not bring it back. A call that is cancelled comes to its end first.
         """
         await settle(self._save(self._of(session_id), messages))
@@ -305,7 +305,7 @@ class StatewardHistoryProvider(Connected, HistoryProvider):
             known = self._uids.get(thread.name)
             if known and (read.checkpoint is None or read.checkpoint.uid != known):
                 what = "the session was cleared since it was read here; read it again"
-                raise thread_error(ThreadNotFound, thread.name, what, reason="THREAD_NOT_FOUND")
+                raise thread_error(UidMismatch, thread.name, what, reason="UID_MISMATCH", expected_uid=known)
             stored = [Message.from_dict(kept(value)) for value in read.logs[MESSAGES]]
             added = _encode_new(stored, messages)
             try:
@@ -316,7 +316,7 @@ class StatewardHistoryProvider(Connected, HistoryProvider):
                     )
                     self._work_on(thread.name, made.uid)
                 return
-            except (VersionMismatch, ThreadNotFound):
+            except (VersionMismatch, ThreadNotFound, UidMismatch):
                 continue  # somebody added messages meanwhile, or cleared the session
 
     async def clear(self, session_id: str | None) -> None:

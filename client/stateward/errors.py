@@ -3,9 +3,11 @@
     StatewardError
     ├── VersionMismatch        another agent saved first: hydrate, redo the change, save (or use `update`)
     ├── RecordConflict         a record has another revision than expected: get it, redo the change, put it again
+    ├── UidMismatch            the thread that was meant was deleted, and another one may have its name: read it anew
     ├── NotFound
     │   ├── ThreadNotFound     no such thread
     │   ├── VersionNotFound    no such version, checkpoint id, tag or branch
+    │   ├── BlobNotFound       the thread has no such blob: write it, or do without
     │   └── NoHandoff          the thread is not handed to any agent
     ├── VersionPruned          the version existed, and retention removed it
     ├── InvalidRequest         the request can never succeed: correct the program
@@ -48,6 +50,11 @@
     ├── DeadlineExceeded       no answer in time; a save may have happened: retry it with the same request id
     ├── Unauthenticated  PermissionDenied
     └── Internal               a bug in the daemon; its log has details
+
+`ThreadNotFound` says that no thread has the name: who gets it may make one. `UidMismatch` says that the thread was
+deleted since a handle read or wrote it, or since a program kept the uid that it gives as `expected_uid`. It is raised
+whether or not another thread has the name now. It is no `ThreadNotFound`, because a program that makes what is missing
+must not bring back what somebody deleted. A read that expects no uid raises ThreadNotFound even then.
 
 `OtherVersion` is a warning of `open`. Programs should test the class (or `.reason`), never the message text.
 """
@@ -141,18 +148,35 @@ class RecordConflict(StatewardError):
     expected_revision = Fact(_whole, "The revision that the request expected; None = unknown.")
 
 
+class UidMismatch(StatewardError):
+    """The thread that was read, or that has the expected uid, was deleted: the name has another thread now, or none.
+
+    Nothing was written. Read the thread anew, and decide whether any work is left. A handle does so with `hydrate`.
+    """
+
+    thread = Fact(str, "Name of the thread; empty = unknown.")
+    uid = Fact(str, "Uid of the thread that has the name now; empty = there is none.")
+    expected_uid = Fact(str, "The uid that the request expected; empty = unknown.")
+
+
 class NotFound(StatewardError):
-    """Base of the errors for a thread, version or handoff that does not exist."""
+    """Base of the errors for a thread, version, blob or handoff that does not exist."""
 
     thread = Fact(str, "Name of the requested thread; empty = unknown.")
 
 
 class ThreadNotFound(NotFound):
-    """No thread has this name (and uid)."""
+    """No thread has this name."""
 
 
 class VersionNotFound(NotFound):
     """The thread has no such version, checkpoint id, tag or branch."""
+
+
+class BlobNotFound(NotFound):
+    """The thread has no such blob: nobody wrote it, or it was removed because no retained version names it."""
+
+    sha256 = Fact(bytes.fromhex, "SHA-256 of the blob, 32 bytes; empty = unknown.")
 
 
 class NoHandoff(NotFound):

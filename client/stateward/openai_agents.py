@@ -15,7 +15,7 @@ from stateward._settling import settle
 from stateward._telling import COMPLETED, RUNNING, YES_OR_NO, Told, call_of, waiting
 from stateward.changes import Change, EntriesAppended, LogTrimmed, SlotDeleted, SlotSet
 from stateward.durations import Duration
-from stateward.errors import ThreadNotFound, VersionMismatch
+from stateward.errors import ThreadNotFound, UidMismatch, VersionMismatch
 from stateward.options import Retention
 from stateward.signals import Signal
 from stateward.state import State
@@ -81,7 +81,7 @@ class StatewardSession(Connected):
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Adds items at the end: all of them, or none if this raises.
 
-        Raises TypeError or ValueError for an item that is no JSON, with the place of what is wrong, and ThreadNotFound
+        Raises TypeError or ValueError for an item that is no JSON, with the place of what is wrong, and UidMismatch
         if somebody cleared the session since it was read here: a late item does not bring it back.
         """
         if items:
@@ -105,7 +105,7 @@ class StatewardSession(Connected):
             if result.interruptions:
                 await session.save_run(result.to_state())
 
-        Raises what `RunState.to_json` raises, and ThreadNotFound as `add_items`.
+        Raises what `RunState.to_json` raises, and UidMismatch as `add_items`.
         """
         await settle(self._keep_run(keep(run.to_json(), RUN)))
 
@@ -158,7 +158,7 @@ class StatewardSession(Connected):
             try:
                 trimmed = LogTrimmed(LOG, from_index=log.next_index - 1)
                 await self._client.thread(self._name).apply([trimmed], parent=state.checkpoint)
-            except (VersionMismatch, ThreadNotFound):
+            except (VersionMismatch, ThreadNotFound, UidMismatch):
                 continue  # somebody added or removed an item since, or cleared the session
             return item
 

@@ -33,7 +33,7 @@ from stateward._telling import COMPLETED, RUNNING, YES_OR_NO, Told, call_of, wai
 from stateward._walking import ATOMS, Walk, run
 from stateward.changes import Change, EntriesAppended, SlotSet
 from stateward.durations import Duration
-from stateward.errors import ThreadNotFound, VersionMismatch
+from stateward.errors import ThreadNotFound, UidMismatch, VersionMismatch
 from stateward.models import Status
 from stateward.options import Retention
 from stateward.state import State
@@ -142,7 +142,7 @@ class StatewardConversationStore(Connected, ConversationStore):
             await thread.apply(
                 [*appended, *edits], parent=state.checkpoint or 0, create=create, labels=labels, ack=acks, **told
             )
-        except (VersionMismatch, ThreadNotFound):
+        except (VersionMismatch, ThreadNotFound, UidMismatch):
             raise ConversationConflict(record.conversation_id) from None
         if used is not None:
             self._given.pop(thread.name, None)
@@ -211,7 +211,7 @@ class StatewardConversationStore(Connected, ConversationStore):
             raise ConversationConflict(conversation_id)
         try:
             await thread.delete(expected_version=state.checkpoint)
-        except (VersionMismatch, ThreadNotFound):
+        except (VersionMismatch, ThreadNotFound, UidMismatch):
             raise ConversationConflict(conversation_id) from None
 
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:

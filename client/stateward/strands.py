@@ -21,7 +21,7 @@ from stateward._settling import settle
 from stateward._telling import COMPLETED, RUNNING, Told, prompt_of, waiting
 from stateward.changes import SlotSet
 from stateward.durations import Duration
-from stateward.errors import StatewardError, ThreadNotFound, VersionMismatch
+from stateward.errors import StatewardError, ThreadNotFound, UidMismatch, VersionMismatch
 from stateward.models import Checkpoint
 from stateward.options import Retention
 
@@ -177,7 +177,7 @@ def _explained(text: str) -> Iterator[None]:
         yield
     except VersionMismatch as error:
         raise StorageError(f"{text}: somebody else wrote it since it was read here") from error
-    except ThreadNotFound as error:
+    except (ThreadNotFound, UidMismatch) as error:
         raise StorageError(f"{text}: somebody else deleted it since it was read or written here") from error
     except StatewardError as error:
         raise StorageError(f"{text}: {error}") from error

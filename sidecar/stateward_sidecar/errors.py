@@ -10,10 +10,12 @@ it into a gRPC status is in ``service/status.py``.
     ├── ThreadExists            the name of a copy is taken
     ├── VersionMismatch         the head is not what was expected
     ├── RecordConflict          a record is not what was expected
+    ├── UidMismatch             the thread is another creation than was expected
     ├── EditConflict            an edit does not fit the state
     ├── SchemaMismatch          the head has another schema than the save
     ├── ThreadNotFound          no such thread
     ├── VersionNotFound         no such version, checkpoint id, tag, branch
+    ├── BlobNotFound            the thread has no such blob
     ├── VersionPruned           the version existed, and was removed
     ├── StateTooLarge           larger than the server allows
     ├── DiskFull                disk or map is full; reads and deletions still work
@@ -100,6 +102,12 @@ class RecordConflict(StatewardError):
     reason = "RECORD_CONFLICT"
 
 
+class UidMismatch(StatewardError):
+    """The thread is another creation than the caller expected, or is gone. Read it anew; the work may be over."""
+
+    reason = "UID_MISMATCH"
+
+
 class EditConflict(StatewardError):
     """An edit does not fit the state that it applies to. Hydrate and make the edits again."""
 
@@ -118,7 +126,7 @@ class SchemaMismatch(StatewardError):
 
 
 class ThreadNotFound(StatewardError):
-    """There is no thread of this name."""
+    """There is no thread of this name. A caller who named a uid gets UidMismatch: see ``service/expected.py``."""
 
     reason = "THREAD_NOT_FOUND"
 
@@ -127,6 +135,12 @@ class VersionNotFound(StatewardError):
     """The thread has no such version, checkpoint id, tag or branch."""
 
     reason = "VERSION_NOT_FOUND"
+
+
+class BlobNotFound(StatewardError):
+    """The thread has no such blob. Write it."""
+
+    reason = "BLOB_NOT_FOUND"
 
 
 class VersionPruned(StatewardError):

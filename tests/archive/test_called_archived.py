@@ -16,7 +16,7 @@ from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTE
 from stateward.v1.checkpoint_service_pb2 import SaveResponse
 from stateward.v1.effect_service_pb2 import BeginEffectRequest
 from stateward.v1.thread_service_pb2 import WaitDurableRequest, WaitDurableResponse
-from stateward_sidecar.errors import Fenced, InvalidField, ThreadNotFound, VersionNotFound
+from stateward_sidecar.errors import Fenced, InvalidField, UidMismatch, VersionNotFound
 from stateward_sidecar.service import levels
 from stateward_sidecar.service.budget import Budget
 from stateward_sidecar.service.calls import Calls
@@ -171,7 +171,7 @@ def test_wait_durable_tells_two_entries_of_one_number_apart(pair: Pair) -> None:
 def test_wait_durable_tells_two_threads_of_one_name_apart(pair: Pair) -> None:
     """By uid; and what is none is refused by its field."""
     mine = pair.a.put("a two")
-    with pytest.raises(ThreadNotFound, match="another creation"):
+    with pytest.raises(UidMismatch, match="the entry is gone"):
         wait(pair.b, mine, uid="0" * 32)
     with pytest.raises(InvalidField, match="uid"):
         wait(pair.b, mine, uid="me")

@@ -21,7 +21,7 @@ from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadRequest, PruneThreadRequest
 from stateward_sidecar.archive.inspect import Inspector
 from stateward_sidecar.archive.restore import Restorer
-from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, InvalidField, VersionNotFound, VersionPruned
+from stateward_sidecar.errors import ArchiveUnavailable, BlobNotFound, Corrupt, InvalidField, VersionPruned
 from stateward_sidecar.service.check import DEFAULT_NAMESPACE as NAMESPACE
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.outbox import Moment, WrittenBlob
@@ -125,7 +125,7 @@ def test_a_copy_forgets_what_its_owner_collected(place: Town) -> None:
     assert read(second) == CONTENT
     forget(place, first)
     first.archive.detach(NAMESPACE, "job")
-    with pytest.raises(VersionNotFound):
+    with pytest.raises(BlobNotFound):
         read(second)
     assert files(second) == []
     answer = write(second)
@@ -341,7 +341,7 @@ def test_an_orphan_keeps_its_files(place: Town) -> None:
     first.state()
     (orphan,) = [thread.name for thread in first.threads() if thread.name != "job"]
     assert read(first, thread=orphan) == CONTENT
-    with pytest.raises(VersionNotFound):
+    with pytest.raises(BlobNotFound):
         read(first)
     for path in files(first):
         path.unlink()

@@ -11,7 +11,7 @@ from tests.archive.driven import Driven, Town, append
 
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, SetTagRequest
-from stateward_sidecar.errors import ThreadNotFound
+from stateward_sidecar.errors import ThreadNotFound, UidMismatch
 from stateward_sidecar.store import threads as store_threads
 
 
@@ -50,12 +50,12 @@ def test_it_can_be_given_up(driven: Town) -> None:
 
 
 def test_a_thread_with_another_uid_than_expected_stays(driven: Town) -> None:
-    """The call says at once that there is no such thread, and deletes neither the copy nor the archive's."""
+    """The call says at once that another creation has the name, and deletes neither the copy nor the archive's."""
     machine = driven.machine("first")
     machine.put(append(after=0))
     machine.ship_now()
     request = DeleteThreadRequest(namespace="default", thread="job", expected_uid="0" * 32)
-    with pytest.raises(ThreadNotFound):
+    with pytest.raises(UidMismatch):
         machine.delete(request)
     request.allow_missing = True
     assert not machine.delete(request).uid

@@ -11,7 +11,7 @@ from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.errors import ArchiveUnavailable, ThreadNotFound
+from stateward_sidecar.errors import ArchiveUnavailable, ThreadNotFound, UidMismatch
 
 DATA = b"bytes of a blob" * 1000
 
@@ -85,6 +85,6 @@ def test_a_thread_that_was_made_again_is_named(driven: Town) -> None:
         machine.archive.confirm(NAMESPACE, "job")
 
     on_finish(machine, replace, is_published=True)
-    with pytest.raises(ThreadNotFound, match="made again") as caught:
+    with pytest.raises(UidMismatch, match="made again") as caught:
         machine.write_blob("job", DATA, announced=False)
     assert caught.value.metadata["uid"] == other.thread().identity.uid_text

@@ -12,7 +12,7 @@ from tests.archive_model.sidecar import CALLER, NAMESPACE
 
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest, WriteBlobResponse
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
-from stateward_sidecar.errors import NotOwner, ThreadNotFound
+from stateward_sidecar.errors import NotOwner, ThreadNotFound, UidMismatch
 
 
 def delete(machine: Driven, *, uid: str = "") -> DeleteThreadResponse:
@@ -72,5 +72,5 @@ def test_a_blob_of_the_thread_that_exists_is_taken(idle: tuple[Driven, Driven, s
         write(first, uid)
     second.archive.detach(NAMESPACE, "job")
     assert write(first, uid).uid == uid
-    with pytest.raises(ThreadNotFound):
+    with pytest.raises(UidMismatch):
         write(first, old)

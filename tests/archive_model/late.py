@@ -23,7 +23,7 @@ from stateward.v1.effect_service_pb2 import (
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.errors import ClaimLost, ThreadNotFound
+from stateward_sidecar.errors import ClaimLost, ThreadNotFound, UidMismatch
 
 FORMS = st.sampled_from(("save", "save", "save", "put", "begin", "signal", "blob", "renew", "finish"))
 
@@ -57,7 +57,7 @@ class LateWriters(Messages):
         is_alive = self.is_alive(sidecar, name, uid)
         try:
             self.write_as(sidecar, form, name, uid, archived)
-        except ThreadNotFound:
+        except (ThreadNotFound, UidMismatch):
             assert stops != self.turns.stops or claims >= set(sidecar.archive.desk.hooks.claims), (
                 "a late write that was refused claimed the name"
             )

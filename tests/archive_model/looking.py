@@ -27,7 +27,6 @@ from stateward_sidecar.errors import Corrupt, Fenced, NewerFormat, ThreadNotFoun
 from stateward_sidecar.service import holding
 from stateward_sidecar.storage.keystore import KeyStore
 from stateward_sidecar.store import records
-from stateward_sidecar.store.expecting import is_other_creation
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.recordrows import open_batch
 from stateward_sidecar.store.thread import MAIN, Thread, load_archive_row
@@ -418,7 +417,7 @@ class Looking(Stage):
         heads = [sent.head for sent in self.truth.heads_since(key, begun[key])] if begun.get(key) else []
         # Whoever waits for the archive is told at once that its entry went with the copy of this disk.
         is_told = any(future.exception() is error for future in sidecar.told if future.done())
-        if self.era or is_told or is_other_creation(error) or len({bytes(head.uid) for head in heads}) != 1:
+        if self.era or is_told or len({bytes(head.uid) for head in heads}) != 1:
             return
         found = error.metadata.get("branch", MAIN), error.metadata.get("current_version", "0")
         if found != (MAIN, "0") or any(head.deleted or not head.tip_sequence for head in heads):

@@ -13,7 +13,7 @@ from tests.archive_model.truth import Version
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, ListCheckpointsRequest
 from stateward.v1.thread_pb2 import ACCESS_OWNED
-from stateward_sidecar.errors import ThreadNotFound, VersionNotFound, VersionPruned
+from stateward_sidecar.errors import BlobNotFound, ThreadNotFound, VersionPruned
 
 
 class Reading(Looking):
@@ -52,7 +52,7 @@ class Reading(Looking):
             return
         try:
             content = sidecar.read_blob(name, digest)
-        except (VersionNotFound, VersionPruned):
+        except (BlobNotFound, VersionPruned):
             assert quiet != self.quiet(), "a state names a blob that the thread does not have"
             raise
         assert content == self.blobs.contents[digest], "a blob has other bytes"

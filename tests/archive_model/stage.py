@@ -32,6 +32,7 @@ from stateward_sidecar.archive.places import place_of
 from stateward_sidecar.archive.spares import SURE_S
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
+    BlobNotFound,
     ClaimLost,
     Corrupt,
     DiskFull,
@@ -45,6 +46,7 @@ from stateward_sidecar.errors import (
     StatewardError,
     ThreadExists,
     ThreadNotFound,
+    UidMismatch,
     VersionMismatch,
     VersionNotFound,
     VersionPruned,
@@ -56,8 +58,8 @@ T = TypeVar("T")
 SIDECARS = 2
 TOTALS = Counter[str]()  # of all examples
 LAWFUL = (
-    ClaimLost, Fenced, NotOwner, RecordConflict, ThreadExists, ThreadNotFound, VersionMismatch, VersionNotFound,
-    VersionPruned,
+    BlobNotFound, ClaimLost, Fenced, NotOwner, RecordConflict, ThreadExists, ThreadNotFound, UidMismatch,
+    VersionMismatch, VersionNotFound, VersionPruned,
 )  # fmt: skip
 
 

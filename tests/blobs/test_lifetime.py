@@ -22,7 +22,7 @@ from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadReque
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.codec.blob import SEGMENT_BYTES
 from stateward_sidecar.codec.edits import check_diff
-from stateward_sidecar.errors import InvalidField, ThreadNotFound, VersionNotFound
+from stateward_sidecar.errors import BlobNotFound, InvalidField, UidMismatch
 from stateward_sidecar.storage.blobfiles import BlobFiles
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.blobsweep import INTERVAL_S, KEPT_S, clear_leftovers
@@ -129,7 +129,7 @@ class Shelf:
     def is_gone(self, blob: BlobRef, thread: str = "t") -> bool:
         try:
             self.read(blob, thread)
-        except VersionNotFound as error:
+        except BlobNotFound as error:
             return blob.sha256.hex() in error.message
         return False
 
@@ -350,7 +350,7 @@ def test_deleting_a_thread_removes_its_files(shelf: Shelf) -> None:
 
 @pytest.mark.parametrize("is_finished", [False, True])
 def test_a_deletion_during_a_write_wins(shelf: Shelf, is_finished: bool) -> None:
-    """The thread goes while a blob is on its way: THREAD_NOT_FOUND, nothing of it stays, also under the same name."""
+    """The thread goes while a blob is on its way: UID_MISMATCH, nothing of it stays, also under the same name."""
     shelf.write(b"first")
     begin = BlobBegin(namespace=NAMESPACE, thread="t")
     thread = shelf.store.blobs.find_thread(begin)
@@ -367,7 +367,7 @@ def test_a_deletion_during_a_write_wins(shelf: Shelf, is_finished: bool) -> None
             write.finish(b"rest")
         shelf.do(lambda txn, batch: write.commit(shelf.store.threads, txn, batch))
 
-    with pytest.raises(ThreadNotFound):
+    with pytest.raises(UidMismatch):
         go_on()
     write.discard()
     rest(shelf.store)

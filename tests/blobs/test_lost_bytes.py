@@ -164,9 +164,9 @@ def test_the_feature_is_announced(desk: Desk) -> None:
 
 
 def test_what_was_never_written_is_not_found(desk: Desk) -> None:
-    """VERSION_NOT_FOUND says which blob, THREAD_NOT_FOUND which thread."""
+    """BLOB_NOT_FOUND says which blob, THREAD_NOT_FOUND which thread."""
     desk.put(b"x")
-    for thread, reason in (("t", "VERSION_NOT_FOUND"), ("other", "THREAD_NOT_FOUND")):
+    for thread, reason in (("t", "BLOB_NOT_FOUND"), ("other", "THREAD_NOT_FOUND")):
         found = refused(desk.blobs.StatBlob, StatBlobRequest(thread=thread, sha256=b"1" * 32))
         assert (found.reason, found.code, found.metadata["thread"]) == (reason, grpc.StatusCode.NOT_FOUND, thread)
 

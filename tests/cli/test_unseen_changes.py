@@ -20,7 +20,7 @@ from tests.service.wire import Wire
 from stateward import Client, Put, Status, Thread, cli
 from stateward.cli.app import app
 from stateward.cli.catalog import LONGER, load
-from stateward.errors import InvalidField, ThreadNotFound, VersionMismatch
+from stateward.errors import InvalidField, UidMismatch, VersionMismatch
 from stateward.models import PruneResult, ThreadInfo
 from stateward.signals import Question
 from stateward.testing import Daemon
@@ -576,9 +576,9 @@ def test_plans_of_the_library(client):
         thread.prune(keep_latest_per_branch=4, plan=plan, dry_run=True)
     info = thread.info()
     anew(client)
-    with pytest.raises(ThreadNotFound):
+    with pytest.raises(UidMismatch):
         client.thread("t").prune(keep_latest_per_branch=1, expected_uid=info.uid)
-    with pytest.raises((VersionMismatch, ThreadNotFound)):
+    with pytest.raises((VersionMismatch, UidMismatch)):
         client.thread("t").delete(expected_version=info)
     assert entries(client) == [0, 1, 2, 3, 4, 5]
 
@@ -663,9 +663,9 @@ def test_records_of_a_thread_made_anew(client):
     put(client, "a")
     records = client.records("t")
     assert records.get("a").revision == revision
-    with pytest.raises(ThreadNotFound):
+    with pytest.raises(UidMismatch):
         records.delete("a", expected=revision, expected_uid=info.uid)
-    with pytest.raises(ThreadNotFound):
+    with pytest.raises(UidMismatch):
         records.write([Put("b", 1)], expected_uid=info.uid)
     assert keys(client) == ["a"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from hashlib import sha256
 
 import pytest
@@ -11,7 +12,7 @@ from stateward._io.aio import connection as aio
 from stateward._io.blocking import connection as blocking
 from stateward.changes import SlotSet, SlotSpliced
 from stateward.effects import Effect
-from stateward.errors import LeaseHeld, NotFound, ServerUnavailable, ThreadNotFound, VersionMismatch
+from stateward.errors import LeaseHeld, NotFound, ServerUnavailable, ThreadNotFound, UidMismatch, VersionMismatch
 from stateward.migrations import Migrations
 from stateward.records import Put
 
@@ -85,12 +86,12 @@ WRITES = {
 @pytest.mark.parametrize("remade", [False, True], ids=["gone", "made again"])
 @pytest.mark.parametrize("form", WRITES)
 def test_a_late_write_reaches_nothing(handle, admin, form, remade):
-    """Whatever its form: ThreadNotFound, and the daemon keeps what it kept."""
+    """Whatever its form: UidMismatch, and the daemon keeps what it kept."""
     state = handle.hydrate()
     state.logs["log"].append("late")
     remake(admin, remade)
     before = kept(admin)
-    with pytest.raises(ThreadNotFound):
+    with pytest.raises(UidMismatch):
         WRITES[form](handle, state)
     assert kept(admin) == before
 
@@ -101,7 +102,7 @@ def test_a_blob_goes_where_its_edits_go(handle, admin, remade):
     state, data = handle.hydrate(), b"late" * 1_000_000
     remake(admin, remade)
     before = kept(admin)
-    with pytest.raises(ThreadNotFound):
+    with pytest.raises(UidMismatch):
         admin.thread("t").apply([SlotSet("late", data)], parent=state.checkpoint)
     with pytest.raises((ThreadNotFound, VersionMismatch)):
         admin.thread("t").apply([SlotSet("later", data[1:])], parent=7)
@@ -139,9 +140,9 @@ def test_what_a_write_reads_turns_the_handle_to_no_other_thread(admin, daemon, n
         admin.thread("t").apply([SlotSet("text", "begin")])
         state = handle.hydrate()
         remake(admin, remade)
-        with pytest.raises((ThreadNotFound, VersionMismatch)):
+        with pytest.raises((UidMismatch, VersionMismatch) if remade else UidMismatch):
             INNER_READS[form](handle, state)
-        with pytest.raises(ThreadNotFound):
+        with pytest.raises(UidMismatch):
             handle.append("log", "late")
     assert [entry for log, *_ in kept(admin).values() for entry in log] == ["next"] * remade
 
@@ -149,7 +150,7 @@ def test_what_a_write_reads_turns_the_handle_to_no_other_thread(admin, daemon, n
 def test_the_next_read_finds_out(handle, admin):
     """The handle works on the thread that is there now; one that knows the name only never stopped."""
     remake(admin, remade=True)
-    with pytest.raises(ThreadNotFound):
+    with pytest.raises(UidMismatch):
         handle.append("log", "late")
     assert list(handle.hydrate().logs["log"]) == ["next"]
     handle.append("log", "after")
@@ -165,7 +166,7 @@ def test_a_read_of_a_thread_without_versions(handle, admin):
     """An effect made the next thread of the name: the handle works on that one after it has looked."""
     admin.thread("t").delete()
     admin.thread("t").put_effects([Effect("next", "next")])
-    with pytest.raises(ThreadNotFound):
+    with pytest.raises(UidMismatch):
         handle.append("log", "late")
     assert handle.hydrate().version == 0
     assert handle.effect("own", lambda: "paid") == "paid"
@@ -189,7 +190,7 @@ def test_a_claim_ends_with_its_thread(handle, admin):
             pass
         return "late"
 
-    with pytest.raises(ThreadNotFound):
+    with pytest.raises(UidMismatch):
         handle.effect("pay", tool)
     assert list(admin.thread("t").effects()) == []
 
@@ -204,11 +205,11 @@ def test_a_lease_ends_with_its_thread(handle, admin):
             assert (lease.token, lease.uid != next_lease.uid) == (next_lease.token, True)
             with pytest.raises(LeaseHeld):
                 lease.check()
-            with pytest.raises(ThreadNotFound):
+            with pytest.raises(UidMismatch):
                 handle.append("log", "late")
-            with pytest.raises(ThreadNotFound):
+            with pytest.raises(UidMismatch):
                 handle.save(State())
-            with pytest.raises(ThreadNotFound):
+            with pytest.raises(UidMismatch):
                 admin.thread("board").append("log", "late", guard=lease)
             assert not lease.release()
             next_lease.check()
@@ -222,7 +223,7 @@ def test_a_writer_ends_with_its_thread(handle, admin):
         writer.save(state)
         remake(admin, remade=True)
         state.logs["log"].append("late")
-        with pytest.raises(ThreadNotFound):
+        with pytest.raises(UidMismatch):
             writer.save(state)
         assert kept(admin) == {"t": (["next"], (0, 0, 0), [])}
 
@@ -279,11 +280,11 @@ def test_a_repeated_deletion_leaves_the_next_thread(handle, admin, lossy, option
 
 
 def test_a_thread_that_is_missing(handle, admin):
-    """False with missing_ok, else ThreadNotFound; also for another creation than the checkpoint's."""
+    """False with missing_ok, else ThreadNotFound, or UidMismatch for another creation than the checkpoint's."""
     checkpoint = handle.checkpoint()
     remake(admin, remade=True)
     assert handle.delete(missing_ok=True, expected_version=checkpoint) is False
-    with pytest.raises(ThreadNotFound):
+    with pytest.raises(UidMismatch):
         handle.delete(expected_version=checkpoint)
     assert handle.delete()
     assert handle.delete(missing_ok=True) is False
@@ -313,11 +314,9 @@ def test_a_thread_that_is_missing_is_deleted_all_the_same(handle, admin, monkeyp
     monkeypatch.setattr(blocking.Connection, "call", noting_call)
     monkeypatch.setattr(aio.Connection, "call", noting_acall)
     for known in ("", uid):
-        try:
+        with nullcontext() if missing_ok else pytest.raises(UidMismatch if known else ThreadNotFound):
             assert handle.delete(missing_ok, expected_uid=known) is False
             assert missing_ok
-        except ThreadNotFound:
-            assert not missing_ok
     assert asked[-1] == (uid, True)
     assert len(asked) == 2
     assert handle.delete(missing_ok=True, local_only=True) is False
@@ -328,7 +327,7 @@ def test_a_deletion_of_the_thread_that_was_looked_at(handle, admin):
     """With its uid the call leaves the next thread of the name, whatever else it is told."""
     uid = handle.info().uid
     remake(admin, remade=True)
-    with pytest.raises(ThreadNotFound):
+    with pytest.raises(UidMismatch):
         handle.delete(expected_uid=uid)
     assert handle.delete(missing_ok=True, expected_uid=uid) is False
     assert handle.delete(missing_ok=True, expected_uid=uid, expected_version=1) is False
@@ -364,7 +363,7 @@ def test_a_checkpoint_of_another_history(daemon, open_client, name):
         lambda thread: thread.delete(expected_version=old),
     )
     for call in writes:
-        with pytest.raises(ThreadNotFound):  # a checkpoint names its creation, too
+        with pytest.raises(UidMismatch):  # a checkpoint names its creation, too
             call(client.thread("t"))
     assert list(client.thread("t").hydrate().logs["log"]) == ["one", "other"]
 
@@ -375,7 +374,7 @@ def test_a_follower_does_not_go_on_in_the_next_thread(handle, admin):
     assert next(follower).value == "hello"
     remake(admin, remade=True)
     admin.thread("t").append("log", "more")
-    with pytest.raises(ThreadNotFound):
+    with pytest.raises(UidMismatch):
         next(follower)
 
 
@@ -400,7 +399,7 @@ def test_pages_of_two_threads_are_never_one_list(handle, admin):
     admin.thread("t").delete()
     for _ in range(3):
         admin.thread("t").append("log", *["x"] * 1000)
-    with pytest.raises(ThreadNotFound):
+    with pytest.raises(UidMismatch):
         list(pages)
 
 
@@ -420,6 +419,6 @@ def test_a_deletion_of_many_records_ends_with_their_thread(handle, admin, monkey
         return answer
 
     monkeypatch.setattr(blocking.Connection, "call", deleting)
-    with pytest.raises(ThreadNotFound):
+    with pytest.raises(UidMismatch):
         admin.records("many").delete_prefix("a/")
     assert [record.key for record in records.list()] == ["a/next"]

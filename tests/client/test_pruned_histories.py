@@ -14,7 +14,7 @@ from stateward._io.channel import explain, grpc
 from stateward._operations.steps import Pause, ThreadRef
 from stateward._operations.streams import END, HistoryReader, Open, Reading
 from stateward.changes import EntriesAppended, SlotSet
-from stateward.errors import ThreadNotFound, Unavailable, VersionMismatch, VersionPruned
+from stateward.errors import UidMismatch, Unavailable, VersionMismatch, VersionPruned
 from stateward.events import HistoryEntry
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.checkpoint_service_pb2_grpc import CheckpointServiceStub
@@ -171,7 +171,7 @@ def test_another_thread_of_that_name_is_not_continued(daemon: Daemon) -> None:
             history.cut()
             client.thread("reborn").delete()
             fill(client, "reborn", 9)
-            with pytest.raises(ThreadNotFound, match="deleted"):
+            with pytest.raises(UidMismatch, match="deleted"):
                 history.next()
             client.thread("reborn").delete()
 

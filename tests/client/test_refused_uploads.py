@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from stateward.errors import InvalidField, ServerUnavailable, ThreadNotFound
+from stateward.errors import InvalidField, ServerUnavailable, UidMismatch
 
 PIECE, TIMES = bytes(1_000_000), 6
 CONTENT = PIECE * 20
@@ -29,7 +29,7 @@ def test_a_late_blob_is_told_why(real_daemon, open_client, name):
         thread.append("l", 1)
         thread.hydrate()
         client.thread(thread.name).delete()
-        with pytest.raises(ThreadNotFound):
+        with pytest.raises(UidMismatch):
             thread.write_blob(iter([PIECE] * 20))
 
 

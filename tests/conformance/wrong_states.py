@@ -175,6 +175,19 @@ class SavesToAName(RawClient):
         return ""
 
 
+@wrong("advance/deleted", "Save: the client called Hydrate")
+class TakesAbortedForAConflict(RawClient):
+    """Puts the work of a deleted thread into the next thread of its name."""
+
+    def try_save(self, edit: Any, version: int, digest: bytes) -> bool:
+        try:
+            return super().try_save(edit, version, digest)
+        except grpc.RpcError as error:
+            if error.code() != grpc.StatusCode.ABORTED:
+                raise
+            return False
+
+
 # -- retries ----------------------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.types import Command, Send, StateSnapshot, interrupt
 
-from stateward.errors import ThreadNotFound
+from stateward.errors import UidMismatch
 
 LARGE = "x" * 8_000  # the daemon sends a small state whole, however little has changed
 THREADS = ("a", "b")
@@ -281,7 +281,7 @@ def act(world: World, action: Action) -> Any:
                 world.savers[worker].delete_thread(thread)
             case "restart":
                 world.restart()
-    except (Gone, ThreadNotFound):
+    except (Gone, UidMismatch):
         return "the thread is gone"
     except Exception as error:  # noqa: BLE001  both sides must fail alike
         return type(error).__name__

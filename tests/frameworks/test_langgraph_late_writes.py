@@ -18,7 +18,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
 
 from stateward._operations.steps import ThreadRef
-from stateward.errors import ThreadNotFound, VersionMismatch
+from stateward.errors import ThreadNotFound, UidMismatch, VersionMismatch
 from stateward.langgraph import StatewardSaver
 from stateward.langgraph._bases import Creations
 from stateward.langgraph._threads import delete_thread
@@ -78,12 +78,12 @@ def talking(saver: StatewardSaver, meanwhile: Callable[[], object], *, then: boo
 @pytest.mark.parametrize("durability", ["sync", "async"])
 @pytest.mark.parametrize(("then", "inside"), [(False, False), (True, False), (False, True)])
 def test_nothing_is_left(daemon: Daemon, saver: StatewardSaver, durability: str, then: bool, inside: bool) -> None:
-    """The run ends with ThreadNotFound, and nothing that it writes comes back. The next run works."""
+    """The run ends with UidMismatch, and nothing that it writes comes back. The next run works."""
     thread = f"{durability}-{then}-{inside}"
     with StatewardSaver(daemon.target) as admin, daemon.client() as client:
         talking(saver, lambda: None, then=then, inside=inside).invoke({"said": ["hello"]}, place(thread))
         graph = talking(saver, lambda: admin.delete_thread(thread), then=then, inside=inside)
-        with pytest.raises(ThreadNotFound):
+        with pytest.raises(UidMismatch):
             graph.invoke({"said": ["again"]}, place(thread), durability=durability)
         assert saver.get_tuple(place(thread)) is None
         assert thread not in [info.name for info in client.threads()]
@@ -100,13 +100,13 @@ def test_the_next_thread_of_the_name_is_not_reached(daemon: Daemon, saver: State
         put(other, put(other, place("two"), "b1", {"plan": "ROME", "log": ["r1"]}), "b2", {"plan": "ROME", "log": []})
         before = list(other.list(place("two")))
         for late in (saver, saver):  # the second time, the saver has forgotten what it knew of the checkpoint
-            with pytest.raises(ThreadNotFound):
+            with pytest.raises(UidMismatch):
                 put(late, config, "a3", {"plan": "PARIS", "log": ["p1", "p2", "p3"]})
-        with pytest.raises(ThreadNotFound):
+        with pytest.raises(UidMismatch):
             saver.put_writes(config, [("log", "p4")], "task")
         inner = place("two", "inner")
         inner["configurable"]["checkpoint_map"] = {"": "a2"}
-        with pytest.raises(ThreadNotFound):
+        with pytest.raises(UidMismatch):
             put(saver, inner, "a4", {"plan": "PARIS"})
         assert list(other.list(place("two"))) == before
         with daemon.client() as client:
@@ -124,7 +124,7 @@ def test_a_thread_that_has_the_same_checkpoint_again(daemon: Daemon, saver: Stat
         other.delete_thread("again")
         put(other, place("again"), "c1", {"a": ["new"]})
         saver._bases.forget_thread("again")  # so it would read the checkpoint before it writes
-        with pytest.raises(ThreadNotFound):
+        with pytest.raises(UidMismatch):
             put(saver, first, "c2", {"a": ["old", "er"]})
         assert saver.get_tuple(first) is not None
         put(saver, first, "c2", {"a": ["new", "er"]})
@@ -149,7 +149,7 @@ def test_writes_for_a_checkpoint_that_is_not_written_yet(daemon: Daemon, saver: 
         put(saver, place("before"), "c1", {"a": 1})
         next_one = {"configurable": {**place("before")["configurable"], "checkpoint_id": "c2"}}
         other.delete_thread("before")
-        with pytest.raises(ThreadNotFound):
+        with pytest.raises(UidMismatch):
             saver.put_writes(next_one, [("a", 2)], "task")  # type: ignore[arg-type]
         assert "before" not in [info.name for info in client.threads()]
         put(other, place("before"), "c2", {"a": 3})
@@ -182,7 +182,7 @@ def test_a_late_checkpoint_beside_the_next_run(daemon: Daemon, saver: StatewardS
         config = put(saver, place("beside"), "c1", {"a": 1})
         other.delete_thread("beside")
         assert saver.get_tuple(place("beside")) is None
-        with pytest.raises(ThreadNotFound):
+        with pytest.raises(UidMismatch):
             put(saver, config, "c2", {"a": 2})
         first = {"configurable": {**place("beside")["configurable"], "checkpoint_id": "e1"}}
         saver.put_writes(first, [("a", 3)], "task")  # type: ignore[arg-type]

@@ -55,7 +55,7 @@ def classify(error: grpc.RpcError) -> Attempt:
     if reason == "VERSION_MISMATCH":
         found = {"version": int(facts["current_version"]), "digest": facts["current_digest"]}
         return {"outcome": "mismatch", **found}
-    if reason in ("THREAD_NOT_FOUND", "VERSION_NOT_FOUND"):
+    if reason in ("THREAD_NOT_FOUND", "UID_MISMATCH", "VERSION_NOT_FOUND"):
         return {"outcome": "absent", "reason": reason}
     if reason == "FENCED":
         return {"outcome": "fenced", "reason": facts.get("orphan", "")}

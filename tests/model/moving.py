@@ -12,7 +12,7 @@ from tests.model.plain import PlainReader, PlainThread
 from tests.model.saving import Saving
 from tests.model.strategies import BRANCHES, DATA, LOGS, PICK, value
 
-from stateward.errors import InvalidField, StatewardError, ThreadNotFound, VersionMismatch, VersionNotFound
+from stateward.errors import InvalidField, StatewardError, UidMismatch, VersionMismatch, VersionNotFound
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import diff_pb2
 from stateward.v1 import thread_service_pb2 as threads
@@ -149,7 +149,7 @@ class Moving(Saving):
         (name, uid, request), self.shown = self.shown, None
         thread = self.thread(name)
         if name not in self.model or thread.uid != uid:
-            self.refuse("PruneThread", request, ThreadNotFound)
+            self.refuse("PruneThread", request, UidMismatch)
             return
         shown = {version for span in request.plan.versions for version in range(span.first, span.last + 1)}
         if max(shown) in thread.pruned:

@@ -208,7 +208,7 @@ def test_a_tag_is_made_and_moved_under_expectation(place: Place) -> None:
 
 
 def test_another_creation_of_the_name_is_not_touched(untouched: Place) -> None:
-    """With the uid of another creation, every change of a thread is THREAD_NOT_FOUND."""
+    """With the uid of another creation, every change of a thread is UID_MISMATCH."""
     at = {"namespace": untouched.namespace, "thread": THREAD, "expected_uid": "0" * 32}
     mask = {"paths": ["agent"]}
     for call, request in (
@@ -219,7 +219,7 @@ def test_another_creation_of_the_name_is_not_touched(untouched: Place) -> None:
         (untouched.wire.threads.DeleteTag, t.DeleteTagRequest(**at, tag="x")),
     ):
         found = refused(call, request)
-        assert (found.reason, found.metadata["thread"]) == ("THREAD_NOT_FOUND", THREAD)
+        assert (found.reason, found.metadata["thread"]) == ("UID_MISMATCH", THREAD)
 
 
 def test_changes_under_a_wrong_version_are_refused(untouched: Place) -> None:

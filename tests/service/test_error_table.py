@@ -72,6 +72,16 @@ def test_every_exception_of_the_client_is_reachable() -> None:
         assert name in (client_errors.__doc__ or ""), f"{name} is missing in the tree that users read"
 
 
+def test_what_was_deleted_is_not_what_is_missing() -> None:
+    """A program makes a thread that is missing. It must not bring back one that somebody deleted."""
+    assert not issubclass(client_errors.UidMismatch, client_errors.NotFound)
+    assert not issubclass(daemon_errors.UidMismatch, daemon_errors.ThreadNotFound)
+    error = client_errors.UidMismatch("gone", metadata={"thread": "t", "expected_uid": "ab"})
+    assert (error.thread, error.uid, error.expected_uid) == ("t", "", "ab")
+    missing = client_errors.BlobNotFound("no blob", metadata={"thread": "t", "sha256": "ab" * 32})
+    assert (missing.thread, missing.sha256) == ("t", b"\xab" * 32)
+
+
 def test_the_contract_says_the_code_of_every_reason(repository: Path) -> None:
     """The comment before each reason begins with the code that the daemon really answers."""
     source = (repository / "proto/stateward/v1/error_reason.proto").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -10,6 +11,7 @@ import pytest
 from google.protobuf.message import Message
 from tests.service.agents import Agent, Stream, new_id
 from tests.service.conftest import THREAD, Place
+from tests.service.inside import daemon_inside
 from tests.service.wire import Refusal, Wire, appends, refusal_of, refused, state, text
 
 from stateward.v1 import blob_service_pb2 as b
@@ -42,12 +44,13 @@ def run_streamed(wire: Wire, request: Message) -> Message:
     (answer,) = next(stub.RunCalls(iter([streamed(request)]), timeout=20)).answers
     if not answer.HasField("refused"):
         return answer  # type: ignore[no-any-return]
-    assert answer.refused.code == grpc.StatusCode.NOT_FOUND.value[0], answer.refused.message
-    raise NotFound(answer.refused.message)
+    assert answer.refused.code == grpc.StatusCode.ABORTED.value[0], answer.refused.message
+    assert b"UID_MISMATCH" in answer.refused.SerializeToString()
+    raise Gone(answer.refused.message)
 
 
-class NotFound(Exception):
-    """A call on a stream was refused with NOT_FOUND."""
+class Gone(Exception):
+    """A call on a stream was refused with UID_MISMATCH."""
 
 
 def open_stream(wire: Wire, request: Message) -> Message:
@@ -149,7 +152,7 @@ def refusal(call: Callable[[Wire, Message], Message], wire: Wire, request: Messa
         call(wire, request)
     except grpc.RpcError as error:
         return refusal_of(error)
-    except NotFound:
+    except Gone:
         return None
     raise AssertionError("the write was not refused")
 
@@ -171,15 +174,83 @@ def test_a_late_write_is_refused_whatever_its_form(name: str, place: Place) -> N
     before = place.look()
     found = refusal(call, place.wire, ask({"namespace": place.namespace, "thread": THREAD, "expected_uid": old}))
     if found is not None:
-        assert (found.reason, found.metadata["thread"], found.metadata["uid"]) == ("THREAD_NOT_FOUND", THREAD, new)
+        assert (found.reason, found.code) == ("UID_MISMATCH", grpc.StatusCode.ABORTED)
+        assert {"thread": THREAD, "uid": new, "expected_uid": old}.items() <= found.metadata.items()
     assert place.look() == before
     gone = {"namespace": place.namespace, "thread": "gone", "expected_uid": old}
     found = refusal(call, place.wire, ask(gone))
     if found is not None:
-        assert (found.reason, found.metadata["thread"]) == ("THREAD_NOT_FOUND", "gone")
+        assert (found.reason, found.metadata["thread"], found.metadata["expected_uid"]) == ("UID_MISMATCH", "gone", old)
+        assert "uid" not in found.metadata  # nobody has the name
     threads = place.wire.threads.ListThreads(t.ListThreadsRequest(namespace=place.namespace)).threads
     assert [thread.thread for thread in threads] == [THREAD]
     assert place.findings() == []
+
+
+def guarded_save(namespace: str, thread: str, uid: str) -> c.SaveRequest:
+    guard = c.LeaseGuard(thread=thread, token=1, expected_uid=uid)
+    return c.SaveRequest(
+        namespace=namespace, thread="board", diff=appends("late"), request_id=new_id(), guard=guard
+    )  # fmt: skip
+
+
+OTHER_WAYS: dict[str, Callable[[Wire, str, str, str], Refusal]] = {
+    "the page before": lambda wire, namespace, thread, uid: refused(
+        wire.checkpoints.ReadLog, c.ReadLogRequest(namespace=namespace, thread=thread, log="l", known_uid=uid)
+    ),
+    "the page before, with a wait": lambda wire, namespace, thread, uid: refused(
+        wire.checkpoints.ReadLog,
+        c.ReadLogRequest(namespace=namespace, thread=thread, log="l", known_uid=uid, wait={"seconds": 20}),
+    ),
+    "the entry": lambda wire, namespace, thread, uid: refused(
+        wire.threads.WaitDurable, t.WaitDurableRequest(namespace=namespace, thread=thread, sequence=1, uid=uid)
+    ),
+    "the plan": lambda wire, namespace, thread, uid: refused(
+        wire.threads.PruneThread,
+        t.PruneThreadRequest(
+            namespace=namespace, thread=thread, keep_latest_per_branch=1,
+            plan=t.PrunePlan(uid=uid, versions=[t.VersionSpan(first=1, last=1)], newest_digest=b"d" * 16),
+        ),
+    ),
+    "the guard": lambda wire, namespace, thread, uid: refused(
+        wire.checkpoints.Save, guarded_save(namespace, thread, uid)
+    ),
+    "the guard of an item": lambda wire, namespace, thread, uid: refused(
+        wire.checkpoints.BatchSave,
+        c.BatchSaveRequest(saves=[
+            c.SaveRequest(namespace=namespace, thread="first", diff=appends("x"), request_id=new_id()),
+            guarded_save(namespace, thread, uid),
+        ]),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", OTHER_WAYS)
+def test_a_uid_is_named_in_other_ways_too(way: str, place: Place) -> None:
+    """Of the page before, an entry, a plan, a guard: whoever names it learns that this creation is gone, and what is
+    there now."""
+    old, new = remake(place)
+    for thread, now in ((THREAD, new), ("gone", None)):
+        found = OTHER_WAYS[way](place.wire, place.namespace, thread, old)
+        told = found.metadata
+        assert (found.reason, told["thread"], told.get("uid")) == ("UID_MISMATCH", thread, now)
+        assert (told["expected_uid"], told.get("item")) == (old, "saves[1]" if "item" in way else None)
+    threads = place.wire.threads.ListThreads(t.ListThreadsRequest(namespace=place.namespace)).threads
+    assert [thread.thread for thread in threads] == [THREAD]
+
+
+def test_what_only_the_archive_may_know_is_gone_as_well(tmp_path: Path) -> None:
+    """The archive finds no thread of the name, and knows nothing of uids: the caller is told of the uid."""
+    with daemon_inside(tmp_path, archive=f"file://{tmp_path}/bucket") as daemon:
+        at = {"namespace": "default", "thread": "gone", "expected_uid": NOBODY}
+        for name, (ask, call) in WRITES.items():
+            found = refusal(call, daemon.wire, ask(at))
+            if not name.startswith("streamed"):
+                assert found is not None
+                assert (name, found.reason, found.metadata["expected_uid"]) == (name, "UID_MISMATCH", NOBODY)
+        for way, ask_way in OTHER_WAYS.items():
+            assert (way, ask_way(daemon.wire, "default", "gone", NOBODY).reason) == (way, "UID_MISMATCH")
+        assert list(daemon.wire.threads.ListThreads(t.ListThreadsRequest()).threads) == []
 
 
 @pytest.mark.parametrize("name", WRITES)
@@ -222,17 +293,17 @@ def test_tokens_of_the_deleted_thread_move_nothing_of_the_next(place: Place) -> 
     ended = {"state": EFFECT_STATE_DONE, "value": text("paid")}
     late = {**where, "expected_uid": old}
     guard = {"thread": THREAD, "token": token, "expected_uid": old}
-    assert refused(wire.leases.RenewLease, l.RenewLeaseRequest(**late, token=token)).reason == "THREAD_NOT_FOUND"
-    assert refused(wire.leases.ReleaseLease, l.ReleaseLeaseRequest(**late, token=token)).reason == "THREAD_NOT_FOUND"
+    assert refused(wire.leases.RenewLease, l.RenewLeaseRequest(**late, token=token)).reason == "UID_MISMATCH"
+    assert refused(wire.leases.ReleaseLease, l.ReleaseLeaseRequest(**late, token=token)).reason == "UID_MISMATCH"
     complete = e.CompleteEffectRequest(**late, key="call", claim_token=claim, **ended)
-    assert refused(wire.effects.CompleteEffect, complete).reason == "THREAD_NOT_FOUND"
+    assert refused(wire.effects.CompleteEffect, complete).reason == "UID_MISMATCH"
     renewal = e.RenewEffectRequest(**late, key="call", claim_token=claim)
-    assert refused(wire.effects.RenewEffect, renewal).reason == "THREAD_NOT_FOUND"
+    assert refused(wire.effects.RenewEffect, renewal).reason == "UID_MISMATCH"
     guarded = c.SaveRequest(
         namespace=place.namespace, thread="board", diff=appends("late"), request_id=new_id(), guard=guard
     )
     found = refused(wire.checkpoints.Save, guarded)
-    assert (found.reason, found.metadata["uid"]) == ("THREAD_NOT_FOUND", new)
+    assert (found.reason, found.metadata["uid"]) == ("UID_MISMATCH", new)
     guarded.guard.expected_uid = new
     wire.save(guarded)
     complete.expected_uid = new
@@ -254,13 +325,13 @@ def test_a_writers_stream_ends_with_its_thread(make: Callable[[str], Agent], pla
     assert first.opened.uid == place.wire.thread(place.namespace, "run").uid
     place.wire.threads.DeleteThread(t.DeleteThreadRequest(**where))
     first.send()
-    assert first.next().refused.reason_name == "THREAD_NOT_FOUND"
+    assert first.next().refused.reason_name == "UID_MISMATCH"
     second = begin()
     assert (second.token, second.opened.uid != first.opened.uid) == (first.token, True)
     first.reset()
     assert first.next().HasField("reset")
     first.send()
-    assert first.next().refused.reason_name == "THREAD_NOT_FOUND"
+    assert first.next().refused.reason_name == "UID_MISMATCH"
     second.send()
     assert second.next().saved.save.version == 1
 

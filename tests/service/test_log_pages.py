@@ -163,10 +163,10 @@ def test_a_wait_ends_when_the_head_goes_back(place: Place) -> None:
 
 
 def test_a_wait_ends_with_the_thread(place: Place) -> None:
-    """A thread that is deleted while somebody waits for it is THREAD_NOT_FOUND, and does not leave him waiting."""
+    """A thread that is deleted while somebody waits for it is UID_MISMATCH, and does not leave him waiting."""
     call = waiting(place.wire, asked(place))
     place.wire.threads.DeleteThread(DeleteThreadRequest(namespace=place.namespace, thread=THREAD))
-    assert "THREAD_NOT_FOUND" in str(call.exception().trailing_metadata())
+    assert "UID_MISMATCH" in str(call.exception().trailing_metadata())
 
 
 def test_a_page_of_another_thread_of_the_name_is_refused(place: Place) -> None:
@@ -178,7 +178,7 @@ def test_a_page_of_another_thread_of_the_name_is_refused(place: Place) -> None:
     place.wire.save(place.request(expected_version=0, diff=Diff(edits=[events(b"x", b"y")])))
     for fields in ({}, {"wait": duration(PATIENCE_S)}):
         found = refused(place.wire.checkpoints.ReadLog, asked(place, from_index=1, known_uid=first.uid, **fields))
-        assert found.reason == "THREAD_NOT_FOUND"
+        assert found.reason == "UID_MISMATCH"
 
 
 def test_a_wait_does_not_hold_up_the_stop() -> None:

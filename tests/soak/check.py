@@ -13,7 +13,7 @@ from tests.soak.desk import NAMESPACE
 from tests.soak.ledger import Book, Known, Records, hash_of
 
 from stateward import Client
-from stateward.errors import StatewardError, ThreadNotFound, VersionPruned
+from stateward.errors import StatewardError, ThreadNotFound, UidMismatch, VersionPruned
 from stateward.testing import Daemon
 
 PAGE = 1000
@@ -67,7 +67,7 @@ class Checker:
         for known in book.threads.values():
             try:
                 self._check_thread(book, known)
-            except ThreadNotFound as error:
+            except (ThreadNotFound, UidMismatch) as error:
                 if not self._is_deleted_meanwhile(book, known):
                     self.say(f"{known.name}: {type(error).__name__}: {error}")
             except StatewardError as error:

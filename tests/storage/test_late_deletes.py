@@ -9,7 +9,7 @@ from tests.storage.inside import opened, write
 
 from stateward.v1.record_service_pb2 import DeleteRecordsRequest, ListRecordsRequest, PutRecordsRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.errors import ThreadNotFound
+from stateward_sidecar.errors import UidMismatch
 from stateward_sidecar.store.store import Store
 
 PLACE = {"namespace": "default", "thread": "t"}
@@ -31,7 +31,7 @@ def test_the_next_thread_keeps_a_whole_put(tmp_path: Path) -> None:
         read = store.read(store.record_list.to_delete, request)
         write(store, store.deleter.delete(DeleteThreadRequest(**PLACE)))
         assert put(store, "a", "b", "c") == first
-        with pytest.raises(ThreadNotFound):
+        with pytest.raises(UidMismatch):
             write(store, store.record_puts.delete(request, read))
         page = store.read(store.record_list.read, ListRecordsRequest(**PLACE))
         assert [record.key for record in page.answer.records] == ["a", "b", "c"]

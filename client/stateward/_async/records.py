@@ -62,7 +62,7 @@ class AsyncRecords:
         """Writes and deletes up to 1,000 records, all or none: a list of `Put`, `Delete` and `Check`.
 
         `expected_uid`, from `ThreadInfo.uid`, is the uid that the thread must have: a thread that was made anew may
-        have the same revisions. Raises RecordConflict if a record has another revision than expected, ThreadNotFound if
+        have the same revisions. Raises RecordConflict if a record has another revision than expected, UidMismatch if
         the thread has another uid, and QuotaExceeded if the scope would be too large.
         """
         return await self._session.run(records.write(self._ref, writes, durability, self._create, expected_uid))
@@ -136,7 +136,8 @@ class AsyncRecords:
 
         With `max_revision`, records with a higher revision stay: those that were written since you looked.
         `expected_uid`, from `ThreadInfo.uid`, is the uid that the thread must have. A thousand records go with each
-        call, all or none of them. Raises ThreadNotFound if there is no such scope.
+        call, all or none of them. Raises ThreadNotFound if there is no such scope, and UidMismatch if it has
+        another uid.
         """
         return await self._session.run(
             records.delete_prefix(self._ref, prefix, durability, max_revision, expected_uid)

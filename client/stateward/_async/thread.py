@@ -73,7 +73,7 @@ class AsyncThread:
     """A handle on one branch of a thread. A handle holds no state, and the thread need not exist.
 
     A handle that has read or saved a state works on this creation of the thread. If the thread is deleted by somebody
-    else, everything that the handle writes afterwards raises ThreadNotFound: a late write neither brings the thread
+    else, everything that the handle writes afterwards raises UidMismatch: a late write neither brings the thread
     back nor reaches the next thread of its name. The next `hydrate` finds out what is there now. A handle that only
     knows the name writes to whatever thread has the name.
     """
@@ -386,8 +386,8 @@ class AsyncThread:
 
         A person agrees to what a dry run shows. Give the result of the dry run as `plan`, with the same arguments: the
         call then removes none but its versions. A version that the rule names only since then stays. Raises
-        ThreadNotFound if the thread was made anew, and VersionMismatch if the versions are other ones, or if other
-        heads would move.
+        UidMismatch if the thread was deleted or made anew, and VersionMismatch if the versions are other ones, or if
+        other heads would move.
         """
         return await self._run(
             threads.prune(
@@ -421,11 +421,12 @@ class AsyncThread:
 
         Raises ThreadNotFound if the thread does not exist, unless `missing_ok`. Deletes the creation of the thread that
         is there when the call begins, however often the call is repeated. `expected_version` is the version that must
-        be the head of main now, or the ThreadInfo that has it. With `expected_uid`, from `ThreadInfo.uid`, another
-        thread of the same name counts as one that does not exist. `unchanged_since` is the thread as `info` or a list
-        showed it: raises VersionMismatch if anything was written to it since, a record or another branch included. With
-        an archive the thread is removed there too, so the call needs the archive; `local_only` removes the copy on this
-        disk only, and the thread can be fetched from the archive again.
+        be the head of main now, or the ThreadInfo that has it. With `expected_uid`, from `ThreadInfo.uid`, raises
+        UidMismatch if the thread has another uid or does not exist; with `missing_ok` it returns False.
+        `unchanged_since` is the thread as `info` or a list showed it: raises VersionMismatch if anything was written to
+        it since, a record or another branch included. With an archive the thread is removed there too, so the call
+        needs the archive; `local_only` removes the copy on this disk only, and the thread can be fetched from the
+        archive again.
         """
         return await self._run(
             threads.delete(
@@ -626,7 +627,7 @@ class AsyncThread:
         """Deletes effects of an anchor with their values, and returns how many there were; `keys` None = all of them.
 
         At most 1,000 keys; keys without an effect are passed over. Effects are deleted in whatever state they are: the
-        holder of a claim gets ClaimLost when its call ends. Raises LeaseHeld or ThreadNotFound.
+        holder of a claim gets ClaimLost when its call ends. Raises LeaseHeld, ThreadNotFound or UidMismatch.
         """
         return await self._run(effects.delete_effects(self._ref, anchor, keys, durability))
 

@@ -25,6 +25,7 @@ from stateward.errors import (
     NotOwner,
     StatewardError,
     ThreadNotFound,
+    UidMismatch,
     VersionMismatch,
     VersionNotFound,
 )
@@ -98,7 +99,7 @@ def _archive_release(ref: ThreadRef, checkpoint: Checkpoint) -> Operation[None]:
         yield from threads.wait_archived(ref, info.sequence, None)
     except NotArchivedYet:
         raise NotArchivedYet(ref.thread, info.sequence, checkpoint, [checkpoint]) from None
-    except (NotOwner, ThreadNotFound):
+    except (NotOwner, ThreadNotFound, UidMismatch):
         pass  # another agent has taken or deleted it already
 
 
@@ -215,7 +216,7 @@ def take_any(
         for info in sorted((each for each in infos if is_for(each.wait_id, to)), key=_waits_since):
             try:
                 return (yield from take(refer(info.name), unwaiting))
-            except (HandoffTaken, NoHandoff, ThreadNotFound):
+            except (HandoffTaken, NoHandoff, ThreadNotFound, UidMismatch):
                 continue
             except (LeaseHeld, NotOwner) as error:
                 held = held or error

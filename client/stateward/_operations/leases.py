@@ -9,7 +9,7 @@ from stateward._operations.holder import Holder
 from stateward._operations.retry import Backoff
 from stateward._operations.steps import Call, Operation, Pause, ThreadRef, new_request_id
 from stateward.durations import Duration, seconds
-from stateward.errors import LeaseHeld, NotOwner, StatewardError, ThreadNotFound
+from stateward.errors import LeaseHeld, NotOwner, StatewardError, ThreadNotFound, UidMismatch
 from stateward.models import Lease
 from stateward.options import ThreadOptions, options_to_proto
 from stateward.v1 import lease_service_pb2 as leases
@@ -92,7 +92,7 @@ def renew(ref: ThreadRef, token: int, uid: str, deadline_s: float | None = None)
     request = ref.about(leases.RenewLeaseRequest, token=token, expected_uid=uid)
     try:
         return Lease.from_proto((yield Call("RenewLease", request, deadline_s)).lease)
-    except ThreadNotFound as error:
+    except (ThreadNotFound, UidMismatch) as error:
         raise LeaseHeld(f"the lease was lost: {error.message}", reason="LEASE_HELD", code=error.code) from None
 
 

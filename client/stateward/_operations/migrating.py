@@ -23,7 +23,15 @@ from stateward._operations.saving import SaveOptions, save
 from stateward._operations.steps import Call, Migrating, Operation, Pause, ThreadRef
 from stateward._operations.windows import LABEL as TRIMMED
 from stateward.attributes import read_attributes
-from stateward.errors import LeaseHeld, NotFound, SchemaMismatch, ThreadNotFound, VersionMismatch, VersionNotFound
+from stateward.errors import (
+    LeaseHeld,
+    NotFound,
+    SchemaMismatch,
+    ThreadNotFound,
+    UidMismatch,
+    VersionMismatch,
+    VersionNotFound,
+)
 from stateward.models import Checkpoint, Lease, Status
 from stateward.signals import Question
 from stateward.state import State
@@ -74,7 +82,7 @@ def prepare_append(migrations: Migrating, ref: ThreadRef) -> Operation[int]:
     """Migrates the head if needed, so that entries of the new schema are never appended to a state of the old one.
 
     The append is still meant for the creation of the thread that the handle works on."""
-    with suppress(ThreadNotFound, VersionNotFound), ref.held.working_on_the_same():  # the append creates it
+    with suppress(ThreadNotFound, UidMismatch, VersionNotFound), ref.held.working_on_the_same():  # the append makes it
         yield from migrate(migrations, ref)
     return migrations.current
 
@@ -88,7 +96,7 @@ def prepare_reading(migrations: Migrating, ref: ThreadRef, version: int | None) 
         try:
             yield from migrate(migrations, ref)
             return
-        except NotFound:
+        except (NotFound, UidMismatch):
             if ref.at is None:
                 return  # there is nothing to read
             version = ref.at

@@ -13,6 +13,7 @@ from stateward.errors import (
     PermissionDenied,
     StatewardError,
     ThreadNotFound,
+    UidMismatch,
     Unauthenticated,
     Unavailable,
     VersionNotFound,
@@ -134,7 +135,7 @@ def _migrate_branch(
 ) -> Operation[None]:
     try:
         done = yield from migrate(migrations, ref, dry_run=report.dry_run)
-    except (ThreadNotFound, VersionNotFound):
+    except (ThreadNotFound, UidMismatch, VersionNotFound):
         return  # somebody deleted it during the run
     except FATAL:
         raise

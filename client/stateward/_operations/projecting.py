@@ -24,7 +24,15 @@ from stateward._operations.saving import begin_merge, merge, store_values
 from stateward._operations.steps import Await, Operation, ThreadRef, limited
 from stateward._operations.threads import get_thread
 from stateward.arguments import function
-from stateward.errors import DeadlineExceeded, EditConflict, Exhausted, NotFound, OwnershipLost, Unavailable
+from stateward.errors import (
+    DeadlineExceeded,
+    EditConflict,
+    Exhausted,
+    NotFound,
+    OwnershipLost,
+    UidMismatch,
+    Unavailable,
+)
 from stateward.models import Access, Status
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 
@@ -67,10 +75,10 @@ def replay(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, projection:
             store.held.read_uid = (yield from get_thread(store)).uid  # the fold is of this creation, and kept in it
     try:
         fold = yield from _fold(ref, log, reducer, initial, before)
-    except NotFound:
+    except (NotFound, UidMismatch):
         return copy.deepcopy(initial)
     if projection is not None and (fold is not before or fold.index != known):
-        with suppress(EditConflict, OwnershipLost, Exhausted, NotFound, Unavailable, DeadlineExceeded):
+        with suppress(EditConflict, OwnershipLost, Exhausted, NotFound, UidMismatch, Unavailable, DeadlineExceeded):
             yield from limited(_keep(store, log, projection, fold, digest), lambda: KEEP_S)
     return fold.value
 

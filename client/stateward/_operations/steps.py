@@ -22,7 +22,7 @@ from google.protobuf.message import Message
 from stateward._operations.retry import Retry, UntilFree
 from stateward.arguments import instance, message, several
 from stateward.blobs import BlobAccess, Content
-from stateward.errors import NotOwner, StatewardError
+from stateward.errors import NotOwner, StatewardError, ThreadNotFound, UidMismatch
 from stateward.models import Checkpoint, ThreadInfo
 from stateward.state import State
 from stateward.v1 import checkpoint_pb2
@@ -164,10 +164,16 @@ class Held:
 
     @contextmanager
     def working_on_the_same(self) -> Iterator[None]:
-        """Surrounds reads that a write makes: they do not turn the handle to another creation of the thread."""
-        before = self.read_uid
+        """Surrounds reads that a write makes: they do not turn the handle to another creation of the thread. The reads
+        expect no uid, but the write does: if they find no thread, this raises UidMismatch as the write would."""
+        before, expected = self.read_uid, self.uid
         try:
             yield
+        except ThreadNotFound as error:
+            if not expected:
+                raise
+            what = f"{error.message} any more: uid {expected} was expected; read the thread before the next write"
+            raise thread_error(UidMismatch, error.thread, what, reason="UID_MISMATCH", expected_uid=expected) from None
         finally:
             self.read_uid = before or self.read_uid
 

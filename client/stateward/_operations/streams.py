@@ -16,12 +16,12 @@ from google.protobuf.message import Message
 
 from stateward._operations.reading import parts_of, read_state
 from stateward._operations.retry import Retry
-from stateward._operations.steps import Pause, ThreadRef, version_ref
+from stateward._operations.steps import Pause, ThreadRef, thread_error, version_ref
 from stateward.admin import VerifyProgress
 from stateward.arguments import message
 from stateward.changes import changes_from_proto
 from stateward.effects import RecordedEffect
-from stateward.errors import InvalidField, StatewardError, ThreadNotFound, VersionMismatch, VersionPruned
+from stateward.errors import InvalidField, StatewardError, UidMismatch, VersionMismatch, VersionPruned
 from stateward.events import Event, HistoryEntry
 from stateward.models import Checkpoint
 from stateward.state import State
@@ -189,9 +189,9 @@ class HistoryReader(Reader[HistoryEntry]):
         begins = last is None
         if last is not None:
             if found.uid != last.uid:
-                raise ThreadNotFound(
-                    f"thread {last.thread!r} was deleted while its history was read, and another one has its name"
-                )
+                what = f"thread {last.thread!r} was deleted while its history was read, and another one has its name"
+                facts = {"uid": found.uid, "expected_uid": last.uid}
+                raise thread_error(UidMismatch, last.thread, what, reason="UID_MISMATCH", **facts)
             if not self._newest_first and found.version <= last.version:
                 if found.version == last.version and found.digest != last.digest:
                     raise self._left(last)

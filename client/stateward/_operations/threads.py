@@ -23,7 +23,14 @@ from stateward._operations.steps import (
 from stateward.admin import Diagnoses, DrainResult, ServerInfo, Stats
 from stateward.arguments import instance, message, several, text
 from stateward.durations import Duration, seconds, span
-from stateward.errors import DeadlineExceeded, NotArchivedYet, StatewardError, ThreadNotFound, ThreadsUnreadable
+from stateward.errors import (
+    DeadlineExceeded,
+    NotArchivedYet,
+    StatewardError,
+    ThreadNotFound,
+    ThreadsUnreadable,
+    UidMismatch,
+)
 from stateward.fromproto import read_member
 from stateward.models import (
     Checkpoint,
@@ -262,7 +269,7 @@ def delete(
     except ThreadNotFound:
         request.expected_uid = wanted or NO_UID
         is_there = not local_only and bool((yield Call("DeleteThread", request)).uid)
-        if not is_there and not missing_ok:
+        if not is_there and not missing_ok and not wanted:
             raise
     except StatewardError:
         if not local_only:
@@ -272,12 +279,14 @@ def delete(
         yield Call("DeleteThread", request)
     ref.held.read_uid = ""
     if not is_there and not missing_ok:
-        raise _not_there(ref)
+        raise _not_there(ref, wanted)
     return is_there
 
 
-def _not_there(ref: ThreadRef) -> ThreadNotFound:
+def _not_there(ref: ThreadRef, wanted: str) -> StatewardError:
     what = f"there is no thread {ref.thread!r} any more, or it was deleted and made again"
+    if wanted:
+        return thread_error(UidMismatch, ref.thread, what, reason="UID_MISMATCH", expected_uid=wanted)
     return thread_error(ThreadNotFound, ref.thread, what, reason="THREAD_NOT_FOUND")
 
 

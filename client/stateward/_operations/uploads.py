@@ -7,7 +7,7 @@ from typing import Any
 
 from stateward._operations.steps import Call, Download, Operation, ThreadRef, Upload
 from stateward.blobs import Blob, Content
-from stateward.errors import InvalidField, ThreadNotFound, VersionNotFound
+from stateward.errors import BlobNotFound, InvalidField, ThreadNotFound
 from stateward.options import ThreadOptions
 from stateward.state import State
 from stateward.v1 import admin_service_pb2 as admin
@@ -53,7 +53,7 @@ def _is_written(begin: blobs.BlobBegin) -> Operation[bool]:
     request = blobs.StatBlobRequest(namespace=begin.namespace, thread=begin.thread, sha256=begin.sha256)
     try:
         yield Call("StatBlob", request)
-    except (ThreadNotFound, VersionNotFound):
+    except (ThreadNotFound, BlobNotFound):
         return False
     return True
 

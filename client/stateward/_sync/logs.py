@@ -54,7 +54,7 @@ class ThreadLog:
 
         `start` None yields only entries that are appended from now on. Continues after a restart of the daemon without
         gap or duplicate. For logs that only grow: yields some or none of the entries that were replaced, or cut off and
-        written anew. Raises ThreadNotFound if there is no thread.
+        written anew. Raises ThreadNotFound if there is no thread, and UidMismatch once it is deleted.
         """
         wait_s = min(FOLLOW_WAIT_S, self._session.settings.call_timeout_s / 2)
         with AT_THE_CALLER:

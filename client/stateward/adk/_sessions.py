@@ -18,7 +18,7 @@ from google.adk.sessions.state import State as Scope
 from stateward._async.thread import AsyncThread
 from stateward._keeping import find_unwritable, kept
 from stateward._naming import HASHED, NAME_BYTES_MAX, escape, name_for, text_of, unescape
-from stateward.errors import ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
+from stateward.errors import BlobNotFound, ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
 from stateward.models import Checkpoint, ThreadInfo
 from stateward.state import State
 from stateward.v1 import checkpoint_pb2
@@ -149,7 +149,7 @@ async def read_stored_state(thread: AsyncThread, session: Session, base: Checkpo
         state = await thread.hydrate(base, slots=[STATE])
     except ThreadNotFound:
         raise gone(session) from None
-    except (VersionMismatch, VersionNotFound, VersionPruned):
+    except (VersionMismatch, VersionNotFound, VersionPruned, BlobNotFound):
         raise stale(session) from None
     found: dict[str, Any] = kept(state.slots[STATE])
     return found

@@ -53,7 +53,7 @@ from stateward.adk._sessions import (
 from stateward.adk._telling import USER, answer_of, calls_asked, status_after
 from stateward.changes import Change, EntriesAppended, SlotSet
 from stateward.durations import Duration
-from stateward.errors import ThreadNotFound, VersionMismatch
+from stateward.errors import ThreadNotFound, UidMismatch, VersionMismatch
 from stateward.models import Checkpoint, Status, ThreadInfo
 from stateward.options import Retention
 
@@ -272,7 +272,7 @@ class StatewardSessionService(Connected, BaseSessionService):
             if told.get("ack"):
                 self._given.pop(thread.name, None)
             return made
-        except ThreadNotFound:
+        except (ThreadNotFound, UidMismatch):
             raise gone(session) from None
         except VersionMismatch:
             if not (await thread.hydrate(slots=[])).version:

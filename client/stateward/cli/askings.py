@@ -17,6 +17,7 @@ from stateward.errors import (
     InvalidField,
     StaleAnswer,
     ThreadNotFound,
+    UidMismatch,
     VersionMismatch,
     VersionNotFound,
     VersionPruned,
@@ -41,7 +42,7 @@ def send_to(thread: Thread, shown: ThreadInfo, send: Callable[[dict[str, Any]], 
     for _ in range(ROUNDS):
         try:
             return send({"unchanged_since": now})
-        except (StaleAnswer, ThreadNotFound, VersionMismatch) as error:
+        except (StaleAnswer, ThreadNotFound, UidMismatch, VersionMismatch) as error:
             problem = error
         before, now = now, thread.info()
         is_same = _asks(now) == _asks(shown)
@@ -85,7 +86,7 @@ def _is_still_open(thread: Thread, before: ThreadInfo, now: ThreadInfo) -> bool:
                     return checkpoint.digest == before.digest
                 if number == VERSIONS_MAX or not _asks_on(thread, checkpoint, before):
                     return False
-    except (InvalidField, ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned):
+    except (InvalidField, ThreadNotFound, UidMismatch, VersionMismatch, VersionNotFound, VersionPruned):
         return False  # the head was moved, the thread was made anew, or a version is gone
     return False
 

@@ -21,7 +21,7 @@ from stateward.cli.run_records import NoRun, read_messages_record, read_run_reco
 from stateward.cli.threads import StatusName, collected, read_labels
 from stateward.cli.ticker import Ticker
 from stateward.cli.times import read_time
-from stateward.errors import Fenced, ThreadNotFound, ThreadsUnreadable, VersionNotFound, VersionPruned
+from stateward.errors import Fenced, ThreadNotFound, ThreadsUnreadable, UidMismatch, VersionNotFound, VersionPruned
 from stateward.values import encode
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class _Export:
         read = partial(read_again, self._client, name, partial(self._write, name))
         lines = None
         for _ in range(ATTEMPTS - 1):
-            with suppress(Fenced, VersionPruned, ThreadNotFound):  # the last: another thread may have the name by now
+            with suppress(Fenced, VersionPruned, ThreadNotFound, UidMismatch):  # another thread may have the name
                 lines = read()
                 break
         if lines is None:

@@ -17,7 +17,7 @@ from stateward.cli.one_by_one import Failures, read_again
 from stateward.cli.output import CommandError, counted, note, size
 from stateward.cli.ticker import Ticker
 from stateward.cli.trajectories import MetricRange, find_runs, read_trajectory
-from stateward.errors import ThreadNotFound, VersionNotFound
+from stateward.errors import ThreadNotFound, UidMismatch, VersionNotFound
 from stateward.values import encode
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _line(client: Client, name: str, info: ThreadInfo | None, outcome: str | Non
     try:
         record = read_trajectory(client, info or client.thread(name).info(), plain, outcome)
         return encode(record, "").data + b"\n"
-    except ThreadNotFound:
+    except (ThreadNotFound, UidMismatch):
         if info is None:
             raise
         note(f"thread {name!r} was removed meanwhile, and is skipped")

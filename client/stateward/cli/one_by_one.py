@@ -17,6 +17,7 @@ from stateward.errors import (
     StatewardError,
     ThreadNotFound,
     ThreadsUnreadable,
+    UidMismatch,
     Unauthenticated,
 )
 
@@ -68,7 +69,7 @@ class Failures:
         with self.beside(name):
             try:
                 yield
-            except ThreadNotFound:
+            except (ThreadNotFound, UidMismatch):
                 if is_named:
                     raise
                 note(f"{self._what} {name!r} was removed meanwhile, and is skipped")

@@ -9,7 +9,7 @@ import typer
 from stateward.cli.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, YesOption, connect
 from stateward.cli.output import CommandError, confirm, counted, print_json, say
 from stateward.cli.times import read_length
-from stateward.errors import ThreadNotFound, VersionMismatch
+from stateward.errors import ThreadNotFound, UidMismatch, VersionMismatch
 
 if TYPE_CHECKING:
     from stateward.models import PruneResult
@@ -73,7 +73,7 @@ def prune(
             confirm(_question(thread, result), yes=yes)
             try:
                 result = handle.prune(**rule, plan=result)
-            except (ThreadNotFound, VersionMismatch) as error:
+            except (ThreadNotFound, UidMismatch, VersionMismatch) as error:
                 raise CommandError(f"{error.message}; look again") from None
             less = number - len(result.pruned_versions)
     _tell(result, as_json=as_json, dry_run=dry_run)

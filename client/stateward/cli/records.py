@@ -27,7 +27,7 @@ from stateward.cli.output import (
 from stateward.cli.times import time_ago
 from stateward.cli.typed import read_json
 from stateward.durations import SECONDS_MAX
-from stateward.errors import RecordConflict, ThreadNotFound
+from stateward.errors import RecordConflict, ThreadNotFound, UidMismatch
 from stateward.salvage import list_prefixes, list_records
 from stateward.values import RawValue
 
@@ -265,7 +265,7 @@ def _delete_shown(client: Client, scope: Records, prefix: str) -> tuple[int, int
     confirm(f"Delete {what} whose key begins with {prefix!r}?" if prefix else f"Delete all {what}?", yes=False)
     try:
         deleted = scope.delete_prefix(prefix, max_revision=until, expected_uid=uid)
-    except ThreadNotFound as error:
+    except (ThreadNotFound, UidMismatch) as error:
         raise CommandError(f"{error.message}; nothing was deleted") from None
     return deleted, max(number - deleted, 0)
 
@@ -286,7 +286,7 @@ def _delete_named(client: Client, scope: Records, keys: Sequence[str]) -> dict[s
             deleted += scope.delete(key, expected=record.revision, expected_uid=uid)
         except RecordConflict:
             kept[key] = CHANGED
-        except ThreadNotFound as error:
+        except (ThreadNotFound, UidMismatch) as error:
             raise CommandError(f"{error.message}; {counted(deleted, 'record')} deleted") from None
     return kept
 

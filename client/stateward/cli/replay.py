@@ -166,11 +166,11 @@ class _Walk:
         return self._seen[1]
 
     def _parent(self, checkpoint: Checkpoint) -> State | None:
-        from stateward.errors import VersionNotFound, VersionPruned  # noqa: PLC0415
+        from stateward.errors import BlobNotFound, VersionNotFound, VersionPruned  # noqa: PLC0415
 
         try:
             return self._state(checkpoint.parent_version) if checkpoint.parent_version else None
-        except (VersionNotFound, VersionPruned):
+        except (VersionNotFound, VersionPruned, BlobNotFound):
             return None
 
 

@@ -81,7 +81,7 @@ def read_trajectory(
 ) -> dict[str, Any]:
     """Returns the record of a thread. `plain` converts a value to JSON.
 
-    Raises ThreadNotFound if the thread was deleted meanwhile, VersionNotFound if it has no version yet.
+    Raises ThreadNotFound or UidMismatch if the thread was deleted meanwhile, VersionNotFound if it has no version yet.
     """
     thread = client.thread(info.name)
     wanted = [outcome_slot] if outcome_slot else list(OUTCOME_SLOTS)

@@ -16,7 +16,7 @@ from stateward._naming import escape, name_for, text_of, unescape
 from stateward._operations.pages import Pages, read_pages
 from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id, thread_error
 from stateward.attributes import INT_MAX, INT_MIN
-from stateward.errors import EditConflict, ThreadNotFound, VersionMismatch, VersionNotFound, VersionPruned
+from stateward.errors import EditConflict, ThreadNotFound, UidMismatch, VersionMismatch, VersionNotFound, VersionPruned
 from stateward.langgraph._answers import ANSWERS
 from stateward.langgraph._bases import Base, Bases, Creations
 from stateward.langgraph._channels import (
@@ -213,7 +213,7 @@ def put_writes(
     below 0 replace earlier ones, also earlier ones of the same call: LangGraph writes a channel of this kind twice when
     a node asks twice.
 
-    Raises ThreadNotFound if the thread of the checkpoint, or of one of the `ancestors`, was deleted.
+    Raises UidMismatch if the thread of the checkpoint, or of one of the `ancestors`, was deleted.
     """
     last = {index: (index, channel, value) for index, channel, value in writes}
     made = [to_effect(checkpoint_id, *write, task_id, task_path) for write in last.values()]
@@ -221,7 +221,7 @@ def put_writes(
     known = creations.of(ref, (anchor, *map(name_for, ancestors)))
     try:
         uid = yield from put_effects(ref, made, create, known or creations.of_thread(ref), told)
-    except ThreadNotFound:
+    except UidMismatch:
         # A checkpoint that this saver has not seen may belong to the next thread of the name.
         if known or not (current := (yield from _uid_of(ref, checkpoint_id))):
             raise
@@ -327,7 +327,7 @@ def put(
     """Writes a checkpoint as a version: what changed since its parent.
 
     If the parent is no longer the head of the branch, the version is a fork, as in every LangGraph saver. With `owns`
-    the call raises VersionMismatch instead. Raises ThreadNotFound if the thread of the parent was deleted.
+    the call raises VersionMismatch instead. Raises UidMismatch if the thread of the parent was deleted.
     """
     name = name_for(wanted.checkpoint_id)
     uid = creations.of(ref, map(name_for, (wanted.parent_id, *wanted.ancestors)))
@@ -379,7 +379,8 @@ def _read_base(ref: ThreadRef, serde: Serializer, wanted: Put, uid: str) -> Oper
         message = (
             f"thread {ref.thread!r} was deleted and made again; checkpoint {wanted.parent_id} is of the deleted one"
         )
-        raise thread_error(ThreadNotFound, ref.thread, message, reason="THREAD_NOT_FOUND", uid=found_uid)
+        facts = {"uid": found_uid, "expected_uid": uid}
+        raise thread_error(UidMismatch, ref.thread, message, reason="UID_MISMATCH", **facts)
     found = _found(serde, pages)
     return Base(uid=found_uid) if found is None else found.base
 

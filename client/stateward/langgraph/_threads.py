@@ -9,7 +9,7 @@ from typing import Any
 from stateward._naming import is_orphans, name_for
 from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id, thread_error
 from stateward._operations.threads import NO_UID
-from stateward.errors import ThreadNotFound, VersionMismatch
+from stateward.errors import ThreadNotFound, UidMismatch, VersionMismatch
 from stateward.langgraph._channels import Serializer
 from stateward.langgraph._lists import list_all
 from stateward.langgraph._names import MAIN, channel_name
@@ -101,7 +101,7 @@ def _prune(
     request.expected_version, request.expected_digest = _head(listed)
     try:
         yield Call("PruneThread", request)
-    except (VersionMismatch, ThreadNotFound):
+    except (VersionMismatch, ThreadNotFound, UidMismatch):
         return False
     return True
 
@@ -153,7 +153,7 @@ def _delete_versions(ref: ThreadRef, gone: set[tuple[str, int]]) -> Operation[No
                 request.request_id = new_request_id()
                 yield Call("Save", request)
                 listed = yield from list_all(ref)
-        except (VersionMismatch, ThreadNotFound):
+        except (VersionMismatch, ThreadNotFound, UidMismatch):
             continue  # a checkpoint of another run came, or somebody deleted the thread
         if (yield from _prune(ref, listed, sorted(versions), move_heads=True)):
             return

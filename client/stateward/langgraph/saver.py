@@ -159,7 +159,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         """Writes a checkpoint, whose parent is the one that `config` names. Durable when this returns.
 
-        Raises ThreadNotFound if the thread was deleted since the parent was read or written here.
+        Raises UidMismatch if the thread was deleted since the parent was read or written here.
         """
         ref, wanted = self._ref(config), _wanted(config, checkpoint, metadata, new_versions)
         self._blocking._session.run(self._put(ref, wanted))
@@ -189,7 +189,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         """Writes what a task wrote, for the checkpoint that `config` names. A write that is there already stays; those
         to special channels, such as errors and interrupts, are replaced.
 
-        Raises ThreadNotFound if the thread was deleted since the checkpoint was read or written here.
+        Raises UidMismatch if the thread was deleted since the checkpoint was read or written here.
         """
         if writes:
             self._blocking._session.run(self._put_writes(config, writes, task_id, task_path))

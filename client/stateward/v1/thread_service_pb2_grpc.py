@@ -31,7 +31,7 @@ class ThreadServiceStub(object):
     An empty `namespace` means "default". `expected_version`: absent = any. Otherwise the call fails with
     VERSION_MISMATCH if the head of branch main is another version; in MoveBranch and DeleteBranch, the head of the named
     branch. `expected_digest` goes with it: two versions of the same number may have different histories. `expected_uid`:
-    empty = any. Otherwise the call fails with THREAD_NOT_FOUND if the thread is another creation or does not exist.
+    empty = any. Otherwise the call fails with UID_MISMATCH if the thread is another creation or does not exist.
     `request_id`: as in SaveRequest; optional here.
 
     With the feature "archive", the daemon also looks in the archive for a thread that is not on its disk. It answers
@@ -128,7 +128,7 @@ class ThreadServiceServicer(object):
     An empty `namespace` means "default". `expected_version`: absent = any. Otherwise the call fails with
     VERSION_MISMATCH if the head of branch main is another version; in MoveBranch and DeleteBranch, the head of the named
     branch. `expected_digest` goes with it: two versions of the same number may have different histories. `expected_uid`:
-    empty = any. Otherwise the call fails with THREAD_NOT_FOUND if the thread is another creation or does not exist.
+    empty = any. Otherwise the call fails with UID_MISMATCH if the thread is another creation or does not exist.
     `request_id`: as in SaveRequest; optional here.
 
     With the feature "archive", the daemon also looks in the archive for a thread that is not on its disk. It answers
@@ -347,7 +347,7 @@ class ThreadService(object):
     An empty `namespace` means "default". `expected_version`: absent = any. Otherwise the call fails with
     VERSION_MISMATCH if the head of branch main is another version; in MoveBranch and DeleteBranch, the head of the named
     branch. `expected_digest` goes with it: two versions of the same number may have different histories. `expected_uid`:
-    empty = any. Otherwise the call fails with THREAD_NOT_FOUND if the thread is another creation or does not exist.
+    empty = any. Otherwise the call fails with UID_MISMATCH if the thread is another creation or does not exist.
     `request_id`: as in SaveRequest; optional here.
 
     With the feature "archive", the daemon also looks in the archive for a thread that is not on its disk. It answers

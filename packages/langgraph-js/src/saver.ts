@@ -172,7 +172,7 @@ export class StatewardSaver extends BaseCheckpointSaver {
 
   /**
    * Writes a checkpoint, whose parent is the one that `config` names. Durable when this returns. Fails with the reason
-   * THREAD_NOT_FOUND if the thread was deleted since the parent was read or written here.
+   * UID_MISMATCH if the thread was deleted since the parent was read or written here.
    */
   async put(
     config: RunnableConfig,
@@ -233,7 +233,7 @@ export class StatewardSaver extends BaseCheckpointSaver {
   /**
    * Writes what a task wrote, for the checkpoint that `config` names. A write that is there already stays; those to
    * special channels, such as errors and interrupts, are replaced, also by a later one of the same call. Fails with the reason
-   * THREAD_NOT_FOUND if the thread was deleted since the checkpoint was read or written here.
+   * UID_MISMATCH if the thread was deleted since the checkpoint was read or written here.
    */
   async putWrites(config: RunnableConfig, writes: PendingWrite[], taskId: string, taskPath = ""): Promise<void> {
     const { namespace, thread, branch } = this.#place(config);
@@ -276,7 +276,7 @@ export class StatewardSaver extends BaseCheckpointSaver {
     try {
       await put(known || this.#creations.ofThread(thread));
     } catch (error) {
-      if (known || !(error instanceof StatewardError) || error.reason !== "THREAD_NOT_FOUND") throw error;
+      if (known || !(error instanceof StatewardError) || error.reason !== "UID_MISMATCH") throw error;
       // A checkpoint that this saver has not seen may belong to the next thread of the name.
       const version = { checkpoint_id: anchor };
       const found = await this.#orMissing(this.#connection.getCheckpoint({ namespace, thread, branch, version }));
@@ -339,8 +339,8 @@ export class StatewardSaver extends BaseCheckpointSaver {
     const found = checkpointId ? await this.#read(place, byId(checkpointId)) : undefined;
     if (found && uid && found.base.uid !== uid) {
       const message = `thread "${place.thread}" was deleted and made again since checkpoint ${checkpointId} was read`;
-      const facts = { thread: place.thread, uid: found.base.uid };
-      throw new StatewardError(message, status.NOT_FOUND, "THREAD_NOT_FOUND", facts);
+      const facts = { thread: place.thread, uid: found.base.uid, expected_uid: uid };
+      throw new StatewardError(message, status.ABORTED, "UID_MISMATCH", facts);
     }
     return found?.base ?? EMPTY;
   }

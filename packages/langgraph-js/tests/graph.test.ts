@@ -93,7 +93,7 @@ it("a second writer is refused with writeOwnership, and makes a fork without it"
 it("a thread that was deleted and made again by somebody else: an old run is refused, a new one reads it", async () => {
   const config = { configurable: { thread_id: "again", checkpoint_ns: "" } };
   const other = new StatewardSaver(daemon.target);
-  const refused = { reason: "THREAD_NOT_FOUND" };
+  const refused = { reason: "UID_MISMATCH" };
   const first = await saver.put(config, checkpoint(0, ["old"]), about(0), { a: 1 });
   await other.deleteThread("again");
   await expect(saver.putWrites(first, [["a", 1]], "task")).rejects.toMatchObject(refused);
@@ -146,7 +146,7 @@ it("a run that finds no checkpoint begins anew, whoever wrote first to the next 
     expect(await saver.getTuple(config)).toBeUndefined();
     if (!isBegun) {
       const late = saver.put(first, checkpoint(1, 2), about(1), { a: 2 });
-      await expect(late).rejects.toMatchObject({ reason: "THREAD_NOT_FOUND" });
+      await expect(late).rejects.toMatchObject({ reason: "UID_MISMATCH" });
     }
     const next = checkpoint(2, 3);
     await saver.putWrites(of(next.id), [["a", 4]], "task");
@@ -167,7 +167,7 @@ it.each(["sync", "async"])("a thread that is deleted while a run is under way st
   await graph.invoke({ said: ["hello"] }, config);
   meanwhile = () => other.deleteThread(config.configurable.thread_id);
   const run = graph.invoke({ said: ["again"] }, { ...config, durability: durability as "sync" | "async" });
-  await expect(run).rejects.toMatchObject({ reason: "THREAD_NOT_FOUND" });
+  await expect(run).rejects.toMatchObject({ reason: "UID_MISMATCH" });
   meanwhile = async () => {};
   const found = [];
   for await (const each of other.list({ configurable: { thread_id: config.configurable.thread_id } })) found.push(each);

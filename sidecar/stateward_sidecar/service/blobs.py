@@ -28,15 +28,15 @@ from stateward_sidecar.errors import (
     DeadlineExceeded,
     InvalidField,
     OutcomeUnknown,
-    ThreadNotFound,
+    UidMismatch,
 )
 from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.service.expected import saying_expected
 from stateward_sidecar.service.holding import CHECK_WAIT_S
 from stateward_sidecar.service.uploads import Places
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobwrite import BlobWrite
-from stateward_sidecar.store.expecting import is_other_creation
 from stateward_sidecar.store.thread import Thread
 
 T = TypeVar("T")
@@ -63,9 +63,10 @@ class BlobService:
         with self._places.enter() as place:
             requests = place.watch(requests)
             begin = await self._begin(requests)
-            thread = await self._thread(begin, context)
-            answer, lost = await self._known(begin, begin.sha256, thread, context)
-            return answer or await self._write(begin, thread, requests, lost, context)
+            with saying_expected(begin):
+                thread = await self._thread(begin, context)
+                answer, lost = await self._known(begin, begin.sha256, thread, context)
+                return answer or await self._write(begin, thread, requests, lost, context)
 
     async def read_blob(
         self, request: ReadBlobRequest, context: grpc.aio.ServicerContext
@@ -112,9 +113,7 @@ class BlobService:
         blobs = self._store.blobs
         try:
             thread = await self._calls.read(blobs.find_thread, begin)
-        except ThreadNotFound as error:
-            if not is_other_creation(error):
-                raise
+        except UidMismatch:  # another creation has the name on this disk
             await self._calls.holding.hold_now(begin.namespace, begin.thread, must_exist=must_exist)
             thread = await self._calls.read(blobs.find_thread, begin)
         if thread is None:

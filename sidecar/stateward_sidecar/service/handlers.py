@@ -25,6 +25,7 @@ from stateward_sidecar import spans
 from stateward_sidecar.measures import CallMeasures
 from stateward_sidecar.service.budget import Reserved, Share
 from stateward_sidecar.service.exchange import Exchange
+from stateward_sidecar.service.expected import as_expected
 from stateward_sidecar.service.gate import GOES_ON
 from stateward_sidecar.service.measuring import logged, measured, traced
 from stateward_sidecar.service.method import ASIDE_BYTES, RECEIVING_SHARE, TIGHT_MESSAGES, Method
@@ -85,6 +86,7 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
         try:
             method.identify(context)
             with method.door:  # also while a refusal is sent, so that a stop waits for it
+                request = None
                 try:
                     request, share = await method.read_only(context)
                     again = partial(verb, request, context)
@@ -92,7 +94,7 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
                     work = _to_its_end(again(), share, method.room) if share else again()
                     return await method.hand_out(await work, again, context)
                 except Exception as error:  # noqa: BLE001  (the boundary)
-                    await _abort(context, error, method.name)
+                    await _abort(context, as_expected(error, request), method.name)
         except Exception as error:  # noqa: BLE001  (refused at the door, or unknown)
             await _abort(context, error, method.name)
 

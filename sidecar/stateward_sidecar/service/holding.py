@@ -25,13 +25,13 @@ from stateward_sidecar.errors import (
     NotOwner,
     StatewardError,
     ThreadNotFound,
+    UidMismatch,
     Unclaimed,
     VersionMismatch,
 )
 from stateward_sidecar.service import levels
 from stateward_sidecar.service.check import in_item
 from stateward_sidecar.service.gate import Gate
-from stateward_sidecar.store.expecting import is_other_creation
 from stateward_sidecar.store.lines import Written
 from stateward_sidecar.store.store import Store
 
@@ -146,7 +146,7 @@ class Holding:
             held = [archive.holds(place.namespace, place.thread) for place in places if place.thread in confirmed]
             try:
                 return await verb()
-            except (HistoryElsewhere, NotOwner, ThreadNotFound, VersionMismatch) as error:
+            except (HistoryElsewhere, NotOwner, ThreadNotFound, UidMismatch, VersionMismatch) as error:
                 name = error.metadata.get("thread", "")
                 rounds[name] = rounds.get(name, 0) + 1
                 claims = claims or isinstance(error, Unclaimed)  # all that the write checks is right
@@ -250,7 +250,7 @@ class Holding:
                 return await verb()
             except HistoryElsewhere as error:
                 await self._complete(error)
-            except ThreadNotFound:
+            except (ThreadNotFound, UidMismatch):
                 # The thread was deleted on this disk during the call. The next round asks whether the archive has it.
                 if round_number == ROUNDS - 1:
                     raise
@@ -329,8 +329,8 @@ class Holding:
 
 def _may_be_behind(error: StatewardError) -> bool:
     """Whether a caller expects what this sidecar's successor may have: a later version, or another creation."""
-    if isinstance(error, ThreadNotFound):
-        return is_other_creation(error)
+    if isinstance(error, UidMismatch):
+        return True
     facts = error.metadata
     is_mismatch = isinstance(error, VersionMismatch)
     return is_mismatch and int(facts.get("expected_version", 0)) >= int(facts.get("current_version", 0))

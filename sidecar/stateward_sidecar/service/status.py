@@ -39,9 +39,11 @@ FACT_BYTES_MAX = 512
 CODES: dict[str, StatusCode] = {
     "VERSION_MISMATCH": StatusCode.ABORTED,
     "RECORD_CONFLICT": StatusCode.ABORTED,
+    "UID_MISMATCH": StatusCode.ABORTED,
     "WRITER_ABORTED": StatusCode.ABORTED,
     "THREAD_NOT_FOUND": StatusCode.NOT_FOUND,
     "VERSION_NOT_FOUND": StatusCode.NOT_FOUND,
+    "BLOB_NOT_FOUND": StatusCode.NOT_FOUND,
     "VERSION_PRUNED": StatusCode.OUT_OF_RANGE,
     "INVALID_FIELD": StatusCode.INVALID_ARGUMENT,
     "REQUEST_ID_REUSED": StatusCode.INVALID_ARGUMENT,
@@ -142,10 +144,10 @@ def _extra(reason: str, facts: dict[str, str], message: str) -> Message | None:
     detail: Message | None = None
     if reason == "INVALID_FIELD":
         detail = BadRequest(field_violations=[BadRequest.FieldViolation(field=facts["field"], description=message)])
-    elif reason in ("VERSION_MISMATCH", "RECORD_CONFLICT", "EDIT_CONFLICT", "SCHEMA_MISMATCH"):
+    elif reason in ("VERSION_MISMATCH", "RECORD_CONFLICT", "UID_MISMATCH", "EDIT_CONFLICT", "SCHEMA_MISMATCH"):
         broken = PreconditionFailure.Violation(type=reason, subject=thread, description=message)
         detail = PreconditionFailure(violations=[broken])
-    elif reason in ("THREAD_NOT_FOUND", "VERSION_NOT_FOUND", "VERSION_PRUNED", "CORRUPT"):
+    elif reason in ("THREAD_NOT_FOUND", "VERSION_NOT_FOUND", "BLOB_NOT_FOUND", "VERSION_PRUNED", "CORRUPT"):
         detail = ResourceInfo(resource_type="thread", resource_name=thread, description=message)
     elif reason in ("DISK_FULL", "STATE_TOO_LARGE"):
         detail = QuotaFailure(violations=[QuotaFailure.Violation(subject=reason.lower(), description=message)])

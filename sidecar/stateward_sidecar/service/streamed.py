@@ -28,6 +28,7 @@ from stateward_sidecar.service.apart import numbers_of, without_wrong_calls
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.crowd import Crowd, Held
 from stateward_sidecar.service.exchange import Exchange as StreamExchange
+from stateward_sidecar.service.expected import as_expected
 from stateward_sidecar.service.method import message_bytes
 from stateward_sidecar.service.status import foreseen, to_status
 from stateward_sidecar.service.turns import Turns, flow_of
@@ -237,6 +238,7 @@ class _Stream:
         end_span: Callable[[str], None] = _ended
         field = call.WhichOneof("request") or ""
         answer, verb, code = CallAnswer(call=call.call), self._verbs.get(field, UNKNOWN), "OK"
+        request = None
         try:
             if error is not None:
                 raise error
@@ -254,7 +256,7 @@ class _Stream:
             self._note(verb, "CANCELLED", began_s)
             raise
         except Exception as failure:  # noqa: BLE001  (the boundary)
-            status, _, details = to_status(foreseen(failure, verb.full_name))
+            status, _, details = to_status(foreseen(as_expected(failure, request), verb.full_name))
             code = status.name
             answer.refused.CopyFrom(Status.FromString(details))
         end_span(code)

@@ -65,6 +65,7 @@ from stateward_sidecar.service.feed import Feed
 from stateward_sidecar.service.holding import ROUNDS, Holding
 from stateward_sidecar.service.levels import await_archived
 from stateward_sidecar.service.watching import follow
+from stateward_sidecar.store.expecting import other_creation
 from stateward_sidecar.store.leases import view_lease
 from stateward_sidecar.store.lines import Written, check_history
 from stateward_sidecar.store.orphannames import check_new
@@ -336,10 +337,7 @@ class ThreadService:
         with self._store.context.engine.read() as txn:
             thread = self._store.threads.get(txn, entry.namespace, entry.thread)
         if entry.uid not in ("", thread.identity.uid_text):
-            raise ThreadNotFound(
-                f"thread {entry.thread!r} is another creation (uid {thread.identity.uid_text})",
-                thread=entry.thread, namespace=entry.namespace, uid=thread.identity.uid_text,
-            )  # fmt: skip
+            raise other_creation(thread.identity, entry.uid, "the entry is gone")
         tip = thread.head.tip_sequence
         text = f"no journal entry {entry.sequence}; its newest is {tip}"
         if entry.sequence <= tip:

@@ -44,6 +44,7 @@ from stateward_sidecar.errors import (
     ShuttingDown,
     StatewardError,
     ThreadNotFound,
+    UidMismatch,
     VersionMismatch,
 )
 from stateward_sidecar.measures import events
@@ -51,6 +52,7 @@ from stateward_sidecar.service import check, checkwork
 from stateward_sidecar.service.apart import frame_of
 from stateward_sidecar.service.calls import INLINE_BYTES_MAX, Calls
 from stateward_sidecar.service.exchange import Exchange
+from stateward_sidecar.service.expected import as_expected, saying_expected
 from stateward_sidecar.service.frames import Frame, Stream, check_turn
 from stateward_sidecar.service.leases import Leasing
 from stateward_sidecar.service.levels import written
@@ -98,7 +100,8 @@ class WriterService:
             raise InvalidField("open", "is required in the first message")
         place = first.open
         _check_open(place)
-        granted = await self._leasing.acquire(_lease_request(place), context)
+        with saying_expected(place):
+            granted = await self._leasing.acquire(_lease_request(place), context)
         # All that follows is meant for this creation of the thread: the next one may give out the same token.
         place.expected_uid = granted.uid
         stream = Stream(place, granted.lease.token, exchange, context)
@@ -121,7 +124,7 @@ class WriterService:
             if not taking.cancelled():
                 taking.result()  # raises the error that ended the stream
                 await asyncio.sleep(GONE_S)  # if the stream broke, gRPC cancels this, and the lease lives on
-                with suppress(ThreadNotFound):  # deleted, and the lease with it
+                with suppress(ThreadNotFound, UidMismatch):  # deleted, and the lease with it
                     await self._leasing.release(_lease_of(place, stream.token, ReleaseLeaseRequest))
             elif self._is_stopping:
                 raise ShuttingDown("the daemon is stopping; open the writer again when it is back")
@@ -370,7 +373,7 @@ class WriterService:
                     written(place, saved, saved.sequence), stream.context
                 )
         except StatewardError as error:
-            return WriteResponse(refused=_refused(frame.number, error))
+            return WriteResponse(refused=_refused(frame.number, as_expected(error, place)))
         except asyncio.CancelledError:
             raise
         except Exception:  # noqa: BLE001  (the boundary)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stateward.storage.v1.journal_pb2 import BlobRecord
-from stateward_sidecar.errors import Corrupt, VersionNotFound
+from stateward_sidecar.errors import BlobNotFound, Corrupt
 from stateward_sidecar.store.blobread import BlobReader, elsewhere, note_read
 from stateward_sidecar.store.blobrows import get_blob, list_blobs
 from stateward_sidecar.store.blobwrite import Sealing
@@ -38,7 +38,7 @@ def copy_blob(context: Context, source: Thread, target: Identity, digest: bytes)
     try:
         with context.engine.read() as txn:
             record = get_blob(txn, source.identity, digest).record
-    except VersionNotFound:
+    except BlobNotFound:
         raise Corrupt(f"a version names blob {digest.hex()}, which the thread does not have", source.name) from None
     reader, sealing = BlobReader(context, source, record), Sealing(context, target)
     try:

@@ -18,7 +18,7 @@ from stateward.v1.diff_pb2 import Diff
 from stateward.v1.state_pb2 import BlobRef, Value
 from stateward_sidecar.codec.edits import Named
 from stateward_sidecar.codec.state import StateTree, find_data, skip_prefix
-from stateward_sidecar.errors import Corrupt, InvalidField, VersionNotFound
+from stateward_sidecar.errors import BlobNotFound, Corrupt, InvalidField
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.thread import rows
@@ -42,16 +42,16 @@ def find_blob(txn: lmdb.Transaction, identity: Identity, sha256: bytes) -> BlobR
 
 
 def get_blob(txn: lmdb.Transaction, identity: Identity, sha256: bytes) -> BlobRow:
-    """Returns the row of a blob. Raises VersionNotFound if the thread has no such blob, or Corrupt."""
+    """Returns the row of a blob. Raises BlobNotFound if the thread has no such blob, or Corrupt."""
     row = find_blob(txn, identity, sha256)
     if row is None:
         raise removed(identity, sha256)
     return row
 
 
-def removed(identity: Identity, sha256: bytes) -> VersionNotFound:
+def removed(identity: Identity, sha256: bytes) -> BlobNotFound:
     """Returns the error for a blob that the thread does not have."""
-    return VersionNotFound(
+    return BlobNotFound(
         f"thread {identity.name!r} has no blob {sha256.hex()}: it was not written, or it was removed because no "
         "retained version names it", thread=identity.name, sha256=sha256.hex(),
     )  # fmt: skip

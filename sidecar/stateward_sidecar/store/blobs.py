@@ -57,7 +57,8 @@ class Blobs:
         self._threads = threads
 
     def find_thread(self, begin: BlobBegin) -> Thread | None:
-        """Returns the thread of a blob to write; None if the thread must be made first. Raises ThreadNotFound."""
+        """Returns the thread of a blob to write; None if the thread must be made first. Raises ThreadNotFound,
+        UidMismatch."""
         with self._context.engine.read() as txn:
             thread = self._threads.find(txn, begin.namespace, begin.thread)
         check_uid(thread.identity if thread is not None else None, begin)
@@ -150,7 +151,7 @@ class Blobs:
         return BlobWrite(self._context, thread, begin, self._write_again)
 
     def stat(self, request: StatBlobRequest) -> StatBlobResponse:
-        """Describes a blob. Raises ThreadNotFound or VersionNotFound."""
+        """Describes a blob. Raises ThreadNotFound or BlobNotFound."""
         with self._context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
             row = get_blob(txn, thread.identity, request.sha256)
@@ -165,7 +166,7 @@ class Blobs:
     def read(self, request: ReadBlobRequest) -> Iterator[Callable[[], ReadBlobResponse]]:
         """Finds a blob, and yields one function for each segment of the range. Each function may be called again.
 
-        Raises ThreadNotFound, VersionNotFound, InvalidField, Corrupt or HistoryElsewhere.
+        Raises ThreadNotFound, BlobNotFound, InvalidField, Corrupt or HistoryElsewhere.
         """
         with self._context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from stateward.storage.v1.archive_pb2 import ArchiveRow
 from stateward_sidecar.clock import Clock
-from stateward_sidecar.errors import Corrupt, KeyUnavailable, VersionNotFound, VersionPruned
+from stateward_sidecar.errors import BlobNotFound, Corrupt, KeyUnavailable, VersionNotFound, VersionPruned
 from stateward_sidecar.storage.blobfiles import BlobFiles
 from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.storage.keystore import KeyStore
@@ -134,7 +134,7 @@ class Context:
             seen = writer.changes.over
             try:
                 return verb()
-            except (Corrupt, KeyUnavailable, VersionPruned, VersionNotFound) as error:
+            except (Corrupt, KeyUnavailable, VersionPruned, VersionNotFound, BlobNotFound) as error:
                 if not writer.changes.has_changed(error.metadata.get("thread"), seen):
                     raise
             with writer.publishing:

@@ -46,7 +46,7 @@ class Deleter:
         self._threads = threads
 
     def delete(self, request: DeleteThreadRequest) -> Callable[[lmdb.Transaction, Batch], DeleteThreadResponse]:
-        """Returns the write that deletes a thread. It raises ThreadNotFound or VersionMismatch."""
+        """Returns the write that deletes a thread. It raises ThreadNotFound, UidMismatch or VersionMismatch."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> DeleteThreadResponse:
             draft = self._threads.draft(txn, batch, request.namespace, request.thread)

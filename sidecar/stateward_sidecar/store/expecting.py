@@ -4,6 +4,9 @@ Every verb that writes finds its thread here, in the transaction that writes. A 
 one creation of the thread. If this creation was deleted, the request is refused before anything is made: it neither
 brings the thread back nor reaches the next thread of the name. A digest says the same of a version: after the loss of a
 machine, another version may have its number.
+
+``UidMismatch`` means here that another creation has the name. If there is no thread, the error is ``ThreadNotFound``,
+as everywhere below the calls: ``service/expected.py`` makes ``UidMismatch`` of it for the caller.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import lmdb
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.errors import ThreadNotFound, VersionMismatch
+from stateward_sidecar.errors import UidMismatch, VersionMismatch
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.thread import Draft
@@ -41,7 +44,8 @@ class Expects(Protocol):
 def find_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: Expects) -> Draft | None:
     """Returns the draft of the thread that a request writes; None if there is none and the request may make it.
 
-    Raises ThreadNotFound if the request expects another creation of the thread.
+    Raises UidMismatch if the request expects another creation of the thread, and ThreadNotFound if it expects a
+    creation and there is no thread.
     """
     draft = threads.draft(txn, batch, request.namespace, request.thread)
     if request.expected_uid:
@@ -50,7 +54,7 @@ def find_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: E
 
 
 def get_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: Expects) -> Draft:
-    """Does the same for a thread that must exist. Raises ThreadNotFound."""
+    """Does the same for a thread that must exist. Raises ThreadNotFound or UidMismatch."""
     draft = find_draft(threads, txn, batch, request)
     if draft is None:
         raise not_found(request.namespace, request.thread)
@@ -58,8 +62,8 @@ def get_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: Ex
 
 
 def get_same(threads: Threads, txn: lmdb.Transaction, batch: Batch, identity: Identity) -> Draft:
-    """Returns the draft of the creation that a longer call works on. Raises ThreadNotFound, also if another creation
-    has its name by now."""
+    """Returns the draft of the creation that a longer call works on. Raises ThreadNotFound, or UidMismatch if another
+    creation has its name by now."""
     draft = threads.draft(txn, batch, identity.namespace, identity.name)
     if draft is None:
         raise not_found(identity.namespace, identity.name)
@@ -69,32 +73,24 @@ def get_same(threads: Threads, txn: lmdb.Transaction, batch: Batch, identity: Id
 
 
 def check_uid(identity: Identity | None, request: Expects) -> None:
-    """Raises ThreadNotFound if a request expects a uid, and the thread has another one or does not exist."""
-    expected, name = request.expected_uid, request.thread
-    if not expected:
+    """Raises UidMismatch or ThreadNotFound if a request expects a uid that the thread does not have."""
+    if not request.expected_uid:
         return
     if identity is None:
-        raise ThreadNotFound(
-            f"there is no thread {name!r} with uid {expected} in namespace {request.namespace!r} any more; "
-            "read the thread before the next write",
-            namespace=request.namespace, thread=name,
-        )  # fmt: skip
-    if identity.uid_text != expected:
-        raise other_creation(identity, expected)
+        raise not_found(request.namespace, request.thread)
+    if identity.uid_text != request.expected_uid:
+        raise other_creation(identity, request.expected_uid)
 
 
-def other_creation(identity: Identity, expected: str) -> ThreadNotFound:
-    """Returns the error for a thread that has another uid than expected."""
-    return ThreadNotFound(
+def other_creation(
+    identity: Identity, expected: str, advice: str = "read the thread before the next write"
+) -> UidMismatch:
+    """Returns the error for a thread that has another uid than expected. ``advice``: what the caller does next."""
+    return UidMismatch(
         f"thread {identity.name!r} was deleted and made again: it has uid {identity.uid_text}, and {expected} was "
-        "expected; read the thread before the next write",
-        namespace=identity.namespace, thread=identity.name, uid=identity.uid_text,
+        f"expected; {advice}",
+        namespace=identity.namespace, thread=identity.name, uid=identity.uid_text, expected_uid=expected,
     )  # fmt: skip
-
-
-def is_other_creation(error: ThreadNotFound) -> bool:
-    """Returns whether ``check_uid`` raised an error because another creation has the name on this disk."""
-    return "uid" in error.metadata
 
 
 def check_head(where: str, current: int, digest: bytes, expected: int, expected_digest: bytes, **facts: str) -> None:

@@ -35,7 +35,7 @@ from stateward.v1.record_pb2 import Record
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import Tag
 from stateward_sidecar.codec.state import StateTree, unframe
-from stateward_sidecar.errors import Fenced, HistoryElsewhere, VersionNotFound, VersionPruned
+from stateward_sidecar.errors import BlobNotFound, Fenced, HistoryElsewhere, VersionPruned
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.blobcopy import require_blobs
 from stateward_sidecar.store.blobread import BlobReader
@@ -135,7 +135,7 @@ class Exporter:
             try:
                 reader = self._reader(thread, record)
                 file = reader.open()
-            except VersionNotFound:  # it was collected since: no version that follows names it
+            except BlobNotFound:  # it was collected since: no version that follows names it
                 moment.blobs.remove(record)
                 continue
             with file:  # from now on, it may be collected

@@ -75,7 +75,7 @@ class Forker:
         self._records = RecordViews(context, threads)
 
     def fork(self, request: ForkThreadRequest) -> ThreadMessage:
-        """Copies a thread. Raises ThreadNotFound, VersionNotFound, VersionPruned, ThreadExists or DiskFull.
+        """Copies a thread. Raises ThreadNotFound, UidMismatch, VersionNotFound, VersionPruned, ThreadExists, DiskFull.
 
         Raises QueueFull if another thread of the new name is being made, because that may take as long as a client
         likes.

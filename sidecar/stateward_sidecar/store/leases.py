@@ -68,7 +68,8 @@ def check_lease(context: Context, draft: Draft, token: int) -> None:
 
 
 def check_guard(context: Context, draft: Draft | None, namespace: str, guard: LeaseGuard) -> None:
-    """Raises LeaseHeld unless the token holds the lease of the guarding thread; ThreadNotFound, NotOwner."""
+    """Raises LeaseHeld unless the token holds the lease of the guarding thread; ThreadNotFound, UidMismatch,
+    NotOwner."""
     if draft is None:
         raise not_found(namespace, guard.thread)
     if guard.expected_uid not in ("", draft.identity.uid_text):
@@ -122,7 +123,7 @@ class Leases:
         return found
 
     def renew_by_name(self, request: RenewLeaseRequest) -> Lease:
-        """Finds the thread and renews its lease. Raises ThreadNotFound or LeaseHeld."""
+        """Finds the thread and renews its lease. Raises ThreadNotFound, UidMismatch or LeaseHeld."""
         with self._context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
         check_uid(thread.identity, request)

@@ -27,7 +27,7 @@ def opened(
 ) -> Iterator[Draft]:
     """Gives the draft of the thread that a request writes, and makes the thread if it is missing.
 
-    Raises ThreadNotFound if the request expects another creation.
+    Raises UidMismatch or ThreadNotFound if the request expects another creation.
 
     The caller answers a retry, and then calls ``check_writable``: what was written once is answered by whoever has it.
     The first entry of a new thread must describe it: see ``describe_creation``.

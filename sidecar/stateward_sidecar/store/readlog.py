@@ -22,9 +22,10 @@ import lmdb
 from stateward.v1.checkpoint_service_pb2 import ReadLogRequest, ReadLogResponse
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.state import EMPTY_ENTRIES, LogState, StateTree
-from stateward_sidecar.errors import StateTooLarge, ThreadNotFound
+from stateward_sidecar.errors import StateTooLarge
 from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.expecting import other_creation
 from stateward_sidecar.store.lines import digest_at, digest_before
 from stateward_sidecar.store.pagebytes import PAGE_BYTES, page_bytes
 from stateward_sidecar.store.refs import digest_of_version, resolve_or_head
@@ -95,7 +96,7 @@ class LogReader:
 
     def read(self, request: ReadLogRequest) -> LogPage:
         """Returns the page for a checked request. Raises StateTooLarge if the first entry is larger than a message, and
-        ThreadNotFound if the thread is not the one that the reader knows."""
+        UidMismatch if the thread is not the one that the reader knows."""
         with self._context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
             _check_creation(thread, request)
@@ -129,13 +130,8 @@ class LogReader:
 
 
 def _check_creation(thread: Thread, request: ReadLogRequest) -> None:
-    uid = thread.identity.uid_text
-    if request.known_uid not in ("", uid):
-        raise ThreadNotFound(
-            f"thread {request.thread!r} was deleted and made again: it has uid {uid}, and the page before is of "
-            f"{request.known_uid}; begin to read it anew",
-            namespace=request.namespace, thread=request.thread, uid=uid,
-        )  # fmt: skip
+    if request.known_uid not in ("", thread.identity.uid_text):
+        raise other_creation(thread.identity, request.known_uid, "begin to read it anew")
 
 
 def _misses(txn: lmdb.Transaction, thread: Thread, request: ReadLogRequest, version: int, digest: bytes) -> bool:

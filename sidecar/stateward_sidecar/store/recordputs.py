@@ -121,7 +121,8 @@ class RecordPuts:
     def delete(
         self, request: DeleteRecordsRequest, read: ToDelete
     ) -> Callable[[lmdb.Transaction, Batch], DeleteRecordsResponse]:
-        """Returns the write of DeleteRecords. It raises ThreadNotFound if the thread that was read is gone.
+        """Returns the write of DeleteRecords. It raises ThreadNotFound or UidMismatch if the thread that was read
+        is gone.
 
         A record that was written since then stays, so the call never deletes a part of another call's put.
         """
@@ -164,7 +165,7 @@ class RecordPuts:
     ) -> Callable[[lmdb.Transaction, Batch], dict[str, int]]:
         """Returns the write that begins the TTL of records anew, if it is due and the thread still has the uid.
 
-        The write returns the new times of expiry by key. It raises ThreadNotFound or NotOwner.
+        The write returns the new times of expiry by key. It raises ThreadNotFound, UidMismatch or NotOwner.
         """
 
         def run(txn: lmdb.Transaction, batch: Batch) -> dict[str, int]:

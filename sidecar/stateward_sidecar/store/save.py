@@ -178,7 +178,7 @@ class SaveWrite:
         return (thread.head.last_version if thread is not None else 0) + self._ahead + 1
 
     def is_retry(self, txn: lmdb.Transaction, batch: Batch) -> bool:
-        """Returns whether this save was written before. Raises ThreadNotFound, RequestIdReused or CheckpointIdReused as
+        """Returns whether this save was written before. Raises UidMismatch, RequestIdReused or CheckpointIdReused as
         ``run`` does, HistoryElsewhere if only the archive can tell, and Corrupt."""
         draft = find_draft(self._threads, txn, batch, self.request)
         if draft is None:
