@@ -390,7 +390,7 @@ class Verifier:
         if now.head.tip_sequence > thread.head.tip_sequence:
             return  # branches and tags may have been deleted meanwhile
         counts = {tag: sum(1 for _ in rows(txn, thread.identity.keys.all_of(tag))) for tag in (b"B", b"G")}
-        with_row = len(thread.branches) - thread.head.HasField("main")  # main's head may be a part of the thread's
+        with_row = len(thread.branches) - thread.head.HasField("main")  # main's head is a part of the thread's
         if counts[b"B"] < with_row or counts[b"G"] < len(thread.tags):
             yield Corrupt("a branch or tag row is missing", name)
 
