@@ -65,7 +65,6 @@ class Engine:
             )  # fmt: skip
             with self.env.begin(write=True) as txn:
                 txn.put(layout.FORMAT_KEY, fresh.SerializeToString())
-                txn.put(layout.LABELLED_KEY, layout.PRESENT)
             return
         try:
             found = StoreFormat.FromString(stored)
