@@ -235,9 +235,7 @@ class Hidden:
         old = draft.branch(name)
         if made.snapshot is None:
             return move_branch(txn, draft, old, name, header, made.body)
-        branch = BranchHead(name=name, base_version=made.parent)
-        if old is None and name != MAIN:
-            branch.first_version = made.version
+        branch = BranchHead(name=name, base_version=made.parent, first_version=made.version)
         if old is not None:
             branch.CopyFrom(old)
             if old.version != made.parent:
@@ -282,7 +280,7 @@ class Hidden:
         head = self.draft.head = self.draft.next_head()
         for name, branch in self.draft.all_branches().items():
             original, placed = originals[name], BranchHead()
-            if original.first_version > branch.first_version > 0:  # it follows a branch of its name that was deleted
+            if original.first_version > branch.first_version:  # it follows a branch of its name that was deleted
                 head.deleted_version = max(head.deleted_version, original.first_version - 1)
             placed.CopyFrom(branch)
             placed.base_version, placed.moved_version = original.base_version, original.moved_version
