@@ -10,13 +10,13 @@ import pytest
 from tests.archive.driven import Driven, Town, append
 from tests.archive_model.sidecar import NAMESPACE
 
-from stateward.storage.v1.archive_pb2 import ArchiveHead, KeyObject
+from stateward.storage.v1.archive_pb2 import ArchiveFormat, ArchiveHead, KeyObject
 from stateward.v1.thread_pb2 import ACCESS_ORPHAN
 from stateward_sidecar.archive import heads, packs
 from stateward_sidecar.archive.desk import Hold
 from stateward_sidecar.archive.keys import slot_of
 from stateward_sidecar.archive.packs import pack_snapshot
-from stateward_sidecar.archive.places import ROOT_KEY
+from stateward_sidecar.archive.places import FORMAT_KEY, ROOT_KEY
 from stateward_sidecar.archive.repair import Repairer
 from stateward_sidecar.errors import NewerFormat, StartError
 from stateward_sidecar.service.levels import await_archived
@@ -46,6 +46,33 @@ def owner(driven: Town) -> Driven:
     first.put(append())
     first.ship_now()
     return first
+
+
+def test_a_newer_head_is_neither_read_nor_written(driven: Town, owner: Driven) -> None:
+    """Also not by a machine that has an earlier part of the thread. HEAD stays as it is."""
+    other = driven.machine("other")
+    assert other.state()
+    rewrite(owner, min_reader=heads.FORMAT + 1, min_writer=heads.FORMAT + 1)
+    key = hold_of(owner).place.head
+    before = owner.wire.get(key).data
+    for attempt in (
+        other.state,
+        lambda: other.put(append()),
+        lambda: other.archive.own(NAMESPACE, "job", take_over=True),
+    ):
+        with pytest.raises(NewerFormat, match=f"HEAD has format {heads.FORMAT + 1}"):
+            attempt()
+    assert owner.wire.get(key).data == before
+
+
+def test_a_newer_archive_is_not_joined(driven: Town, owner: Driven) -> None:
+    """A version that does not know its format does not start."""
+    made = ArchiveFormat.FromString(owner.wire.get(FORMAT_KEY).data)
+    assert (made.format, made.min_reader, made.min_writer) == (1, 1, 1)
+    made.min_reader = made.min_writer = heads.FORMAT + 1
+    owner.wire.replace(FORMAT_KEY, made.SerializeToString(), owner.wire.get(FORMAT_KEY).etag)
+    with pytest.raises(StartError, match=f"format {heads.FORMAT + 1}"):
+        driven.machine("other")
 
 
 def test_a_head_that_only_a_newer_version_may_write_is_not_taken(driven: Town, owner: Driven) -> None:

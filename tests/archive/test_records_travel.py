@@ -13,14 +13,12 @@ from tests.service.wire import text
 from stateward.v1.archive_service_pb2 import ListArchiveRequest
 from stateward.v1.record_pb2 import RecordWrite
 from stateward.v1.record_service_pb2 import (
-    GetRecordsRequest,
     ListRecordsRequest,
     PutRecordsRequest,
     PutRecordsResponse,
 )
-from stateward_sidecar.archive import heads
 from stateward_sidecar.archive.listing import ArchiveLister
-from stateward_sidecar.errors import Corrupt, RecordConflict
+from stateward_sidecar.errors import RecordConflict
 from stateward_sidecar.store import clear, journal, recordmoves, requests, snapshots, verify
 
 KEYS = [f"k/{number:02}" for number in range(40)]
@@ -137,24 +135,6 @@ def test_a_retry_elsewhere_gets_the_first_answer(driven: Town, moving: str) -> N
     driven.end(first)
     second.archive.own(NAMESPACE, "job", take_over=True)
     assert put(second, value("a", "1"), request_id="again").revision == answer.revision
-
-
-def test_an_older_daemon_refuses_only_threads_with_records(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would show what was replaced. A thread without records stays readable for it."""
-    first, older = driven.machine("first"), driven.machine("older")
-    first.put(append())
-    first.ship_now()
-    with monkeypatch.context() as of_format_2:
-        of_format_2.setattr(heads, "FORMAT", 2)
-        older.state()
-    put(first, value("a", "1"))
-    first.ship_now()
-    with monkeypatch.context() as of_format_2:
-        of_format_2.setattr(heads, "FORMAT", 2)
-        with pytest.raises(Corrupt, match="HEAD has format 3"):
-            older.state()
-    get = GetRecordsRequest(namespace=NAMESPACE, thread="job", keys=["a"])
-    assert run(older.records.get_records(get, CALLER)).records[0].value.data == b"1"
 
 
 def test_the_archive_does_not_grow(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from tests.cli.test_inexact_import import ODD
 
 from stateward import MsgPack, RawValue, Retention, Text, ThreadOptions
 
-OLD_EXPORT = Path(__file__).with_name("export_format_1.jsonl")
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 FACTS = ("branch", "checkpoint_id", "status", "status_detail", "step", "schema_version", "labels", "metrics", "wait_id")
 
@@ -152,36 +151,6 @@ def test_wrong_lines_cost_only_their_thread(stateward, client, rich, tmp_path):
         assert told in answer.err
     assert {info.name for info in client.threads()} == {"rich", "u", "c-u"}
     assert client.thread("c-u").info().version == 1
-
-
-def test_export_of_an_older_version_comes_back(stateward, client, tmp_path):
-    """A file of format 1 gives its threads: versions, branches, tags, settings; blobs as values."""
-    path = OLD_EXPORT
-    answer = stateward("import", path)
-    assert (answer.code, answer.err) == (0, "")
-    recorded = [json.loads(line) for line in path.read_text().splitlines()]
-    thread = client.thread("rich")
-    info = thread.info()
-    assert {tag.name: tag.version for tag in info.tags} == {"good": 2, "best": 2}
-    assert {branch.name: branch.version for branch in info.branches} == {"main": 7, "try": 5}
-    assert info.options.agent == "a"
-    assert info.options.ttl == timedelta(days=9)
-    checkpoints = {each.version: each for each in thread.checkpoints(page_size=100)}
-    assert sorted(checkpoints) == [each["version"] for each in recorded] == [2, 4, 5, 6, 7]
-    for record in recorded:
-        each = checkpoints[record["version"]]
-        assert (each.branch, each.parent_version) == (record["branch"], record["parent_version"])
-        assert each.create_time.isoformat() == record["time"]
-        assert (each.step, each.checkpoint_id) == (record.get("step"), record.get("checkpoint_id", ""))
-    state = thread.hydrate()
-    assert list(state.logs["messages"])[-2:] == ["new end", "on"]
-    assert state.logs["messages"].first_index == 1
-    assert len(state.slots.raw("blob").data) == 1500
-    again = stateward("import", path)
-    assert "0 versions saved; 5 versions were there already" in again.out
-    changed = tmp_path / "other.jsonl"
-    changed.write_text(path.read_text().replace("new end", "other"))
-    assert "was not restored from this export" in stateward("import", changed).err
 
 
 def test_runs_come_back(stateward, client, write, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from stateward import Effect
 from stateward._operations import unfolding
-from stateward.v1.checkpoint_service_pb2 import ListCheckpointsResponse
+from stateward.v1.checkpoint_service_pb2 import CheckpointContent, ListCheckpointsResponse
 
 
 def content(state):
@@ -68,10 +68,11 @@ def test_each_is_a_state_of_its_own(thread):
 
 
 def test_what_the_daemon_leaves_out_is_read_apart(thread, monkeypatch):
-    """As of a daemon that knows no lists of states."""
+    """States and effects that are too large for a page."""
 
     def bare(page):
-        return unfold(ListCheckpointsResponse(checkpoints=page.checkpoints))
+        left_out = [CheckpointContent(state_omitted=True, effects_omitted=True)] * len(page.checkpoints)
+        return unfold(ListCheckpointsResponse(checkpoints=page.checkpoints, contents=left_out))
 
     wanted, unfold = [content(each) for each in thread.states(effects=True, slots=["plan"])], unfolding.unfold
     monkeypatch.setattr(unfolding, "unfold", bare)

@@ -8,7 +8,6 @@ import signal
 from typing import Any
 
 import pytest
-from tests.client.fake_server import FakeServer
 
 from stateward import AsyncClient, Checkpoint, Effect
 from stateward.errors import DeadlineExceeded, InvalidRequest
@@ -128,23 +127,6 @@ async def test_calls_that_were_given_up_leave_nothing(name: str) -> None:
                 assert not stream._waiting
             finally:
                 os.kill(daemon.pid, signal.SIGCONT)
-
-
-async def test_a_daemon_without_streams_gets_calls_by_themselves(fake: FakeServer, name: str) -> None:
-    """Calls that an older daemon refuses on a stream are made again at once, and later ones open none."""
-    async with AsyncClient(fake.target) as client:
-        assert sorted(await append(client, name, *range(30))) == list(range(1, 31))
-        connection = client._session.connection
-        assert connection is not None
-        tried = connection._calls
-        assert tried is not None, "no call was tried on a stream"
-        versions = 30
-        while connection._streams_calls and versions < 300:  # gRPC may say INTERNAL if the refusal meets a write
-            assert len(await append(client, name, *range(30))) == 30
-            versions, tried = versions + 30, connection._calls
-        assert sorted(await append(client, name, *range(30))) == list(range(versions + 1, versions + 31))
-        assert connection._calls is tried
-        assert stream_of(client) is None
 
 
 async def test_a_wrong_call_fails_alone(real_daemon: Daemon, name: str) -> None:

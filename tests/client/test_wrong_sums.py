@@ -8,11 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from stateward import AsyncClient, Client
-from stateward._operations import merging
-from stateward._operations.steps import ThreadRef
 from stateward.errors import VersionPruned
 from stateward.testing import Daemon, run_daemon
-from stateward.v1 import checkpoint_service_pb2 as checkpoints
 
 
 @pytest.fixture(scope="module")
@@ -49,19 +46,6 @@ def test_a_retry_gets_the_old_sum(server: Daemon, name: str) -> None:
             thread.hydrate(version=1)
         assert thread.increment("hits", 3, request_id="lost") == 3
         assert thread.hydrate().slots["hits"] == 7
-
-
-def test_the_sum_of_an_older_daemon() -> None:
-    """An answer without numbers is made up for by one read of the version that the increment made, not of the head."""
-    steps = merging.increment(ThreadRef("ns", "t", "main"), "hits", 1, {})
-    assert next(steps).method == "Save"
-    read = steps.send(checkpoints.SaveResponse(version=5))
-    assert (read.method, read.request.version.version, list(read.request.projection.slots)) == ("Hydrate", 5, ["hits"])
-    page = checkpoints.HydrateResponse()
-    page.state.slots["hits"].number = 41
-    with pytest.raises(StopIteration) as ended:
-        steps.send(page)
-    assert ended.value.value == 41
 
 
 def test_sums_while_a_writer_sends(server: Daemon, name: str) -> None:

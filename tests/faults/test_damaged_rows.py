@@ -21,7 +21,7 @@ KINDS = [
     "D", "E", "G", "K", "L", "N", "S", "TA", "TB", "TC", "TE", "TG", "TI", "TJ", "TP", "TR", "TS", "TV", "TX", "U", "W",
 ]  # fmt: skip
 # Clear records of the whole store: where damage is felt at all, the daemon does not start.
-STORE_KINDS = ["Mformat", "Mlabels", "Mthread"]
+STORE_KINDS = ["Mformat", "Mthread"]
 # Tables of which a row that is gone cannot be missed by who looks for it: Verify misses it.
 UNMISSED = {"N": "THREAD_NOT_FOUND", "TC": "VERSION_NOT_FOUND", "TR": "VERSION_MISMATCH"}
 

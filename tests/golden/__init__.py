@@ -1,1 +1,1 @@
-"""Data directories written by earlier formats. They are never rewritten; a new format adds one."""
+"""The data of each format: a data directory, its archive and a backup. A released format's file is never rewritten."""

@@ -105,6 +105,7 @@ def test_a_branch_that_is_made_again_is_a_new_one(line: Place) -> None:
     asked = line.request(branch="x", expected_version=0, parent=VersionRef(version=2), diff=appends("again"))
     assert line.wire.save(asked).version == 10
     assert (branches(line)["x"].base_version, branches(line)["x"].first_version) == (2, 10)
+    assert branches(line)["main"].first_version == 1
     assert listed(line, "x") == [10]
     found = refused(line.wire.threads.MoveBranch, t.MoveBranchRequest(**at(line, branch="x", version={"version": 9})))
     assert (found.reason, found.field) == ("INVALID_FIELD", "version")

@@ -136,6 +136,7 @@ WRONG: list[tuple[Callable[[Parts], Parts], str]] = [
     (changed("end", lambda end: end.branches.pop()), "parts.end.branches"),
     (changed("end", lambda end: assign(version=1)(end.branches[0])), "parts.end.branches"),
     (changed("end", lambda end: assign(base_version=8)(end.branches[0])), "parts.end.branches['main']"),
+    (changed("end", lambda end: assign(first_version=0)(end.branches[0])), "parts.end.branches['main']"),
     (changed("end", lambda end: assign(version=2)(end.tags[0])), "parts.end.tags['tag']"),
 ]  # fmt: skip
 

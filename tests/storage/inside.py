@@ -18,11 +18,10 @@ from stateward.v1.diff_pb2 import Diff
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.storage.writer import Writer
-from stateward_sidecar.store import records
 from stateward_sidecar.store.context import Limits
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import BACKGROUND_WORKERS, Store, StoreOptions
-from stateward_sidecar.store.thread import Draft, Thread, write_head, write_row
+from stateward_sidecar.store.thread import Thread
 
 WAIT_S = 10.0
 
@@ -146,26 +145,3 @@ def hydrate(store: Store, name: str = "t", version: int = 0) -> HydrateResponse:
 def findings(store: Store) -> list[Finding]:
     """What Verify finds in the whole store."""
     return [each.finding for each in store.verifier.verify(VerifyRequest()) if each.HasField("finding")]
-
-
-def as_format_1(store: Store, name: str = "t") -> None:
-    """Writes a thread as format 1 had it: main's head in a row, and each entry in a row of its own."""
-    thread = get(store, name)
-    keys = thread.identity.keys
-
-    def run(txn: lmdb.Transaction, batch: object) -> None:
-        draft = Draft(thread)
-        head = draft.next_head()
-        if head.HasField("main"):
-            write_row(txn, draft, head, thread.identity.branch_key("main"), head.main)
-            head.ClearField("main")
-            write_head(txn, thread.identity, head)
-        entries, blocks = list(records.entries(txn, keys, 1)), [first for first, _ in records.rows(txn, keys, 1)]
-        for first in blocks:
-            txn.delete(keys.entry(first))
-        for sequence, record in entries:
-            txn.put(keys.entry(sequence), record)
-
-    write(store, run)
-    store.threads.forget(thread)
-    assert not get(store, name).head.HasField("main")

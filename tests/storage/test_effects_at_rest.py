@@ -9,12 +9,12 @@ import pytest
 from tests.service.wire import text
 from tests.storage.inside import MovedClock, findings, get, opened, save, write
 
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT, EffectRecord
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import ListEffectsRequest, PutEffectsRequest
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
-from stateward_sidecar.store import clear, effects, replay, verify
+from stateward_sidecar.store import clear, replay, verify
 from stateward_sidecar.store.context import REQUEST_WINDOW_S
 from stateward_sidecar.store.store import Store
 
@@ -100,26 +100,6 @@ def test_a_crash_before_the_clearing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with opened(tmp_path) as store:
         store.pruner.resume()
         assert list(entries(store).values()) == 8 * [False] + 4 * [True]
-        assert findings(store) == []
-
-
-def test_entries_of_older_daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They do not name the entry before them, and are found in the journal."""
-    made = effects.EntryMetadata
-
-    def older(*, effect: EffectRecord, **fields: bytes) -> object:
-        effect.ClearField("previous_sequence")
-        return made(effect=effect, **fields)
-
-    with opened(tmp_path) as store:
-        monkeypatch.setattr(effects, "EntryMetadata", older)
-        fill(store, 4)
-        monkeypatch.undo()
-        fill(store, 2, 4)
-        put(store, 2, text("third"))
-        prune(store, 2)
-        assert list(entries(store).values()) == 8 * [False] + 4 * [True] + [False]
-        assert anchors(store) == {"c5", "c6"}
         assert findings(store) == []
 
 

@@ -1,4 +1,4 @@
-"""The danger: a list by labels leaves a thread out, or shows one without the label, in an old store or in a new one."""
+"""The danger: a list by labels leaves a thread out, or shows one without the label, and Verify does not notice."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import pytest
-from tests.storage.inside import findings, get, make_store, opened, rest, save, settle, write
+from tests.storage.inside import findings, get, opened, save, settle, write
 
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ListThreadsRequest, UpdateThreadRequest
@@ -109,53 +108,6 @@ def test_a_list_does_not_read_what_has_not_the_label(tmp_path: Path, monkeypatch
             monkeypatch.setattr(labelled, "FEW", few)
             assert listed(store, labels={"rare": "yes"}) == (["t7"], 1)
             assert set(read) == {get(store, "t7").number}
-
-
-def make_old(directory: Path) -> None:
-    """Removes the index, as if an older daemon had written the store."""
-    with lmdb.open(str(directory), map_size=1 << 30) as env, env.begin(write=True) as txn:
-        for key in [
-            bytes(key) for key, _ in txn.cursor() if bytes(key[:1]) == b"G" or bytes(key) == layout.LABELLED_KEY
-        ]:
-            txn.delete(key)
-
-
-def test_an_old_store_gets_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if a start ended in the middle of it. Lists are right before, meanwhile and afterwards."""
-    monkeypatch.setattr(labelled, "THREADS_A_STEP", 7)
-    with opened(tmp_path) as store:
-        fill(store)
-        whole = index_rows(store)
-    make_old(tmp_path)
-    store = make_store(tmp_path)
-    steps = 0
-
-    def cut_short(numbers: Any, txn: Any, batch: Any) -> int:
-        nonlocal steps
-        steps += 1
-        if steps == 4:
-            raise RuntimeError
-        return labelled.LabelIndexer._index(store.label_indexer, numbers, txn, batch)
-
-    monkeypatch.setattr(store.label_indexer, "_index", cut_short)
-    store.context.writer.start()
-    try:
-        check(store)
-        with pytest.raises(RuntimeError):
-            store.label_indexer.run()
-        assert 0 < index_rows(store) < whole
-        relabel(store, "t50", {"team": "red", "env": "prod"})  # is not indexed yet
-        relabel(store, "t0", {"rare": "yes"})  # is
-        check(store)
-    finally:
-        store.close()
-    with opened(tmp_path) as store:
-        rest(store)
-        with store.context.engine.read() as txn:
-            assert labelled.is_indexed(txn)
-        check(store)
-        relabel(store, "t1", {"rare": "yes"})
-        check(store)
 
 
 def test_verify_finds_lost_and_wrong_rows(tmp_path: Path) -> None:

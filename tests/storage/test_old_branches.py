@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.storage.inside import as_format_1, findings, get, hydrate, make_store, opened, save, save_many, write
+from tests.storage.inside import findings, get, hydrate, make_store, opened, save, save_many, write
 from tests.storage.test_slow_prunes import cut, entry
 
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest
@@ -88,8 +88,7 @@ def cut_heads(store: Store, doomed: list[int], made: dict[str, list[int]]) -> No
 
 
 def test_lists_are_complete(tmp_path: Path) -> None:
-    """Whatever was saved, moved, deleted and pruned, also in rows of format 1: a list has a branch's retained versions,
-    and Verify is clean."""
+    """Whatever was saved, moved, deleted and pruned, a list has a branch's retained versions, and Verify is clean."""
     for seed in range(6):
         dice, made = random.Random(seed), {"main": [1]}
         with opened(tmp_path / str(seed)) as store:
@@ -98,8 +97,6 @@ def test_lists_are_complete(tmp_path: Path) -> None:
                 branch, last = dice.choice(["main", "main", "a", "b"]), get(store).head.last_version
                 kind, free = dice.random(), get(store).pruned.missing(last)
                 mine = [version for version in made.get(branch, []) if version in set(free)]
-                if dice.random() < 0.03:
-                    as_format_1(store)
                 if kind < 0.05 and branch != "main" and branch in made:
                     delete(store, branch)
                     del made[branch]

@@ -87,10 +87,12 @@ def test_a_large_entry_has_a_row_of_its_own(txn: lmdb.Transaction, size: int) ->
     assert records.get_entry(txn, KEYS, 2) == record(2, size)
 
 
-def test_rows_of_format_1_are_read_and_continued(txn: lmdb.Transaction) -> None:
-    """An entry that has a row of its own because an older version put it there."""
+def test_a_large_entry_that_was_cleared_keeps_its_row(txn: lmdb.Transaction) -> None:
+    """It is small now. Entries behind it share a row of theirs."""
     for sequence in (1, 2, 3):
-        txn.put(KEYS.entry(sequence), record(sequence, 500))
+        records.put_entry(txn, KEYS, sequence, record(sequence, 9000))
+    for sequence in (1, 2):
+        records.shrink_entry(txn, KEYS, sequence, record(sequence, 500))
     for sequence in (4, 5):
         assert records.put_entry(txn, KEYS, sequence, record(sequence, 500))
     assert not records.put_entry(txn, KEYS, 2, b"SJ\x01")

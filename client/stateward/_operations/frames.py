@@ -13,7 +13,6 @@ from stateward.errors import NotArchivedYet, StatewardError
 from stateward.models import Checkpoint
 from stateward.state import State
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
-from stateward.v1 import error_reason_pb2
 from stateward.v1 import writer_service_pb2 as writers
 
 END: Final = object()
@@ -89,9 +88,6 @@ def error_of(refused: writers.WriterRefused) -> StatewardError:
     """Returns the exception for a refused frame."""
     from google.rpc import code_pb2  # noqa: PLC0415  only a failing program needs it
 
-    reason = refused.reason_name
-    if not reason and refused.reason in error_reason_pb2.ErrorReason.values():  # an older daemon
-        reason = error_reason_pb2.ErrorReason.Name(refused.reason).removeprefix("ERROR_REASON_")
-    kind = BY_REASON.get(reason, StatewardError)
+    kind = BY_REASON.get(refused.reason_name, StatewardError)
     code = code_pb2.Code.Name(refused.code) if refused.code in code_pb2.Code.values() else ""
-    return kind(refused.message, reason=reason, code=code, metadata=dict(refused.metadata))
+    return kind(refused.message, reason=refused.reason_name, code=code, metadata=dict(refused.metadata))

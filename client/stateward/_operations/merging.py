@@ -8,7 +8,6 @@ from hashlib import sha256
 from typing import Any
 
 from stateward import values
-from stateward._operations.reading import hydrate_stored
 from stateward._operations.saving import SaveOptions, accept_merge, begin_merge, merge, send_merge, store_values
 from stateward._operations.steps import Operation, ThreadRef
 from stateward._state.slots import Slots
@@ -44,11 +43,7 @@ def increment(ref: ThreadRef, slot: str, delta: int, options: SaveOptions) -> Op
     edit.slot, edit.delta = slot, delta
     response = yield from send_merge(ref, request)
     accept_merge(request, response)
-    if slot in response.numbers:
-        return response.numbers[slot]
-    # An older daemon answered, now or at the first attempt. Its version has the sum, whatever was saved later.
-    state = yield from hydrate_stored(ref, response.version, slots=[slot])
-    return int(state.slots[slot])
+    return response.numbers[slot]
 
 
 def set_slot(

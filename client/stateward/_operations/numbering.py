@@ -12,15 +12,15 @@ class Numbering:
     """What the writer knows about the thread's versions. Only the writer saves while it holds the lease."""
 
     is_known: bool = False
-    """Whether versions can be told in advance. An older daemon reports the version only with an answer."""
+    """Whether versions can be told in advance: other calls under the lease may have saved, too."""
     last: int = 0
     """The highest version on any branch that the daemon reported."""
     calls: int = 0
     """Number of other calls under the lease when versions were last told in advance."""
 
-    def start(self, last_version: int | None) -> None:
-        """Takes the version that the daemon reports when it opens the stream or resets; None = it reports none."""
-        self.is_known, self.last = last_version is not None, last_version or 0
+    def start(self, last_version: int) -> None:
+        """Takes the version that the daemon reports when it opens the stream or resets."""
+        self.is_known, self.last = True, last_version
 
     def saw(self, version: int) -> None:
         """Takes the version of an answered frame."""
@@ -37,14 +37,9 @@ class Resetting:
     """A reset that was sent."""
 
     is_done: bool = False
-    last_version: int | None = None
-    """The thread's highest version after all earlier frames. None = the daemon did not report it."""
+    last_version: int = 0
+    """The thread's highest version after all earlier frames."""
 
     def end(self, message: writers.WriterOpened | writers.WriterReset) -> None:
         """Takes the answer to the reset, or the opening answer of a later stream."""
-        self.is_done, self.last_version = True, last_version(message)
-
-
-def last_version(message: writers.WriterOpened | writers.WriterReset) -> int | None:
-    """Returns the thread's highest version as the daemon reports it. None = it does not."""
-    return message.last_version if message.HasField("last_version") else None
+        self.is_done, self.last_version = True, message.last_version

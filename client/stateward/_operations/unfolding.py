@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
 from typing import Any
 
 from stateward._operations.effects import read_effects
@@ -46,8 +45,7 @@ class Shown:
 def unfold(page: checkpoints.ListCheckpointsResponse) -> Iterator[Shown]:
     """Yields the versions of a page with their states and effects."""
     state: Stored | None = None
-    left_out = checkpoints.CheckpointContent(state_omitted=True, effects_omitted=True)  # an older daemon sends none
-    for checkpoint, content in zip(page.checkpoints, page.contents or repeat(left_out), strict=False):
+    for checkpoint, content in zip(page.checkpoints, page.contents, strict=True):
         if content.HasField("state"):
             found = content.state
             state = Stored(dict(found.slots), parts_of(found.logs), dict(found.retired_logs), found.partial)

@@ -25,7 +25,7 @@ from typing import Any
 from stateward._operations import saving
 from stateward._operations.frames import END, Dial, Frame, Put, Run, Steps, Take, error_of, message_of
 from stateward._operations.leases import Claim, advised, owner_polls, release
-from stateward._operations.numbering import Numbering, Resetting, last_version
+from stateward._operations.numbering import Numbering, Resetting
 from stateward._operations.ownership import attach
 from stateward._operations.reading import hydrate
 from stateward._operations.retry import Retry
@@ -132,7 +132,7 @@ class Writing:
             raise thread_error(LeaseHeld, self.ref.thread, what, reason="LEASE_HELD", token=token)
         if not self.token:
             self.token, self.uid, self.head = opened.lease.token, opened.uid, (opened.version, opened.digest)
-            self._numbering.start(last_version(opened))
+            self._numbering.start(opened.last_version)
         self.is_open = True
         return opened
 

@@ -2,7 +2,7 @@
 
 A record is one line with a JSON object. All records of a thread are together, in this order. Unset fields are omitted.
 
-    {"stateward_version": 2, "thread": "t", "kind": "thread", "export": id, "create_time": …, "update_time": …,
+    {"stateward_version": 1, "thread": "t", "kind": "thread", "export": id, "create_time": …, "update_time": …,
      "oldest_time": …, "options": {"labels", "ttl_s", "keep_last", "keep_for_s", "parent_thread", "agent"},
      "forked_from": {…}, "token_floor": n}
     {…, "kind": "blob", "sha256": …, "size": n, "type": …, "preview": …}   then {…, "kind": "data", "base64": …} until
@@ -21,12 +21,9 @@ A record is one line with a JSON object. All records of a thread are together, i
      "records", "deleted_branches", "sha256": of all lines of the thread before this one, each with its newline; not
      checked if it is missing}
 
-and the file ends with {"stateward_version": 2, "kind": "file_end", "threads": n}. `exporting.py` has EDIT and VALUE;
+and the file ends with {"stateward_version": 1, "kind": "file_end", "threads": n}. `exporting.py` has EDIT and VALUE;
 times are ISO 8601, other bytes in base64, SHA-256 in hex. "request" holds the two hashes by which the
 daemon recognises a retry.
-
-Files of format 1 contain only version records. The first record of a thread has the thread's "options", each record has
-its own "tags", and its edits start from "parent_version". They contain no effects, questions, signals or blobs.
 """
 
 from __future__ import annotations

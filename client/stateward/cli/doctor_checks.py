@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateward._version import VERSION
 from stateward.admin import Verdict
-from stateward.errors import CannotStart, FeatureUnavailable, StatewardError
+from stateward.errors import CannotStart, StatewardError
 
 if TYPE_CHECKING:
     from stateward import Client
@@ -65,11 +65,7 @@ def examine(client: Client, probe_bucket: bool, flags: Sequence[str]) -> list[It
     took_s = time.monotonic() - began
     items.append(Item("daemon", "ok", f"answers within {took_s * 1e3:.1f} ms", facts={"answer_ms": took_s * 1e3}))
     items += [check_version(server), check_package()]
-    try:
-        found = client.diagnose(probe_bucket=probe_bucket)
-    except FeatureUnavailable:
-        items.append(Item("machine", "skipped", f"the daemon ({server.version}) is too old to examine itself"))
-        return items
+    found = client.diagnose(probe_bucket=probe_bucket)
     return [*items, check_clock(found, time.time()), *_of_daemon(found)]
 
 

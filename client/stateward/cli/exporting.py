@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stateward.v1 import diff_pb2, state_pb2
 
 # Every record of `stateward export --versions` has the mark, with its format.
-MARK, FORMAT, FORMAT_OLD = "stateward_version", 2, 1
+MARK, FORMAT = "stateward_version", 1
 KIND, FILE_END = "kind", "file_end"
 # Kinds of records that a summary counts.
 KINDS = ("version", "record", "effect", "signal", "blob")

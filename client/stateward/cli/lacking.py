@@ -28,7 +28,7 @@ class Held:
 
     def take(self, record: Mapping[str, Any]) -> None:
         """Takes a record of the file."""
-        match record.get(KIND, "version"):
+        match record[KIND]:
             case "version":
                 self.versions.append(record["version"])
             case "record":

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from stateward._naming import is_orphans
-from stateward.cli.exporting import FORMAT, FORMAT_OLD, MARK
+from stateward.cli.exporting import FORMAT, MARK
 from stateward.cli.importing import EXAMPLE, Run, RunInvalid, check_run, read_run
 from stateward.cli.output import CommandError
 
@@ -51,8 +51,6 @@ class Recording:
     """Total size of these lines, uncompressed."""
     has_versions: bool = False
     """True if the lines are records of exported threads, not runs."""
-    is_old: bool = False
-    """True if these records are of format 1, which has no end records."""
 
     @property
     def stem(self) -> str:
@@ -80,40 +78,40 @@ def stem(path: Path) -> str:
 def examine(path: Path, limit: int | None) -> Recording:
     """Checks a file and counts its lines. Reads it to its end, even beyond the limit. Raises CommandError."""
     runs = size_bytes = 0
-    has_versions = is_old = False
+    has_versions = False
     try:
         for line in read_lines(path):
             if not runs:
-                has_versions, is_old = _check_first(line, path)
+                has_versions = _check_first(line, path)
             if limit is None or runs < limit:
                 runs += 1
                 size_bytes += len(line.data)
     except CutOff:
-        if not has_versions or is_old:
-            raise  # in format 2 each thread has an end record, so complete threads are restored
+        if not has_versions:
+            raise  # an exported thread has an end record, so complete threads are restored
     if not runs:
         raise CommandError(f"{path} is empty; it must hold one run per line")
-    return Recording(path, runs, size_bytes, has_versions, is_old)
+    return Recording(path, runs, size_bytes, has_versions)
 
 
-def _check_first(line: Line, path: Path) -> tuple[bool, bool]:
-    """Returns whether the line is a record of an export, and whether it is of format 1.
+def _check_first(line: Line, path: Path) -> bool:
+    """Returns whether the line is a record of an export.
 
     Later invalid lines are skipped, but an invalid first line probably means that this is the wrong file.
     """
     try:
         record = parse(line, path)
         if isinstance(record, dict) and MARK in record:
-            if record[MARK] not in (FORMAT, FORMAT_OLD):
+            if record[MARK] != FORMAT:
                 raise CommandError(
                     f"{path} has format {record[MARK]!r}, not {FORMAT}; use a newer version of stateward"
                 )
-            return True, record[MARK] == FORMAT_OLD
+            return True
         check_run(record, f"{path} line {line.number}")
     except RunInvalid as error:
         hint = "" if EXAMPLE in str(error) else f"; each line must be a run such as {EXAMPLE}"
         raise CommandError(f"{error}{hint}") from None
-    return False, False
+    return False
 
 
 def read_runs(recording: Recording, prefix: str, limit: int | None) -> Iterator[tuple[Line, Run | RunInvalid]]:

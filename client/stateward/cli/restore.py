@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from stateward.cli.exporting import FILE_END, FORMAT, FORMAT_OLD, KIND, MARK
+from stateward.cli.exporting import FILE_END, FORMAT, KIND, MARK
 from stateward.cli.importing import RunInvalid, RunRefused
 from stateward.cli.lacking import Held, compare
 from stateward.cli.recordings import CutOff, Line, Recording, parse, read_lines, thread_name
@@ -22,7 +22,6 @@ from stateward.errors import StatewardError, ThreadExists, ThreadNotFound, Unava
 if TYPE_CHECKING:
     from stateward import Client
     from stateward.transfer import ThreadUpload
-    from stateward.v1.backup_service_pb2 import ThreadPart
 
 WRONG_RECORD = (KeyError, TypeError, ValueError, AttributeError)
 
@@ -83,7 +82,7 @@ def _records(recording: Recording, on_problem: Callable[[str], None]) -> Iterato
             continue
         if not isinstance(record, dict) or MARK not in record:
             on_problem(f"{where} is not a record of an export, unlike the lines before it")
-        elif record[MARK] not in (FORMAT, FORMAT_OLD):
+        elif record[MARK] != FORMAT:
             on_problem(f"{where} has format {record[MARK]!r}; this version reads format {FORMAT}; use a newer one")
         elif record.get(KIND) != FILE_END and not isinstance(record.get("thread"), str):
             on_problem(f"{where} has no thread name")
@@ -105,7 +104,6 @@ class _File:
         self, client: Client, recording: Recording, options: Options, on_problem: Callable[[str], None]
     ) -> None:
         self._client, self._recording, self._options, self._on_problem = client, recording, options, on_problem
-        self._old_ids = _old_request_ids(recording)
         self._thread: _Thread | None = None
         self._given_up = ""
         self._begun = self._ended = self._exported = 0
@@ -119,8 +117,8 @@ class _File:
             return True
         self._ended += record.get(KIND) == "end"
         where, source = f"{self._recording.path} line {line.number}", record["thread"]
-        is_new = record[MARK] == FORMAT and record.get(KIND) == "thread"
-        if is_new or source != (self._thread.source if self._thread is not None else self._given_up):
+        known = self._thread.source if self._thread is not None else self._given_up
+        if record.get(KIND) == "thread" or source != known:
             self._leave(totals)
             self._given_up = ""
             if self._begun == self._options.limit:
@@ -144,11 +142,9 @@ class _File:
 
     def _begin(self, record: Mapping[str, Any]) -> _Thread:
         source = record["thread"]
-        if record[MARK] == FORMAT_OLD:
-            return _Thread(self._client, source, self._old_ids[source], self._options, is_old=True)
         if record.get(KIND) != "thread":
             raise RunRefused(f"the first records of thread {source!r} are missing; {NOTHING_RESTORED}")
-        return _Thread(self._client, source, f"import {record['export']}", self._options, is_old=False)
+        return _Thread(self._client, source, f"import {record['export']}", self._options)
 
     def _leave(self, totals: Restored) -> None:
         """Finishes the open thread, if any."""
@@ -190,7 +186,7 @@ class _File:
         """Finishes the last thread at the end of the file. Reports a problem if the file lacks threads."""
         self._leave(totals)
         path, ended, exported = self._recording.path, self._ended, self._exported
-        if not self._is_whole and not self._old_ids:
+        if not self._is_whole:
             self._on_problem(f"{path} is truncated: threads at its end are missing; get it again")
         elif ended < exported:
             self._on_problem(f"{path} has only {ended:,} of the {exported:,} threads that were exported; get it again")
@@ -213,7 +209,6 @@ class _Thread:
     source: str
     request_id: str
     options: Options
-    is_old: bool
     came: Counter[str] = field(default_factory=Counter)
     """Number of the file's lines of this thread, by kind."""
     existed: bool = False
@@ -224,10 +219,8 @@ class _Thread:
     _upload: ThreadUpload | None = None
 
     def __post_init__(self) -> None:
-        from stateward.cli.restores import OldFormat  # noqa: PLC0415  the client is loaded at first use
-        from stateward.transfer import ThreadUpload  # noqa: PLC0415
+        from stateward.transfer import ThreadUpload  # noqa: PLC0415  the client is loaded at first use
 
-        self._old = OldFormat(keep_all=self.options.keep_all)
         self.existed = self._look()
         if not self.existed:
             self._upload = ThreadUpload(self.client, self.name, self.request_id)
@@ -260,7 +253,7 @@ class _Thread:
 
     def take(self, line: Line, record: Mapping[str, Any]) -> None:
         """Sends a record."""
-        kind = record.get(KIND, "version")
+        kind = record[KIND]
         self.came[kind] += 1
         if kind == "end":
             self.is_over = True
@@ -273,19 +266,14 @@ class _Thread:
         if self._upload is None:
             self.held.take(record)
             return
-        for part in self._parts(record):
-            self._upload.take(part)
-
-    def _parts(self, record: Mapping[str, Any]) -> Iterator[ThreadPart]:
         from stateward.cli.restores import parts_of  # noqa: PLC0415
 
-        return self._old.parts_of(record) if self.is_old else parts_of(record, keep_all=self.options.keep_all)
+        for part in parts_of(record, keep_all=self.options.keep_all):
+            self._upload.take(part)
 
     def finish(self) -> None:
         """Finishes the thread on the daemon. Raises RunRefused if its end record is missing."""
-        if self.is_old and self._upload is not None:
-            self._upload.take(self._old.end())
-        elif not self.is_over and not self.is_old:
+        if not self.is_over:
             raise RunRefused(f"the end of thread {self.source!r} is missing: the file is truncated; {NOTHING_RESTORED}")
         if self._upload is not None:
             self._upload.finish()
@@ -294,20 +282,6 @@ class _Thread:
         """Discards what was sent, unless the thread is finished."""
         if self._upload is not None:
             self._upload.cancel()
-
-
-def _old_request_ids(recording: Recording) -> dict[str, str]:
-    """Returns a request id for each thread of a file of format 1, computed from its records, which have no export
-    id."""
-    sums: dict[str, Any] = {}
-    for line in read_lines(recording.path) if recording.is_old else ():
-        try:
-            record = parse(line, recording.path)
-        except RunInvalid:
-            continue  # reported during the restore
-        if isinstance(record, dict) and isinstance(record.get("thread"), str):
-            sums.setdefault(record["thread"], sha256()).update(line.data)
-    return {thread: f"import {found.hexdigest()}" for thread, found in sums.items()}
 
 
 def _explain(problem: Exception, thread: str) -> str:

@@ -1,4 +1,4 @@
-"""Turns the records of `backups.py` back into the parts that the daemon restores a thread from. Reads format 1 too.
+"""Turns the records of `backups.py` back into the parts that the daemon restores a thread from.
 
 Raises ValueError, TypeError or KeyError if a record is invalid.
 """
@@ -216,38 +216,3 @@ def _read_time(stamp: Timestamp, text: str) -> None:
     if found.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")
     stamp.FromDatetime(found)
-
-
-class OldFormat:
-    """Turns the version records of format 1 into parts. Derives the other parts from them."""
-
-    def __init__(self, *, keep_all: bool = False) -> None:
-        self._keep_all = keep_all
-        self._branches: dict[str, Branch] = {}
-        self._tags: dict[str, int] = {}
-        self._versions = self._newest = 0
-
-    def parts_of(self, record: Mapping[str, Any]) -> Iterator[backup.ThreadPart]:
-        """Yields the parts of the next record."""
-        if not self._versions:
-            options = record.get("options", {})
-            first = {KIND: "thread", "options": options, "create_time": record["time"], "update_time": record["time"]}
-            yield from parts_of(first, keep_all=self._keep_all)
-        version, parent, name = record["version"], record["parent_version"], record["branch"]
-        branch = self._branches.setdefault(name, Branch(name=name, base_version=parent))
-        if branch.version not in (0, parent):
-            branch.moved_version = version
-        branch.version = self._newest = version
-        self._tags |= dict.fromkeys(record.get("tags", ()), version)
-        self._versions += 1
-        yield from _version(record)
-
-    def end(self) -> backup.ThreadPart:
-        """Returns the last part of the thread."""
-        end = backup.BackupEnd(
-            last_version=self._newest,
-            branches=self._branches.values(),
-            tags=[Tag(name=name, version=version) for name, version in self._tags.items()],
-            versions=self._versions,
-        )
-        return backup.ThreadPart(end=end)

@@ -16,7 +16,7 @@ from stateward.cli.told import read_told
 from stateward.cli.tool_calls import Calls, count_calls
 from stateward.cli.trajectories import all_messages, entries_of, whole_log
 from stateward.effects import EffectState
-from stateward.errors import FeatureUnavailable, VersionNotFound, VersionPruned
+from stateward.errors import VersionNotFound, VersionPruned
 from stateward.models import Status
 from stateward.salvage import list_effects
 
@@ -186,9 +186,8 @@ def _recorded(thread: Thread, *, are_claimed: bool) -> Calls:
     """Counts the effects that have a name. `are_claimed`: only those that somebody began, because a framework records
     other things as effects, too."""
     found = Calls()
-    with suppress(FeatureUnavailable):
-        for each in thread.effects(values=False):
-            if each.name and (each.attempts or not are_claimed):
-                found.calls[each.name] += 1
-                found.errors[each.name] += each.state == EffectState.FAILED
+    for each in thread.effects(values=False):
+        if each.name and (each.attempts or not are_claimed):
+            found.calls[each.name] += 1
+            found.errors[each.name] += each.state == EffectState.FAILED
     return found

@@ -18,11 +18,7 @@ from stateward_sidecar.errors import Corrupt, newer_format
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.times import WRONG_US
 
-# Format 2 has moved heads, deleted branches and deleted effects. A sidecar of format 1 does not know them, and would
-# bring a deleted branch back. So it must not read a HEAD of format 2. Format 3 has records: older sidecars would show
-# what was replaced. Only the HEAD of a thread that ever had records has format 3.
-BASE_FORMAT, RECORDS_FORMAT = 2, 3
-FORMAT = RECORDS_FORMAT  # the newest that this version knows
+FORMAT = 1  # the newest that this version knows
 HEAD_MAGIC = b"SH"
 WRITE_ID_BYTES = 16
 WRITE_IDS_KEPT = 4
@@ -92,7 +88,7 @@ def follow(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int, *, is_
     for item in following.garbage:  # dropped by an earlier HEAD; if its clock was ahead, it waits from now on
         item.time_us = min(item.time_us, following.update_time_us)
     following.detached = False
-    following.min_reader = following.min_writer = max(head.min_reader, BASE_FORMAT)
+    following.min_reader = following.min_writer = max(head.min_reader, FORMAT)
     return following
 
 
@@ -137,7 +133,7 @@ def tombstone(
     """Returns the HEAD that stays after a thread is deleted. ``cleared``: its key and its objects are deleted, too."""
     following = follow(head, boot_id, owner_id, now_us)
     grave = ArchiveHead(
-        min_reader=BASE_FORMAT, min_writer=BASE_FORMAT, uid=following.uid, created_epoch=following.created_epoch,
+        min_reader=FORMAT, min_writer=FORMAT, uid=following.uid, created_epoch=following.created_epoch,
         epoch=following.epoch, boot_id=boot_id, owner_id=owner_id, write_id=following.write_id,
         previous_write_ids=following.previous_write_ids, lineage=following.lineage, deleted=True,
         cleared=cleared, update_time_us=following.update_time_us, unused_epochs=head.unused_epochs,

@@ -172,7 +172,7 @@ def _parted(known: ArchiveHead, head: ArchiveHead) -> list[int]:
     for start in head.lineage:
         ours = begun.get(start.epoch, 0)
         is_same_epoch_of_another = start.epoch == known.epoch == head.epoch and head.boot_id != known.boot_id
-        if is_same_epoch_of_another or (ours and start.boot and ours != start.boot):
+        if is_same_epoch_of_another or (ours and ours != start.boot):
             places.append(start.sequence)
     return places
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.archive_pb2 import ArchiveFormat, KeyObject
-from stateward_sidecar.archive.heads import BASE_FORMAT, FORMAT
+from stateward_sidecar.archive.heads import FORMAT
 from stateward_sidecar.archive.places import FORMAT_KEY, ROOT_KEY, Place, namespace_key, namespace_prefix
 from stateward_sidecar.archive.wire import Wire
 from stateward_sidecar.bucket.errors import ObjectExists
@@ -48,7 +48,7 @@ def agree_on_format(wire: Wire, now_us: int) -> ArchiveFormat:
     Raises StartError if the object cannot be read, or if this version must not use the archive.
     """
     made = ArchiveFormat(
-        format=BASE_FORMAT, min_reader=BASE_FORMAT, min_writer=BASE_FORMAT, create_time_us=now_us,
+        format=FORMAT, min_reader=FORMAT, min_writer=FORMAT, create_time_us=now_us,
         archive_id=os.urandom(UID_BYTES),
     )  # fmt: skip
     found = wire.find(FORMAT_KEY)

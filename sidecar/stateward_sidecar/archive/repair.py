@@ -26,7 +26,6 @@ from stateward_sidecar.archive.fetch import Fetcher, Seen
 from stateward_sidecar.archive.fleet import Fleet, object_refs
 from stateward_sidecar.archive.fold import GARBAGE_MAX, dropped
 from stateward_sidecar.archive.heads import (
-    BASE_FORMAT,
     FORMAT,
     LINEAGE_KEPT,
     WRITE_ID_BYTES,
@@ -254,7 +253,7 @@ class Repairer:
         epoch = max(known.epoch, found.epoch if found is not None else 0, thread.epoch) + 1
         last = found if found is not None else known
         base = ArchiveHead(
-            min_reader=BASE_FORMAT, min_writer=BASE_FORMAT, uid=thread.identity.uid, created_epoch=known.created_epoch,
+            min_reader=FORMAT, min_writer=FORMAT, uid=thread.identity.uid, created_epoch=known.created_epoch,
             epoch=epoch, boot_id=desk.boot_id, owner_id=desk.options.owner_id,
             write_id=last.write_id or os.urandom(WRITE_ID_BYTES), previous_write_ids=last.previous_write_ids,
             lineage=known.lineage, update_time_us=update_us(last, desk.now_us()),

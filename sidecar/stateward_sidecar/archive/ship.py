@@ -37,7 +37,7 @@ from stateward_sidecar.archive.blobs import BlobCarrier, delete_blobs
 from stateward_sidecar.archive.desk import Desk, Hold, row_of
 from stateward_sidecar.archive.fetch import Fetcher
 from stateward_sidecar.archive.fold import MERGED_BYTES_MAX, discard, fold
-from stateward_sidecar.archive.heads import RECORDS_FORMAT, bare, catch_up, follow
+from stateward_sidecar.archive.heads import bare, catch_up, follow
 from stateward_sidecar.archive.image import Cutter, Part, seal_image, seal_part
 from stateward_sidecar.archive.owed import Taken
 from stateward_sidecar.archive.packs import is_pack, pack_entries, pack_snapshot
@@ -49,7 +49,6 @@ from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, StatewardError
 from stateward_sidecar.store.blobrows import OpenedBlobs
 from stateward_sidecar.store.outbox import Cleared, Moment, Shipment
-from stateward_sidecar.store.recordrows import has_records
 from stateward_sidecar.store.requests import may_be_removed
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.times import expire_second
@@ -242,8 +241,6 @@ class Shipper:
         head.tip_sequence, head.tip_digest = thread.tip_sequence, thread.tip_digest
         head.last_version, head.status = thread.last_version, thread.status
         head.expire_second = expire_second(thread)
-        if has_records(thread):
-            head.min_reader = head.min_writer = RECORDS_FORMAT
         if hold.cutter is None:
             hold.cutter = Cutter()
         cut = hold.cutter.cut(identity.cipher, moment, head.image_part_bytes)

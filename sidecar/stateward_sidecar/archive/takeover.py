@@ -19,7 +19,7 @@ from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
 from stateward_sidecar.archive.fetch import Fetched, Fetcher, Seen
 from stateward_sidecar.archive.finish import Finisher
 from stateward_sidecar.archive.heads import (
-    BASE_FORMAT,
+    FORMAT,
     WRITE_ID_BYTES,
     claim_tombstone,
     epoch_start,
@@ -333,7 +333,7 @@ class Attacher:
     def _first_head(self, key: ThreadKey, epoch: int, seen: Seen | None) -> ArchiveHead:
         desk = self._desk
         head = ArchiveHead(
-            min_reader=BASE_FORMAT, min_writer=BASE_FORMAT, uid=key.uid, created_epoch=epoch, epoch=epoch,
+            min_reader=FORMAT, min_writer=FORMAT, uid=key.uid, created_epoch=epoch, epoch=epoch,
             boot_id=desk.boot_id, owner_id=desk.options.owner_id, write_id=os.urandom(WRITE_ID_BYTES),
             lineage=[epoch_start(epoch, desk.boot_id)], update_time_us=desk.now_us(),
         )  # fmt: skip

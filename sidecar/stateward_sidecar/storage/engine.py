@@ -22,9 +22,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.files import DirectoryLock, make_directory, sync_path
 from stateward_sidecar.syncing import grow_file
 
-# Stores get the first format when they are made or opened, and the second one with their first record.
-BASE_FORMAT, RECORDS_FORMAT = 2, 3
-FORMAT = RECORDS_FORMAT  # the newest that this version knows
+FORMAT = 1  # the newest that this version knows
 DATA_FILE = "data.mdb"
 # Deletions and pruning need a few pages to free many.
 RESERVE_BYTES = 4 << 20
@@ -62,12 +60,11 @@ class Engine:
             if not is_new and self.env.stat()["entries"]:
                 raise StartError(f"{self.directory / DATA_FILE} is not a Stateward store")
             fresh = StoreFormat(
-                format=BASE_FORMAT, min_reader=BASE_FORMAT, min_writer=BASE_FORMAT,
+                format=FORMAT, min_reader=FORMAT, min_writer=FORMAT,
                 store_id=os.urandom(16), create_time_us=time.time_ns() // 1000,
             )  # fmt: skip
             with self.env.begin(write=True) as txn:
                 txn.put(layout.FORMAT_KEY, fresh.SerializeToString())
-                txn.put(layout.LABELLED_KEY, layout.PRESENT)
             return
         try:
             found = StoreFormat.FromString(stored)
@@ -78,17 +75,6 @@ class Engine:
                 f"the data in {self.directory} has format {found.format}, which needs a reader of format "
                 f"{found.min_reader} and a writer of format {found.min_writer}; this version has format {FORMAT}"
             )
-        if found.format < BASE_FORMAT:  # rows of older formats stay as they are, and are read as they are
-            with self.env.begin(write=True) as txn:
-                self.raise_format(txn, BASE_FORMAT)
-
-    @staticmethod
-    def raise_format(txn: lmdb.Transaction, to: int) -> None:
-        """Lets no daemon open the store that does not know a format. Does nothing if the store has it already."""
-        found = StoreFormat.FromString(bytes(txn.get(layout.FORMAT_KEY) or b""))
-        if found.format < to:
-            found.format = found.min_reader = found.min_writer = to
-            txn.put(layout.FORMAT_KEY, found.SerializeToString())
 
     @contextmanager
     def read(self) -> Iterator[lmdb.Transaction]:

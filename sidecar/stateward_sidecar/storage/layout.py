@@ -66,7 +66,6 @@ NEXT_THREAD_KEY = b"Mthread"
 ARCHIVE_KEY = b"Marchive"
 BOOTS_KEY = b"Mboots"
 PLACE_KEY = b"Mplace"
-LABELLED_KEY = b"Mlabels"
 # Value of a row that only exists: a value always begins with the format.
 PRESENT = bytes((ROW_FORMAT,))
 

@@ -102,11 +102,9 @@ def move_branch(
     txn: lmdb.Transaction, draft: Draft, branch: BranchHead | None, name: str, header: EntryHeader, body: CheckpointBody
 ) -> BranchHead:
     """Returns the head of a branch after a new version on it."""
-    moved = BranchHead(name=name, base_version=header.parent_version)
+    moved = BranchHead(name=name, base_version=header.parent_version, first_version=header.version)
     if branch is not None:
         moved.CopyFrom(branch)
-    elif name != MAIN:  # which is never deleted
-        moved.first_version = header.version
     if branch is None or branch.version != header.parent_version:
         _lean(txn, draft, moved, header.parent_version)
         # A reader that follows logs may know an older branch of this name, which was deleted.
@@ -187,7 +185,7 @@ class Walk:
         self._pruned, self._branch = thread.pruned, branch
         self._end, newest = 0, thread.head.last_version
         if branch is not None:
-            self._end, newest = first_version(branch) - 1, newest_version(branch)
+            self._end, newest = branch.first_version - 1, newest_version(branch)
         self.version = self._retained(min(below - 1, newest))
         """The version to look at; 0 = there are no more."""
 
@@ -205,12 +203,7 @@ class Walk:
 
 def belongs(branch: BranchHead | None, version: int) -> bool:
     """Returns whether a version with a branch's name was saved to this branch, and not to a deleted one of the name."""
-    return branch is not None and version >= first_version(branch)
-
-
-def first_version(branch: BranchHead) -> int:
-    """Returns a version before which the branch has none."""
-    return max(branch.first_version, branch.base_version + 1)
+    return branch is not None and version >= branch.first_version
 
 
 def check_room(draft: Draft, name: str) -> None:

@@ -193,7 +193,7 @@ class Exporter:
         entry = replay.read_version(txn, thread, version)
         metadata = replay.open_metadata(identity, entry)
         parent = entry.header.parent_version
-        is_whole = replay.is_whole(thread, entry.header) or (parent > 0 and parent not in sent)
+        is_whole = entry.header.whole or (parent > 0 and parent not in sent)
         shown = BackupVersion(
             checkpoint=view_entry(thread, entry), whole=is_whole,
             acked_signals=metadata.checkpoint.acked_signals, request=_mark(metadata),

@@ -206,7 +206,7 @@ class Forker:
             made = HiddenVersion(
                 version, header.parent_version, body, content, time_us,
                 parts.pack_snapshot(snapshot) if snapshot is not None else None,
-                whole=snapshot is not None and replay.is_whole(source, header),
+                whole=snapshot is not None and header.whole,
             )  # fmt: skip
             copy.put(copy.version(made), made.size_bytes)
             if snapshot is not None:

@@ -18,19 +18,19 @@ from itertools import pairwise
 import lmdb
 
 from stateward.storage.v1.head_pb2 import EffectRow, ThreadHead
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_CHECKPOINT, ENTRY_KIND_EFFECT, EffectRecord
+from stateward.storage.v1.journal_pb2 import ENTRY_KIND_CHECKPOINT, ENTRY_KIND_EFFECT
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.effectrows import anchor_prefix, anchor_rows, effect_key, effect_part
+from stateward_sidecar.store.effectrows import anchor_prefix, anchor_rows, effect_part
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.lineage import Lineage
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.refs import find_named
 from stateward_sidecar.store.thread import MAIN, Draft, Thread
 
-VERSIONS_A_STEP, ENTRIES_A_STEP = 100, 100
+VERSIONS_A_STEP = 100
 # Two ranges are joined if fewer entries lie between them, and none of these is about an effect that is left.
 GAP_MAX = 64
 
@@ -130,47 +130,20 @@ def _is_named(txn: lmdb.Transaction, thread: Thread, checkpoint_id: str, branche
 
 def entries_of(context: Context, thread: Thread, rows: Iterable[EffectRow]) -> Ranges:
     """Returns the sequences of all entries about some effects, as few ranges as possible."""
-    found, unlinked = set[int](), dict[bytes, int]()
+    found = set[int]()
     for row in rows:
         with context.engine.read() as txn:
-            _follow(txn, thread.identity, row, found, unlinked)
-    if unlinked:
-        found |= _search(context, thread.identity, unlinked)
+            found.update(_entries(txn, thread.identity, row))
     return _join(context, thread, Ranges((sequence, sequence) for sequence in found))
 
 
-def _follow(
-    txn: lmdb.Transaction, identity: Identity, row: EffectRow, found: set[int], unlinked: dict[bytes, int]
-) -> None:
-    """Adds the entries of an effect to ``found``. If an older daemon wrote one, the effect is added to ``unlinked``."""
-    sequence, record = row.sequence, row.record
-    while True:
-        found.add(sequence)
-        if not record.HasField("previous_sequence"):
-            unlinked[effect_key(identity, record.anchor, record.key)] = sequence
-        if not record.previous_sequence:
-            return
-        sequence = record.previous_sequence
-        record = replay.open_metadata(identity, replay.read_entry(txn, identity, sequence)).effect
-
-
-def _search(context: Context, identity: Identity, wanted: dict[bytes, int]) -> set[int]:
-    """Returns the entries of effects before the sequences in ``wanted``. Reads the journal up to there."""
-    found, at, last = set[int](), 0, max(wanted.values())
-    while at < last:
-        with context.engine.read() as txn:
-            before = at
-            for entry in replay.read_entries(txn, identity, at + 1):
-                at = entry.header.sequence
-                if entry.header.kind == ENTRY_KIND_EFFECT:
-                    record: EffectRecord = replay.open_metadata(identity, entry).effect
-                    if at < wanted.get(effect_key(identity, record.anchor, record.key), 0):
-                        found.add(at)
-                if at >= last or at - before >= ENTRIES_A_STEP:
-                    break
-            if at == before:
-                break
-    return found
+def _entries(txn: lmdb.Transaction, identity: Identity, row: EffectRow) -> Iterator[int]:
+    """Yields the sequences of the entries of an effect, newest first."""
+    yield row.sequence
+    sequence = row.record.previous_sequence
+    while sequence:
+        yield sequence
+        sequence = replay.open_metadata(identity, replay.read_entry(txn, identity, sequence)).effect.previous_sequence
 
 
 def _join(context: Context, thread: Thread, new: Ranges) -> Ranges:

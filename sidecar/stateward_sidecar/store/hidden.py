@@ -36,7 +36,6 @@ from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import InvalidField, NotOwner, OutcomeUnknown, ThreadExists
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.engine import RECORDS_FORMAT
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobrows import put_blob
 from stateward_sidecar.store.branches import Pointed, move_branch, point_branch
@@ -46,8 +45,8 @@ from stateward_sidecar.store.describe import describe_main
 from stateward_sidecar.store.effectrows import effect_key, put_effect
 from stateward_sidecar.store.journal import append, index_expiry, index_options, index_time, label_keys, put_whole_feed
 from stateward_sidecar.store.moves import Moves, list_moves
-from stateward_sidecar.store.recordrows import has_records, put_record, record_key, share_out
 from stateward_sidecar.store.recordrows import index_expiry as index_records_expiry
+from stateward_sidecar.store.recordrows import put_record, record_key, share_out
 from stateward_sidecar.store.snapshots import put_snapshot
 from stateward_sidecar.store.thread import MAIN, Draft, write_branch, write_head, write_row
 from stateward_sidecar.store.threads import Threads
@@ -236,9 +235,7 @@ class Hidden:
         old = draft.branch(name)
         if made.snapshot is None:
             return move_branch(txn, draft, old, name, header, made.body)
-        branch = BranchHead(name=name, base_version=made.parent)
-        if old is None and name != MAIN:
-            branch.first_version = made.version
+        branch = BranchHead(name=name, base_version=made.parent, first_version=made.version)
         if old is not None:
             branch.CopyFrom(old)
             if old.version != made.parent:
@@ -283,7 +280,7 @@ class Hidden:
         head = self.draft.head = self.draft.next_head()
         for name, branch in self.draft.all_branches().items():
             original, placed = originals[name], BranchHead()
-            if original.first_version > branch.first_version > 0:  # it follows a branch of its name that was deleted
+            if original.first_version > branch.first_version:  # it follows a branch of its name that was deleted
                 head.deleted_version = max(head.deleted_version, original.first_version - 1)
             placed.CopyFrom(branch)
             placed.base_version, placed.moved_version = original.base_version, original.moved_version
@@ -361,8 +358,6 @@ class Hidden:
         index_options(txn, identity, ThreadOptions(), head.options)
         index_expiry(txn, number, ThreadHead(), head)
         index_records_expiry(txn, number, 0, head.record_expire_second)
-        if has_records(head):
-            context.engine.raise_format(txn, RECORDS_FORMAT)
         index_time(txn, identity, None, head)
         put_whole_feed(txn, number, head.tip_sequence)
         write_head(txn, identity, head)

@@ -300,7 +300,7 @@ class Import:
         for branch in end.branches:
             last, first = max(branch.version, branch.newest_version), branch.first_version
             fits = 0 <= branch.base_version < branch.version and 0 <= branch.moved_version <= last
-            fits = fits and 0 <= first <= branch.version and last <= end.last_version
+            fits = fits and 1 <= first <= branch.version and last <= end.last_version
             _check(fits, f"parts.end.branches[{branch.name!r}]", "has a base or move after its head")
         _check("main" not in deleted, "parts.end.deleted_branches", "name main")
         for tag in end.tags:

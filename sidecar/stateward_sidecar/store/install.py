@@ -17,7 +17,6 @@ from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.codec.parts import SNAPSHOT_MAGIC, piece_digest
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, no_room
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.engine import RECORDS_FORMAT
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import replay
@@ -136,10 +135,8 @@ class Installer:
         told = before.tip_sequence if old is not None else self._told(txn, identity, entries)
         index_entries(txn, draft, entries, told)
         draft.snapshots |= {item.snapshot_version for item in incoming.rows if is_snapshot(item)}
-        if has_records(image.head):
-            self._context.engine.raise_format(txn, RECORDS_FORMAT)
-            if row.floor_sequence <= record_floor(draft):
-                forget_gone(txn, identity)
+        if has_records(image.head) and row.floor_sequence <= record_floor(draft):
+            forget_gone(txn, identity)
         self._put_rows_of_image(txn, draft, image, row, before)
         install_blobs(self._context, self._threads, txn, batch, identity, image.blobs)
         write_archive_row(txn, draft, row)

@@ -23,7 +23,7 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import InvalidField, VersionNotFound
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
-from stateward_sidecar.store.branches import Pointed, first_version, newest_version, point_branch
+from stateward_sidecar.store.branches import Pointed, newest_version, point_branch
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.describe import describe_main
 from stateward_sidecar.store.expecting import check_head
@@ -133,7 +133,7 @@ def list_moves(draft: Draft, moves: Moves) -> list[HeadMove]:
         if before is not None:
             move.before_version, move.before_digest = before.version, before.digest
             if to is None:
-                move.first_version, move.last_version = first_version(before), newest_version(before)
+                move.first_version, move.last_version = before.first_version, newest_version(before)
         if to is not None:
             move.version, move.digest = to.branch.version, to.branch.digest
         found.append(move)

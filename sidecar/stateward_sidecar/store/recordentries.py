@@ -21,7 +21,6 @@ from stateward.storage.v1.journal_pb2 import (
 )
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward_sidecar.codec.entry import draft as draft_content
-from stateward_sidecar.storage.engine import RECORDS_FORMAT
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.journal import append, commit_entry
@@ -29,7 +28,6 @@ from stateward_sidecar.store.opening import describe_creation, settle_options
 from stateward_sidecar.store.recordorder import OrderChange
 from stateward_sidecar.store.recordrows import (
     drop_record,
-    has_records,
     index_expiry,
     put_record,
     share_out,
@@ -83,8 +81,6 @@ def append_changes(
     groups: Sequence[Sequence[Changed]], about: About,
 ) -> None:  # fmt: skip
     """Appends an entry for each group, with their rows. If there are several groups, the caller uses ``whole``."""
-    if not has_records(draft.head):
-        context.engine.raise_format(txn, RECORDS_FORMAT)
     for at, group in enumerate(groups, 1):
         _append(context, threads, txn, batch, draft, group, about, is_last=at == len(groups))
 

@@ -4,7 +4,7 @@ Rows that come between others leave LMDB's pages half empty, because a full page
 consecutive entries share a row, a block, which grows until two pages are full. Its key has the sequence of its first
 entry. LMDB gives a row of more than 2,030 bytes whole pages of its own. A block above 1 KiB has such pages at once, so
 that it does not divide the pages of other rows while it grows. An entry that is too large for a block has a row of its
-own, as all entries had in format 1.
+own.
 
     block   "SJ" ‖ u8 2 ‖ u16 newest sequence − first ‖ u16 place of the newest frame ‖ u16 where it ends
             ‖ for each entry a frame: u16 sequence − first ‖ u16 length ‖ record ‖ zeros

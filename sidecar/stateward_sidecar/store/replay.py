@@ -337,15 +337,9 @@ def _known_state(
     return cache.state(thread.identity.number, version)
 
 
-def is_whole(thread: Versions, header: EntryHeader) -> bool:
-    """Returns whether the state of a version is in its snapshot alone. The entries of older copies do not say so."""
-    is_older = not header.parent_version and not header.edit_bytes and header.version in thread.snapshots
-    return header.whole or is_older
-
-
 def is_cut(thread: Versions, header: EntryHeader) -> bool:
     """Returns whether a version can be read with its own snapshot only: it is whole, or its parent was pruned."""
-    return is_whole(thread, header) or header.parent_version in thread.pruned
+    return header.whole or header.parent_version in thread.pruned
 
 
 def _edited(txn: lmdb.Transaction, thread: Versions, version: int) -> Entry:

@@ -17,7 +17,6 @@ from stateward.v1.thread_pb2 import Retention
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.errors import InvalidField, VersionNotFound
 from stateward_sidecar.store import replay
-from stateward_sidecar.store.branches import first_version
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.ranges import Ranges
 from stateward_sidecar.store.thread import MAIN, Draft, Thread
@@ -98,9 +97,8 @@ class Chooser:
         if len(thread.branches) == 1 and not (deleted and retained.pairs() and retained[0] <= deleted):
             return max(len(retained) - keep_last, 0), []
         left = dict.fromkeys(thread.branches, keep_last)
-        at, over, firsts = len(retained), list[int](), {}
-        for name, head in thread.branches.copy().items():
-            firsts[name] = first_version(head)
+        at, over = len(retained), list[int]()
+        firsts = {name: head.first_version for name, head in thread.branches.copy().items()}
         while at and any(left[name] and first <= retained[at - 1] for name, first in firsts.items()):
             with self._context.engine.read() as txn:
                 for version in (retained[index] for index in range(at - 1, max(at - ENTRIES_A_STEP, 0) - 1, -1)):

@@ -34,7 +34,6 @@ from stateward_sidecar.store.effects import Effects
 from stateward_sidecar.store.exporting import Exporter
 from stateward_sidecar.store.fork import Forker
 from stateward_sidecar.store.importing import Importer
-from stateward_sidecar.store.labelled import LabelIndexer
 from stateward_sidecar.store.leases import Leases
 from stateward_sidecar.store.lines import Lines
 from stateward_sidecar.store.listing import Lister
@@ -132,7 +131,6 @@ class Store:
         self.deleter = Deleter(context, self.threads)
         names = Alone()
         self.recovery = Recovery(context, self.threads, self.deleter)
-        self.label_indexer = LabelIndexer(context, self.threads)
         self.forker = Forker(context, self.threads, self.deleter, names)
         self.exporter = Exporter(context, self.threads)
         self.importer = Importer(context, self.threads, self.deleter, names)
@@ -174,12 +172,10 @@ class Store:
             context.had_archive = txn.get(layout.ARCHIVE_KEY) is not None
 
     def start(self) -> None:
-        """Starts the writer; and in the background recovery, the index of labels of an old store, and the clearing of
-        pruned versions."""
+        """Starts the writer; and in the background recovery, and the clearing of pruned versions."""
         self.context.writer.start()
         recover = partial(self.recovery.run, self.context.next_thread)
         self.background.submit(persist, "recovery", recover, self._is_closing)
-        self.background.submit(persist, "label index", self.label_indexer.run, self._is_closing)
         self.background.submit(guarded, "pruning", self.pruner.resume)  # if this fails, the next sweep continues
 
     def close(self) -> None:

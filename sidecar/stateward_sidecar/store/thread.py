@@ -201,7 +201,7 @@ class Draft:
 
 
 def write_branch(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, branch: BranchHead) -> tuple[bytes, int]:
-    """Writes the head of a branch. That of main becomes a part of ``head``, because most saves change both.
+    """Writes the head of a branch. That of main is a part of ``head``, because most saves change both.
 
     Returns the key and value for ``Draft.row_sums``.
     """
@@ -209,8 +209,6 @@ def write_branch(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, branch: 
     if branch.name != MAIN:
         return write_row(txn, draft, head, key, branch)
     head.main.CopyFrom(branch)
-    if draft.row_sums.get(key, draft.thread.row_sums.get(key, 0)):  # a row of store format 1
-        return delete_row(txn, draft, head, key)
     return key, 0
 
 

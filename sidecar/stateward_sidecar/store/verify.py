@@ -48,8 +48,7 @@ from stateward_sidecar.store.cache import Cache
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, Context
 from stateward_sidecar.store.effectrows import verify_effects
 from stateward_sidecar.store.idverify import verify_ids
-from stateward_sidecar.store.journal import label_keys, labelled_keys, list_keys
-from stateward_sidecar.store.labelled import is_indexed
+from stateward_sidecar.store.journal import label_keys, list_keys
 from stateward_sidecar.store.pieceverify import verify_pieces
 from stateward_sidecar.store.recordrows import verify_records
 from stateward_sidecar.store.storeverify import StoreVerifier
@@ -141,10 +140,7 @@ class Verifier:
                 names = thread.identity.namespace_keys.names
                 if names.thread(thread.name) != name_hash:
                     raise Corrupt("a name leads to another thread")
-                listed = list_keys(thread.identity, thread.head)
-                if not is_indexed(txn):
-                    listed -= labelled_keys(thread.identity, thread.head.options)
-                is_listed = all(txn.get(key) is not None for key in listed)
+                is_listed = all(txn.get(key) is not None for key in list_keys(thread.identity, thread.head))
         except (Corrupt, KeyUnavailable) as error:
             if self._is_there(name_hash, number):
                 yield _found(finding, error), 1
@@ -390,7 +386,7 @@ class Verifier:
         if now.head.tip_sequence > thread.head.tip_sequence:
             return  # branches and tags may have been deleted meanwhile
         counts = {tag: sum(1 for _ in rows(txn, thread.identity.keys.all_of(tag))) for tag in (b"B", b"G")}
-        with_row = len(thread.branches) - thread.head.HasField("main")  # main's head may be a part of the thread's
+        with_row = len(thread.branches) - thread.head.HasField("main")  # main's head is a part of the thread's
         if counts[b"B"] < with_row or counts[b"G"] < len(thread.tags):
             yield Corrupt("a branch or tag row is missing", name)
 

@@ -43,10 +43,10 @@ def _sleep(slept_file: Path) -> None:
 
 
 def _become_newer() -> None:
-    """Every HEAD that it writes has the next format. Modules that import the numbers from there come later."""
+    """Every HEAD that it writes has the next format. Modules that import the number from there come later."""
     from stateward_sidecar.archive import heads
 
-    heads.BASE_FORMAT = heads.RECORDS_FORMAT = heads.FORMAT = heads.FORMAT + 1
+    heads.FORMAT += 1
 
 
 def _forget_blobs(kept_s: float) -> None:

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from stateward._io.channel import Settings, explain_status, explain_written, grpc
 from stateward._operations.tracing import trace_parent
-from stateward.errors import DeadlineExceeded, FeatureUnavailable, ServerUnavailable, StatewardError
+from stateward.errors import DeadlineExceeded, ServerUnavailable, StatewardError
 from stateward.v1.call_service_pb2 import RunCallsRequest, StreamedCall
 
 FIELDS = {"Save": "save", "PutEffects": "put_effects"}
@@ -40,8 +40,6 @@ class NotAnswered(Exception):
         """`error`: why the stream ended."""
         super().__init__(str(error))
         self.error = error
-        self.is_older = isinstance(error, FeatureUnavailable)
-        """Whether the daemon has no such streams."""
 
 
 class CallStream:

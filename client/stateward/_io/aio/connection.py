@@ -42,7 +42,6 @@ class Connection:
         self._channel = open_channel(grpc.aio, settings)
         self._methods = bind_methods(self._channel)
         self._calls: CallStream | None = None
-        self._streams_calls = True
         self._under_way = 0
         # An event loop that ends, as in `asyncio.run`, closes the asynchronous generators that were started on it. If
         # another such generator makes a connection after that, the channel ends with this object.
@@ -63,7 +62,7 @@ class Connection:
     async def call(self, method: str, request: Message, deadline_s: float | None) -> Any:
         """Makes one attempt of a unary call. A call without a deadline has the client's."""
         timeout_s = self._settings.call_timeout_s if deadline_s is None else deadline_s
-        field = FIELDS.get(method) if self._streams_calls else None
+        field = FIELDS.get(method)
         if field is None:
             return await self._call_alone(method, request, timeout_s)
         self._under_way += 1
@@ -73,7 +72,6 @@ class Connection:
                 try:
                     return await self._streamed().call(field, request, size, timeout_s)
                 except NotAnswered as over:
-                    self._streams_calls = self._streams_calls and not over.is_older
                     timeout_s = until_s - self._loop.time()
                     if not self.is_open or timeout_s <= 0:
                         raise over.error from None
