@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 
 from stateward import Client, State, Thread
-from stateward.changes import SlotSet
+from stateward.changes import SetSlot
 from stateward.testing import run_daemon
 
 STEPS = 20
@@ -50,7 +50,7 @@ def walk(thread: Thread) -> list[str]:
             f"  step {checkpoint.step:>2}: {change.slot} = {change.value}"
             for checkpoint, _, changes in line
             for change in changes
-            if isinstance(change, SlotSet)
+            if isinstance(change, SetSlot)
         ]
 
 

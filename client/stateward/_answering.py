@@ -9,7 +9,7 @@ from typing import Any
 from stateward._async.thread import AsyncThread
 from stateward._keeping import keep, kept
 from stateward._telling import waiting
-from stateward.changes import Change, SlotDeleted, SlotSet
+from stateward.changes import Change, DeleteSlot, SetSlot
 from stateward.errors import VersionMismatch
 from stateward.signals import ANSWER, APPROVE, Signal
 from stateward.state import State
@@ -45,7 +45,7 @@ class Answered:
     @property
     def edits(self) -> list[Change]:
         """What the save that acknowledges the answer changes besides."""
-        return [SlotDeleted(ANSWERS)] if ANSWERS in self.state.slots else []
+        return [DeleteSlot(ANSWERS)] if ANSWERS in self.state.slots else []
 
 
 def decisions_of(signal: Signal) -> dict[str, Decision]:
@@ -74,7 +74,7 @@ async def find_answers(thread: AsyncThread, slots: Sequence[str] = ()) -> Answer
         rest = [(part.name, part.prompt, part.schema) for part in question.parts if part.name not in found]
         if not rest:
             return Answered(state, signal, found)
-        edits = [SlotSet(ANSWERS, keep({name: asdict(each) for name, each in found.items()}, ANSWERS))]
+        edits = [SetSlot(ANSWERS, keep({name: asdict(each) for name, each in found.items()}, ANSWERS))]
         try:
             await thread.apply(edits, parent=state.checkpoint, ack=[signal], **waiting(rest))
         except VersionMismatch:

@@ -143,7 +143,6 @@ class VerifyProgress(FromProto):
     records: int
     threads: int
     finding: Finding | None
-    done: bool
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from stateward._naming import name_for, text_of
 from stateward._operations.steps import thread_error
 from stateward._settling import settle
 from stateward._telling import COMPLETED, RUNNING, YES_OR_NO, Told, call_of, prompt_of, waiting
-from stateward.changes import Change, EntriesAppended, SlotSet
+from stateward.changes import Append, Change, SetSlot
 from stateward.durations import Duration
 from stateward.errors import ThreadNotFound, UidMismatch, VersionMismatch, VersionNotFound, VersionPruned
 from stateward.models import Checkpoint
@@ -87,7 +87,7 @@ class StatewardCheckpointStorage(Connected):
 
     async def _save(self, checkpoint: WorkflowCheckpoint, encoded: dict[str, RawValue]) -> str:
         is_continued = checkpoint.previous_checkpoint_id is not None
-        edits: list[Change] = [SlotSet(name, encoded[name]) for name in SLOTS]
+        edits: list[Change] = [SetSlot(name, encoded[name]) for name in SLOTS]
         given, asked = self._given, map(name_for, checkpoint.pending_request_info_events)
         if given is not None and given.decisions.keys().isdisjoint(asked):
             edits += given.edits
@@ -139,7 +139,7 @@ class StatewardCheckpointStorage(Connected):
         versions = {made.version for made in await self._list(workflow_name)}
         if not versions:
             return []
-        states = self._thread.states(attributes={WORKFLOW: name_for(workflow_name)}, slots=SLOTS)
+        states = self._thread.states(where={WORKFLOW: name_for(workflow_name)}, slots=SLOTS)
         return [self._decode(state) async for state in states if state.version in versions][::-1]
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
@@ -310,7 +310,7 @@ class StatewardHistoryProvider(Connected, HistoryProvider):
             added = _encode_new(stored, messages)
             try:
                 if added:
-                    edits = [EntriesAppended(MESSAGES, added)]
+                    edits = [Append(MESSAGES, added)]
                     made = await thread.apply(
                         edits, parent=read.checkpoint or 0, create=self._made_with, **_status_after(messages)
                     )

@@ -50,7 +50,6 @@ class ArchiveVerifyProgress(FromProto):
     objects: int
     read_bytes: int = field(metadata={"proto": "bytes"})
     finding: Finding | None
-    done: bool
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,6 @@ class RestoreProgress(FromProto):
     """The thread that was looked at last."""
     problem: str
     """Why that thread was not restored; empty = it was restored, or was on this disk already."""
-    done: bool
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,6 @@ class GarbageProgress(FromProto):
     removed_bytes: int
     key: str
     """Name of the object in the bucket; empty = this item tells progress only."""
-    done: bool
     failed: int
     """Threads so far whose garbage was not removed."""
     problem: str

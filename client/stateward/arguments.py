@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from stateward.v1.write_pb2 import WriteOptions
+
 M = TypeVar("M", bound=Message)
 V = TypeVar("V")
 
+OPTIONS = frozenset(WriteOptions.DESCRIPTOR.fields_by_name)
+"""What every write has, see the contract."""
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
 
 
@@ -70,14 +75,29 @@ _TYPES = {FieldDescriptor.CPPTYPE_STRING: "text", FieldDescriptor.CPPTYPE_BOOL: 
 
 
 def message(kind: Callable[..., M], fields: Mapping[str, Any]) -> M:
-    """Returns a message with these fields. Raises TypeError or ValueError that names the first field whose value does
-    not fit, and says what it takes: the error of protobuf names none."""
+    """Returns a message with these fields. Those that every write has come into its `options`. Raises TypeError or
+    ValueError that names the first field whose value does not fit, and says what it takes: the error of protobuf names
+    none."""
+    given: Mapping[str, Any] = fields
+    if _is_write(kind) and (common := {name: fields[name] for name in OPTIONS if name in fields}):
+        given = {name: value for name, value in fields.items() if name not in OPTIONS}
+        given = {**given, "options": _make(WriteOptions, common)}
+    return _make(kind, given)
+
+
+def _make(kind: Callable[..., M], given: Mapping[str, Any]) -> M:
     try:
-        return kind(**fields)
+        return kind(**given)
     except (TypeError, ValueError, AttributeError):
-        for name, value in fields.items():
+        for name, value in given.items():
             _refuse(kind, name, value)
         raise
+
+
+@cache
+def _is_write(kind: Any) -> bool:
+    field = kind.DESCRIPTOR.fields_by_name.get("options")
+    return field is not None and field.message_type is WriteOptions.DESCRIPTOR
 
 
 def _refuse(kind: Callable[..., Message], name: str, value: Any) -> None:

@@ -10,7 +10,7 @@ from stateward.v1 import diff_pb2
 
 
 @dataclass(frozen=True)
-class SlotSet:
+class SetSlot:
     """A slot got a new value."""
 
     slot: str
@@ -18,14 +18,14 @@ class SlotSet:
 
 
 @dataclass(frozen=True)
-class SlotDeleted:
+class DeleteSlot:
     """A slot was removed."""
 
     slot: str
 
 
 @dataclass(frozen=True)
-class SlotSpliced:
+class SpliceSlot:
     """Ranges of a slot's bytes were replaced: (offset before the edit, bytes removed, bytes put in their place)."""
 
     slot: str
@@ -35,7 +35,7 @@ class SlotSpliced:
 
 
 @dataclass(frozen=True)
-class NumberAdded:
+class AddNumber:
     """`delta` was added to the number in a slot."""
 
     slot: str
@@ -43,7 +43,7 @@ class NumberAdded:
 
 
 @dataclass(frozen=True)
-class EntriesAppended:
+class Append:
     """Entries were added at the end of a log. `at_index` is the index of the first entry; None = unknown, and for
     `apply` the end of the log, wherever it is."""
 
@@ -53,7 +53,7 @@ class EntriesAppended:
 
 
 @dataclass(frozen=True)
-class EntryReplaced:
+class ReplaceEntry:
     """One entry of a log got a new value."""
 
     log: str
@@ -62,7 +62,7 @@ class EntryReplaced:
 
 
 @dataclass(frozen=True)
-class LogTrimmed:
+class TrimLog:
     """Entries at the start or the end of a log were removed. Exactly one of the three fields is set."""
 
     log: str
@@ -72,13 +72,13 @@ class LogTrimmed:
 
 
 @dataclass(frozen=True)
-class LogDeleted:
+class DeleteLog:
     """A log was removed."""
 
     log: str
 
 
-Change = SlotSet | SlotDeleted | SlotSpliced | NumberAdded | EntriesAppended | EntryReplaced | LogTrimmed | LogDeleted
+Change = SetSlot | DeleteSlot | SpliceSlot | AddNumber | Append | ReplaceEntry | TrimLog | DeleteLog
 
 
 def changes_from_proto(diff: diff_pb2.Diff) -> list[Change]:
@@ -89,25 +89,25 @@ def changes_from_proto(diff: diff_pb2.Diff) -> list[Change]:
 def _change(edit: diff_pb2.Edit) -> Change:
     match edit.WhichOneof("edit"):
         case "set_slot":
-            return SlotSet(edit.set_slot.slot, values.decode_leniently(edit.set_slot.value))
+            return SetSlot(edit.set_slot.slot, values.decode_leniently(edit.set_slot.value))
         case "delete_slot":
-            return SlotDeleted(edit.delete_slot.slot)
+            return DeleteSlot(edit.delete_slot.slot)
         case "splice_slot":
             splices = ((splice.offset, splice.delete, splice.insert) for splice in edit.splice_slot.splices)
-            return SlotSpliced(edit.splice_slot.slot, tuple(splices), edit.splice_slot.base_sha256)
+            return SpliceSlot(edit.splice_slot.slot, tuple(splices), edit.splice_slot.base_sha256)
         case "add_number":
-            return NumberAdded(edit.add_number.slot, edit.add_number.delta)
+            return AddNumber(edit.add_number.slot, edit.add_number.delta)
         case "append":
             index = edit.append.at_index if edit.append.HasField("at_index") else None
-            return EntriesAppended(edit.append.log, tuple(map(values.decode_leniently, edit.append.entries)), index)
+            return Append(edit.append.log, tuple(map(values.decode_leniently, edit.append.entries)), index)
         case "replace_entry":
             value = values.decode_leniently(edit.replace_entry.value)
-            return EntryReplaced(edit.replace_entry.log, edit.replace_entry.index, value)
+            return ReplaceEntry(edit.replace_entry.log, edit.replace_entry.index, value)
         case "trim_log":
             kind = edit.trim_log.WhichOneof("trim") or "keep_last"
-            return LogTrimmed(edit.trim_log.log, **{kind: getattr(edit.trim_log, kind)})
+            return TrimLog(edit.trim_log.log, **{kind: getattr(edit.trim_log, kind)})
         case "delete_log":
-            return LogDeleted(edit.delete_log.log)
+            return DeleteLog(edit.delete_log.log)
         case _:
             raise ValueError("the daemon sent a kind of edit that this client does not know; hydrate instead")
 
@@ -125,27 +125,27 @@ def edit_to_proto(change: Change, path: str) -> diff_pb2.Edit:
 
 def _edit(change: Change, path: str) -> diff_pb2.Edit:
     match change:
-        case SlotSet(slot, value):
+        case SetSlot(slot, value):
             stored = values.encode_slot(value, f"{path}.value")
             return diff_pb2.Edit(set_slot=diff_pb2.SetSlot(slot=slot, value=stored))
-        case SlotDeleted(slot):
+        case DeleteSlot(slot):
             return diff_pb2.Edit(delete_slot=diff_pb2.DeleteSlot(slot=slot))
-        case SlotSpliced(slot, splices, base_sha256):
+        case SpliceSlot(slot, splices, base_sha256):
             ranges = [diff_pb2.Splice(offset=at, delete=removed, insert=put) for at, removed, put in splices]
             return diff_pb2.Edit(splice_slot=diff_pb2.SpliceSlot(slot=slot, base_sha256=base_sha256, splices=ranges))
-        case NumberAdded(slot, delta):
+        case AddNumber(slot, delta):
             return diff_pb2.Edit(add_number=diff_pb2.AddNumber(slot=slot, delta=delta))
-        case EntriesAppended(log, entries, at_index):
+        case Append(log, entries, at_index):
             stored_entries = [values.encode(entry, f"{path}.entries[{at}]") for at, entry in enumerate(entries)]
             return diff_pb2.Edit(append=diff_pb2.Append(log=log, entries=stored_entries, at_index=at_index))
-        case EntryReplaced(log, index, value):
+        case ReplaceEntry(log, index, value):
             stored = values.encode(value, f"{path}.value")
             return diff_pb2.Edit(replace_entry=diff_pb2.ReplaceEntry(log=log, index=index, value=stored))
-        case LogTrimmed(log, keep_last, before_index, from_index):
+        case TrimLog(log, keep_last, before_index, from_index):
             if sum(each is not None for each in (keep_last, before_index, from_index)) != 1:
                 raise ValueError(f"{path}: give exactly one of keep_last, before_index and from_index")
             trim = diff_pb2.TrimLog(log=log, keep_last=keep_last, before_index=before_index, from_index=from_index)
             return diff_pb2.Edit(trim_log=trim)
-        case LogDeleted(log):
+        case DeleteLog(log):
             return diff_pb2.Edit(delete_log=diff_pb2.DeleteLog(log=log))
     raise TypeError(f"{path}: {change!r} is no change of stateward.changes")

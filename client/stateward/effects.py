@@ -88,7 +88,7 @@ class Effect:
     """Effects of one anchor come back in the order of these bytes; at most 1,024 bytes."""
     replace: bool = False
     """Whether this result replaces a recorded one; otherwise the first result stays."""
-    stays: bool = False
+    keep_when_pruned: bool = False
     """Whether the effect is kept when the versions with its anchor as checkpoint id are pruned."""
 
     def to_proto(self) -> effect_pb2.Effect:
@@ -101,7 +101,7 @@ class Effect:
             name=self.name,
             sort_key=self.sort_key,
             on_conflict=rules.CONFLICT_RULE_REPLACE if self.replace else rules.CONFLICT_RULE_KEEP,
-            stays=self.stays,
+            keep_when_pruned=self.keep_when_pruned,
         )
 
 
@@ -133,7 +133,7 @@ class RecordedEffect:
     attempts: int
     """How often the effect was begun."""
     stored_value: state_pb2.Value | None = field(default=None, repr=False)
-    stays: bool = False
+    keep_when_pruned: bool = False
     """Whether it is kept when the versions with its anchor as checkpoint id are pruned."""
 
     @property
@@ -153,7 +153,7 @@ class RecordedEffect:
         return read_fields(
             cls,
             message,
-            **{name: getattr(effect, name) for name in ("anchor", "key", "name", "sort_key", "stays")},
+            **{name: getattr(effect, name) for name in ("anchor", "key", "name", "sort_key", "keep_when_pruned")},
             state=read_member(EffectState, message.state) or 0,
             holder=message.holder.name,
             stored_value=effect.value if effect.HasField("value") else None,

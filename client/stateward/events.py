@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from stateward.changes import Change, changes_from_proto
 from stateward.effects import RecordedEffect
@@ -45,7 +45,12 @@ class HistoryEntry(_Step):
 class Pruned(FromProto):
     """Versions were removed."""
 
-    versions: tuple[int, ...]
+    versions: tuple[int, ...] = field(metadata={"proto": "spans"})
+
+    @classmethod
+    def from_proto(cls, message: Any) -> Self:
+        """Reads the message. It has spans of versions."""
+        return cls(tuple(version for span in message.spans for version in range(span.first, span.last + 1)))
 
 
 _DETAILS: dict[str, type[FromProto]] = {
@@ -92,7 +97,7 @@ class Event:
         return self.what if isinstance(self.what, Checkpoint) else None
 
     @classmethod
-    def from_proto(cls, message: thread_service_pb2.Event) -> Event:
+    def from_proto(cls, message: thread_service_pb2.JournalEvent) -> Event:
         """Reads the message."""
         kind = message.WhichOneof("what") or ""
         what: Any = getattr(message, kind) if kind else None

@@ -101,7 +101,7 @@ class Checkpoint(FromProto):
     parent_checkpoint_id: str = ""
     """The `checkpoint_id` of the parent; "" = none, or a daemon that did not note it saved the version."""
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
-    """Typed facts that were given with the save. `checkpoints(attributes=…)` selects by them."""
+    """Typed facts that were given with the save. `checkpoints(where=…)` selects by them."""
     acknowledged_signals: int = 0
     """How many signals the version acknowledged. `thread.signals(acknowledged_by=version)` gives them."""
 
@@ -117,7 +117,7 @@ class Branch(FromProto):
 
     name: str
     version: int
-    digest: bytes
+    digest: bytes = field(metadata={"proto": "version_digest"})
     base_version: int
     """The version its first checkpoint was made from; 0 = the empty state."""
     newest_version: int = 0
@@ -129,7 +129,7 @@ class MovedHead(FromProto):
     """The head of a branch after a move."""
 
     version: int
-    digest: bytes
+    digest: bytes = field(metadata={"proto": "version_digest"})
     """Digest of that version."""
     previous_version: int
     """The version that was the head before."""
@@ -221,7 +221,7 @@ class ThreadInfo:
     name: str
     uid: str
     version: int
-    digest: bytes
+    digest: bytes = field(metadata={"proto": "version_digest"})
     status: Status | int | None
     status_detail: str
     step: int | None
@@ -274,9 +274,15 @@ class ThreadInfo:
         return max(self.sequence - self.archived_sequence, 0) if self.access == Access.OWNED else 0
 
     @classmethod
-    def from_proto(cls, message: thread_pb2.Thread) -> ThreadInfo:
-        """Reads the message."""
-        return read_fields(cls, message, name=message.thread, options=ThreadOptions.from_proto(message))
+    def from_proto(cls, message: thread_pb2.ThreadInfo | thread_service_pb2.GetThreadResponse) -> ThreadInfo:
+        """Reads the message, or the answer that also has branches, tags and lease."""
+        found = message.thread if isinstance(message, thread_service_pb2.GetThreadResponse) else message
+        beside: dict[str, Any] = {"branches": (), "tags": (), "lease": None}
+        if isinstance(message, thread_service_pb2.GetThreadResponse):
+            beside["branches"] = tuple(map(Branch.from_proto, message.branches))
+            beside["tags"] = tuple(map(Tag.from_proto, message.tags))
+            beside["lease"] = Lease.from_proto(message.lease) if message.HasField("lease") else None
+        return read_fields(cls, found, name=found.thread, options=ThreadOptions.from_proto(found), **beside)
 
 
 @dataclass(frozen=True)
@@ -307,6 +313,6 @@ class PruneResult:
 class DurableResult(FromProto):
     """The level that `wait_durable` or `wait_archived` reached."""
 
-    durability: Durability | int | None
-    sequence: int
-    archived_sequence: int
+    durability: Durability | int | None = field(metadata={"proto": "receipt.durability"})
+    sequence: int = field(metadata={"proto": "newest_sequence"})
+    archived_sequence: int = field(metadata={"proto": "receipt.archived_sequence"})

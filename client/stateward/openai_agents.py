@@ -13,7 +13,7 @@ from stateward._keeping import keep, kept
 from stateward._naming import name_for
 from stateward._settling import settle
 from stateward._telling import COMPLETED, RUNNING, YES_OR_NO, Told, call_of, waiting
-from stateward.changes import Change, EntriesAppended, LogTrimmed, SlotDeleted, SlotSet
+from stateward.changes import Append, Change, DeleteSlot, SetSlot, TrimLog
 from stateward.durations import Duration
 from stateward.errors import ThreadNotFound, UidMismatch, VersionMismatch
 from stateward.options import Retention
@@ -89,10 +89,10 @@ class StatewardSession(Connected):
             await settle(self._add(encoded, _status_after(items), _ended_in(items)))
 
     async def _add(self, encoded: list[RawValue], told: Told, ended: set[str]) -> None:
-        edits, given = list[Change]([EntriesAppended(LOG, tuple(encoded))]), self._given
+        edits, given = list[Change]([Append(LOG, tuple(encoded))]), self._given
         acks: list[Signal] = []
         if given is not None and not given.decisions.keys().isdisjoint(map(name_for, ended)):
-            edits += [*given.edits, SlotDeleted(RUN)]
+            edits += [*given.edits, DeleteSlot(RUN)]
             acks = [given.signal]
         made = await self._continued(self._name).apply(edits, create=self._made_with, ack=acks, **told)
         self._given = None if acks else given
@@ -110,7 +110,7 @@ class StatewardSession(Connected):
         await settle(self._keep_run(keep(run.to_json(), RUN)))
 
     async def _keep_run(self, encoded: RawValue) -> None:
-        await self._continued(self._name).apply([SlotSet(RUN, encoded)])
+        await self._continued(self._name).apply([SetSlot(RUN, encoded)])
 
     async def resume_run(self, agent: Agent[Any], **options: Any) -> RunState[Any, Any] | None:
         """Returns the run that was kept, with its calls approved or rejected as somebody has answered; None = the
@@ -156,7 +156,7 @@ class StatewardSession(Connected):
                 return None
             item: TResponseInputItem = kept(log[-1])
             try:
-                trimmed = LogTrimmed(LOG, from_index=log.next_index - 1)
+                trimmed = TrimLog(LOG, from_index=log.next_index - 1)
                 await self._client.thread(self._name).apply([trimmed], parent=state.checkpoint)
             except (VersionMismatch, ThreadNotFound, UidMismatch):
                 continue  # somebody added or removed an item since, or cleared the session

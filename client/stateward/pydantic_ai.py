@@ -31,7 +31,7 @@ from stateward._naming import is_orphans, name_for
 from stateward._settling import settle
 from stateward._telling import COMPLETED, RUNNING, YES_OR_NO, Told, call_of, waiting
 from stateward._walking import ATOMS, Walk, run
-from stateward.changes import Change, EntriesAppended, SlotSet
+from stateward.changes import Append, Change, SetSlot
 from stateward.durations import Duration
 from stateward.errors import ThreadNotFound, UidMismatch, VersionMismatch
 from stateward.models import Status
@@ -129,7 +129,7 @@ class StatewardConversationStore(Connected, ConversationStore):
             raise ConversationConflict(record.conversation_id)
         added = await self._missing_entries(thread, record, stored, {entry.id for entry in new_entries})
         added = [keep_readable(value, "entry") for value in (*added, *values)]
-        edits: list[Change] = [SlotSet(RECORD, keep_readable(encoded, "record", around=1))]
+        edits: list[Change] = [SetSlot(RECORD, keep_readable(encoded, "record", around=1))]
         scope = {} if record.scope is None else {SCOPE_LABEL: name_for(record.scope)}
         create = replace(self._made_with, labels=scope)
         labels = {} if record.head_id is None else {HEAD_LABEL: name_for(record.head_id)}
@@ -137,7 +137,7 @@ class StatewardConversationStore(Connected, ConversationStore):
         if used is not None:
             edits += used.edits
         try:
-            appended = [EntriesAppended(ENTRIES, tuple(added))] if added else []
+            appended = [Append(ENTRIES, tuple(added))] if added else []
             told, acks = _status_of(record, new_entries, state), [] if used is None else [used.signal]
             await thread.apply(
                 [*appended, *edits], parent=state.checkpoint or 0, create=create, labels=labels, ack=acks, **told

@@ -15,20 +15,22 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from google.protobuf.empty_pb2 import Empty
+
 from stateward import values
 from stateward.arguments import text, whole_number
 from stateward.attributes import Attribute, write_attributes
 from stateward.durations import DurationField
 from stateward.fromproto import FromProto, read_fields
-from stateward.v1 import record_pb2, state_pb2
+from stateward.v1 import checkpoint_pb2, record_pb2, state_pb2
 
 OPERATORS = {
-    "==": record_pb2.AttributeFilter.OPERATOR_EQ,
-    "!=": record_pb2.AttributeFilter.OPERATOR_NE,
-    ">": record_pb2.AttributeFilter.OPERATOR_GT,
-    ">=": record_pb2.AttributeFilter.OPERATOR_GTE,
-    "<": record_pb2.AttributeFilter.OPERATOR_LT,
-    "<=": record_pb2.AttributeFilter.OPERATOR_LTE,
+    "==": checkpoint_pb2.AttributeFilter.OPERATOR_EQ,
+    "!=": checkpoint_pb2.AttributeFilter.OPERATOR_NE,
+    ">": checkpoint_pb2.AttributeFilter.OPERATOR_GT,
+    ">=": checkpoint_pb2.AttributeFilter.OPERATOR_GTE,
+    "<": checkpoint_pb2.AttributeFilter.OPERATOR_LT,
+    "<=": checkpoint_pb2.AttributeFilter.OPERATOR_LTE,
 }
 Where = Mapping[str, Attribute] | Iterable[tuple[str, str, Attribute]]
 """Conditions that a record must all meet: `{"kind": "taste"}`, or `[("score", ">=", 4), ("kind", "!=", "old")]`.
@@ -61,7 +63,7 @@ class Record:
         return None if self.stored_value is None else values.decode(self.stored_value, f"records.{self.key}")
 
     @classmethod
-    def from_proto(cls, message: record_pb2.Record) -> Record:
+    def from_proto(cls, message: record_pb2.StoredRecord) -> Record:
         """Reads the message."""
         return read_fields(cls, message, stored_value=message.value if message.HasField("value") else None)
 
@@ -102,7 +104,7 @@ class Delete:
     def to_proto(self) -> record_pb2.RecordWrite:
         """Returns the message."""
         return record_pb2.RecordWrite(
-            key=text(self.key, "key"), delete=True, expected_revision=_expected(self.expected)
+            key=text(self.key, "key"), delete=Empty(), expected_revision=_expected(self.expected)
         )
 
 
@@ -117,7 +119,7 @@ class Check:
     def to_proto(self) -> record_pb2.RecordWrite:
         """Returns the message."""
         return record_pb2.RecordWrite(
-            key=text(self.key, "key"), check=True, expected_revision=whole_number(self.expected, "expected")
+            key=text(self.key, "key"), check=Empty(), expected_revision=whole_number(self.expected, "expected")
         )
 
 
@@ -138,7 +140,7 @@ class RecordsWritten(FromProto):
     """Number of records that it wrote."""
     deleted: int
     """Number of records that it deleted."""
-    sequence: int
+    sequence: int = field(metadata={"proto": "receipt.sequence"})
     """Journal position: `thread.wait_archived(written.sequence)`."""
 
 
@@ -163,7 +165,7 @@ def to_protos(writes: Iterable[RecordWrite]) -> list[record_pb2.RecordWrite]:
     return made
 
 
-def write_filters(where: Where | None) -> list[record_pb2.AttributeFilter]:
+def write_filters(where: Where | None) -> list[checkpoint_pb2.AttributeFilter]:
     """Returns conditions for a request. Raises TypeError and ValueError."""
     if where is None:
         return []
@@ -178,5 +180,5 @@ def write_filters(where: Where | None) -> list[record_pb2.AttributeFilter]:
         if not isinstance(name, str) or name not in OPERATORS:
             raise ValueError(f"{name!r} is no operator; use one of {', '.join(OPERATORS)}")
         (written,) = write_attributes({key: value}).values()
-        made.append(record_pb2.AttributeFilter(key=key, operator=OPERATORS[name], value=written))
+        made.append(checkpoint_pb2.AttributeFilter(key=key, operator=OPERATORS[name], value=written))
     return made

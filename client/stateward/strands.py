@@ -19,7 +19,7 @@ from stateward._keeping import keep, kept
 from stateward._naming import HASHED, NAME_BYTES_MAX, is_orphans, name_for, text_of
 from stateward._settling import settle
 from stateward._telling import COMPLETED, RUNNING, Told, prompt_of, waiting
-from stateward.changes import SlotSet
+from stateward.changes import SetSlot
 from stateward.durations import Duration
 from stateward.errors import StatewardError, ThreadNotFound, UidMismatch, VersionMismatch
 from stateward.models import Checkpoint
@@ -85,9 +85,9 @@ class StatewardStorage(Connected, Storage[str, str]):
     async def _write(self, key: str, data: bytes) -> None:
         create = replace(self._made_with, labels=_labels(key))
         parent = self._seen.get(key) if self._write_ownership else None
-        thread, changes = self._continued(self._name(key)), [SlotSet(SLOT, data)]
+        thread, changes = self._continued(self._name(key)), [SetSlot(SLOT, data)]
         if thread.name.startswith(PREFIX + HASHED):
-            changes.append(SlotSet(KEY, keep(key, "key")))
+            changes.append(SetSlot(KEY, keep(key, "key")))
         with _explained(f"{key!r} is not written"):
             made = await thread.apply(changes, parent=parent, create=create, **_status_of(key, data))
         self._see(key, made)

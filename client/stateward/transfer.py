@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from stateward.v1 import backup_service_pb2 as backup
+from stateward.v1.write_pb2 import WriteOptions
 
 if TYPE_CHECKING:
     from stateward import Client, Thread
@@ -34,7 +35,7 @@ def read_end(thread: Thread, log: str, version: int) -> int:
     from stateward._operations.logs import page_request, read_page  # noqa: PLC0415  not needed to read files
 
     request = page_request(thread._ref, log, 0, version)
-    request.max_entries = 1
+    request.page_size = 1
     return thread._session.run(read_page(thread._ref, request)).end_index
 
 
@@ -44,7 +45,7 @@ class ThreadUpload:
 
     def __init__(self, client: Client, name: str, request_id: str) -> None:
         self._upload = client._session.connected().upload_parts("ImportThread")
-        begin = backup.ImportBegin(namespace=client.namespace, thread=name, request_id=request_id)
+        begin = backup.ImportBegin(namespace=client.namespace, thread=name, options=WriteOptions(request_id=request_id))
         self._message = backup.ImportThreadRequest(begin=begin)
         self._size_bytes = 0
 

@@ -36,7 +36,7 @@ func begin(t *thread) {
 	fmt.Println("saved version", must(t.save(t.next(add("messages", text("hello"))))).Version)
 
 	late := t.next(add("messages", text("too late")))
-	late.ExpectedVersion, late.ExpectedDigest = proto.Int64(1), nil
+	late.Options.ExpectedVersion, late.Options.ExpectedDigest = proto.Int64(1), nil
 	_, err := t.save(late)
 	reason, facts := explain(err)
 	fmt.Printf("conflict %s at version %s\n", reason, facts["current_version"])
@@ -45,7 +45,7 @@ func begin(t *thread) {
 	known := len(must(t.hydrate()).Logs["messages"].Entries)
 	again := t.next(add("messages", text(fmt.Sprint("message ", known))))
 	fmt.Println("resolved as version", must(t.save(again)).Version)
-	if replay := must(t.save(again)); replay.Replayed {
+	if replay := must(t.save(again)); replay.Receipt.GetReplayed() {
 		fmt.Println("replayed version", replay.Version)
 	}
 
@@ -54,7 +54,7 @@ func begin(t *thread) {
 		reason, _ := explain(err)
 		fmt.Println("refused", reason)
 		save := t.next(set("lease", text("held")))
-		save.LeaseToken = held.token
+		save.Options.LeaseToken = held.token
 		fmt.Println("leased version", must(t.save(save)).Version)
 		return nil
 	}))
@@ -80,7 +80,7 @@ func begin(t *thread) {
 	fmt.Printf("wrote %d bytes as version %d\n", document.Len()+len(pages)*8*8192, large.Version)
 
 	ask := t.next()
-	ask.Status, ask.WaitId = pb.Status_STATUS_WAITING, "approve-room"
+	ask.Status, ask.WaitId = pb.WorkStatus_WORK_STATUS_WAITING, "approve-room"
 	ask.Question = &pb.Question{Prompt: "Book the room?"}
 	fmt.Println("waiting at version", must(t.save(ask)).Version)
 	select {} // until it is killed
@@ -109,7 +109,8 @@ func bank() string {
 
 func answer(t *thread) {
 	must(call(t.SendSignal, &pb.SendSignalRequest{
-		Thread: t.name, Name: "approve", Payload: text("yes"), Sender: "ana", WaitId: "approve-room", RequestId: newID(),
+		Thread: t.name, Options: newOptions(),
+		Name: "approve", Payload: text("yes"), Sender: "ana", WaitId: "approve-room",
 	}))
 	fmt.Println("answered approve-room")
 }
@@ -123,7 +124,7 @@ func resume(t *thread) {
 	fmt.Printf("hydrated version %d in %d pages: %d bytes, sha256 %x\n", t.version, head.pages, len(all), sha256.Sum256(all))
 	pay(t)
 	booked := t.next(add("messages", text("booked")))
-	booked.Status = pb.Status_STATUS_COMPLETED
+	booked.Status = pb.WorkStatus_WORK_STATUS_COMPLETED
 	for _, signal := range head.signals {
 		if signal.WaitId == "approve-room" {
 			fmt.Printf("answer %s from %s\n", signal.Payload.GetData(), signal.Sender)
@@ -137,9 +138,8 @@ func count(t *thread) {
 	replayed, last := 0, &pb.SaveResponse{}
 	for number := 1; number <= 400; number++ {
 		addition := t.next(&pb.Edit{Edit: &pb.Edit_AddNumber{AddNumber: &pb.AddNumber{Slot: "count", Delta: 1}}})
-		addition.Thread, addition.ExpectedUid = t.name+"-count", ""
-		addition.ExpectedVersion, addition.ExpectedDigest = nil, nil
-		if last = must(call(t.Save, addition)); last.Replayed {
+		addition.Thread, addition.Options = t.name+"-count", newOptions()
+		if last = must(call(t.Save, addition)); last.Receipt.GetReplayed() {
 			replayed++
 		}
 		if number%100 == 0 {

@@ -56,23 +56,31 @@ func open(target, name string) *thread {
 // Makes a request id. All attempts of a request have the same one.
 func newID() string { return rand.Text() }
 
+// Makes the options of a write that is safe to repeat.
+func newOptions() *pb.WriteOptions { return &pb.WriteOptions{RequestId: newID()} }
+
 // Makes a request with these edits, which the daemon saves only on top of the version that the agent knows, and only to
 // the thread that it knows: if that was deleted, the request does not bring it back.
 func (t *thread) next(edits ...*pb.Edit) *pb.SaveRequest {
-	return &pb.SaveRequest{
-		Thread: t.name, RequestId: newID(), ExpectedVersion: proto.Int64(t.version), ExpectedDigest: t.digest,
-		ExpectedUid: t.uid,
-		Content:     &pb.SaveRequest_Diff{Diff: &pb.Diff{Edits: edits}},
-	}
+	options := newOptions()
+	options.ExpectedVersion, options.ExpectedDigest = proto.Int64(t.version), t.digest
+	options.ExpectedUid = t.uid
+	content := &pb.SaveRequest_Diff{Diff: &pb.Diff{Edits: edits}}
+	return &pb.SaveRequest{Thread: t.name, Options: options, Content: content}
 }
 
 // Saves, and remembers the new head.
 func (t *thread) save(request *pb.SaveRequest) (*pb.SaveResponse, error) {
 	saved, err := call(t.Save, request)
 	if err == nil {
-		t.version, t.digest, t.uid = saved.Version, saved.Digest, saved.Uid
+		t.remember(saved)
 	}
 	return saved, err
+}
+
+// Builds on this version from now on.
+func (t *thread) remember(saved *pb.SaveResponse) {
+	t.version, t.digest, t.uid = saved.Version, saved.Receipt.GetDigest(), saved.Receipt.GetUid()
 }
 
 // A state that was read, the signals that wait for the agent, and the number of pages.

@@ -87,9 +87,9 @@ func countLarge(t *thread) error {
 
 func watchAll(t *thread) error {
 	var seen []string
-	err := t.watch(0, func(event *pb.Event) bool {
+	err := t.watch(0, func(event *pb.JournalEvent) bool {
 		seen = append(seen, strconv.FormatInt(event.Sequence, 10))
-		return event.GetCheckpoint().GetStatus() != pb.Status_STATUS_COMPLETED
+		return event.GetCheckpoint().GetStatus() != pb.WorkStatus_WORK_STATUS_COMPLETED
 	})
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func work(t *thread) error {
 			return nil
 		}
 		save := anyVersion(t.next(set("seen", text("held"))))
-		save.LeaseToken = held.token
+		save.Options.LeaseToken = held.token
 		_, err := t.save(save)
 		return err
 	})
@@ -175,7 +175,7 @@ func ask(t *thread) error {
 		return err
 	}
 	question := t.next()
-	question.Status, question.WaitId = pb.Status_STATUS_WAITING, "budget"
+	question.Status, question.WaitId = pb.WorkStatus_WORK_STATUS_WAITING, "budget"
 	question.Question = &pb.Question{Prompt: "May it cost 300?"}
 	if _, err := t.save(question); err != nil {
 		return err
@@ -199,7 +199,7 @@ func ask(t *thread) error {
 
 func sayYes(t *thread) error {
 	_, err := call(t.SendSignal, &pb.SendSignalRequest{
-		Thread: t.name, Name: "answer", WaitId: "budget", Payload: text("yes"), RequestId: newID(),
+		Thread: t.name, Options: newOptions(), Name: "answer", WaitId: "budget", Payload: text("yes"),
 	})
 	return err
 }
@@ -248,6 +248,6 @@ func (t *thread) put(edit *pb.Edit) error {
 }
 
 func anyVersion(request *pb.SaveRequest) *pb.SaveRequest {
-	request.ExpectedVersion, request.ExpectedDigest = nil, nil
+	request.Options.ExpectedVersion, request.Options.ExpectedDigest = nil, nil
 	return request
 }

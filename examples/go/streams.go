@@ -15,7 +15,7 @@ const messageBytes = 1 << 20
 
 // Follows the events of the thread after a sequence until take returns false. A watch that breaks goes on after the
 // last cursor, for as long as it takes.
-func (t *thread) watch(after int64, take func(*pb.Event) bool) error {
+func (t *thread) watch(after int64, take func(*pb.JournalEvent) bool) error {
 	request := &pb.WatchRequest{Thread: t.name, AfterSequence: proto.Int64(after)}
 	for attempt := 0; ; attempt++ {
 		cursor := request.AfterCursor
@@ -35,7 +35,7 @@ func (t *thread) watch(after int64, take func(*pb.Event) bool) error {
 }
 
 // Follows one stream until it breaks.
-func (t *thread) follow(request *pb.WatchRequest, take func(*pb.Event) bool) error {
+func (t *thread) follow(request *pb.WatchRequest, take func(*pb.JournalEvent) bool) error {
 	streaming, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := t.Watch(streaming, request)

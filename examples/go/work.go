@@ -26,12 +26,12 @@ type lease struct {
 // lost: the work must then save nothing any more.
 func (t *thread) holding(name string, term time.Duration, work func(lease) error) error {
 	acquired, err := call(t.AcquireLease, &pb.AcquireLeaseRequest{
-		Thread: name, Holder: t.holder, Term: durationpb.New(term), RequestId: newID(),
+		Thread: name, Options: newOptions(), Holder: t.holder, Term: durationpb.New(term),
 	})
 	if err != nil {
 		return err
 	}
-	token, uid := acquired.Lease.Token, acquired.Uid
+	token, uid := acquired.Lease.Token, acquired.Receipt.GetUid()
 	working, end := context.WithCancelCause(ctx)
 	held := lease{token, uid, func() error { return context.Cause(working) }}
 	go func() {
@@ -40,7 +40,8 @@ func (t *thread) holding(name string, term time.Duration, work func(lease) error
 			case <-working.Done():
 				return
 			case <-tick:
-				if _, err := call(t.RenewLease, &pb.RenewLeaseRequest{Thread: name, Token: token, ExpectedUid: uid}); err != nil {
+				renewal := &pb.RenewLeaseRequest{Thread: name, LeaseToken: token, ExpectedUid: uid}
+				if _, err := call(t.RenewLease, renewal); err != nil {
 					end(err)
 				}
 			}
@@ -51,7 +52,8 @@ func (t *thread) holding(name string, term time.Duration, work func(lease) error
 		return lost
 	}
 	end(nil)
-	if _, released := call(t.ReleaseLease, &pb.ReleaseLeaseRequest{Thread: name, Token: token, ExpectedUid: uid}); err == nil {
+	release := &pb.ReleaseLeaseRequest{Thread: name, Options: &pb.WriteOptions{LeaseToken: token, ExpectedUid: uid}}
+	if _, released := call(t.ReleaseLease, release); err == nil {
 		err = released
 	}
 	return err
@@ -81,14 +83,15 @@ func (t *thread) effect(anchor, key string, tool effect) (*pb.Value, pb.EffectSt
 		return begun.Effect.Effect.GetValue(), begun.State, err
 	}
 	claim := &pb.CompleteEffectRequest{
-		Thread: t.name, Anchor: anchor, Key: key, ClaimToken: begun.ClaimToken, ExpectedUid: begun.Uid,
+		Thread: t.name, Options: &pb.WriteOptions{ExpectedUid: begun.Receipt.GetUid()},
+		Anchor: anchor, Key: key, ClaimToken: begun.ClaimToken,
 	}
 	hold, end := t.keep(claim)
 	defer end()
-	if required := begun.RequiredDurability; begun.Durability < required {
+	if required := begun.RequiredDurability; begun.Receipt.GetDurability() < required {
 		// A lost machine would lose the claim, and the tool would be called again.
 		_, err = call(t.WaitDurable, &pb.WaitDurableRequest{
-			Thread: t.name, Sequence: begun.Effect.Sequence, Durability: required, Uid: begun.Uid, Digest: begun.Digest,
+			Thread: t.name, Receipt: begun.Receipt, Durability: required,
 		})
 		if err != nil {
 			return nil, 0, err
@@ -115,7 +118,7 @@ func (t *thread) effect(anchor, key string, tool effect) (*pb.Value, pb.EffectSt
 func (t *thread) keep(claim *pb.CompleteEffectRequest) (hold func() error, end func()) {
 	renewal := &pb.RenewEffectRequest{
 		Thread: claim.Thread, Anchor: claim.Anchor, Key: claim.Key, ClaimToken: claim.ClaimToken,
-		ExpectedUid: claim.ExpectedUid,
+		ExpectedUid: claim.Options.ExpectedUid,
 	}
 	var renewed atomic.Pointer[time.Time] // when the last renewal was sent that succeeded
 	begun := time.Now()
@@ -154,7 +157,8 @@ func (t *thread) keep(claim *pb.CompleteEffectRequest) (hold func() error, end f
 // Claims an effect. Each time it is a new request: with the same id the daemon would give the same answer for ever.
 func (t *thread) begin(anchor, key string) (*pb.BeginEffectResponse, error) {
 	return call(t.BeginEffect, &pb.BeginEffectRequest{
-		Thread: t.name, Anchor: anchor, Key: key, Holder: t.holder, Term: durationpb.New(claimTerm), RequestId: newID(),
+		Thread: t.name, Options: newOptions(),
+		Anchor: anchor, Key: key, Holder: t.holder, Term: durationpb.New(claimTerm),
 	})
 }
 
@@ -163,14 +167,14 @@ func (t *thread) putRecord(key string, value *pb.Value, revision int64) error {
 	write := &pb.RecordWrite{
 		Key: key, Change: &pb.RecordWrite_Value{Value: value}, ExpectedRevision: proto.Int64(revision),
 	}
-	request := &pb.PutRecordsRequest{Thread: t.name, Writes: []*pb.RecordWrite{write}, RequestId: newID()}
+	request := &pb.PutRecordsRequest{Thread: t.name, Options: newOptions(), Writes: []*pb.RecordWrite{write}}
 	_, err := call(t.PutRecords, request)
 	return err
 }
 
 // Returns the records with these keys that exist, however many answers they take.
-func (t *thread) getRecords(keys ...string) (map[string]*pb.Record, error) {
-	found := map[string]*pb.Record{}
+func (t *thread) getRecords(keys ...string) (map[string]*pb.StoredRecord, error) {
+	found := map[string]*pb.StoredRecord{}
 	for len(keys) > 0 {
 		answer, err := call(t.GetRecords, &pb.GetRecordsRequest{Thread: t.name, Keys: keys[:min(1000, len(keys))]})
 		if err != nil {

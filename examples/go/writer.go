@@ -4,10 +4,10 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 
 	pb "github.com/stateward/stateward/gen/go/stateward/v1"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
@@ -26,14 +26,14 @@ type writer struct {
 // Saves each edit as one version, and returns the first and the last one. The edits must fit any state. The stream
 // holds the lease, so frames are sent before the answers to earlier ones come.
 func (t *thread) stream(edits ...*pb.Edit) (first, last int64, err error) {
-	opening := &pb.OpenWriter{Thread: t.name, Holder: t.holder, Term: durationpb.New(1e9), RequestId: newID()}
+	opening := &pb.OpenWriter{Thread: t.name, Holder: t.holder, Term: durationpb.New(1e9), Options: newOptions()}
 	w := &writer{thread: t, opening: opening, refused: edits}
 	err = repeat(func() error {
 		streaming, cancel := context.WithCancel(ctx)
 		defer cancel() // a stream that was not ended keeps its lease for a term
 		opened, err := w.open(streaming)
 		if first == 0 {
-			first = opened.GetLastVersion() + 1
+			first = opened.LastVersion + 1
 		}
 		for err == nil && (len(w.sent) > 0 || w.refused != nil) {
 			err = w.answer()
@@ -66,7 +66,7 @@ func (w *writer) open(streaming context.Context) (opened *pb.WriterOpened, err e
 	if w.token != 0 && w.token != opened.Lease.Token {
 		return nil, errors.New("the lease was lost: another writer may have saved") // final
 	}
-	w.token, w.opening.ExpectedUid = opened.Lease.Token, opened.Uid
+	w.token, w.opening.Options.ExpectedUid = opened.Lease.Token, opened.Receipt.GetUid()
 	if w.refused != nil { // nothing that follows a refused frame was saved
 		for _, frame := range w.sent {
 			w.refused = append(w.refused, frame.Save.GetDiff().Edits...)
@@ -76,7 +76,7 @@ func (w *writer) open(streaming context.Context) (opened *pb.WriterOpened, err e
 	for _, frame := range w.sent {
 		w.send(&pb.WriteRequest{Frame: &pb.WriteRequest_Save{Save: frame}})
 	}
-	w.sendAnew(opened.GetLastVersion())
+	w.sendAnew(opened.LastVersion)
 	return opened, nil
 }
 
@@ -84,8 +84,8 @@ func (w *writer) open(streaming context.Context) (opened *pb.WriterOpened, err e
 func (w *writer) sendAnew(version int64) {
 	for _, edit := range w.refused {
 		save := w.next(edit)
-		save.Thread, save.LeaseToken, save.ExpectedDigest = "", w.token, nil
-		save.ExpectedVersion = proto.Int64(version)
+		save.Thread, save.Options.LeaseToken = "", w.token
+		save.Options.ExpectedVersion, save.Options.ExpectedDigest = proto.Int64(version), nil
 		version, w.number = version+1, w.number+1
 		frame := &pb.WriterSave{Frame: w.number, Save: save}
 		w.sent = append(w.sent, frame)
@@ -103,11 +103,11 @@ func (w *writer) answer() error {
 	switch frame := answer.Frame.(type) {
 	case *pb.WriteResponse_Saved: // frames are answered in order
 		w.sent = w.sent[1:]
-		w.version, w.digest, w.uid = frame.Saved.Save.Version, frame.Saved.Save.Digest, frame.Saved.Save.Uid
+		w.remember(frame.Saved.Save)
 	case *pb.WriteResponse_Refused:
-		reason := frame.Refused.ReasonName
-		if reason != "VERSION_MISMATCH" && reason != "WRITER_ABORTED" {
-			return fmt.Errorf("%s: %s", reason, frame.Refused.Message)
+		err := status.ErrorProto(frame.Refused.Status)
+		if !hasReason(err, "VERSION_MISMATCH") && !hasReason(err, "WRITER_ABORTED") {
+			return err
 		}
 		if w.refused == nil { // until the reset, the daemon refuses every frame
 			w.send(&pb.WriteRequest{Frame: &pb.WriteRequest_Reset_{Reset_: &pb.ResetWriter{}}})
@@ -115,7 +115,7 @@ func (w *writer) answer() error {
 		w.refused = append(w.refused, w.sent[0].Save.GetDiff().Edits...)
 		w.sent = w.sent[1:]
 	case *pb.WriteResponse_Reset_:
-		w.sendAnew(frame.Reset_.GetLastVersion())
+		w.sendAnew(frame.Reset_.LastVersion)
 	}
 	return nil
 }

@@ -2,7 +2,7 @@
 import { createHash } from "node:crypto";
 import { readFile } from "node:fs/promises";
 
-import { Thread, add, binary, newId, set, signals, text } from "./client.js";
+import { Thread, add, binary, newOptions, set, signals, text, withOptions } from "./client.js";
 import { conform } from "./conformance.js";
 import { explain } from "./retry.js";
 import { callOnce, holding } from "./work.js";
@@ -12,7 +12,8 @@ async function begin(thread: Thread): Promise<void> {
   console.log("created version", (await thread.save(thread.next(set("goal", text("a room in Paris"))))).version);
   console.log("saved version", (await thread.save(thread.next(add("messages", text("hello"))))).version);
 
-  const late = { ...thread.next(add("messages", text("too late"))), expectedVersion: 1, expectedDigest: undefined };
+  const old = { expectedVersion: 1, expectedDigest: undefined };
+  const late = withOptions(thread.next(add("messages", text("too late"))), old);
   const conflict = await thread.save(late).catch(explain);
   if ("reason" in conflict) console.log(`conflict ${conflict.reason} at version ${conflict.facts.current_version}`);
 
@@ -21,12 +22,12 @@ async function begin(thread: Thread): Promise<void> {
   const again = thread.next(add("messages", text(`message ${logs.messages!.entries.length}`)));
   console.log("resolved as version", (await thread.save(again)).version);
   const replay = await thread.save(again);
-  if (replay.replayed) console.log("replayed version", replay.version);
+  if (replay.receipt!.replayed) console.log("replayed version", replay.version);
 
   await holding(thread, thread.name, 60, async ({ token }) => {
     const refused = await thread.save(thread.next(set("lease", text("free")))).catch(explain);
     if ("reason" in refused) console.log("refused", refused.reason);
-    const held = await thread.save({ ...thread.next(set("lease", text("held"))), leaseToken: token });
+    const held = await thread.save(withOptions(thread.next(set("lease", text("held"))), { leaseToken: token }));
     console.log("leased version", held.version);
   });
 
@@ -43,8 +44,9 @@ async function begin(thread: Thread): Promise<void> {
   const bytes = document.length + Buffer.concat(pages).length;
   console.log(`wrote ${bytes} bytes as version`, (await thread.save(large)).version);
 
-  const asking = { status: "STATUS_WAITING", waitId: "approve-room", question: { prompt: "Book the room?" } } as const;
-  console.log("waiting at version", (await thread.save({ ...thread.next(), ...asking })).version);
+  const asking = { waitId: "approve-room", question: { prompt: "Book the room?" } };
+  const waiting = { ...thread.next(), ...asking, status: "WORK_STATUS_WAITING" } as const;
+  console.log("waiting at version", (await thread.save(waiting)).version);
   setInterval(() => {}, 1 << 30); // until it is killed
 }
 
@@ -59,7 +61,7 @@ async function pay(thread: Thread): Promise<void> {
 
 async function answer(thread: Thread): Promise<void> {
   const signal = { name: "approve", payload: text("yes"), sender: "ana", waitId: "approve-room" };
-  await thread.call(signals.SendSignal, { thread: thread.name, ...signal, requestId: newId() });
+  await thread.call(signals.SendSignal, { thread: thread.name, options: newOptions(), ...signal });
   console.log("answered approve-room");
 }
 
@@ -72,19 +74,19 @@ async function resume(thread: Thread): Promise<void> {
   const answers = waiting.filter((signal) => signal.waitId === "approve-room");
   for (const { payload, sender } of answers) console.log(`answer ${payload!.data} from ${sender}`);
   const ackSignals = answers.map((signal) => signal.signalId);
-  const booked = { ...thread.next(add("messages", text("booked"))), status: "STATUS_COMPLETED", ackSignals } as const;
-  console.log("completed version", (await thread.save(booked)).version);
+  const booked = { ...thread.next(add("messages", text("booked"))), ackSignals };
+  const completed = await thread.save({ ...booked, status: "WORK_STATUS_COMPLETED" });
+  console.log("completed version", completed.version);
 }
 
 async function count(thread: Thread): Promise<void> {
   let replayed = 0;
   let counted: string | undefined;
   for (let number = 1; number <= 400; number++) {
-    const none = { expectedVersion: undefined, expectedDigest: undefined, expectedUid: undefined };
-    const any = { thread: `${thread.name}-count`, ...none };
+    const any = { thread: `${thread.name}-count`, options: newOptions() };
     const saved = await thread.save({ ...thread.next({ addNumber: { slot: "count", delta: 1 } }), ...any });
     counted = saved.numbers.count;
-    if (saved.replayed) replayed++;
+    if (saved.receipt!.replayed) replayed++;
     if (number % 100 === 0) console.log("saved", number);
   }
   console.log(`counted ${counted}, replayed ${replayed}`);

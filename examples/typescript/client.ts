@@ -20,6 +20,7 @@ import type { SaveRequest } from "./generated/stateward/v1/SaveRequest.js";
 import type { SaveResponse__Output } from "./generated/stateward/v1/SaveResponse.js";
 import type { Signal__Output } from "./generated/stateward/v1/Signal.js";
 import type { Value, Value__Output } from "./generated/stateward/v1/Value.js";
+import type { WriteOptions } from "./generated/stateward/v1/WriteOptions.js";
 
 // The options of proto-loader-gen-types in build.sh. As a number, a 64-bit integer above 2^53 would change.
 const options = { includeDirs: ["proto"], longs: String, enums: String, defaults: true, oneofs: true };
@@ -92,16 +93,20 @@ export class Thread {
    * to the thread that it knows: if that was deleted, the request does not bring it back. */
   next(...edits: Edit[]): SaveRequest {
     const expected = { expectedVersion: this.version, expectedDigest: this.digest, expectedUid: this.uid };
-    return { thread: this.name, requestId: newId(), ...expected, diff: { edits } };
+    return { thread: this.name, options: newOptions(expected), diff: { edits } };
   }
 
   /** Saves, and remembers the new head. */
   async save(request: SaveRequest): Promise<SaveResponse__Output> {
     const saved = await this.call(checkpoints.Save, request);
-    this.version = saved.version;
-    this.digest = saved.digest;
-    this.uid = saved.uid;
+    this.remember(saved);
     return saved;
+  }
+
+  /** Builds on this version from now on. */
+  remember({ version, receipt }: SaveResponse__Output): void {
+    const { digest, uid } = receipt!;
+    Object.assign(this, { version, digest, uid });
   }
 
   /**
@@ -150,6 +155,16 @@ export class Thread {
 /** Makes a request id. All attempts of a request have the same one. */
 export function newId(): string {
   return randomBytes(16).toString("hex");
+}
+
+/** Makes the options of a write that is safe to repeat. */
+export function newOptions(fields: WriteOptions = {}): WriteOptions {
+  return { requestId: newId(), ...fields };
+}
+
+/** Changes the options of a save. */
+export function withOptions(request: SaveRequest, fields: WriteOptions): SaveRequest {
+  return { ...request, options: { ...request.options, ...fields } };
 }
 
 export const set = (slot: string, value: Value): Edit => ({ setSlot: { slot, value } });

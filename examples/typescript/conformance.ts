@@ -4,7 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 import { status, type ServiceError } from "@grpc/grpc-js";
 
-import { Thread, checkpoints, newId, set, signals, text, type Hydrated } from "./client.js";
+import { Thread, checkpoints, newOptions, set, signals, text, type Hydrated } from "./client.js";
 import type { Edit } from "./generated/stateward/v1/Edit.js";
 import type { SaveRequest } from "./generated/stateward/v1/SaveRequest.js";
 import type { Value__Output } from "./generated/stateward/v1/Value.js";
@@ -56,7 +56,7 @@ const procedures: Record<string, (thread: Thread) => Promise<unknown>> = {
     const seen: string[] = [];
     for await (const { sequence, checkpoint } of watch(thread, 0)) {
       seen.push(sequence);
-      if (checkpoint?.status === "STATUS_COMPLETED") break;
+      if (checkpoint?.status === "WORK_STATUS_COMPLETED") break;
     }
     await put(thread, set("seen", text(seen.join(","))));
   },
@@ -78,7 +78,7 @@ const procedures: Record<string, (thread: Thread) => Promise<unknown>> = {
     try {
       await holding(thread, thread.name, 1, async ({ token, lost }) => {
         await sleep(2000);
-        if (!lost.aborted) await put(thread, set("seen", text("held")), { leaseToken: token });
+        if (!lost.aborted) await put(thread, set("seen", text("held")), { options: newOptions({ leaseToken: token }) });
       });
     } catch (error) {
       if (reason(error as ServiceError) !== "LEASE_HELD") throw error;
@@ -99,7 +99,7 @@ const procedures: Record<string, (thread: Thread) => Promise<unknown>> = {
   async ask(thread) {
     await thread.hydrate();
     const question = { prompt: "May it cost 300?" };
-    await thread.save({ ...thread.next(), status: "STATUS_WAITING", waitId: "budget", question });
+    await thread.save({ ...thread.next(), status: "WORK_STATUS_WAITING", waitId: "budget", question });
     for (;;) {
       const answer = (await thread.hydrate()).signals.find((signal) => signal.waitId === "budget");
       if (answer) { // it is acknowledged in the save that uses it
@@ -112,7 +112,7 @@ const procedures: Record<string, (thread: Thread) => Promise<unknown>> = {
 
   answer: (thread) => {
     const signal = { name: "answer", waitId: "budget", payload: text("yes") };
-    return thread.call(signals.SendSignal, { thread: thread.name, ...signal, requestId: newId() });
+    return thread.call(signals.SendSignal, { thread: thread.name, options: newOptions(), ...signal });
   },
 
   async record(thread) {
@@ -157,7 +157,8 @@ const saveDigest = (thread: Thread, state: State) => thread.save(thread.next(set
 
 /** Saves an edit on top of any version. */
 function put(thread: Thread, edit: Edit, fields: SaveRequest = {}) {
-  return thread.call(checkpoints.Save, { thread: thread.name, requestId: newId(), diff: { edits: [edit] }, ...fields });
+  const request = { thread: thread.name, options: newOptions(), diff: { edits: [edit] } };
+  return thread.call(checkpoints.Save, { ...request, ...fields });
 }
 
 /** Returns the SHA-256 of the state's canonical form. */

@@ -55,8 +55,19 @@ export function explain(error: grpc.ServiceError) {
   return why;
 }
 
+/** Makes the status of a refused frame the error that a call by itself throws. */
+export function refusal(refused: Status__Output): grpc.ServiceError {
+  const metadata = new grpc.Metadata();
+  metadata.set("grpc-status-details-bin", messageType("google.rpc.Status").serialize(refused));
+  return Object.assign(new Error(refused.message), { code: refused.code, details: refused.message, metadata });
+}
+
 function read<A>(type: string, data: Buffer): A {
-  return (google[type] as MessageTypeDefinition<object, object>).deserialize(data) as A;
+  return messageType(type).deserialize(data) as A;
+}
+
+function messageType(type: string): MessageTypeDefinition<object, object> {
+  return google[type] as MessageTypeDefinition<object, object>;
 }
 
 /** Returns for how many milliseconds to wait before another attempt; undefined = the error is final. */

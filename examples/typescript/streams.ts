@@ -4,7 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 import type { Thread } from "./client.js";
 import type { BlobRef, BlobRef__Output } from "./generated/stateward/v1/BlobRef.js";
-import type { Event__Output } from "./generated/stateward/v1/Event.js";
+import type { JournalEvent__Output } from "./generated/stateward/v1/JournalEvent.js";
 import type { ReadBlobResponse__Output } from "./generated/stateward/v1/ReadBlobResponse.js";
 import type { WatchResponse__Output } from "./generated/stateward/v1/WatchResponse.js";
 import { pauseAfter, repeat } from "./retry.js";
@@ -12,7 +12,7 @@ import { pauseAfter, repeat } from "./retry.js";
 const MESSAGE_BYTES = 1 << 20;
 
 /** Yields the events of a thread after a sequence. A watch that breaks goes on after the last cursor. */
-export async function* watch(thread: Thread, afterSequence: number): AsyncGenerator<Event__Output> {
+export async function* watch(thread: Thread, afterSequence: number): AsyncGenerator<JournalEvent__Output> {
   let afterCursor = "";
   for (let attempt = 0; ; attempt++) {
     const stream = thread.watches.Watch({ thread: thread.name, afterSequence, afterCursor });

@@ -1,12 +1,12 @@
 // What agents do together: leases that are renewed, tools that are called once, and records.
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { effects, leases, newId, records, threads, type Thread } from "./client.js";
+import { effects, leases, newOptions, records, threads, type Thread } from "./client.js";
 import { explain, isCallError } from "./retry.js";
 import type { BeginEffectResponse__Output } from "./generated/stateward/v1/BeginEffectResponse.js";
 import type { ListRecordsRequest } from "./generated/stateward/v1/ListRecordsRequest.js";
-import type { Record__Output } from "./generated/stateward/v1/Record.js";
 import type { RenewEffectRequest } from "./generated/stateward/v1/RenewEffectRequest.js";
+import type { StoredRecord__Output } from "./generated/stateward/v1/StoredRecord.js";
 import type { Value } from "./generated/stateward/v1/Value.js";
 
 const MAX_POLL_MS = 1000;
@@ -29,13 +29,15 @@ export interface Lease {
 export async function holding<A>(
   thread: Thread, name: string, termS: number, work: (lease: Lease) => Promise<A>,
 ): Promise<A> {
-  const request = { thread: name, holder: thread.holder, term: { seconds: termS }, requestId: newId() };
-  const { lease, uid } = await thread.call(leases.AcquireLease, request);
+  const request = { thread: name, options: newOptions(), holder: thread.holder, term: { seconds: termS } };
+  const { lease, receipt } = await thread.call(leases.AcquireLease, request);
   const { token } = lease!;
+  const { uid } = receipt!;
+  const held = { leaseToken: token, expectedUid: uid };
   const loss = new AbortController();
   const renewals = setInterval(async () => {
     try {
-      await thread.call(leases.RenewLease, { thread: name, token, expectedUid: uid });
+      await thread.call(leases.RenewLease, { thread: name, ...held });
     } catch (error) {
       clearInterval(renewals);
       loss.abort(error);
@@ -46,7 +48,7 @@ export async function holding<A>(
   } finally {
     clearInterval(renewals);
     if (loss.signal.aborted) throw loss.signal.reason;
-    await thread.call(leases.ReleaseLease, { thread: name, token, expectedUid: uid });
+    await thread.call(leases.ReleaseLease, { thread: name, options: held });
   }
 }
 
@@ -70,7 +72,8 @@ export async function callOnce(
   let begun: BeginEffectResponse__Output;
   for (;;) { // each time a new request: with the same id the daemon would give the same answer for ever
     const term = { seconds: CLAIM_TERM_S };
-    begun = await thread.call(effects.BeginEffect, { ...effect, holder: thread.holder, term, requestId: newId() });
+    const request = { ...effect, options: newOptions(), holder: thread.holder, term };
+    begun = await thread.call(effects.BeginEffect, request);
     if (begun.state !== "EFFECT_STATE_IN_PROGRESS") break;
     const { seconds = 0, nanos = 0 } = begun.retryAfter ?? {};
     await sleep(Math.min(Number(seconds) * 1000 + nanos / 1e6, MAX_POLL_MS));
@@ -79,19 +82,20 @@ export async function callOnce(
   const recorded = begun.effect!;
   if (state === "FAILED") throw new Error(`${key} has failed: ${recorded.detail}`);
   if (state === "DONE") return { state, result: recorded.effect!.value! };
-  const claim = { ...effect, claimToken: begun.claimToken, expectedUid: begun.uid };
-  const value = await renewing(thread, claim, async (hold) => {
-    if (begun.durability !== begun.requiredDurability) {
+  const receipt = begun.receipt!;
+  const claim = { ...effect, claimToken: begun.claimToken };
+  const value = await renewing(thread, { ...claim, expectedUid: receipt.uid }, async (hold) => {
+    if (receipt.durability !== begun.requiredDurability) {
       // A lost machine would lose the claim, and the tool would be called again.
-      const { requiredDurability: durability, uid, digest } = begun;
-      await thread.call(threads.WaitDurable, { thread: thread.name, sequence: recorded.sequence, durability, uid, digest });
+      await thread.call(threads.WaitDurable, { thread: thread.name, receipt, durability: begun.requiredDurability });
     }
     const checked = state === "UNCERTAIN" ? await tool.check(begun.idempotencyKey) : undefined;
     if (checked) return checked;
     await hold();
     return tool.call(begun.idempotencyKey);
   });
-  await thread.call(effects.CompleteEffect, { ...claim, state: "EFFECT_STATE_DONE", value });
+  const options = { expectedUid: receipt.uid };
+  await thread.call(effects.CompleteEffect, { ...claim, options, state: "EFFECT_STATE_DONE", value });
   return { state, result: value };
 }
 
@@ -129,12 +133,12 @@ async function renewing<A>(
 /** Writes a record, if it has the expected revision; 0 = it must not exist. */
 export async function putRecord(thread: Thread, key: string, value: Value, revision: string | number): Promise<void> {
   const writes = [{ key, value, expectedRevision: revision }];
-  await thread.call(records.PutRecords, { thread: thread.name, writes, requestId: newId() });
+  await thread.call(records.PutRecords, { thread: thread.name, options: newOptions(), writes });
 }
 
 /** Returns the records with these keys that exist, however many answers they take. */
-export async function getRecords(thread: Thread, ...keys: string[]): Promise<Map<string, Record__Output>> {
-  const found = new Map<string, Record__Output>();
+export async function getRecords(thread: Thread, ...keys: string[]): Promise<Map<string, StoredRecord__Output>> {
+  const found = new Map<string, StoredRecord__Output>();
   while (keys.length) {
     const asked = keys.slice(0, MAX_KEYS);
     const answer = await thread.call(records.GetRecords, { thread: thread.name, keys: asked });

@@ -1,9 +1,9 @@
 // A writer's stream: the fastest way to save many versions.
-import { newId, type Thread } from "./client.js";
+import { newOptions, withOptions, type Thread } from "./client.js";
 import type { Edit } from "./generated/stateward/v1/Edit.js";
 import type { WriteResponse__Output } from "./generated/stateward/v1/WriteResponse.js";
 import type { WriterSave } from "./generated/stateward/v1/WriterSave.js";
-import { repeat } from "./retry.js";
+import { explain, refusal, repeat } from "./retry.js";
 
 type Call = ReturnType<Thread["writers"]["Write"]>;
 type Frame = WriterSave & { edit: Edit };
@@ -28,8 +28,8 @@ class Writer {
   #refused: Edit[]; // to be sent anew
 
   constructor(readonly thread: Thread, edits: Edit[]) {
-    const lease = { holder: thread.holder, term: { seconds: 1 }, requestId: newId() };
-    this.#opening = { thread: thread.name, expectedUid: thread.uid, ...lease };
+    const options = newOptions({ expectedUid: thread.uid });
+    this.#opening = { thread: thread.name, options, holder: thread.holder, term: { seconds: 1 } };
     this.#refused = edits;
   }
 
@@ -52,7 +52,7 @@ class Writer {
       const { token } = opened.lease!;
       if (this.#token && this.#token !== token) throw new Error("the lease was lost: another writer may have saved");
       this.#token = token;
-      this.#opening.expectedUid = opened.uid;
+      this.#opening.options.expectedUid = opened.receipt!.uid;
       this.first ??= Number(opened.lastVersion) + 1;
       // Nothing that follows a refused frame was saved. Else what was not answered is sent again, the same.
       if (this.#refused.length) this.#refused.push(...this.#sent.splice(0).map(({ edit }) => edit));
@@ -60,13 +60,10 @@ class Writer {
       this.#sendAnew(call, Number(opened.lastVersion));
     } else if (saved) { // frames are answered in order
       this.#sent.shift();
-      this.thread.version = saved.save!.version;
-      this.thread.digest = saved.save!.digest;
-      this.thread.uid = saved.save!.uid;
+      this.thread.remember(saved.save!);
     } else if (refused) {
-      if (!["VERSION_MISMATCH", "WRITER_ABORTED"].includes(refused.reasonName)) {
-        throw new Error(`${refused.reasonName}: ${refused.message}`);
-      }
+      const error = refusal(refused.status!);
+      if (!["VERSION_MISMATCH", "WRITER_ABORTED"].includes(explain(error).reason)) throw error;
       if (!this.#refused.length) call.write({ reset: {} }); // until the reset, the daemon refuses every frame
       this.#refused.push(this.#sent.shift()!.edit);
     } else if (reset) {
@@ -77,8 +74,9 @@ class Writer {
   /** Sends the refused edits as new frames on top of a version. */
   #sendAnew(call: Call, version: number): void {
     for (const edit of this.#refused.splice(0)) {
-      const fields = { thread: "", leaseToken: this.#token, expectedDigest: undefined, expectedVersion: version++ };
-      const save = { frame: ++this.#number, save: { ...this.thread.next(edit), ...fields } };
+      const fields = { leaseToken: this.#token, expectedDigest: undefined, expectedVersion: version++ };
+      const next = { ...withOptions(this.thread.next(edit), fields), thread: "" };
+      const save = { frame: ++this.#number, save: next };
       this.#sent.push({ ...save, edit });
       call.write({ save });
     }

@@ -16,14 +16,17 @@ from tests.archive_model.faults import FakeClock, FaultyBucket, Net, Witness
 from tests.archive_model.sidecar import NAMESPACE, Disk, Sidecar
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest, SaveResponse
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.store.thread import Thread
 
 
 def append(text: bytes = b"x", *, after: int | None = None, request_id: str = "") -> SaveRequest:
     """A save that appends one entry to the log ``m`` of the thread ``job``; ``after`` is the version it expects."""
-    request = SaveRequest(namespace=NAMESPACE, thread="job", request_id=request_id or os.urandom(8).hex())
+    request = SaveRequest(
+        namespace=NAMESPACE, thread="job", options=WriteOptions(request_id=request_id or os.urandom(8).hex())
+    )
     if after is not None:
-        request.expected_version = after
+        request.options.expected_version = after
     edit = request.diff.edits.add().append
     edit.log = "m"
     edit.entries.add(media_type="application/octet-stream", data=text)

@@ -17,6 +17,7 @@ from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, ReleaseLeaseRequest
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_service_pb2 import MoveBranchRequest, SetTagRequest, UpdateThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.store import journal, replay
 
 WEEK_S, WEEKS, KEPT = 7 * 24 * 3600.0, 52, 3
@@ -46,7 +47,7 @@ def size(town: Town, machine: Driven) -> Size:
 
 def put_slot(data: bytes) -> SaveRequest:
     """A save that does not let the state grow."""
-    request = SaveRequest(namespace=NAMESPACE, thread="job", request_id=os.urandom(8).hex())
+    request = SaveRequest(namespace=NAMESPACE, thread="job", options=WriteOptions(request_id=os.urandom(8).hex()))
     edit = request.diff.edits.add().set_slot
     edit.slot, edit.value.media_type, edit.value.data = "s", "application/octet-stream", data
     return request
@@ -54,13 +55,19 @@ def put_slot(data: bytes) -> SaveRequest:
 
 def work(machine: Driven, week: int) -> None:
     """A week of an agent: a message that it answers, results of tools, a lock, a tag, a file, a step that is undone."""
-    message = SendSignalRequest(namespace=NAMESPACE, thread="job", name="mail", request_id=f"mail {week}")
+    message = SendSignalRequest(
+        namespace=NAMESPACE, thread="job", name="mail", options=WriteOptions(request_id=f"mail {week}")
+    )
     message.payload.media_type, message.payload.data = "application/octet-stream", os.urandom(100)
     signal = machine.signal(message).signal.signal_id
-    lease = AcquireLeaseRequest(namespace=NAMESPACE, thread="job", request_id=f"lock {week}")
+    lease = AcquireLeaseRequest(namespace=NAMESPACE, thread="job", options=WriteOptions(request_id=f"lock {week}"))
     lease.holder.name, lease.holder.incarnation = "w", "1"
     token = machine.write(machine.store.leases.acquire(lease)).lease.token
-    machine.write(machine.store.leases.release(ReleaseLeaseRequest(namespace=NAMESPACE, thread="job", token=token)))
+    machine.write(
+        machine.store.leases.release(
+            ReleaseLeaseRequest(namespace=NAMESPACE, thread="job", options=WriteOptions(lease_token=token))
+        )
+    )
     for number in range(2):
         request = put_slot(os.urandom(200))
         request.checkpoint_id = f"{week} {number}"
@@ -73,7 +80,7 @@ def work(machine: Driven, week: int) -> None:
     tag = SetTagRequest(namespace=NAMESPACE, thread="job", tag="good")
     tag.version.version = version
     machine.tag(tag)
-    move = MoveBranchRequest(namespace=NAMESPACE, thread="job", request_id=f"undo {week}")
+    move = MoveBranchRequest(namespace=NAMESPACE, thread="job", options=WriteOptions(request_id=f"undo {week}"))
     move.version.version = version - 1
     run(machine.threads_.move_branch(move, CALLER))
     machine.write_blob("job", os.urandom(300))
@@ -99,7 +106,7 @@ def test_a_thread_needs_as_much_after_a_year_as_after_two_months(
     machine = driven.machine("first")
     machine.put(append())
     rule = UpdateThreadRequest(namespace=NAMESPACE, thread="job", update_mask={"paths": ["retention"]})
-    rule.options.retention.keep_last = KEPT
+    rule.update.retention.keep_last = KEPT
     machine.update(rule)
     sizes = list[Size]()
     for week in range(WEEKS):

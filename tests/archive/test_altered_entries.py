@@ -10,6 +10,7 @@ from tests.archive_model.faults import FakeClock
 from tests.archive_model.sidecar import Disk, Sidecar
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.bucket.memory import MemoryBucket
 from stateward_sidecar.codec import entry as entry_module
 from stateward_sidecar.errors import Corrupt
@@ -25,7 +26,7 @@ def sidecar(tmp_path: Path) -> Sidecar:
 
 def save(sidecar: Sidecar, text: str) -> int:
     """One more version."""
-    request = SaveRequest(namespace="default", thread="t", request_id=str(random.random()))
+    request = SaveRequest(namespace="default", thread="t", options=WriteOptions(request_id=str(random.random())))
     request.diff.edits.add().append.log = "m"
     request.diff.edits[0].append.entries.add(data=text.encode())
     sidecar.save(request)

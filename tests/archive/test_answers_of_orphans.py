@@ -15,6 +15,7 @@ from tests.archive_model.sidecar import CALLER, NAMESPACE
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.signal_service_pb2 import ListSignalsRequest, SendSignalRequest
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import StatewardError, VersionPruned
 from stateward_sidecar.store import replay
 
@@ -44,7 +45,7 @@ def part(town: Town, clean: Callable[[Driven, int], None]) -> tuple[Driven, str,
     a, b = town.machine("a"), town.machine("b")
     a.put(append())
     a.ship_now()
-    sent = a.signal(SendSignalRequest(**PLACE, name="go", request_id=os.urandom(8).hex())).signal
+    sent = a.signal(SendSignalRequest(**PLACE, name="go", options=WriteOptions(request_id=os.urandom(8).hex()))).signal
     for _ in range(30):
         a.put(append())
         a.ship_now()

@@ -12,6 +12,7 @@ from tests.service.wire import Wire
 from stateward.testing import run_daemon
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 from stateward.v1.thread_service_pb2 import AttachRequest, WaitDurableRequest
+from stateward.v1.write_pb2 import Receipt, WriteOptions
 
 
 def test_restored_thread_outlives_its_machine(machines: Fleet, tmp_path: Path) -> None:
@@ -27,7 +28,7 @@ def test_restored_thread_outlives_its_machine(machines: Fleet, tmp_path: Path) -
         wire = Wire(first.target)
         asked = {"namespace": "space", "thread": "rich"}
         sequence = wire.thread(**asked).sequence
-        wait = WaitDurableRequest(**asked, sequence=sequence, durability="DURABILITY_ARCHIVED")
+        wait = WaitDurableRequest(**asked, receipt=Receipt(sequence=sequence), durability="DURABILITY_ARCHIVED")
         wire.threads.WaitDurable(wait)
         elsewhere = tmp_path / "elsewhere.jsonl"
         answer = run("--target", second.target, "-n", "space", "export", "rich", "--versions", "-o", elsewhere)
@@ -39,9 +40,10 @@ def test_restored_thread_outlives_its_machine(machines: Fleet, tmp_path: Path) -
         for found in (before, after):
             for field in ("access", "owner_id", "owner_epoch"):
                 found["thread"].ClearField(field)
+                found["described"].thread.ClearField(field)
         for key, value in before.items():
             assert after[key] == value, key
-        token = original.thread(**asked).lease.token
-        lease = AcquireLeaseRequest(**asked, holder=HOLDER, request_id="next")
+        token = original.described(**asked).lease.token
+        lease = AcquireLeaseRequest(**asked, holder=HOLDER, options=WriteOptions(request_id="next"))
         assert other.leases.AcquireLease(lease).lease.token > token
         assert other.findings() == []

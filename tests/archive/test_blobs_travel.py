@@ -89,7 +89,7 @@ def test_many_blobs_are_fetched_for_a_copy(machines: Fleet) -> None:
     first.kill()
     other = machines.client(machines.machine("other"), retry_timeout=0)
     for whole in (False, True):
-        copy = other.thread("job").fork(f"copy-{whole}", whole=whole)
+        copy = other.thread("job").fork(f"copy-{whole}", all_versions=whole)
         assert [copy.hydrate().slots[f"s{number}"].read() for number in range(8)] == [
             bytes([number]) * 1000 for number in range(8)
         ]

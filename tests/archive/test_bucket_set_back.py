@@ -14,11 +14,13 @@ from tests.archive.twins import NAME, Pair, Twin, twins
 from tests.archive_model.process import run
 from tests.archive_model.sidecar import CALLER, NAMESPACE
 
+from stateward._operations.threads import numbers_of
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.v1.archive_service_pb2 import RepairThreadRequest
-from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, STATUS_WAITING
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, WORK_STATUS_WAITING
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest, PruneThreadRequest, WaitDurableRequest
+from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.archive.desk import Hold
 from stateward_sidecar.archive.repair import Repairer
 from stateward_sidecar.archive.ship import Shipper
@@ -67,14 +69,15 @@ def check(sidecar: Twin, archived: int) -> None:
     for sequence, word in enumerate(WORDS, 1):
         wanted = DURABILITY_ARCHIVED if sequence <= archived else DURABILITY_COMMITTED
         again = sidecar.put(word)
-        assert (again.replayed, again.sequence, again.durability) == (True, sequence, wanted)
-        assert again.archived_sequence == archived
+        assert (again.receipt.replayed, again.receipt.sequence, again.receipt.durability) == (True, sequence, wanted)
+        assert again.receipt.archived_sequence == archived
         for asked in (DURABILITY_COMMITTED, DURABILITY_ARCHIVED):
             request = WaitDurableRequest(
-                namespace=NAMESPACE, thread=NAME, sequence=sequence, digest=again.digest, durability=asked
+                namespace=NAMESPACE, thread=NAME, receipt=Receipt(sequence=sequence, digest=again.receipt.digest),
+                durability=asked
             )
             answer = asyncio.run(sidecar.threads_.wait_durable(request, CALLER))
-            assert (answer.durability, answer.archived_sequence) == (wanted, archived)
+            assert (answer.receipt.durability, answer.receipt.archived_sequence) == (wanted, archived)
 
 
 @pytest.mark.parametrize("began", ["restarted", "was not answered"])
@@ -94,7 +97,7 @@ def test_a_head_that_was_not_asked_in_time_is_not_written_over(pair: Pair, began
     if began == "restarted":
         pair.a.put("five")
     else:
-        pair.a.put("five", status=STATUS_WAITING)
+        pair.a.put("five", status=WORK_STATUS_WAITING)
         with pytest.raises(ArchiveUnavailable):
             pair.a.archive_all()
     pair.mend()
@@ -131,7 +134,7 @@ def test_what_only_this_disk_has_is_not_pruned(pair: Pair) -> None:
     """A prune takes what HEAD has, and nothing beyond."""
     find_out(pair)
     pruned = pair.a.prune(PruneThreadRequest(namespace=NAMESPACE, thread=NAME, keep_latest_per_branch=1))
-    assert (list(pruned.pruned_versions), pruned.archived_sequence) == ([1], 1)
+    assert (list(numbers_of(pruned.pruned)), pruned.receipt.archived_sequence) == ([1], 1)
     pair.a.restart()
     assert pair.a.words(version=2) == WORDS[:2]
 

@@ -16,6 +16,7 @@ from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTE
 from stateward.v1.checkpoint_service_pb2 import SaveResponse
 from stateward.v1.effect_service_pb2 import BeginEffectRequest
 from stateward.v1.thread_service_pb2 import WaitDurableRequest, WaitDurableResponse
+from stateward.v1.write_pb2 import Receipt, WriteOptions
 from stateward_sidecar.errors import Fenced, InvalidField, UidMismatch, VersionNotFound
 from stateward_sidecar.service import levels
 from stateward_sidecar.service.budget import Budget
@@ -59,11 +60,11 @@ def find_out(sidecar: Twin) -> None:
 def wait(sidecar: Twin, saved: SaveResponse, **changes: object) -> WaitDurableResponse:
     """WaitDurable for ARCHIVED of a save."""
     request = WaitDurableRequest(
-        namespace=NAMESPACE, thread=NAME, sequence=saved.sequence, durability=DURABILITY_ARCHIVED, uid=saved.uid,
-        digest=saved.digest,
+        namespace=NAMESPACE, thread=NAME, durability=DURABILITY_ARCHIVED,
+        receipt=Receipt(uid=saved.receipt.uid, sequence=saved.receipt.sequence, digest=saved.receipt.digest),
     )  # fmt: skip
     for field, value in changes.items():
-        setattr(request, field, value)
+        setattr(request.receipt if field in ("uid", "sequence", "digest") else request, field, value)
 
     async def ask() -> WaitDurableResponse:
         loop = asyncio.get_running_loop()
@@ -79,7 +80,7 @@ def test_a_save_whose_thread_was_taken_right_after_its_commit(pair: Pair) -> Non
     request = appending("a two")
     saved = pair.a.save(request)
     find_out(pair.a)
-    entry = levels.written(request, saved, saved.sequence)
+    entry = levels.written(request, saved.receipt)
     with pytest.raises(Fenced) as caught:
         asyncio.run(levels.archived(pair.a.store, pair.a.archive, entry, CONTEXT))
     assert caught.value.metadata["orphan"] == "job@@1"
@@ -90,12 +91,13 @@ def test_a_save_whose_thread_was_taken_right_after_its_commit(pair: Pair) -> Non
 
 def test_a_claim_whose_thread_was_taken_right_after_its_commit(pair: Pair) -> None:
     """Else a tool is called on a claim that is no history, and called again by whoever has the thread."""
-    request = BeginEffectRequest(namespace=NAMESPACE, thread=NAME, key="pay", request_id="r")
+    request = BeginEffectRequest(namespace=NAMESPACE, thread=NAME, key="pay", options=WriteOptions(request_id="r"))
     request.holder.name, request.holder.incarnation = "me", "1"
     begun = pair.a.begin(request)
     find_out(pair.a)
-    entry = levels.written(request, begun, begun.effect.sequence)
+    entry = levels.written(request, begun.receipt)
     assert entry.digest
+    assert entry.sequence == begun.effect.sequence
     with pytest.raises(Fenced):
         asyncio.run(levels.archived(pair.a.store, pair.a.archive, entry, CONTEXT))
 
@@ -155,10 +157,11 @@ def test_wait_durable_tells_two_entries_of_one_number_apart(pair: Pair) -> None:
     assert caught.value.metadata["orphan"] == "job@@1"
     with pytest.raises(Fenced):
         wait(pair.a, mine, durability=DURABILITY_COMMITTED)
-    assert wait(pair.a, mine, thread="job@@1", durability=DURABILITY_COMMITTED).durability == DURABILITY_COMMITTED
+    committed = wait(pair.a, mine, thread="job@@1", durability=DURABILITY_COMMITTED)
+    assert committed.receipt.durability == DURABILITY_COMMITTED
     with pytest.raises(Fenced):
         wait(pair.a, mine, thread="job@@1")
-    assert wait(pair.a, mine, digest=b"", uid="").durability == DURABILITY_ARCHIVED
+    assert wait(pair.a, mine, digest=b"", uid="").receipt.durability == DURABILITY_ARCHIVED
     pair.a.restart()
     with pytest.raises(Fenced):
         wait(pair.a, mine)

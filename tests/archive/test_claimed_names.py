@@ -11,6 +11,7 @@ from tests.archive.twins import NAME, Pair, twins
 from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.v1.backup_service_pb2 import BackupEnd, BackupThread, ImportBegin, ThreadPart
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import NotOwner, VersionMismatch
 
 
@@ -66,7 +67,9 @@ def test_a_restore_after_somebody_else_made_the_thread(tmp_path: Path) -> None:
     with twins(tmp_path) as pair:
         a = pair.a
         a.archive.own(NAMESPACE, NAME)
-        made = a.store.importer.begin(ImportBegin(namespace=NAMESPACE, thread=NAME, request_id="restore"))
+        made = a.store.importer.begin(
+            ImportBegin(namespace=NAMESPACE, thread=NAME, options=WriteOptions(request_id="restore"))
+        )
         made.take([ThreadPart(thread=BackupThread())])
         taken(pair)
         made.take([ThreadPart(end=BackupEnd())])
@@ -82,7 +85,9 @@ def test_a_restore_under_a_second_claim(tmp_path: Path) -> None:
     with twins(tmp_path) as pair:
         a, b = pair.a, pair.b
         a.archive.own(NAMESPACE, NAME)
-        made = a.store.importer.begin(ImportBegin(namespace=NAMESPACE, thread=NAME, request_id="restore"))
+        made = a.store.importer.begin(
+            ImportBegin(namespace=NAMESPACE, thread=NAME, options=WriteOptions(request_id="restore"))
+        )
         made.take([ThreadPart(thread=BackupThread())])
         for machine in (b, a):
             with suppress(NotOwner):

@@ -11,6 +11,7 @@ from stateward.v1.effect_pb2 import EFFECT_STATE_IN_PROGRESS, EFFECT_STATE_NEW, 
 from stateward.v1.effect_service_pb2 import BeginEffectRequest, BeginEffectResponse
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.thread_pb2 import ThreadOptions
+from stateward.v1.write_pb2 import WriteOptions
 
 TERM_S, WAIT_S = 10, 30.0
 
@@ -23,8 +24,9 @@ def machine(driven: Town) -> Driven:
 def begin(machine: Driven, who: str, *, waits_s: float = 0.0) -> BeginEffectResponse:
     """Asks for the effect ``pay``, always with the same request id. The answer may wait for the archive so long."""
     request = BeginEffectRequest(
-        namespace=NAMESPACE, thread="job", key="pay", holder=Holder(name=who, incarnation="1"), request_id=who,
-        term={"seconds": TERM_S}, create=ThreadOptions(),
+        namespace=NAMESPACE, thread="job", key="pay", holder=Holder(name=who, incarnation="1"),
+        options=WriteOptions(request_id=who, create=ThreadOptions()),
+        term={"seconds": TERM_S},
     )  # fmt: skip
     machine.archive.own(NAMESPACE, "job")
     return machine.write(machine.store.effects.begin(request, waits_s))

@@ -13,6 +13,7 @@ from stateward.storage.v1.journal_pb2 import ENTRY_KIND_LEASE, ENTRY_KIND_SIGNAL
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, ReleaseLeaseRequest
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, SetTagRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.store import replay
 
 PLACE = {"namespace": NAMESPACE, "thread": "job"}
@@ -22,16 +23,18 @@ LOOSE = {ENTRY_KIND_LEASE, ENTRY_KIND_SIGNAL, ENTRY_KIND_TAG_SET}
 def work(machine: Driven, rounds: int) -> None:
     """Each round a signal, which the save acknowledges, a lock and a tag."""
     for number in range(rounds):
-        request = SendSignalRequest(**PLACE, name="n", request_id=os.urandom(8).hex())
+        request = SendSignalRequest(**PLACE, name="n", options=WriteOptions(request_id=os.urandom(8).hex()))
         request.payload.media_type, request.payload.data = "a/b", os.urandom(50)
         signal = machine.write(machine.store.signals.send(request)).signal
         save = append()
         save.ack_signals.append(signal.signal_id)
         version = machine.put(save).version
-        acquire = AcquireLeaseRequest(**PLACE, request_id=os.urandom(8).hex())
+        acquire = AcquireLeaseRequest(**PLACE, options=WriteOptions(request_id=os.urandom(8).hex()))
         acquire.holder.name, acquire.holder.incarnation = "w", "1"
         lease = machine.write(machine.store.leases.acquire(acquire)).lease
-        machine.write(machine.store.leases.release(ReleaseLeaseRequest(**PLACE, token=lease.token)))
+        machine.write(
+            machine.store.leases.release(ReleaseLeaseRequest(**PLACE, options=WriteOptions(lease_token=lease.token)))
+        )
         machine.tag(SetTagRequest(**PLACE, tag=f"{number % 3}", version={"version": version}))
         machine.ship_now()
 

@@ -7,16 +7,19 @@ import os
 from collections.abc import Callable
 
 import pytest
+from google.protobuf.empty_pb2 import Empty
 from tests.archive.driven import Driven, Town, append
 from tests.archive.test_collected_elsewhere import archive_verified, take
 from tests.archive.test_pruned_in_the_bucket import prune, settle, tail_versions, whole_versions, write
 from tests.archive_model.sidecar import CALLER, NAMESPACE, run
 from tests.service.wire import text
 
-from stateward.v1.checkpoint_pb2 import STATUS_WAITING
+from stateward._operations.threads import spans_of
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_WAITING
 from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, PutEffectsRequest
-from stateward.v1.thread_pb2 import ACCESS_OWNED
+from stateward.v1.thread_pb2 import THREAD_ACCESS_OWNED
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.archive import trim
 from stateward_sidecar.errors import ArchiveUnavailable
 
@@ -103,13 +106,13 @@ def test_a_thread_that_rests(driven: Town, saves: int, size: int, gone: int) -> 
     first = driven.machine("first")
     make(first, saves, size)
     request = append()
-    request.status = STATUS_WAITING
+    request.status = WORK_STATUS_WAITING
     first.put(request)
     prune_later(first)
     first.sweep()
     ship_due(first)
     assert not first.holds("job")
-    assert first.thread().access != ACCESS_OWNED
+    assert first.thread().access != THREAD_ACCESS_OWNED
     assert whole(driven, first) & set(range(1, gone + 1)) == set()
 
 
@@ -157,7 +160,7 @@ def test_objects_of_a_long_chain_go_together(driven: Town, monkeypatch: pytest.M
     write(first, 40)
     chain, left = indexes(driven), []
     for version in range(1, 13):
-        first.prune(PruneThreadRequest(namespace=NAMESPACE, thread="job", versions={"versions": [version]}))
+        first.prune(PruneThreadRequest(namespace=NAMESPACE, thread="job", versions=spans_of([version])))
         first.ship_now()
         left.append(len(whole(driven, first) & set(range(1, 13))))
     assert chain > 4
@@ -171,11 +174,13 @@ def test_packs_without_versions(driven: Town) -> None:
     first.put(append())
     first.ship_now()
     for number in range(12):
-        request = PutEffectsRequest(namespace=NAMESPACE, thread="job", request_id=f"put {number}")
+        request = PutEffectsRequest(namespace=NAMESPACE, thread="job", options=WriteOptions(request_id=f"put {number}"))
         request.effects.add(anchor="mine", key=str(number), value=text(os.urandom(300).hex()))
         run(first.effects.put_effects(request, CALLER))
         first.ship_now()
-    gone = DeleteEffectsRequest(namespace=NAMESPACE, thread="job", anchor="mine", all=True, request_id="delete")
+    gone = DeleteEffectsRequest(
+        namespace=NAMESPACE, thread="job", anchor="mine", all=Empty(), options=WriteOptions(request_id="delete")
+    )
     prune_later(first, lambda it: run(it.effects.delete_effects(gone, CALLER)))
     first.sweep()
     first.write_rows()
@@ -193,13 +198,13 @@ def test_a_thread_that_is_taken_up_again_reads_no_index(driven: Town, monkeypatc
     first = driven.machine("first")
     first.put(append())
     first.put(append())
-    first.prune(PruneThreadRequest(namespace=NAMESPACE, thread="job", versions={"versions": [1]}))
+    first.prune(PruneThreadRequest(namespace=NAMESPACE, thread="job", versions=spans_of([1])))
     write(first, 40)
     assert indexes(driven) > 4
     costs = []
     for _ in range(3):
         request = append()
-        request.status = STATUS_WAITING
+        request.status = WORK_STATUS_WAITING
         first.put(request)
         before = first.requests
         first.ship_now()

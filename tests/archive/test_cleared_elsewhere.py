@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 
 import pytest
+from google.protobuf.empty_pb2 import Empty
 from tests.archive.driven import Town, append
 from tests.archive.test_gone_effects_travel import fill, prune
 from tests.archive.test_whole_copies import findings
 from tests.archive_model.sidecar import NAMESPACE
 
+from stateward._operations.threads import spans_of
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward.v1.effect_service_pb2 import DeleteEffectsRequest
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
-from stateward.v1.thread_service_pb2 import PruneThreadRequest, VersionList
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
+from stateward.v1.thread_service_pb2 import PruneThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import clear, replay, requests, verify
 
@@ -51,14 +54,14 @@ def test_an_orphan_is_cleared(driven: Town, monkeypatch: pytest.MonkeyPatch, is_
         fill(first, 2, after=4, is_shipped=False)
         state = first.state().state
     monkeypatch.setattr(first.store.pruner._clearer, "clear", lambda *_: None)
-    request = PruneThreadRequest(namespace=NAMESPACE, thread="job", versions=VersionList(versions=range(1, 8)))
-    assert first.store.pruner.prune(request).pruned_versions
+    request = PruneThreadRequest(namespace=NAMESPACE, thread="job", versions=spans_of(range(1, 8)))
+    assert first.store.pruner.prune(request).pruned.spans
     second.archive.own(NAMESPACE, "job", take_over=True)
     fill(second, 1, after=6)
     first.ship_now()
     monkeypatch.undo()
     first.sweep()
-    orphan = next(thread for thread in first.threads() if thread.access == ACCESS_ORPHAN)
+    orphan = next(thread for thread in first.threads() if thread.access == THREAD_ACCESS_ORPHAN)
     with first.store.context.engine.read() as txn:
         found = list(replay.read_entries(txn, orphan.identity, 1))
         assert txn.get(layout.uncleared_key(orphan.number)) is None
@@ -77,13 +80,15 @@ def test_an_orphan_keeps_what_is_nowhere_else(driven: Town, monkeypatch: pytest.
     fill(first, 2)
     common = first.thread().head.tip_sequence
     fill(first, 2, after=2, is_shipped=False)
-    request = DeleteEffectsRequest(namespace=NAMESPACE, thread="job", anchor="c3", all=True, request_id="delete")
+    request = DeleteEffectsRequest(
+        namespace=NAMESPACE, thread="job", anchor="c3", all=Empty(), options=WriteOptions(request_id="delete")
+    )
     assert first.store.effect_deleter.delete(request).deleted == 2
     second.archive.own(NAMESPACE, "job", take_over=True)
     fill(second, 1, after=2)
     first.ship_now()
     first.sweep()
-    orphan = next(thread for thread in first.threads() if thread.access == ACCESS_ORPHAN)
+    orphan = next(thread for thread in first.threads() if thread.access == THREAD_ACCESS_ORPHAN)
     with first.store.context.engine.read() as txn:
         found = [entry for entry in replay.read_entries(txn, orphan.identity, 1) if entry.header.sequence > common]
     assert [entry.header.sequence for entry in found] == list(range(common + 1, orphan.head.tip_sequence + 1))

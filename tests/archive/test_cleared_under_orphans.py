@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
+from google.protobuf.empty_pb2 import Empty
 from tests.archive.driven import Driven, Town, append
 from tests.archive.test_gone_effects_travel import fill
 from tests.archive.test_records_travel import put, value
@@ -17,8 +18,9 @@ from tests.service.wire import text
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, ListEffectsRequest
 from stateward.v1.record_service_pb2 import ListRecordsRequest
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import VersionPruned
 from stateward_sidecar.store import recordmoves
 
@@ -73,7 +75,9 @@ def prune(machine: Driven) -> None:
 
 
 def delete_effects(machine: Driven) -> None:
-    asked = DeleteEffectsRequest(namespace=NAMESPACE, thread="job", anchor="free", all=True, request_id="free")
+    asked = DeleteEffectsRequest(
+        namespace=NAMESPACE, thread="job", anchor="free", all=Empty(), options=WriteOptions(request_id="free")
+    )
     machine.store.effect_deleter.delete(asked)
 
 
@@ -84,7 +88,7 @@ def read_records(machine: Driven, name: str) -> None:
 def read_effects(machine: Driven, name: str) -> None:
     machine.archive.complete(NAMESPACE, name)
     machine.store.effect_list.read(
-        ListEffectsRequest(namespace=NAMESPACE, thread=name, all_anchors=True, page_size=1000)
+        ListEffectsRequest(namespace=NAMESPACE, thread=name, page_size=1000)
     )
 
 
@@ -102,7 +106,7 @@ def set_aside(town: Town, make: Callable[[Driven], None], *, prunes: bool = True
     other.ship_now()
     orphan = other.find("job@@2")
     assert orphan is not None
-    assert orphan.access == ACCESS_ORPHAN
+    assert orphan.access == THREAD_ACCESS_ORPHAN
     assert orphan.floor_sequence > 0
     return owner, other, orphan.name
 

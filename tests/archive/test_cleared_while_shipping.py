@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from google.protobuf.empty_pb2 import Empty
 from tests.archive.driven import Driven, Town, append
 from tests.archive.test_records_travel import left as records_left
 from tests.archive.test_records_travel import put, value
@@ -14,8 +15,10 @@ from tests.archive.test_whole_copies import findings
 from tests.archive_model.sidecar import CALLER, NAMESPACE, run
 from tests.service.wire import text
 
+from stateward._operations.threads import spans_of
 from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, ListEffectsRequest
-from stateward.v1.thread_service_pb2 import PruneThreadRequest, VersionList
+from stateward.v1.thread_service_pb2 import PruneThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.archive import ship
 from stateward_sidecar.archive.fleet import Fleet
 from stateward_sidecar.archive.inspect import flaws_of
@@ -43,7 +46,7 @@ def after_moment(machine: Driven, act: Callable[[], object]) -> None:
 
 def prune(machine: Driven, *versions: int) -> None:
     """Without the service, which archives first what is there."""
-    request = PruneThreadRequest(namespace=NAMESPACE, thread="job", versions=VersionList(versions=versions))
+    request = PruneThreadRequest(namespace=NAMESPACE, thread="job", versions=spans_of(versions))
     machine.store.pruner.prune(request)
 
 
@@ -89,14 +92,16 @@ def test_effects_are_deleted_during_a_ship(driven: Town, first: Driven) -> None:
     """Their values are in HEAD, or HEAD says that they are gone."""
     fill(first, 6)
     first.put(append(b"newest"))
-    request = DeleteEffectsRequest(namespace=NAMESPACE, thread="job", anchor="free", all=True, request_id="delete")
+    request = DeleteEffectsRequest(
+        namespace=NAMESPACE, thread="job", anchor="free", all=Empty(), options=WriteOptions(request_id="delete")
+    )
     after_moment(first, lambda: first.store.effect_deleter.delete(request))
     first.ship_now()
     assert flaws(first) == []
     driven.end(first)
     second = driven.machine("second")
     second.state()
-    asked = ListEffectsRequest(namespace=NAMESPACE, thread="job", all_anchors=True, page_size=1000)
+    asked = ListEffectsRequest(namespace=NAMESPACE, thread="job", page_size=1000)
     second.archive.complete(NAMESPACE, "job")
     assert len(second.store.effect_list.read(asked).effects) in (0, 6)
 
@@ -242,6 +247,8 @@ def test_a_deletion_of_effects_is_planned_while_another_machine_goes_on(
         return made
 
     monkeypatch.setattr(deleter, "_plan", late)
-    asked = DeleteEffectsRequest(namespace=NAMESPACE, thread="job", anchor="free", all=True, request_id="delete")
+    asked = DeleteEffectsRequest(
+        namespace=NAMESPACE, thread="job", anchor="free", all=Empty(), options=WriteOptions(request_id="delete")
+    )
     run(first.effects.delete_effects(asked, CALLER))
     assert findings(first) == []

@@ -11,6 +11,7 @@ import pytest
 from tests.archive.driven import Driven, Town, append, town
 from tests.archive_model.small import BLOB_KEPT_S
 
+from stateward._operations.threads import spans_of
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward.v1.archive_service_pb2 import RestoreArchiveRequest, VerifyArchiveRequest
@@ -19,6 +20,7 @@ from stateward.v1.blob_service_pb2 import WriteBlobResponse
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, VersionRef
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadRequest, PruneThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.archive.inspect import Inspector
 from stateward_sidecar.archive.restore import Restorer
 from stateward_sidecar.errors import ArchiveUnavailable, BlobNotFound, Corrupt, InvalidField, VersionPruned
@@ -51,13 +53,15 @@ def name(machine: Driven, content: bytes = CONTENT, *, slot: str = "s") -> None:
 
 def drop(machine: Driven, *, slot: str = "s") -> None:
     """A version that no longer does."""
-    request = SaveRequest(namespace=NAMESPACE, thread="job", request_id=f"drop {machine.thread().head.tip_sequence}")
+    request = SaveRequest(
+        namespace=NAMESPACE, thread="job", options=WriteOptions(request_id=f"drop {machine.thread().head.tip_sequence}")
+    )
     request.diff.edits.add().delete_slot.slot = slot
     machine.put(request)
 
 
 def prune(machine: Driven, *versions: int) -> None:
-    request = PruneThreadRequest(namespace=NAMESPACE, thread="job", versions={"versions": versions})
+    request = PruneThreadRequest(namespace=NAMESPACE, thread="job", versions=spans_of(versions))
     machine.prune(request)
 
 
@@ -113,7 +117,7 @@ def check_healthy(machine: Driven) -> None:
     assert [each.problem for each in restored if each.problem] == []
     list(machine.store.exporter.open(ExportThreadRequest(namespace=NAMESPACE, thread="job")))
     copy = f"copy-{machine.disk.number}"
-    machine.fork(ForkThreadRequest(namespace=NAMESPACE, thread="job", new_thread=copy, whole=True))
+    machine.fork(ForkThreadRequest(namespace=NAMESPACE, thread="job", new_thread=copy, all_versions=True))
 
 
 def test_a_copy_forgets_what_its_owner_collected(place: Town) -> None:
@@ -129,7 +133,7 @@ def test_a_copy_forgets_what_its_owner_collected(place: Town) -> None:
         read(second)
     assert files(second) == []
     answer = write(second)
-    assert (answer.existed, answer.durability) == (False, DURABILITY_COMMITTED)
+    assert (answer.existed, answer.receipt.durability) == (False, DURABILITY_COMMITTED)
     name(second)
     second.ship_now()
     assert read(second) == CONTENT
@@ -199,7 +203,7 @@ def test_a_blob_written_again_is_kept_by_the_next_owner(place: Town) -> None:
     first.ship_now()
     place.time.sleep(BLOB_KEPT_S - 20)
     answer = write(first)
-    assert (answer.existed, answer.durability) == (True, DURABILITY_ARCHIVED)
+    assert (answer.existed, answer.receipt.durability) == (True, DURABILITY_ARCHIVED)
     first.ship_now()
     take(second)
     place.time.sleep(BLOB_KEPT_S - 20)
@@ -228,7 +232,7 @@ def test_a_lost_object_is_taken_again(place: Town, announced: bool) -> None:
     take(second)
     assert any("missing in the archive" in each for each in verified(second))
     answer = write(second, announced=announced)
-    assert (answer.existed, answer.durability) == (False, DURABILITY_COMMITTED)
+    assert (answer.existed, answer.receipt.durability) == (False, DURABILITY_COMMITTED)
     second.ship_now()
     assert (read(second), verified(second)) == (CONTENT, [])
     check_healthy(place.machine("third"))
@@ -244,11 +248,11 @@ def test_a_lost_object_is_sent_again_from_the_disk(place: Town, announced: bool)
     first.ship_now()
     lose_object(place)
     answer = write(first, announced=announced)
-    assert (answer.existed, answer.durability) == (True, DURABILITY_COMMITTED)
+    assert (answer.existed, answer.receipt.durability) == (True, DURABILITY_COMMITTED)
     first.ship_now()
     assert len(objects(place)) == 1
     again = write(first, announced=announced)
-    assert (again.existed, again.durability) == (True, DURABILITY_ARCHIVED)
+    assert (again.existed, again.receipt.durability) == (True, DURABILITY_ARCHIVED)
     place.end(first)
     assert read(place.machine("third")) == CONTENT
 

@@ -11,6 +11,7 @@ from tests.archive.driven import Driven, Town, append
 
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, SetTagRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import ThreadNotFound, UidMismatch
 from stateward_sidecar.store import threads as store_threads
 
@@ -26,7 +27,7 @@ def test_nothing_of_it_is_dirty(driven: Town) -> None:
     machine = driven.machine("first")
     machine.put(append(after=0))
     machine.ship_now()
-    sequence = machine.put(append(after=1)).sequence
+    sequence = machine.put(append(after=1)).receipt.sequence
     waiting = machine.archive.wait(machine.thread(), sequence)
     assert waiting is not None
     assert machine.archive.stats().dirty_threads == 1
@@ -54,18 +55,18 @@ def test_a_thread_with_another_uid_than_expected_stays(driven: Town) -> None:
     machine = driven.machine("first")
     machine.put(append(after=0))
     machine.ship_now()
-    request = DeleteThreadRequest(namespace="default", thread="job", expected_uid="0" * 32)
+    request = DeleteThreadRequest(namespace="default", thread="job", options=WriteOptions(expected_uid="0" * 32))
     with pytest.raises(UidMismatch):
         machine.delete(request)
     request.allow_missing = True
-    assert not machine.delete(request).uid
+    assert not machine.delete(request).receipt.uid
     assert machine.state().checkpoint.version == 1
     assert driven.machine("second").state().checkpoint.version == 1
 
 
 def token_of(machine: Driven, name: str) -> int:
     """The token of a lease that is granted now."""
-    asked = AcquireLeaseRequest(namespace="default", thread="job", request_id=name)
+    asked = AcquireLeaseRequest(namespace="default", thread="job", options=WriteOptions(request_id=name))
     asked.holder.name, asked.holder.incarnation = name, "1"
     return machine.write(machine.store.leases.acquire(asked)).lease.token
 

@@ -13,6 +13,7 @@ from tests.archive_model.sidecar import NAMESPACE
 
 from stateward._operations.threads import NO_UID
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.bucket.errors import BucketUnavailable
 from stateward_sidecar.errors import ArchiveUnavailable, ThreadNotFound
 
@@ -56,7 +57,9 @@ def throttled(pair: Pair) -> Iterator[None]:
 
 def delete(twin: Twin, *, uid: str = "", missing_ok: bool = True) -> DeleteThreadResponse:
     """Deletes the thread everywhere."""
-    request = DeleteThreadRequest(namespace=NAMESPACE, thread=NAME, expected_uid=uid, allow_missing=missing_ok)
+    request = DeleteThreadRequest(
+        namespace=NAMESPACE, thread=NAME, options=WriteOptions(expected_uid=uid), allow_missing=missing_ok
+    )
     return twin.delete(request)
 
 
@@ -81,9 +84,9 @@ def test_the_retry_finishes_it(pair: Pair, who: str) -> None:
     if who == "the same after a restart":
         pair.a.restart()
     answer = delete(pair.a if who.startswith("the same") else pair.b)
-    assert (answer.uid, answer.everywhere, keys(pair), objects(pair)) == (uid, True, [], [])
+    assert (answer.receipt.uid, answer.everywhere, keys(pair), objects(pair)) == (uid, True, [], [])
     for twin in (pair.a, pair.b):
-        assert not delete(twin).uid
+        assert not delete(twin).receipt.uid
         with pytest.raises(ThreadNotFound):
             delete(twin, missing_ok=False)
         assert twin.find(NAME) is None
@@ -96,10 +99,10 @@ def test_a_repeated_deletion_waits_for_the_objects(pair: Pair, who: str) -> None
     (place,) = {key.rpartition("/")[0] for key in objects(pair)}
     for number in range(2500):
         pair.bucket.objects[f"{place}/{number:032x}.blob"] = b"left by a broken collection"
-    uid = delete(pair.a).uid
+    uid = delete(pair.a).receipt.uid
     assert (bool(uid), keys(pair), len(objects(pair)) > 2500) == (True, [], True)
     again = pair.a if who == "the same" else pair.b
-    assert not delete(again, uid=NO_UID).uid
+    assert not delete(again, uid=NO_UID).receipt.uid
     assert objects(pair) == []
     pair.b.put("anew")
     pair.b.archive_all()
@@ -110,12 +113,12 @@ def test_a_repeated_deletion_waits_for_the_objects(pair: Pair, who: str) -> None
 
 def test_a_repeated_deletion_fails_while_objects_are_left(pair: Pair) -> None:
     """Each attempt says that the archive is away, until one has deleted the objects."""
-    assert delete(pair.a).uid
+    assert delete(pair.a).receipt.uid
     for twin in (pair.a, pair.b, pair.a):
         with throttled(pair), pytest.raises(ArchiveUnavailable):
             delete(twin, uid=NO_UID)
         assert objects(pair)
-    assert not delete(pair.b, uid=NO_UID).uid
+    assert not delete(pair.b, uid=NO_UID).receipt.uid
     assert objects(pair) == []
 
 
@@ -126,7 +129,7 @@ def test_it_fails_as_often_as_the_bucket_does(pair: Pair) -> None:
         with throttled(pair), pytest.raises(ArchiveUnavailable):
             delete(pair.a)
         assert keys(pair)
-    assert delete(pair.a, missing_ok=False).uid == uid
+    assert delete(pair.a, missing_ok=False).receipt.uid == uid
     assert keys(pair) + objects(pair) == []
 
 
@@ -194,7 +197,7 @@ def test_a_tombstone_without_an_answer_leaves_no_objects(pair: Pair) -> None:
             raise BucketUnavailable(f"{key}: lost", is_unclear=True)
 
     pair.bucket.after = lose
-    assert delete(pair.a, missing_ok=False).uid
+    assert delete(pair.a, missing_ok=False).receipt.uid
     pair.a.tidy()
     assert keys(pair) + objects(pair) == []
 
@@ -206,7 +209,7 @@ def test_an_expiry_finishes_it(tmp_path: Path) -> None:
         home.mkdir()
         with twins(home) as pair:
             request = appending("x" * 3000)
-            request.create.ttl.FromSeconds(100)
+            request.options.create.ttl.FromSeconds(100)
             pair.a.save(request)
             for number in range(16):
                 pair.a.put(f"{number} {secrets.token_hex(1500)}")
@@ -237,7 +240,7 @@ def test_an_orphan_goes_with_its_thread(pair: Pair) -> None:
     pair.a.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=NAME, local_only=True))
     assert pair.a.words(orphan)[-1] == "only here"
     uid = fail(pair, pair.b)
-    assert delete(pair.a).uid == uid
+    assert delete(pair.a).receipt.uid == uid
     assert (pair.a.orphans(), keys(pair)) == ([], [])
     with pytest.raises(ThreadNotFound):
         pair.a.words(orphan)
@@ -254,7 +257,7 @@ def test_nothing_is_left_to_do_twice(pair: Pair) -> None:
     pair.bucket.before = lambda method, key: seen.append(f"{method} {key.rpartition('/')[2]}")
     with pytest.raises(ThreadNotFound):
         pair.b.words()
-    assert not delete(pair.b).uid
+    assert not delete(pair.b).receipt.uid
     pair.b.tidy()
     assert [each for each in seen if each.startswith(("delete", "list", "replace"))] == []
     pair.b.put("anew")
@@ -264,7 +267,7 @@ def test_nothing_is_left_to_do_twice(pair: Pair) -> None:
 def test_a_deletion_of_nothing_makes_nothing(tmp_path: Path) -> None:
     """A namespace that nobody has used gets no key because somebody deletes a thread there."""
     with twins(tmp_path) as pair:
-        assert not delete(pair.a).uid
+        assert not delete(pair.a).receipt.uid
         with pytest.raises(ThreadNotFound):
             pair.a.archive.own(NAMESPACE, NAME, must_exist=True)
         assert [key for key in pair.bucket.objects if "/_keys/n/" in key] == []

@@ -11,13 +11,14 @@ from tests.service.wire import Wire, refused
 
 from stateward._operations.unfolding import unfold
 from stateward.testing import Daemon
-from stateward.v1.checkpoint_pb2 import STATUS_WAITING, VersionRef
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_WAITING, VersionRef
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, ListCheckpointsRequest, SaveRequest
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.effect_pb2 import EFFECT_STATE_DONE, EFFECT_STATE_IN_PROGRESS, EFFECT_STATE_NEW, Effect
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 from stateward.v1.signal_service_pb2 import ListSignalsRequest, SendSignalRequest
 from stateward.v1.thread_service_pb2 import AttachRequest, GetThreadRequest, WaitDurableRequest
+from stateward.v1.write_pb2 import Receipt, WriteOptions
 
 PLACE = {"namespace": "default", "thread": "job"}
 
@@ -35,7 +36,7 @@ class Machine:
 
     def archive_all(self) -> None:
         sequence = self.wire.threads.GetThread(GetThreadRequest(**PLACE)).thread.sequence
-        wait = WaitDurableRequest(**PLACE, sequence=sequence, durability="DURABILITY_ARCHIVED")
+        wait = WaitDurableRequest(**PLACE, receipt=Receipt(sequence=sequence), durability="DURABILITY_ARCHIVED")
         self.wire.threads.WaitDurable(wait)
 
 
@@ -61,7 +62,7 @@ def test_old_and_new_effects_are_known_elsewhere(machines: Fleet, pair: tuple[Ma
     fresh = second.agent.begin("never")
     assert fresh.state == EFFECT_STATE_NEW
     assert fresh.claim_token > claim.claim_token
-    assert {each.effect.key for each in second.agent.list(all_anchors=True).effects} == {
+    assert {each.effect.key for each in second.agent.list().effects} == {
         "old", "older", "old claim", "new", "never",
     }  # fmt: skip
     assert second.wire.findings() == []
@@ -70,7 +71,7 @@ def test_old_and_new_effects_are_known_elsewhere(machines: Fleet, pair: tuple[Ma
 def test_a_version_is_read_elsewhere_with_its_effects(machines: Fleet, pair: tuple[Machine, Machine]) -> None:
     """Also those in packs that nobody has fetched yet, as soon as the other machine reads or lists the version."""
     first, second = pair
-    first.wire.save(SaveRequest(**PLACE, expected_version=0, diff=Diff(), checkpoint_id="c"))
+    first.wire.save(SaveRequest(**PLACE, options=WriteOptions(expected_version=0), diff=Diff(), checkpoint_id="c"))
     first.agent.put(Effect(key="old", anchor="c", value=LARGE), Effect(key="other", anchor="d", value=SMALL))
     write_steps(machines.client(first.daemon), "job", 150, size=1600)
     first.agent.put(Effect(key="new", anchor="c", value=SMALL))
@@ -90,7 +91,7 @@ def test_a_version_is_read_elsewhere_with_its_effects(machines: Fleet, pair: tup
 def test_an_effect_of_a_fenced_machine_is_not_done(pair: tuple[Machine, Machine]) -> None:
     """A claim is answered when it is archived: a machine that does not know that it was overtaken gets none."""
     first, second = pair
-    first.wire.save(SaveRequest(**PLACE, expected_version=0, diff=Diff()))
+    first.wire.save(SaveRequest(**PLACE, options=WriteOptions(expected_version=0), diff=Diff()))
     first.archive_all()
     second.take()
     claim = second.agent.begin()
@@ -108,7 +109,7 @@ def test_a_claim_is_renewed_while_the_bucket_is_away(
     claim = first.agent.begin(term={"seconds": 1})
     away = machines.bucket.rename(tmp_path / "away")
     another = first.wire.effects.BeginEffect(first.agent.ask("another"), timeout=2)
-    assert another.durability < another.required_durability
+    assert another.receipt.durability < another.required_durability
     assert first.agent.renew(claim.claim_token).effect == claim.effect
     away.rename(machines.bucket)
     first.agent.complete(claim.claim_token, EFFECT_STATE_DONE, value=SMALL)
@@ -117,38 +118,43 @@ def test_a_claim_is_renewed_while_the_bucket_is_away(
 def test_tokens_only_grow_across_machines(pair: tuple[Machine, Machine]) -> None:
     """The lease travels with HEAD: it is held there as well, and a token of the former owner's is old."""
     first, second = pair
-    ask = AcquireLeaseRequest(**PLACE, holder=first.agent.holder, request_id="a")
+    ask = AcquireLeaseRequest(**PLACE, holder=first.agent.holder, options=WriteOptions(request_id="a"))
     held = first.wire.leases.AcquireLease(ask)
     first.archive_all()
     first.daemon.kill()
     second.take()
-    theirs = AcquireLeaseRequest(**PLACE, holder=second.agent.holder, request_id="b")
+    theirs = AcquireLeaseRequest(**PLACE, holder=second.agent.holder, options=WriteOptions(request_id="b"))
     assert refused(second.wire.leases.AcquireLease, theirs).reason == "LEASE_HELD"
     theirs.take_over = True
     taken = second.wire.leases.AcquireLease(theirs)
     assert taken.lease.token > held.lease.token
-    save = SaveRequest(**PLACE, expected_version=0, diff=Diff(), lease_token=held.lease.token)
+    save = SaveRequest(**PLACE, options=WriteOptions(expected_version=0, lease_token=held.lease.token), diff=Diff())
     assert refused(second.wire.checkpoints.Save, save).reason == "LEASE_HELD"
-    save.lease_token = taken.lease.token
+    save.options.lease_token = taken.lease.token
     assert second.wire.save(save).version == 1
 
 
 def test_signals_wait_on_the_next_machine(machines: Fleet, pair: tuple[Machine, Machine], tmp_path: Path) -> None:
     """Sent through a machine that never had the thread, used on a third one with an empty disk."""
     first, second = pair
-    asking = SaveRequest(**PLACE, expected_version=0, diff=Diff(), status=STATUS_WAITING, wait_id="w1")
+    asking = SaveRequest(
+        **PLACE, options=WriteOptions(expected_version=0), diff=Diff(), status=WORK_STATUS_WAITING, wait_id="w1"
+    )
     first.wire.save(asking)
     first.archive_all()
     eventually(lambda: first.wire.threads.GetThread(GetThreadRequest(**PLACE)).thread.owner_id == "first")
     answer = SendSignalRequest(
-        **PLACE, name="approve", wait_id="w1", sender="bob", request_id="r", durability="DURABILITY_ARCHIVED"
+        **PLACE, name="approve", wait_id="w1", sender="bob",
+        options=WriteOptions(request_id="r", durability="DURABILITY_ARCHIVED")
     )
-    eventually(lambda: second.wire.signals.SendSignal(answer).durability == 2)
+    eventually(lambda: second.wire.signals.SendSignal(answer).receipt.durability == 2)
     second.daemon.kill()
     third = Machine(machines.machine("third"))
     third.take()
     (waiting,) = third.wire.signals.ListSignals(ListSignalsRequest(**PLACE)).signals
     assert (waiting.name, waiting.sender) == ("approve", "bob")
-    third.wire.save(SaveRequest(**PLACE, expected_version=1, diff=Diff(), ack_signals=[waiting.signal_id]))
+    third.wire.save(
+        SaveRequest(**PLACE, options=WriteOptions(expected_version=1), diff=Diff(), ack_signals=[waiting.signal_id])
+    )
     assert list(third.wire.signals.ListSignals(ListSignalsRequest(**PLACE)).signals) == []
     assert third.wire.findings() == []

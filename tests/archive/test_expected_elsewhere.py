@@ -34,7 +34,7 @@ def test_a_retry_of_what_was_applied_elsewhere(replaced: tuple[Driven, Driven, S
         first.put(saved)
     first.archive.own("default", "job", take_over=True)
     answer = first.put(saved)
-    assert (answer.version, answer.replayed) == (5, True)
+    assert (answer.version, answer.receipt.replayed) == (5, True)
     assert second.thread().head.last_version == 5
 
 
@@ -43,7 +43,7 @@ def test_a_retry_of_what_was_given_up_elsewhere(replaced: tuple[Driven, Driven, 
     first, second, saved = replaced
     second.archive.detach("default", "job")
     answer = first.put(saved)
-    assert (answer.version, answer.replayed) == (5, True)
+    assert (answer.version, answer.receipt.replayed) == (5, True)
 
 
 def test_a_plain_conflict_asks_nobody(replaced: tuple[Driven, Driven, SaveRequest]) -> None:
@@ -67,7 +67,7 @@ def test_a_write_to_the_next_thread_of_the_name(replaced: tuple[Driven, Driven, 
     second.put(append(after=0))
     second.ship_now()
     later = append(after=1)
-    later.expected_uid = second.thread().identity.uid_text
+    later.options.expected_uid = second.thread().identity.uid_text
     with pytest.raises(NotOwner):
         first.put(later)
     second.archive.detach("default", "job")
@@ -78,7 +78,7 @@ def test_a_late_write_claims_no_name(driven: Town, replaced: tuple[Driven, Drive
     """The thread was deleted, here or elsewhere: a write that continues it leaves nothing in the archive."""
     _, second, _ = replaced
     late = append(after=3)
-    late.expected_uid = second.thread().identity.uid_text
+    late.options.expected_uid = second.thread().identity.uid_text
     second.delete(DELETION)
     for machine in (second, driven.machine("third")):
         heads = machine.wire.traffic.heads

@@ -11,8 +11,8 @@ from tests.archive.twins import NAME, Pair, Twin, appending, twins
 from tests.archive_model.faults import Death
 from tests.archive_model.sidecar import NAMESPACE
 
-from stateward.v1.checkpoint_pb2 import STATUS_WAITING
-from stateward.v1.thread_pb2 import ACCESS_OWNED, Retention
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_WAITING
+from stateward.v1.thread_pb2 import THREAD_ACCESS_OWNED, Retention
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, UpdateThreadRequest
 from stateward_sidecar.archive.takeover import Attacher
 from stateward_sidecar.bucket.errors import BucketUnavailable
@@ -38,7 +38,7 @@ def save_now(sidecar: Twin, word: str) -> bool:
 def give_up_and(pair: Pair, act: Callable[[], bool]) -> bool:
     """Archives a version that waits, which gives the thread up; ``act`` runs while that HEAD is on its way."""
     found: list[bool] = []
-    pair.a.put("two", status=STATUS_WAITING)
+    pair.a.put("two", status=WORK_STATUS_WAITING)
     pair.before_head(lambda: found.append(act()))
     pair.a.archive_all()
     return found[0]
@@ -89,7 +89,7 @@ def test_a_save_after_the_thread_was_forgotten(pair: Pair) -> None:
 def test_retention_while_the_head_is_on_its_way(pair: Pair) -> None:
     """No verb appends to what is given up, also not one that nobody asked for."""
     change = UpdateThreadRequest(namespace=NAMESPACE, thread=NAME)
-    change.options.retention.CopyFrom(Retention(keep_last=1))
+    change.update.retention.CopyFrom(Retention(keep_last=1))
     change.update_mask.paths.append("retention")
     pair.a.write(pair.a.store.settings.update(change))
 
@@ -110,14 +110,14 @@ def test_a_save_right_before_the_thread_is_given_up(pair: Pair, monkeypatch: pyt
         saved.append(save_now(pair.a, "three"))
         return release(self, *arguments)  # type: ignore[arg-type]
 
-    pair.a.put("two", status=STATUS_WAITING)
+    pair.a.put("two", status=WORK_STATUS_WAITING)
     monkeypatch.setattr(Attacher, "release", save_and_release)
     pair.a.archive_all()
     monkeypatch.undo()
     assert saved == [True]
     thread = pair.a.find(NAME)
     assert thread is not None
-    assert thread.access == ACCESS_OWNED
+    assert thread.access == THREAD_ACCESS_OWNED
     with pytest.raises(NotOwner):
         pair.b.put("b three")  # it is held: no other machine takes it at once
     check_nothing_is_lost(pair, ["three"])
@@ -126,7 +126,7 @@ def test_a_save_right_before_the_thread_is_given_up(pair: Pair, monkeypatch: pyt
 def test_a_head_that_does_not_land(pair: Pair) -> None:
     """The thread is ours again; what is saved then is shipped, whether the HEAD had landed or not."""
     for landed in (False, True):
-        pair.a.put(f"waits {landed}", status=STATUS_WAITING)
+        pair.a.put(f"waits {landed}", status=WORK_STATUS_WAITING)
         refuse_head(pair, landed=landed)
         with pytest.raises(ArchiveUnavailable):
             pair.a.archive_all()
@@ -145,7 +145,7 @@ def test_a_head_that_does_not_land_and_a_disk_that_cannot_say_so(
 ) -> None:
     """The row that takes the thread back is not written: what was to be shipped is shipped by the next try."""
     number = pair.a.number_here()
-    pair.a.put("two", status=STATUS_WAITING)
+    pair.a.put("two", status=WORK_STATUS_WAITING)
     refuse_head(pair, landed=landed)
 
     def fail(*_: object) -> None:
@@ -167,7 +167,7 @@ def test_a_head_that_does_not_land_and_a_disk_that_cannot_say_so(
 
 def test_a_crash_after_head_and_before_the_row(pair: Pair) -> None:
     """HEAD says that anybody may take the thread: it is taken again, in HEAD, before anything is acknowledged."""
-    pair.a.put("two", status=STATUS_WAITING)
+    pair.a.put("two", status=WORK_STATUS_WAITING)
     pair.bucket.after = die
     with pytest.raises(Death):
         pair.a.archive_all()
@@ -182,7 +182,7 @@ def test_a_crash_after_head_and_before_the_row(pair: Pair) -> None:
 
 def test_a_crash_before_head(pair: Pair) -> None:
     """The thread is ours, and what waited for HEAD is shipped after the next start."""
-    pair.a.put("two", status=STATUS_WAITING)
+    pair.a.put("two", status=WORK_STATUS_WAITING)
     pair.bucket.before = die
     with pytest.raises(Death):
         pair.a.archive_all()
@@ -231,7 +231,7 @@ def test_a_deletion_that_did_not_land(pair: Pair) -> None:
 
 def test_a_deletion_of_a_thread_that_waits_and_is_not_archived_yet(pair: Pair) -> None:
     """What is archived for the deletion gives nothing up: nobody else has taken it, and the tombstone follows."""
-    pair.a.put("two", status=STATUS_WAITING)
+    pair.a.put("two", status=WORK_STATUS_WAITING)
     pair.a.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=NAME))
     with pytest.raises(ThreadNotFound):
         pair.b.words()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 
 import pytest
+from google.protobuf.empty_pb2 import Empty
 from tests.archive.driven import Driven, Town, append
 from tests.archive.test_whole_copies import findings
 from tests.archive_model.sidecar import CALLER, NAMESPACE, run
 from tests.service.wire import text
 
+from stateward._operations.threads import spans_of
 from stateward.v1.effect_pb2 import Effect
-from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, ListEffectsRequest
-from stateward.v1.thread_service_pb2 import PruneThreadRequest, VersionList
+from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, EffectKeys, ListEffectsRequest
+from stateward.v1.thread_service_pb2 import PruneThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.store import clear, replay, requests, verify
 
 
@@ -33,12 +36,12 @@ def fill(machine: Driven, count: int, *, after: int = 0, is_shipped: bool = True
 
 
 def prune(machine: Driven, *versions: int) -> None:
-    machine.prune(PruneThreadRequest(namespace=NAMESPACE, thread="job", versions=VersionList(versions=versions)))
+    machine.prune(PruneThreadRequest(namespace=NAMESPACE, thread="job", versions=spans_of(versions)))
 
 
 def left(machine: Driven) -> list[str]:
     machine.archive.complete(NAMESPACE, "job")
-    asked = ListEffectsRequest(namespace=NAMESPACE, thread="job", all_anchors=True, page_size=1000)
+    asked = ListEffectsRequest(namespace=NAMESPACE, thread="job", page_size=1000)
     found = machine.store.effect_list.read(asked).effects
     return sorted(f"{each.effect.anchor} {each.effect.key}" for each in found if each.effect.anchor != "free")
 
@@ -85,7 +88,7 @@ def test_values_wait_until_they_are_archived(driven: Town) -> None:
     first.put(request)
     late = first.thread().head.tip_sequence - 1
     first.store.pruner.prune(  # without the service, which archives all that is there before
-        PruneThreadRequest(namespace=NAMESPACE, thread="job", versions=VersionList(versions=[1]))
+        PruneThreadRequest(namespace=NAMESPACE, thread="job", versions=spans_of([1]))
     )
     assert "c1 late" not in left(first)
 
@@ -107,8 +110,8 @@ def test_deleted_effects_travel(driven: Town) -> None:
     reader.state()
     assert len(left(reader)) == 16
     for number in range(1, 8):
-        asked = DeleteEffectsRequest(namespace=NAMESPACE, thread="job", anchor=f"c{number}", all=True)
-        asked.request_id = f"{number}"
+        asked = DeleteEffectsRequest(namespace=NAMESPACE, thread="job", anchor=f"c{number}", all=Empty())
+        asked.options.request_id = f"{number}"
         assert first.store.effect_deleter.delete(asked).deleted == 2
         first.ship_now()
     driven.end(first)
@@ -118,7 +121,10 @@ def test_deleted_effects_travel(driven: Town) -> None:
         assert findings(machine) == []
     last = driven.machine("last")  # which fetches what it needs, and archives the deletion
     last.archive.own(NAMESPACE, "job", take_over=True)
-    asked = DeleteEffectsRequest(namespace=NAMESPACE, thread="job", anchor="c8", keys=["b"], request_id="last")
+    asked = DeleteEffectsRequest(
+        namespace=NAMESPACE, thread="job", anchor="c8", keys=EffectKeys(keys=["b"]),
+        options=WriteOptions(request_id="last"),
+    )
     assert run(last.effects.delete_effects(asked, CALLER)).deleted == 1
     last.ship_now()
     reader.state()

@@ -12,6 +12,7 @@ from tests.archive_model.sidecar import CALLER, LEASE_S, NAMESPACE, run
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, SaveRequest
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import Fenced, NotOwner, StatewardError, ThreadNotFound
 
 
@@ -21,7 +22,7 @@ def take_lock(machine: Driven, *, takes_thread: bool = True) -> int:
         machine.archive.own(NAMESPACE, "lock", take_over=True)
     request = AcquireLeaseRequest(
         namespace=NAMESPACE, thread="lock", holder={"name": "me", "incarnation": "1"}, take_over=True,
-        request_id=os.urandom(8).hex(),
+        options=WriteOptions(request_id=os.urandom(8).hex()),
     )  # fmt: skip
     token = int(machine.write(machine.store.leases.acquire(request)).lease.token)
     lock = machine.find("lock")
@@ -50,14 +51,14 @@ def test_a_retry_needs_no_lock(driven: Town, deleted: bool) -> None:
     error: type[StatewardError] = ThreadNotFound if deleted else Fenced
     with pytest.raises(error):
         first.put(guarded(token, "c", 2))
-    assert [first.put(guarded(token, name, number)).digest for number, name in enumerate("ab")] == [
-        each.digest for each in saves
+    assert [first.put(guarded(token, name, number)).receipt.digest for number, name in enumerate("ab")] == [
+        each.receipt.digest for each in saves
     ]
     batch = BatchSaveRequest(saves=[guarded(token, "a", 0)])
-    assert run(first.checkpoints.batch_save(batch, CALLER)).saves[0].digest == saves[0].digest
+    assert run(first.checkpoints.batch_save(batch, CALLER)).saves[0].receipt.digest == saves[0].receipt.digest
     batch = BatchSaveRequest(saves=[append(after=2), guarded(token, "c", 2)])
     batch.saves[0].thread = "other"
-    batch.saves[0].expected_version = 0
+    batch.saves[0].options.expected_version = 0
     with pytest.raises(error) as caught:
         run(first.checkpoints.batch_save(batch, CALLER))
     assert caught.value.metadata["item"] == "saves[1]"
@@ -77,4 +78,4 @@ def test_an_idle_lock_is_looked_at(driven: Town, in_batch: bool) -> None:
     save = guarded(token, "b", 1)
     with pytest.raises(NotOwner):
         run(first.checkpoints.batch_save(BatchSaveRequest(saves=[save]), CALLER)) if in_batch else first.put(save)
-    assert first.put(guarded(token, "a", 0)).replayed
+    assert first.put(guarded(token, "a", 0)).receipt.replayed

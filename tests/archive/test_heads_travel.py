@@ -10,6 +10,7 @@ from tests.archive_model.sidecar import CALLER, NAMESPACE, run
 
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest
 from stateward.v1.thread_service_pb2 import DeleteBranchRequest, MoveBranchRequest
+from stateward.v1.write_pb2 import WriteOptions
 
 
 def fill(machine: Driven) -> None:
@@ -26,7 +27,9 @@ def fill(machine: Driven) -> None:
 def let_go(machine: Driven) -> None:
     """Deletes x, moves main to version 7."""
     run(machine.threads_.delete_branch(DeleteBranchRequest(namespace=NAMESPACE, thread="job", branch="x"), CALLER))
-    asked = MoveBranchRequest(namespace=NAMESPACE, thread="job", version={"version": 7}, expected_version=10)
+    asked = MoveBranchRequest(
+        namespace=NAMESPACE, thread="job", version={"version": 7}, options=WriteOptions(expected_version=10)
+    )
     run(machine.threads_.move_branch(asked, CALLER))
 
 

@@ -6,8 +6,10 @@ from tests.archive.driven import Driven, Town, append
 from tests.archive.test_whole_copies import findings
 from tests.archive_model.sidecar import NAMESPACE
 
+from stateward.v1.checkpoint_pb2 import AttributeFilter
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest, UpdateThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 
 
 def listed(machine: Driven, **labels: str) -> list[str]:
@@ -17,15 +19,15 @@ def listed(machine: Driven, **labels: str) -> list[str]:
 
 
 def relabel(machine: Driven, **labels: str) -> None:
-    request = UpdateThreadRequest(namespace=NAMESPACE, thread="job", request_id=f"{labels}")
-    request.options.labels.update(labels)
+    request = UpdateThreadRequest(namespace=NAMESPACE, thread="job", options=WriteOptions(request_id=f"{labels}"))
+    request.update.labels.update(labels)
     request.update_mask.paths.append("labels")
     machine.update(request)
 
 
 def begin(machine: Driven) -> None:
     first = append(after=0)
-    first.create.labels.update({"team": "red", "env": "test"})
+    first.options.create.labels.update({"team": "red", "env": "test"})
     first.attributes["source"].string_value = "input"
     machine.put(first)
     for number in range(12):
@@ -49,7 +51,8 @@ def test_a_copy_is_listed_by_the_labels_of_its_thread(driven: Town) -> None:
         assert (listed(machine, team="red"), listed(machine, env="test")) == ([], ["job"])
         assert listed(machine, team="blue", env="test") == ["job"]
         for key, value, version in (("source", {"string_value": "input"}, 1), ("n", {"int_value": 7}, 9)):
-            asked = ListCheckpointsRequest(namespace=NAMESPACE, thread="job", attributes={key: value})  # type: ignore[dict-item]
+            filters = [AttributeFilter(key=key, value=value)]  # type: ignore[arg-type]
+            asked = ListCheckpointsRequest(namespace=NAMESPACE, thread="job", filters=filters)
             assert [each.version for each in machine.list(asked).checkpoints] == [version]
         assert findings(machine) == []
     reader.archive.own(NAMESPACE, "job", take_over=True)

@@ -9,10 +9,11 @@ from tests.archive.twins import NAME, Twin, twins
 from tests.archive_model.process import run
 from tests.archive_model.sidecar import CALLER, NAMESPACE
 
-from stateward.v1.record_pb2 import Record, RecordWrite
+from stateward.v1.record_pb2 import RecordWrite, StoredRecord
 from stateward.v1.record_service_pb2 import GetRecordsRequest, PutRecordsRequest
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 
 
 def put(twin: Twin, word: str) -> None:
@@ -21,12 +22,12 @@ def put(twin: Twin, word: str) -> None:
     write.value.data, write.value.media_type = word.encode(), "text/plain"
     write.ttl.FromSeconds(100)
     request = PutRecordsRequest(
-        namespace=NAMESPACE, thread=NAME, writes=[write], request_id=word, create=ThreadOptions()
+        namespace=NAMESPACE, thread=NAME, writes=[write], options=WriteOptions(request_id=word, create=ThreadOptions())
     )
     run(twin.records.put_records(request, CALLER))
 
 
-def get(twin: Twin, *, refreshes: bool) -> Record:
+def get(twin: Twin, *, refreshes: bool) -> StoredRecord:
     """Reads the record."""
     request = GetRecordsRequest(namespace=NAMESPACE, thread=NAME, keys=["k"], refresh_ttl=refreshes)
     (record,) = run(twin.records.get_records(request, CALLER)).records
@@ -49,7 +50,7 @@ def test_the_next_thread_keeps_its_times(tmp_path: Path) -> None:
             next_ones.append(get(pair.a, refreshes=False))
             return await write(*arguments, **how)
 
-        next_ones = list[Record]()
+        next_ones = list[StoredRecord]()
         pair.a.holding.write = late  # type: ignore[method-assign]
         assert get(pair.a, refreshes=True) == before
         assert [get(pair.a, refreshes=False)] == next_ones

@@ -7,7 +7,7 @@ from tests.archive.driven import Driven, Town, append
 from tests.archive.test_deleted_here import delete_here
 from tests.archive_model.sidecar import NAMESPACE
 
-from stateward.v1.thread_pb2 import ACCESS_REMOTE
+from stateward.v1.thread_pb2 import THREAD_ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.errors import Corrupt, ThreadNotFound
 
@@ -82,7 +82,7 @@ def test_a_copy_of_a_lost_thread_stays_a_copy(driven: Town, deleted: bool) -> No
             reader.state()
         with pytest.raises(Corrupt, match="delete only this copy"):
             reader.put(append())
-    assert reader.thread().access == ACCESS_REMOTE
+    assert reader.thread().access == THREAD_ACCESS_REMOTE
     delete_here(reader)
     if deleted:
         assert reader.put(append()).version == 1

@@ -9,6 +9,7 @@ import pytest
 from tests.archive.driven import Driven, Town, append
 from tests.archive_model.sidecar import NAMESPACE
 
+from stateward._operations.threads import spans_of
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.archive import fold
 from stateward_sidecar.archive.packs import is_pack
@@ -47,7 +48,7 @@ def test_a_prune_drops_no_pack_of_lost_entries(driven: Town, monkeypatch: pytest
     lost = lose_block(first)
     assert 1 not in lost
     assert packed(first).issuperset(lost)
-    first.store.pruner.prune(PruneThreadRequest(namespace=NAMESPACE, thread="job", versions={"versions": [1]}))
+    first.store.pruner.prune(PruneThreadRequest(namespace=NAMESPACE, thread="job", versions=spans_of([1])))
     first.put(append(b"next"))
     first.ship_now()
     assert packed(first).issuperset(lost)

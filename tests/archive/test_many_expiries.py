@@ -21,7 +21,7 @@ def save(name: str, ttl_s: int = 0) -> SaveRequest:
     request = append()
     request.thread = name
     if ttl_s:
-        request.create.ttl.FromSeconds(ttl_s)
+        request.options.create.ttl.FromSeconds(ttl_s)
     return request
 
 

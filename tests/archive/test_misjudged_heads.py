@@ -195,7 +195,7 @@ def test_the_newest_archived_entry_was_pruned_while_the_bucket_was_away(
     with twins(tmp_path) as pair:
         pair.a.put("0")
         change = UpdateThreadRequest(namespace=NAMESPACE, thread=NAME)
-        change.options.retention.CopyFrom(Retention(keep_last=2))
+        change.update.retention.CopyFrom(Retention(keep_last=2))
         change.update_mask.paths.append("retention")
         pair.a.write(pair.a.store.settings.update(change))
         pair.a.put("1")

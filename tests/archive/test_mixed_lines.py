@@ -11,8 +11,9 @@ from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.storage.v1.archive_pb2 import EpochStart
 from stateward.v1.checkpoint_service_pb2 import DiffCheckpointsRequest, SaveRequest
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import ListThreadsRequest, WatchRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.archive import heads, takeover
 from stateward_sidecar.archive.desk import row_of
 from stateward_sidecar.errors import Corrupt, Fenced, InvalidField
@@ -111,7 +112,7 @@ def test_a_copy_of_a_line_that_was_lost_long_ago(pair: Pair, says_who: bool, mon
     assert pair.b.words() == expected
     (orphan,) = pair.b.orphans()
     assert pair.b.words(orphan) == ["one", "two", "lost three", "lost four"]
-    thread = next(each for each in pair.b.threads() if each.access == ACCESS_ORPHAN)
+    thread = next(each for each in pair.b.threads() if each.access == THREAD_ACCESS_ORPHAN)
     assert thread.archive is not None
     assert thread.archive.common_sequence == 2
     pair.b.restart()
@@ -153,7 +154,7 @@ def test_an_owner_whose_line_was_lost_many_epochs_ago(pair: Pair, epochs: int, u
         other.stop()
     a.restart()
     assert a.words() == ["one", "two", *(f"other {number}" for number in range(epochs))]
-    (orphan,) = (each for each in a.threads() if each.access == ACCESS_ORPHAN)
+    (orphan,) = (each for each in a.threads() if each.access == THREAD_ACCESS_ORPHAN)
     assert orphan.archive is not None
     assert orphan.archive.common_sequence == 2
 
@@ -190,7 +191,7 @@ def strand(twin: Twin, word: str) -> None:
     thread = twin.find(NAME)
     assert thread is not None
     hold = twin.archive.desk.holds.pop(thread.number)
-    twin.archive.settler.write_row(thread, row_of(hold.head, ACCESS_REMOTE))
+    twin.archive.settler.write_row(thread, row_of(hold.head, THREAD_ACCESS_REMOTE))
 
 
 def let_go(twin: Twin) -> None:
@@ -275,7 +276,7 @@ def test_a_watch_that_goes_on_from_an_event_that_is_no_history(pair: Pair) -> No
 
 def two_slots(value: str) -> SaveRequest:
     """A save of two slots."""
-    request = SaveRequest(namespace=NAMESPACE, thread=NAME, request_id=value)
+    request = SaveRequest(namespace=NAMESPACE, thread=NAME, options=WriteOptions(request_id=value))
     for slot in ("x", "y"):
         edit = request.diff.edits.add().set_slot
         edit.slot, edit.value.media_type, edit.value.data = slot, "text/plain", value.encode()

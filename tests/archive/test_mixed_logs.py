@@ -18,7 +18,8 @@ def read(machine: Driven, known: ReadLogResponse | None = None, **fields: Any) -
     """A page of the log from the beginning, as it is now."""
     request = ReadLogRequest(namespace="default", thread="job", log="m", **fields)
     if known is not None:
-        request.known_uid, request.known_version, request.known_digest = known.uid, known.version, known.digest
+        request.expected_uid = known.uid
+        request.known_version, request.known_digest = known.version, known.version_digest
     page = machine.store.read(machine.store.log_reader.read, request)
     return ReadLogResponse.FromString(page.wire())
 
@@ -57,7 +58,7 @@ def test_a_pruned_version_is_not_missing(driven: Town) -> None:
     here.ship_now()
     here.prune(PruneThreadRequest(namespace="default", thread="job", keep_latest_per_branch=1))
     assert not read(here, known).known_missing
-    known.digest = b"\1" * 16
+    known.version_digest = b"\1" * 16
     assert read(here, known).known_missing
 
 
@@ -76,7 +77,7 @@ def test_a_machine_that_has_the_newest_part_looks_at_the_rest(driven: Town) -> N
     assert known is not None
     reader.archive.complete("default", "job")
     assert not read(reader, known, from_index=59).known_missing
-    known.digest = b"\1" * 16
+    known.version_digest = b"\1" * 16
     assert read(reader, known, from_index=59).known_missing
 
 

@@ -18,8 +18,9 @@ from tests.service.inside import WAIT_S, Inside, daemon_inside
 from stateward.v1.backup_service_pb2 import ImportBegin, ImportThreadRequest, ThreadPart
 from stateward.v1.backup_service_pb2_grpc import BackupServiceStub
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, SaveRequest
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.bucket.errors import BucketError
 from stateward_sidecar.errors import DiskFull, NotOwner, ThreadNotFound, VersionMismatch
 from stateward_sidecar.store.save import SaveWrite
@@ -136,7 +137,7 @@ def test_what_was_saved_under_a_claim_that_is_given_back_is_set_aside(driven: To
     for _ in range(2):
         with suppress(ThreadNotFound):
             machine.state()
-    assert [found.name for found in machine.threads() if found.access == ACCESS_ORPHAN] == ["job@@1"]
+    assert [found.name for found in machine.threads() if found.access == THREAD_ACCESS_ORPHAN] == ["job@@1"]
     assert third.put(append(after=1 if again > 1 else 0)).version == (2 if again > 1 else 1)
 
 
@@ -155,7 +156,7 @@ def test_a_claim_that_was_given_back_long_ago(driven: Town) -> None:
         lose_claim(driven, third)
         third = driven.restart(third)
     machine.ship_now()
-    assert [found.name for found in machine.threads() if found.access == ACCESS_ORPHAN] == ["job@@1"]
+    assert [found.name for found in machine.threads() if found.access == THREAD_ACCESS_ORPHAN] == ["job@@1"]
 
 
 def test_the_next_process_of_a_disk_gives_back_what_the_last_one_claimed(driven: Town) -> None:
@@ -187,7 +188,9 @@ def daemon(tmp_path: Path) -> Iterator[Inside]:
 
 def test_an_import_that_fails_gives_its_name_back(daemon: Inside, tmp_path: Path) -> None:
     """Its key is gone, and the next import of the name passes."""
-    begin = ImportThreadRequest(begin=ImportBegin(namespace="default", thread="copy", request_id="r"))
+    begin = ImportThreadRequest(
+        begin=ImportBegin(namespace="default", thread="copy", options=WriteOptions(request_id="r"))
+    )
     wrong = ImportThreadRequest(parts=[ThreadPart()])
     with grpc.insecure_channel(daemon.settings.listen[0].replace("unix://", "unix:")) as channel:
         archive = daemon.parts.archive

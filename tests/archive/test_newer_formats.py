@@ -11,7 +11,7 @@ from tests.archive.driven import Driven, Town, append
 from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.storage.v1.archive_pb2 import ArchiveFormat, ArchiveHead, KeyObject
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward_sidecar.archive import heads, packs
 from stateward_sidecar.archive.desk import Hold
 from stateward_sidecar.archive.keys import slot_of
@@ -84,7 +84,7 @@ def test_a_head_that_only_a_newer_version_may_write_is_not_taken(driven: Town, o
         other.archive.own(NAMESPACE, "job", take_over=True)
     owner.put(append())
     owner.ship_now()  # HEAD can be read, so it is fenced as by any other sidecar
-    assert [each.name for each in owner.threads() if each.access == ACCESS_ORPHAN] == ["job@@1"]
+    assert [each.name for each in owner.threads() if each.access == THREAD_ACCESS_ORPHAN] == ["job@@1"]
     with pytest.raises(NewerFormat):
         owner.archive.own(NAMESPACE, "job", take_over=True)
 
@@ -153,7 +153,7 @@ def test_a_newer_key_object_is_not_replaced(driven: Town, owner: Driven) -> None
 def test_a_save_that_waits_for_the_archive_hears_that_its_entry_is_kept(owner: Driven) -> None:
     """It was written before this sidecar could know: the error does not look like one of a save that wrote nothing."""
     rewrite(owner, min_reader=heads.FORMAT + 1, min_writer=heads.FORMAT + 1)
-    sequence = owner.put(append()).sequence
+    sequence = owner.put(append()).receipt.sequence
     context: Any = SimpleNamespace(time_remaining=lambda: 60.0)
 
     async def wait() -> None:

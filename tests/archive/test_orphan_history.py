@@ -13,7 +13,7 @@ from tests.archive_model import small
 from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.storage.v1.archive_pb2 import PackedRow
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.errors import Corrupt, VersionPruned
 from stateward_sidecar.store import requests
@@ -65,7 +65,7 @@ def test_the_old_history_of_an_orphan_brings_nothing_of_its_successor(parted: Pa
     """Snapshots have versions for names: only those of the common history are the orphan's."""
     b = parted.b
     (orphan,) = b.orphans()
-    thread = next(each for each in b.threads() if each.access == ACCESS_ORPHAN)
+    thread = next(each for each in b.threads() if each.access == THREAD_ACCESS_ORPHAN)
     assert thread.floor_sequence > 0
     before = own_words(b, orphan)
     assert before[-1] == ["shipped", "b 0", "b 1", "b 2", "b 3"]
@@ -128,7 +128,7 @@ def test_a_snapshot_of_another_line_is_left_out(parted: Pair) -> None:
     """Whoever brings it: a snapshot carries the digest of its version."""
     a, b = parted.a, parted.b
     there = a.find(NAME)
-    orphan = next(each for each in b.threads() if each.access == ACCESS_ORPHAN)
+    orphan = next(each for each in b.threads() if each.access == THREAD_ACCESS_ORPHAN)
     assert there is not None
     version = max(version for version in there.snapshots - orphan.snapshots if 25 < version < 30)
     pieces = a.archive.desk.outbox.snapshot(there, version)

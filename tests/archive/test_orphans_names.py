@@ -95,7 +95,7 @@ def refuse_all(client: Client) -> None:
             lambda thread=thread: thread.put_effects([Effect("k", 1)]),
             lambda thread=thread: thread.lease().__enter__(),
             lambda name=name: client.thread("source").fork(name),
-            lambda name=name: client.thread("source").fork(name, whole=True),
+            lambda name=name: client.thread("source").fork(name, all_versions=True),
         )
         for each in tries:
             with pytest.raises(errors.InvalidField) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from google.protobuf.empty_pb2 import Empty
 from tests.archive.driven import Driven, Town
 from tests.archive.test_gone_effects_travel import fill, left, prune
 from tests.archive.test_whole_copies import findings
@@ -12,8 +13,8 @@ from stateward.v1.effect_service_pb2 import DeleteEffectsRequest
 
 
 def delete(machine: Driven) -> None:
-    asked = DeleteEffectsRequest(namespace=NAMESPACE, thread="job", anchor="c1", all=True)
-    asked.request_id = machine.disk.owner_id
+    asked = DeleteEffectsRequest(namespace=NAMESPACE, thread="job", anchor="c1", all=Empty())
+    asked.options.request_id = machine.disk.owner_id
     run(machine.effects.delete_effects(asked, CALLER))
 
 

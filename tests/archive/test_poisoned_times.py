@@ -24,9 +24,9 @@ def first_save(**seconds: int) -> SaveRequest:
     """Makes the thread ``job`` with a TTL or a rule by age."""
     request = append(after=0)
     if ttl := seconds.get("ttl"):
-        request.create.ttl.FromSeconds(ttl)
+        request.options.create.ttl.FromSeconds(ttl)
     if keep_for := seconds.get("keep_for"):
-        request.create.retention.keep_for.FromSeconds(keep_for)
+        request.options.create.retention.keep_for.FromSeconds(keep_for)
     return request
 
 
@@ -193,7 +193,7 @@ def test_a_whole_copy_has_the_true_times(driven: Town) -> None:
     first.clock.skew_s = 0.0
     first = driven.restart(first)
     first.put(append(after=1))
-    first.fork(ForkThreadRequest(namespace=NAMESPACE, thread="job", new_thread="copy", whole=True))
+    first.fork(ForkThreadRequest(namespace=NAMESPACE, thread="job", new_thread="copy", all_versions=True))
     copy = first.find("copy")
     assert copy is not None
     assert copy.head.update_time_us <= first.clock.now_us()

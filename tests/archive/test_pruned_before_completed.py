@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import lmdb
 import pytest
+from google.protobuf.empty_pb2 import Empty
 from tests.archive.driven import Driven, Town, append
 from tests.archive.test_gone_effects_travel import fill
 from tests.archive.test_pruned_while_completed import PLACE, findings, prune, ship
@@ -14,7 +15,8 @@ from tests.archive_model import small
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward.v1.effect_service_pb2 import DeleteEffectsRequest
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import Corrupt, VersionPruned
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.thread import rows
@@ -71,7 +73,7 @@ def test_an_owner_that_was_replaced_asks_who_owns_the_thread(driven: Town, more:
     prune(a, 2)
     ship(a, 3)
     b.archive.complete("default", "job")
-    orphans = [each.name for each in b.threads() if each.access == ACCESS_ORPHAN]
+    orphans = [each.name for each in b.threads() if each.access == THREAD_ACCESS_ORPHAN]
     assert len(orphans) == (more is has_unarchived)
     assert read_all(b, "job") >= floor - 1
     for name in orphans:
@@ -115,7 +117,9 @@ def test_deleted_effects_are_known_too(driven: Town) -> None:
     ship(a, 8)
     b.archive.know("default", "job")
     assert b.thread().floor_sequence > 3
-    a.store.effect_deleter.delete(DeleteEffectsRequest(**PLACE, anchor="free", all=True, request_id="free"))
+    a.store.effect_deleter.delete(
+        DeleteEffectsRequest(**PLACE, anchor="free", all=Empty(), options=WriteOptions(request_id="free"))
+    )
     a.sweep()
     ship(a, 3)
     b.archive.complete("default", "job")
@@ -174,7 +178,9 @@ def test_entries_for_a_retry_are_those_of_the_copy(driven: Town) -> None:
     b.archive.know("default", "job")
     small.shrink(window=24)
     assert b.thread().floor_sequence > b.thread().head.tip_sequence - 24
-    a.store.effect_deleter.delete(DeleteEffectsRequest(**PLACE, anchor="free", all=True, request_id="free"))
+    a.store.effect_deleter.delete(
+        DeleteEffectsRequest(**PLACE, anchor="free", all=Empty(), options=WriteOptions(request_id="free"))
+    )
     a.sweep()
     ship(a, 3)
     b.archive.complete("default", "job", for_retry=True)

@@ -12,6 +12,7 @@ from tests.archive_model import small
 from tests.archive_model.litter import joined, litter, spent, whole_objects
 from tests.archive_model.sidecar import NAMESPACE
 
+from stateward._operations.threads import spans_of
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.archive import fold, trim
@@ -160,7 +161,7 @@ def test_a_prune_reads_indexes_once(driven: Town) -> None:
     """A thread whose indexes name nothing that was pruned costs a prune a few reads, and later ships none."""
     first = driven.machine("first")
     write(first, 30)
-    first.prune(PruneThreadRequest(namespace=NAMESPACE, thread="job", versions={"versions": [28]}))
+    first.prune(PruneThreadRequest(namespace=NAMESPACE, thread="job", versions=spans_of([28])))
     write(first, 3)
     before = first.requests
     write(first, 1)
@@ -173,7 +174,7 @@ def test_a_long_chain_is_put_anew_in_a_few_indexes(driven: Town, monkeypatch: py
     first = driven.machine("first")
     write(first, 40)
     expected = first.state().state
-    first.prune(PruneThreadRequest(namespace=NAMESPACE, thread="job", versions={"versions": list(range(1, 21))}))
+    first.prune(PruneThreadRequest(namespace=NAMESPACE, thread="job", versions=spans_of(range(1, 21))))
     first.ship_now()
     settle(driven, first)
     assert whole_versions(driven, first) & set(range(1, 16)) == set()

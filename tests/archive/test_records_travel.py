@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from google.protobuf.empty_pb2 import Empty
 from tests.archive.driven import Driven, Town, append
 from tests.archive.test_whole_copies import findings
 from tests.archive_model.sidecar import CALLER, NAMESPACE, run
@@ -17,6 +18,7 @@ from stateward.v1.record_service_pb2 import (
     PutRecordsRequest,
     PutRecordsResponse,
 )
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.archive.listing import ArchiveLister
 from stateward_sidecar.errors import RecordConflict
 from stateward_sidecar.store import clear, journal, recordmoves, requests, snapshots, verify
@@ -26,7 +28,7 @@ KEYS = [f"k/{number:02}" for number in range(40)]
 
 def put(machine: Driven, *writes: RecordWrite, request_id: str = "") -> PutRecordsResponse:
     name = request_id or f"{machine.number} {random.random()}"
-    request = PutRecordsRequest(namespace=NAMESPACE, thread="job", writes=writes, request_id=name)
+    request = PutRecordsRequest(namespace=NAMESPACE, thread="job", writes=writes, options=WriteOptions(request_id=name))
     answer: PutRecordsResponse = run(machine.records.put_records(request, CALLER))
     return answer
 
@@ -51,7 +53,7 @@ def shuffle(machine: Driven, model: dict[str, str], seed: int, rounds: int = 30,
         writes = []
         for key in dice.sample(KEYS, dice.randint(1, 6)):
             if dice.random() < 0.3:
-                writes.append(RecordWrite(key=key, delete=True))
+                writes.append(RecordWrite(key=key, delete=Empty()))
                 model.pop(key, None)
             else:
                 model[key] = f"{seed} {number} {key} " + "x" * dice.randint(0, 900)

@@ -12,16 +12,23 @@ from tests.archive_model.sidecar import CALLER, NAMESPACE
 
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest, WriteBlobResponse
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import NotOwner, ThreadNotFound, UidMismatch
 
 
 def delete(machine: Driven, *, uid: str = "") -> DeleteThreadResponse:
-    return machine.delete(DeleteThreadRequest(namespace=NAMESPACE, thread="job", expected_uid=uid, allow_missing=True))
+    return machine.delete(
+        DeleteThreadRequest(
+            namespace=NAMESPACE, thread="job", options=WriteOptions(expected_uid=uid), allow_missing=True
+        )
+    )
 
 
 def write(machine: Driven, uid: str, data: bytes = b"a picture, " * 50) -> WriteBlobResponse:
     async def messages() -> AsyncIterator[WriteBlobRequest]:
-        yield WriteBlobRequest(begin=BlobBegin(namespace=NAMESPACE, thread="job", expected_uid=uid))
+        yield WriteBlobRequest(
+            begin=BlobBegin(namespace=NAMESPACE, thread="job", options=WriteOptions(expected_uid=uid))
+        )
         yield WriteBlobRequest(data=data)
 
     return run(machine.blobs.write_blob(messages(), CALLER))
@@ -50,7 +57,7 @@ def test_the_thread_that_exists_is_deleted(idle: tuple[Driven, Driven, str], by_
     """The answer names the thread of the archive, and nobody finds it afterwards."""
     first, second, _ = idle
     uid = second.thread().identity.uid_text
-    assert delete(first, uid=uid if by_uid else "").uid == uid
+    assert delete(first, uid=uid if by_uid else "").receipt.uid == uid
     for machine in (first, second):
         with pytest.raises(ThreadNotFound):
             machine.state()
@@ -59,7 +66,7 @@ def test_the_thread_that_exists_is_deleted(idle: tuple[Driven, Driven, str], by_
 def test_the_next_thread_is_not_deleted_for_the_last_one(idle: tuple[Driven, Driven, str]) -> None:
     """A deletion that names the deleted thread finds nothing to do."""
     first, second, old = idle
-    assert delete(first, uid=old).uid == ""
+    assert delete(first, uid=old).receipt.uid == ""
     assert second.state().checkpoint.version == 1
 
 
@@ -71,6 +78,6 @@ def test_a_blob_of_the_thread_that_exists_is_taken(idle: tuple[Driven, Driven, s
     with pytest.raises(NotOwner):
         write(first, uid)
     second.archive.detach(NAMESPACE, "job")
-    assert write(first, uid).uid == uid
+    assert write(first, uid).receipt.uid == uid
     with pytest.raises(UidMismatch):
         write(first, old)

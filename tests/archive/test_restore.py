@@ -14,9 +14,7 @@ from stateward.models import Access
 
 
 def restore(client: Client, thread: str | None = None, *, dry_run: bool = False) -> list[RestoreProgress]:
-    steps = list(client.archive.restore(thread, dry_run=dry_run))
-    assert steps[-1].done
-    return steps
+    return list(client.archive.restore(thread, dry_run=dry_run))
 
 
 def fill(client: Client) -> dict[str, dict[int, bytes]]:

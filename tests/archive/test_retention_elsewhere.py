@@ -25,7 +25,7 @@ def test_a_rule_outlasts_its_machine(driven: Town, monkeypatch: pytest.MonkeyPat
     first, second = driven.machine("first"), driven.machine("second")
     work(first, 24)
     request = UpdateThreadRequest(namespace=NAMESPACE, thread="job", update_mask={"paths": ["retention"]})
-    request.options.retention.keep_last = 3
+    request.update.retention.keep_last = 3
     first.update(request)
     first.ship_now()
     driven.end(first)
@@ -46,7 +46,7 @@ def test_a_rule_makes_no_orphan(driven: Town) -> None:
     first, second = driven.machine("first"), driven.machine("second")
     work(first, 8)
     request = UpdateThreadRequest(namespace=NAMESPACE, thread="job", update_mask={"paths": ["retention"]})
-    request.options.retention.keep_last = 3
+    request.update.retention.keep_last = 3
     first.update(request)
     first.ship_now()
     first.write_rows()
@@ -68,7 +68,7 @@ def test_a_rule_of_an_idle_owner_makes_no_orphan(driven: Town) -> None:
     first, second = driven.machine("first"), driven.machine("second")
     work(first, 8)
     request = UpdateThreadRequest(namespace=NAMESPACE, thread="job", update_mask={"paths": ["retention"]})
-    request.options.retention.keep_last = 3
+    request.update.retention.keep_last = 3
     first.update(request)
     first.ship_now()
     second.archive.own(NAMESPACE, "job", take_over=True)

@@ -13,6 +13,7 @@ from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.v1.backup_service_pb2 import ExportThreadRequest, ImportBegin
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.store import clear, requests, verify
 
 COUNT = 24
@@ -41,7 +42,7 @@ def test_a_retry_after_a_read_and_a_takeover_is_applied_once(
     assert second.thread().floor_sequence > max(COUNT - window, 0)  # the copy lacks some of the window
     second.archive.own("default", "job", take_over=True)
     for request in made[-window:]:
-        assert second.put(request).replayed
+        assert second.put(request).receipt.replayed
     assert second.state().checkpoint.version == COUNT
     second.archive.complete("default", "job")  # what was fetched for retries hinders nobody who wants it all
     assert second.thread().floor_sequence == 0
@@ -60,8 +61,8 @@ def test_a_missing_row_below_the_floor_is_not_new(driven: Town, monkeypatch: pyt
     second.archive.own("default", "job", take_over=True)
     monkeypatch.undo()
     assert second.thread().floor_sequence
-    assert second.put(made[1]).replayed
-    assert not second.put(append(request_id="new")).replayed
+    assert second.put(made[1]).receipt.replayed
+    assert not second.put(append(request_id="new")).receipt.replayed
 
 
 @pytest.mark.parametrize("is_read_first", [True, False])
@@ -96,7 +97,7 @@ def applied_anew(driven: Town, monkeypatch: pytest.MonkeyPatch, first: Driven) -
     second.state()
     second.archive.own(NAMESPACE, "job", take_over=True)
     again = second.put(made[2])
-    assert (again.version, again.replayed) == (COUNT + 1, False)
+    assert (again.version, again.receipt.replayed) == (COUNT + 1, False)
     second.put(append())
     second.ship_now()
     return second, made[2]
@@ -104,7 +105,7 @@ def applied_anew(driven: Town, monkeypatch: pytest.MonkeyPatch, first: Driven) -
 
 def check(machine: Driven, request: SaveRequest, version: int) -> None:
     answer = machine.put(request)
-    assert (answer.version, answer.replayed) == (version, True)
+    assert (answer.version, answer.receipt.replayed) == (version, True)
     assert findings(machine) == []
 
 
@@ -141,7 +142,7 @@ def test_a_retry_gets_the_answer_that_is_left(
     machine.put(append())
     machine.ship_now()
     machine.sweep()
-    assert not machine.put(request).replayed
+    assert not machine.put(request).receipt.replayed
     assert findings(machine) == []
 
 
@@ -155,7 +156,9 @@ def test_a_restored_thread_answers_as_its_original(
     with town(tmp_path / "another") as elsewhere:
         third = elsewhere.machine("third")
         third.archive.own(NAMESPACE, "job")
-        made = third.store.importer.begin(ImportBegin(namespace=NAMESPACE, thread="job", request_id="restore"))
+        made = third.store.importer.begin(
+            ImportBegin(namespace=NAMESPACE, thread="job", options=WriteOptions(request_id="restore"))
+        )
         for answer in answers:
             made.take(answer.parts)
         made.finish()

@@ -19,6 +19,7 @@ from stateward.storage.v1.archive_pb2 import ArchiveHead, ThreadImage
 from stateward.storage.v1.head_pb2 import SignalRow, ThreadHead
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_service_pb2 import SetTagRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.archive import image, ship
 from stateward_sidecar.archive.heads import open_head
 from stateward_sidecar.archive.image import Cutter, open_image, part_refs, seal_image, seal_part
@@ -34,7 +35,9 @@ from stateward_sidecar.store.thread import Thread
 
 def signal(machine: Driven, size: int) -> str:
     """One that waits. Returns its id."""
-    request = SendSignalRequest(namespace=NAMESPACE, thread="job", name="n", request_id=os.urandom(8).hex())
+    request = SendSignalRequest(
+        namespace=NAMESPACE, thread="job", name="n", options=WriteOptions(request_id=os.urandom(8).hex())
+    )
     request.payload.media_type, request.payload.data = "application/octet-stream", os.urandom(size)
     return machine.write(machine.store.signals.send(request)).signal.signal_id
 

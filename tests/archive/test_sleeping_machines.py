@@ -31,7 +31,7 @@ def test_expiry_goes_on_after_a_sleep(driven: Town) -> None:
     """A sleep is no jump of the clock: a thread whose TTL passed meanwhile is deleted."""
     first = driven.machine("first")
     request = append(after=0)
-    request.create.ttl.FromSeconds(600)
+    request.options.create.ttl.FromSeconds(600)
     first.put(request)
     first.ship_now()
     sleep(driven, first)
@@ -43,7 +43,7 @@ def test_a_collection_after_a_sleep_expires(driven: Town) -> None:
     """The same in the bucket, by a machine that was there before."""
     first = driven.machine("first")
     request = append(after=0)
-    request.create.ttl.FromSeconds(600)
+    request.options.create.ttl.FromSeconds(600)
     first.put(request)
     first.ship_now()
     sleep(driven, first)

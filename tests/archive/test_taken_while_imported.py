@@ -12,6 +12,7 @@ from tests.archive.rig import Fleet, eventually, write_steps
 from stateward import Client, errors
 from stateward.v1.backup_service_pb2 import ExportThreadRequest, ImportBegin, ImportThreadRequest
 from stateward.v1.backup_service_pb2_grpc import BackupServiceStub
+from stateward.v1.write_pb2 import WriteOptions
 
 
 def save_when_free(client: Client, name: str) -> None:
@@ -38,7 +39,7 @@ def test_a_restore_under_a_lost_claim_is_refused(machines: Fleet) -> None:
         parts = [part for answer in backups.ExportThread(ExportThreadRequest(thread="job")) for part in answer.parts]
 
         def stream() -> Iterator[ImportThreadRequest]:
-            begin = ImportBegin(namespace="default", thread="copy", request_id="r")
+            begin = ImportBegin(namespace="default", thread="copy", options=WriteOptions(request_id="r"))
             yield ImportThreadRequest(begin=begin, parts=parts[:1])
             eventually(lambda: sum(key.endswith("/HEAD") for key in machines.objects()) == 2)  # the name is claimed
             save_when_free(there, "copy")

@@ -35,7 +35,6 @@ def objects(machines: Fleet, ending: str) -> list[Path]:
 
 def findings(client: Client, thread: str | None = None, percent: float = 0) -> list[tuple[str, str | None, str]]:
     steps = list(client.archive.verify(thread, data_percent=percent))
-    assert steps[-1].done
     return [(step.finding.reason, step.finding.thread, step.finding.message) for step in steps if step.finding]
 
 
@@ -165,12 +164,14 @@ def test_a_thread_that_is_written_meanwhile_is_sound(machines: Fleet, busy: tupl
 
 
 def head_of(machines: Fleet, client: Client, thread: str) -> Path:
-    """Found by writing: names in the bucket say nothing."""
-    before = machines.objects()
-    write_steps(client, thread, 1, archived=True)
-    after = machines.objects()
-    (key,) = (key for key, data in after.items() if key.endswith("/HEAD") and before.get(key) != data)
-    return machines.bucket / key
+    """Found by writing: names in the bucket say nothing. Now and then another HEAD is written at the same time."""
+    changed: list[str] = []
+    while len(changed) != 1:
+        before = machines.objects()
+        write_steps(client, thread, 1, archived=True)
+        after = machines.objects()
+        changed = [key for key, data in after.items() if key.endswith("/HEAD") and before.get(key) != data]
+    return machines.bucket / changed[0]
 
 
 def named(machines: Fleet, client: Client, ending: str) -> Path:

@@ -15,7 +15,7 @@ from tests.archive.test_watches_travel import watch as watch_remotely
 from tests.archive.twins import NAME, twins
 from tests.archive_model.sidecar import NAMESPACE, Sidecar
 
-from stateward.v1.thread_service_pb2 import DeleteThreadRequest, Event, WatchRequest
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest, JournalEvent, WatchRequest
 from stateward_sidecar.errors import Fenced, StatewardError, ThreadNotFound
 from stateward_sidecar.store.watch import Watch
 
@@ -29,15 +29,15 @@ def watch(machine: Driven, thread: str = "job", **fields: Any) -> Watch:
     return machine.store.watcher.open(WatchRequest(namespace="default", thread=thread, **fields))
 
 
-def read(machine: Sidecar, opened: Watch) -> list[Event]:
+def read(machine: Sidecar, opened: Watch) -> list[JournalEvent]:
     """All events that are there."""
-    found: list[Event] = []
+    found: list[JournalEvent] = []
     while not opened.is_over and (events := machine.store.read(machine.store.watcher.read, opened)):
         found += events
     return found
 
 
-def told(events: list[Event]) -> list[tuple[str, int, str | None]]:
+def told(events: list[JournalEvent]) -> list[tuple[str, int, str | None]]:
     return [(event.thread, event.sequence, event.WhichOneof("what")) for event in events]
 
 
@@ -137,7 +137,7 @@ def test_an_orphan_is_told_of_its_own_deletion(driven: Town) -> None:
     aside = watch(here, "job@@1")
     other.archive.detach("default", "job")
     here.put(append())
-    assert here.delete(DeleteThreadRequest(namespace="default", thread="job")).uid
+    assert here.delete(DeleteThreadRequest(namespace="default", thread="job")).receipt.uid
     assert told(read(here, aside)) == [("job@@1", 3, "deleted")]
 
 

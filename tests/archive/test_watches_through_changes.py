@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.archive.driven import Driven, Town, append, town
 
-from stateward.v1.thread_service_pb2 import DeleteThreadRequest, Event, WatchRequest
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest, JournalEvent, WatchRequest
 from stateward_sidecar.errors import Fenced, HistoryElsewhere, StatewardError, ThreadNotFound
 from stateward_sidecar.service.holding import ROUNDS
 from stateward_sidecar.store.watch import Watch
@@ -61,7 +61,7 @@ class Follower:
         self._watch, self._told = None, []
         self.ends += 1
 
-    def _read(self, watch: Watch) -> list[Event]:
+    def _read(self, watch: Watch) -> list[JournalEvent]:
         machine = self._machine
         for _ in range(ROUNDS - 1):
             try:
@@ -72,7 +72,7 @@ class Follower:
                 machine.archive.know("default", "job")
         return machine.store.read(machine.store.watcher.read, watch)
 
-    def _take(self, watch: Watch, events: list[Event], deleted: set[str]) -> None:
+    def _take(self, watch: Watch, events: list[JournalEvent], deleted: set[str]) -> None:
         for event in events:
             assert event.thread == "job"
             if event.WhichOneof("what") == "deleted":
@@ -151,7 +151,7 @@ class Life:
 
     def delete(self, machine: Driven) -> None:
         if self.random.random() < 0.3:
-            self.deleted.add(machine.delete(DeleteThreadRequest(**PLACE)).uid)
+            self.deleted.add(machine.delete(DeleteThreadRequest(**PLACE)).receipt.uid)
 
     def delete_orphan(self, machine: Driven) -> None:
         orphans = [thread.name for thread in machine.threads() if "@@" in thread.name]

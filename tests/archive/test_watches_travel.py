@@ -17,6 +17,7 @@ from stateward.v1 import (
     thread_service_pb2,
     thread_service_pb2_grpc,
 )
+from stateward.v1.write_pb2 import WriteOptions
 
 LINE = 120
 
@@ -31,7 +32,9 @@ def put_many(daemon: Daemon) -> None:
     """More entries than a retry may ask for."""
     stub = effect_service_pb2_grpc.EffectServiceStub(grpc.insecure_channel(daemon.target))
     for call in range(2):
-        request = effect_service_pb2.PutEffectsRequest(namespace="default", thread="t", request_id=f"{call}")
+        request = effect_service_pb2.PutEffectsRequest(
+            namespace="default", thread="t", options=WriteOptions(request_id=f"{call}")
+        )
         for number in range(600):
             request.effects.add(key=f"{call}.{number}").value.data = b"x"
         stub.PutEffects(request)

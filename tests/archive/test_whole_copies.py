@@ -100,8 +100,8 @@ def test_a_fork_outlasts_the_memory_of_its_source(driven: Town) -> None:
 
     forker._copy_effects = later  # type: ignore[method-assign, assignment]
     first.forget()
-    first.fork(ForkThreadRequest(namespace=NAMESPACE, thread="job", new_thread="copy", whole=True))
-    asked = ListEffectsRequest(namespace=NAMESPACE, thread="copy", all_anchors=True, page_size=100)
+    first.fork(ForkThreadRequest(namespace=NAMESPACE, thread="job", new_thread="copy", all_versions=True))
+    asked = ListEffectsRequest(namespace=NAMESPACE, thread="copy", page_size=100)
     assert len(run(first.effects.list_effects(asked, CALLER)).effects) == 5
     assert first.thread().head.forks == 1
     assert findings(first) == []

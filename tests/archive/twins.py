@@ -9,9 +9,10 @@ from pathlib import Path
 from tests.archive_model.faults import FakeClock
 from tests.archive_model.sidecar import LEASE_S, NAMESPACE, Disk, Sidecar
 
-from stateward.v1.checkpoint_pb2 import STATUS_RUNNING, Status
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING, WorkStatus
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest, SaveResponse
 from stateward.v1.state_pb2 import State
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.bucket.memory import MemoryBucket
 from stateward_sidecar.store.save import SaveWrite
 
@@ -21,7 +22,7 @@ NAME = "job"
 class Twin(Sidecar):
     """A sidecar with short words for what tests of lines do to the thread ``job``."""
 
-    def put(self, word: str, *, after: int | None = None, status: Status = STATUS_RUNNING) -> SaveResponse:
+    def put(self, word: str, *, after: int | None = None, status: WorkStatus = WORK_STATUS_RUNNING) -> SaveResponse:
         """Appends one word to the log; ``after``: the version that is expected."""
         return self.save(appending(word, after=after, status=status))
 
@@ -140,11 +141,13 @@ def twins(directory: Path) -> Iterator[Pair]:
         pair.close()
 
 
-def appending(word: str, *, after: int | None = None, status: Status = STATUS_RUNNING) -> SaveRequest:
+def appending(word: str, *, after: int | None = None, status: WorkStatus = WORK_STATUS_RUNNING) -> SaveRequest:
     """A save that appends one word to the log."""
-    request = SaveRequest(namespace=NAMESPACE, thread=NAME, status=status, request_id=f"{word[:40]}-{after}")
+    request = SaveRequest(
+        namespace=NAMESPACE, thread=NAME, status=status, options=WriteOptions(request_id=f"{word[:40]}-{after}")
+    )
     if after is not None:
-        request.expected_version = after
+        request.options.expected_version = after
     edit = request.diff.edits.add().append
     edit.log = "m"
     edit.entries.add(media_type="text/plain", data=word.encode())
@@ -156,4 +159,6 @@ def replacing(words: list[str], *, after: int) -> SaveRequest:
     state = State()
     for word in words:
         state.logs["m"].entries.add(media_type="text/plain", data=word.encode())
-    return SaveRequest(namespace=NAMESPACE, thread=NAME, expected_version=after, state=state, request_id="whole")
+    return SaveRequest(
+        namespace=NAMESPACE, thread=NAME, options=WriteOptions(request_id="whole", expected_version=after), state=state
+    )

@@ -7,7 +7,7 @@ from tests.archive_model.choices import SELDOM, WHO
 from tests.archive_model.elements import YEAR_HOURS, Elements
 from tests.archive_model.replaced import Replaced
 
-from stateward.v1.checkpoint_pb2 import STATUS_RUNNING
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
 from stateward.v1.thread_pb2 import ThreadOptions
 
 NAP, NAP_TTL_S = "nap", 8 * 3600
@@ -21,7 +21,7 @@ class Ageing(Replaced, Elements):
         return not (self.turns.under_way or self.era or self.net.refuses_every or self.net.of_next_format)
 
     def save_nap(self, who: int) -> None:
-        request = self.request(NAP, "main", conditional=False, size=10, status=STATUS_RUNNING)
+        request = self.request(NAP, "main", conditional=False, size=10, status=WORK_STATUS_RUNNING)
         self.act(who, f"save {NAP}", lambda it: self.save(it, request, archived=True))
 
     @rule(who=WHO, behind=SELDOM, now=SELDOM)

@@ -17,7 +17,7 @@ from tests.archive_model.stage import SIDECARS
 
 from stateward.storage.v1.head_pb2 import BlobRow
 from stateward.v1.blob_service_pb2 import WriteBlobResponse
-from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, STATUS_RUNNING
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, WORK_STATUS_RUNNING
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.store.blobrows import find_blob
@@ -113,12 +113,12 @@ class BlobRules(Meetings):
 
         def name_it(it: Sidecar) -> None:
             thread = it.find(name)
-            if thread is not None and written is not None and thread.identity.uid.hex() == written.uid:
+            if thread is not None and written is not None and thread.identity.uid.hex() == written.receipt.uid:
                 is_here = self.row_of(it, name, content) is not None
                 # A HEAD of the next format says what of this disk is history, and this sidecar cannot read it.
                 # While its bucket is away, an owner does not know that it was replaced: it has a line of its own.
-                here = self.truth.line(bytes(thread.head.tip_digest)).get(written.sequence)
-                theirs = self.truth.history(thread.identity.uid).get(written.sequence)
+                here = self.truth.line(bytes(thread.head.tip_digest)).get(written.receipt.sequence)
+                theirs = self.truth.history(thread.identity.uid).get(written.receipt.sequence)
                 is_behind = thread.is_outdated or here is None or here != theirs
                 assert is_here or is_behind or not is_kept, "a blob that was just written again was collected"
             self.name_content(it, name, content, archived=True)
@@ -183,7 +183,7 @@ class BlobRules(Meetings):
         answer = sidecar.write_blob(name, content, announced=announced)
         self.look()
         row, thread = self.row_of(sidecar, name, content), sidecar.find(name)
-        if row is None or thread is None or thread.identity.uid.hex() != answer.uid:
+        if row is None or thread is None or thread.identity.uid.hex() != answer.receipt.uid:
             return answer  # others came in between
         if thread.identity.uid in self.truth.deleted:
             return answer  # by another sidecar, after this one had looked
@@ -191,12 +191,12 @@ class BlobRules(Meetings):
         is_archived = is_there(whole_objects(self.net.bucket.objects), place, row)
         is_here = sidecar.store.context.blob_files.is_here(thread.identity.uid, row.record.blob_id)
         assert is_archived or is_here, "a blob was answered whose bytes are nowhere"
-        assert is_archived or answer.durability != DURABILITY_ARCHIVED, "a blob was answered ARCHIVED too early"
+        assert is_archived or answer.receipt.durability != DURABILITY_ARCHIVED, "a blob was answered ARCHIVED too early"
         return answer
 
     def name_content(self, sidecar: Sidecar, name: str, content: bytes, *, archived: bool) -> None:
         """Saves a version that names a blob, without an expectation."""
-        request = self.request(name, "main", conditional=False, size=10, status=STATUS_RUNNING)
+        request = self.request(name, "main", conditional=False, size=10, status=WORK_STATUS_RUNNING)
         for edit in request.diff.edits:
             if edit.HasField("set_slot"):
                 edit.set_slot.value.ClearField("content")

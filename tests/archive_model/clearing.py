@@ -10,7 +10,7 @@ from tests.archive_model.choices import NAMES, SIZES, WHO
 from tests.archive_model.meetings import Meetings
 from tests.archive_model.sidecar import NAMESPACE, Sidecar
 
-from stateward.v1.checkpoint_pb2 import STATUS_RUNNING
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.errors import HistoryElsewhere
 
@@ -23,7 +23,7 @@ class Clearing(Meetings):
         """After a ship has looked at the thread. ``cold``: the process has not kept what the last HEAD carries."""
         self.take_over(who, name)
         self.work(who, name, count, size, archived=True)
-        request = self.request(name, "main", conditional=False, size=size, status=STATUS_RUNNING)
+        request = self.request(name, "main", conditional=False, size=size, status=WORK_STATUS_RUNNING)
         self.act(who, f"save {name}", lambda it: self.save(it, request))
         sidecar = self.sidecars[who]
         hold = sidecar.hold_of(name)

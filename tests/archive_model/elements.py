@@ -10,7 +10,7 @@ from tests.archive_model.meetings import Meetings
 from tests.archive_model.sidecar import NAMESPACE, Sidecar
 from tests.archive_model.small import SLICE_BYTES
 
-from stateward.v1.checkpoint_pb2 import STATUS_RUNNING
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
 from stateward_sidecar.errors import DiskFull
 from stateward_sidecar.store.times import WRONG_US
 
@@ -33,19 +33,19 @@ class Elements(Meetings):
     def set_clock_right(self, who: int, name: str) -> None:
         """A wall clock is set right, and the thread is saved: from now on it ages."""
         self.sidecars[who].clock.skew_s = 0.0
-        request = self.request(name, "main", conditional=False, size=10, status=STATUS_RUNNING)
+        request = self.request(name, "main", conditional=False, size=10, status=WORK_STATUS_RUNNING)
 
         def save(it: Sidecar) -> None:
             before_us = it.clock.now_us()
             answer = self.save(it, request, archived=True)
             thread = it.find(name)
-            if thread is None or answer.replayed or thread.identity.uid.hex() != answer.uid:
+            if thread is None or answer.receipt.replayed or thread.identity.uid.hex() != answer.receipt.uid:
                 return
             latest_us = max(before_us, it.clock.now_us()) + WRONG_US  # the clock may jump while the save waits
             if thread.head.last_version == answer.version:
                 assert thread.head.save_time_us <= latest_us, "a save by a right clock is of the future: no TTL ends"
             hold = it.hold_of(name)
-            if hold is not None and hold.archived_sequence >= answer.sequence:
+            if hold is not None and hold.archived_sequence >= answer.receipt.sequence:
                 dropped = max((item.time_us for item in hold.head.garbage), default=0)
                 assert max(dropped, hold.head.update_time_us) <= latest_us, "garbage of the future is never due"
 

@@ -11,7 +11,7 @@ from tests.archive_model.faults import APPLIED, GATHERS, HELD, HELD_AFTER, HOLDS
 from tests.archive_model.sidecar import NAMESPACE, Sidecar
 from tests.archive_model.steps import Steps
 
-from stateward.v1.checkpoint_pb2 import STATUS_RUNNING, STATUS_WAITING
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING, WORK_STATUS_WAITING
 from stateward.v1.thread_pb2 import Retention, ThreadOptions
 from stateward.v1.thread_service_pb2 import SetTagRequest, UpdateThreadRequest
 
@@ -58,7 +58,7 @@ class GivingUp(Steps):
 
     def way_of(self, name: str, how: str) -> Callable[[Sidecar], object]:
         """A way to give a thread up: nobody works on it, somebody says so, or the machine is to be emptied."""
-        request = self.request(name, "main", conditional=False, size=10, status=STATUS_WAITING)
+        request = self.request(name, "main", conditional=False, size=10, status=WORK_STATUS_WAITING)
         if how == "rests":
             return lambda it: self.save(it, request, archived=True)
         if how == "detach":
@@ -67,7 +67,7 @@ class GivingUp(Steps):
 
     def call(self, who: int, name: str, what: str) -> None:
         """What comes while something else is under way, without any plan of its own."""
-        request = self.request(name, "main", conditional=False, size=10, status=STATUS_RUNNING)
+        request = self.request(name, "main", conditional=False, size=10, status=WORK_STATUS_RUNNING)
         put = self.put_request(name, ("a", "b"), size=10)
         verbs: dict[str, Callable[[Sidecar], object]] = {
             "save": lambda it: self.save(it, request),
@@ -102,7 +102,7 @@ class GivingUp(Steps):
         self.set_options(who, name, options, "ttl")
 
     def set_options(self, who: int, name: str, options: ThreadOptions, path: str) -> None:
-        change = UpdateThreadRequest(namespace=NAMESPACE, thread=name, options=options)
+        change = UpdateThreadRequest(namespace=NAMESPACE, thread=name, update=options)
         change.update_mask.paths.append(path)
         self.act(who, f"set {path} of {name}", lambda it: it.update(change))
 

@@ -10,19 +10,19 @@ from tests.archive_model.choices import KEPT, KEYS, NAMES, PLANS, WHO
 from tests.archive_model.faults import Fault
 from tests.archive_model.messages import Messages
 from tests.archive_model.sidecar import NAMESPACE, Sidecar
+from tests.messages import to_write
 
-from stateward.v1.checkpoint_pb2 import STATUS_RUNNING
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
 from stateward.v1.effect_pb2 import EFFECT_STATE_DONE
 from stateward.v1.effect_service_pb2 import (
     BeginEffectRequest,
     CompleteEffectRequest,
-    CompleteEffectResponse,
     RenewEffectRequest,
-    RenewEffectResponse,
 )
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import ClaimLost, ThreadNotFound, UidMismatch
 
 FORMS = st.sampled_from(("save", "save", "save", "put", "begin", "signal", "blob", "renew", "finish"))
@@ -67,27 +67,27 @@ class LateWriters(Messages):
 
     def write_as(self, sidecar: Sidecar, form: str, name: str, uid: str, archived: bool) -> None:
         if form == "save":
-            request = self.request(name, "main", conditional=False, size=10, status=STATUS_RUNNING)
-            request.expected_uid = uid
+            request = self.request(name, "main", conditional=False, size=10, status=WORK_STATUS_RUNNING)
+            request.options.expected_uid = uid
             self.save(sidecar, request, archived=archived)
         elif form == "put":
             put = self.put_request(name, (KEPT[0],), size=10)
-            put.expected_uid = uid
+            put.options.expected_uid = uid
             self.put(sidecar, put, archived=archived)
         elif form == "signal":
             signal = self.signal_request(name)
-            signal.expected_uid = uid
+            signal.options.expected_uid = uid
             self.send(sidecar, signal, archived=archived)
         elif form == "blob":
             content = self.mark(400).encode()
             self.blobs.write(content)
-            assert sidecar.write_blob(name, content, uid=uid).uid == uid, "a late blob reached another thread"
+            assert sidecar.write_blob(name, content, uid=uid).receipt.uid == uid, "a late blob reached another thread"
         elif form == "begin":
             begin = BeginEffectRequest(
                 namespace=NAMESPACE, thread=name, key="late", holder=Holder(name="late", incarnation="1"),
-                request_id=str(uuid.UUID(int=next(self.numbers))), expected_uid=uid,
+                options=WriteOptions(request_id=str(uuid.UUID(int=next(self.numbers))), expected_uid=uid),
             )  # fmt: skip
-            assert sidecar.begin(begin).uid == uid, "a late claim reached another thread"
+            assert sidecar.begin(begin).receipt.uid == uid, "a late claim reached another thread"
         else:
             self.end_late(sidecar, form, name, uid)
 
@@ -95,17 +95,17 @@ class LateWriters(Messages):
         """An agent that had claimed an effect of the thread renews its claim or ends the effect."""
         key, token = self.payments.newest_claim(bytes.fromhex(uid))
         claim = {"namespace": NAMESPACE, "thread": name, "key": key, "claim_token": token, "expected_uid": uid}
-        answer: RenewEffectResponse | CompleteEffectResponse
         try:
             if form == "renew":
-                answer = sidecar.renew(RenewEffectRequest(**claim))
+                answered = sidecar.renew(RenewEffectRequest(**claim)).uid
             else:
                 self.payments.done.add((bytes.fromhex(uid), key))
-                receipt = Value(data=b"receipt")
-                answer = sidecar.complete(CompleteEffectRequest(**claim, state=EFFECT_STATE_DONE, value=receipt))
+                paid = Value(data=b"receipt")
+                end = to_write(CompleteEffectRequest, **claim, state=EFFECT_STATE_DONE, value=paid)
+                answered = sidecar.complete(end).receipt.uid
         except ClaimLost:
             return  # others have it, or it was never made
-        assert answer.uid == uid, "the end of a late effect reached another thread"
+        assert answered == uid, "the end of a late effect reached another thread"
 
     @rule(who=WHO, other=WHO, name=NAMES, form=FORMS, key=KEYS, remade=st.booleans(), plan=LATE_PLANS, now=OFTEN)
     def go_on_after_deletion(
@@ -143,11 +143,13 @@ class LateWriters(Messages):
         self.act(who, f"claim {key} of {name}", verb)
 
     def delete_creation(self, sidecar: Sidecar, name: str, uid: str) -> None:
-        request = DeleteThreadRequest(namespace=NAMESPACE, thread=name, expected_uid=uid, allow_missing=True)
+        request = DeleteThreadRequest(
+            namespace=NAMESPACE, thread=name, options=WriteOptions(expected_uid=uid), allow_missing=True
+        )
         is_alive = self.is_alive(sidecar, name, uid)
         answer = sidecar.delete(request)
-        assert answer.uid in ("", uid), f"a deletion reached another thread: {uid!r} and {answer.uid!r}"
-        if answer.uid:
+        assert answer.receipt.uid in ("", uid), f"a deletion reached another thread: {uid!r} and {answer.receipt.uid!r}"
+        if answer.receipt.uid:
             gone = bytes.fromhex(uid)
             assert gone in self.truth.deleted or self.era, "deleted here, and not in the archive"
             # The bucket may have lost HEAD, so that the deletion leaves no tombstone; this disk deleted the thread.

@@ -14,15 +14,16 @@ from tests.archive_model.meetings import Meetings
 from tests.archive_model.sidecar import CALLER, NAMESPACE, Sidecar, run
 from tests.archive_model.stage import SIDECARS
 
-from stateward.v1.checkpoint_pb2 import STATUS_RUNNING
+from stateward._operations.threads import spans_of
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
 from stateward.v1.thread_service_pb2 import (
     DeleteBranchRequest,
     DeleteBranchResponse,
     MoveBranchRequest,
     MoveBranchResponse,
     PruneThreadRequest,
-    VersionList,
 )
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import InvalidField, VersionMismatch
 from stateward_sidecar.store.thread import Thread
 
@@ -39,10 +40,11 @@ class LettingGo(Meetings):
     ) -> None:  # fmt: skip
         """A head goes back by some versions of its branch, as this disk has them."""
         request = MoveBranchRequest(
-            namespace=NAMESPACE, thread=name, branch=branch, request_id=str(uuid.UUID(int=next(self.numbers)))
+            namespace=NAMESPACE, thread=name, branch=branch,
+            options=WriteOptions(request_id=str(uuid.UUID(int=next(self.numbers))))
         )
         if conditional:
-            request.expected_version = self.beliefs.get((name, branch), (0, b""))[0]
+            request.options.expected_version = self.beliefs.get((name, branch), (0, b""))[0]
 
         def verb(it: Sidecar) -> None:
             thread = it.find(name)
@@ -57,11 +59,12 @@ class LettingGo(Meetings):
     def drop_branch(self, who: int, name: str, again: bool, plan: tuple[Fault, ...]) -> None:
         """A branch is deleted, and perhaps made again."""
         request = DeleteBranchRequest(
-            namespace=NAMESPACE, thread=name, branch="side", request_id=str(uuid.UUID(int=next(self.numbers)))
+            namespace=NAMESPACE, thread=name, branch="side",
+            options=WriteOptions(request_id=str(uuid.UUID(int=next(self.numbers))))
         )
         self.act(who, f"delete {name}/side", lambda it: self.move(it, request), plan)
         if again:
-            save = self.request(name, "side", conditional=False, size=10, status=STATUS_RUNNING)
+            save = self.request(name, "side", conditional=False, size=10, status=WORK_STATUS_RUNNING)
             self.act(who, f"save {name}/side", lambda it: self.save(it, save))
 
     @rule(who=WHO, back=st.integers(1, 3), plan=PLANS)
@@ -80,7 +83,7 @@ class LettingGo(Meetings):
             last = thread.head.last_version if thread is not None else 0
             if not last:
                 return
-            versions = VersionList(versions=range(max(last - count, 0) + 1, last + 1))
+            versions = spans_of(range(max(last - count, 0) + 1, last + 1))
             self.lawful(
                 lambda: it.prune(
                     PruneThreadRequest(namespace=NAMESPACE, thread=name, versions=versions, move_heads=True)
@@ -119,7 +122,8 @@ class LettingGo(Meetings):
         stands_for = answer.version if isinstance(request, MoveBranchRequest) else 0
         made = [
             digest for digest, moves in self.truth.moves.items()
-            if self.truth.entries[digest].sequence == answer.sequence and moves.get(request.branch) == stands_for
+            if self.truth.entries[digest].sequence == answer.receipt.sequence
+            and moves.get(request.branch) == stands_for
         ]  # fmt: skip
         is_gone = sidecar.find(request.thread) is None and bool(self.truth.deleted)
         if not made and (is_gone or len(sidecar.disk.deleted) > deleted):
@@ -129,11 +133,11 @@ class LettingGo(Meetings):
         if thread is None or era != self.era or thread.identity.uid in sidecar.disk.deleted[deleted:]:
             return
         line = next(line for found, line in self.journals(sidecar) if found.number == thread.number)
-        digest = line.get(answer.sequence, b"")
+        digest = line.get(answer.receipt.sequence, b"")
         if digest in made:
-            sidecar.disk.promised.append((thread.identity.uid, answer.sequence, digest))
+            sidecar.disk.promised.append((thread.identity.uid, answer.receipt.sequence, digest))
             if isinstance(answer, MoveBranchResponse):
-                self.beliefs[request.thread, request.branch] = answer.version, bytes(answer.digest)
+                self.beliefs[request.thread, request.branch] = answer.version, bytes(answer.version_digest)
 
     def lawful(self, verb: Callable[[], T]) -> T | None:
         """The answer; None if the version is not one of the branch any more, or the head another one than expected."""

@@ -18,7 +18,7 @@ from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_HEADS, ENTRY_KIND_RECORDS, EntryMetadata
 from stateward.v1.checkpoint_service_pb2 import HydrateResponse, SaveRequest
 from stateward.v1.state_pb2 import Value
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
 from stateward_sidecar.archive.heads import open_head
 from stateward_sidecar.archive.keys import slot_of
 from stateward_sidecar.archive.places import Place, place_of
@@ -128,9 +128,9 @@ class Looking(Stage):
             here: dict[bytes, set[bytes]] = {}
             for thread, line in self.journals(sidecar):
                 here.setdefault(thread.identity.uid, set()).update(line.values(), self.below_floor(thread))
-                if thread.access == ACCESS_ORPHAN:
+                if thread.access == THREAD_ACCESS_ORPHAN:
                     self.check_orphan(sidecar, thread, line)
-                elif thread.access == ACCESS_REMOTE and thread.number not in sidecar.archive.desk.holds:
+                elif thread.access == THREAD_ACCESS_REMOTE and thread.number not in sidecar.archive.desk.holds:
                     self.check_copy(sidecar, thread)
             for item in list(sidecar.waiting):
                 if item[0].done():
@@ -208,7 +208,7 @@ class Looking(Stage):
         row, sent = thread.archive if thread is not None else None, self.truth.heads.get(key)
         if not self.era or not is_exact or "missing in the archive" in error.message:
             return bool(self.era)
-        if row is None or row.access == ACCESS_ORPHAN:
+        if row is None or row.access == THREAD_ACCESS_ORPHAN:
             return False
         return sent is None or key not in self.truth.went_on or row.rolled_back or row.head.epoch > sent.head.epoch
 
@@ -233,13 +233,13 @@ class Looking(Stage):
             return False
         with sidecar.store.context.engine.read() as txn:
             row = load_archive_row(txn, thread.identity)
-        return row is not None and row.access == ACCESS_OWNED and thread.number in sidecar.outbox()
+        return row is not None and row.access == THREAD_ACCESS_OWNED and thread.number in sidecar.outbox()
 
     def check_outbox(self, sidecar: Sidecar) -> None:
         """After a start, everything of ours that is not archived will be shipped without anybody asking."""
         outbox = sidecar.outbox()
         for thread in sidecar.threads():
-            if thread.access == ACCESS_OWNED and thread.identity.uid not in self.truth.deleted and not self.era:
+            if thread.access == THREAD_ACCESS_OWNED and thread.identity.uid not in self.truth.deleted and not self.era:
                 tip = thread.head
                 if self.truth.history(thread.identity.uid).get(tip.tip_sequence) != tip.tip_digest:
                     assert thread.number in outbox, f"nobody will ship thread {thread.name!r}"
@@ -358,7 +358,7 @@ class Looking(Stage):
                 continue
             newest = before.tip_sequence, before.expire_second
             for thread in sidecar.threads():
-                if thread.identity.uid == before.uid and thread.access != ACCESS_ORPHAN:
+                if thread.identity.uid == before.uid and thread.access != THREAD_ACCESS_ORPHAN:
                     newest = max(newest, (thread.head.tip_sequence, expire_second(thread.head)))
             assert newest[1], "a thread without a time went by itself"
             assert newest[1] * 1e6 <= sidecar.clock.newest_us, "a thread went before its time was over"

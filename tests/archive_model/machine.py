@@ -20,13 +20,14 @@ from tests.archive_model.stage import SIDECARS, TOTALS
 from tests.archive_model.truth import EMPTY, Version
 
 from stateward.v1.admin_service_pb2 import VerifyRequest
-from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, STATUS_RUNNING, Status, VersionRef
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, WORK_STATUS_RUNNING, VersionRef, WorkStatus
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, ListCheckpointsRequest, SaveRequest, SaveResponse
 from stateward.v1.diff_pb2 import Append, Diff, Edit, SetSlot
 from stateward.v1.effect_service_pb2 import ListEffectsRequest
 from stateward.v1.state_pb2 import Value
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import Corrupt, ThreadNotFound, VersionMismatch, VersionPruned
 from stateward_sidecar.store.requests import hash_request
 
@@ -39,7 +40,9 @@ class Machine(RecordCalls):
 
     # -- saving ---------------------------------------------------------------------------------------------------
 
-    def request(self, name: str, branch: str, *, conditional: bool, size: int, status: Status.ValueType) -> SaveRequest:
+    def request(
+        self, name: str, branch: str, *, conditional: bool, size: int, status: WorkStatus.ValueType
+    ) -> SaveRequest:
         """The next save of a client. What it brings hardly compresses: so machines differ in where they make packs and
         snapshots."""
         mark = self.mark(size)
@@ -50,14 +53,15 @@ class Machine(RecordCalls):
             ]
         )
         request = SaveRequest(
-            thread=name, branch=branch, diff=diff, status=status, request_id=str(uuid.UUID(int=next(self.numbers)))
+            thread=name, branch=branch, diff=diff, status=status,
+            options=WriteOptions(request_id=str(uuid.UUID(int=next(self.numbers))))
         )
         if conditional:
             version, digest = self.beliefs.get((name, branch), (0, b""))
-            request.expected_version = version
+            request.options.expected_version = version
             if digest:
-                request.expected_digest = digest
-        self.sent[hash_request(request.request_id)] = request
+                request.options.expected_digest = digest
+        self.sent[hash_request(request.options.request_id)] = request
         return request
 
     def save(self, sidecar: Sidecar, request: SaveRequest, *, archived: bool = False) -> SaveResponse:
@@ -66,20 +70,20 @@ class Machine(RecordCalls):
         sent = SaveRequest()
         sent.CopyFrom(request)
         if archived:
-            sent.durability = DURABILITY_ARCHIVED
+            sent.options.durability = DURABILITY_ARCHIVED
         before, stops = self.digest_here(sidecar, name, branch), self.turns.stops
         deleted, era = len(sidecar.disk.deleted), self.era
         try:
             answer = sidecar.save(sent)
         except VersionMismatch:
-            is_there = before == self.digest_here(sidecar, name, branch) == request.expected_digest
-            assert not request.expected_digest or not is_there or stops != self.turns.stops, (
+            is_there = before == self.digest_here(sidecar, name, branch) == request.options.expected_digest
+            assert not request.options.expected_digest or not is_there or stops != self.turns.stops, (
                 "a save was refused as conflict on the version that is there"
             )
             raise
         self.look()
-        assert request.expected_uid in ("", answer.uid), "a late save reached another thread"
-        digest, answered_uid = bytes(answer.digest), bytes.fromhex(answer.uid)
+        assert request.options.expected_uid in ("", answer.receipt.uid), "a late save reached another thread"
+        digest, answered_uid = bytes(answer.receipt.digest), bytes.fromhex(answer.receipt.uid)
         if digest not in self.truth.versions:  # nobody ever saw it
             gone = answered_uid in sidecar.disk.deleted[deleted:] or answered_uid in self.truth.deleted
             assert gone, "a save was answered that is on no disk"
@@ -87,9 +91,9 @@ class Machine(RecordCalls):
         self.check_answer(request, answer, answered_uid)
         self.beliefs[name, branch] = answer.version, digest
         if era == self.era and answered_uid not in sidecar.disk.deleted[deleted:]:  # else it may have gone meanwhile
-            sidecar.disk.promised.append((answered_uid, answer.sequence, digest))
-        if archived and answer.durability == DURABILITY_ARCHIVED:
-            self.truth.promise_archived(answered_uid, answer.sequence, digest)
+            sidecar.disk.promised.append((answered_uid, answer.receipt.sequence, digest))
+        if archived and answer.receipt.durability == DURABILITY_ARCHIVED:
+            self.truth.promise_archived(answered_uid, answer.receipt.sequence, digest)
         return answer
 
     def digest_here(self, sidecar: Sidecar, name: str, branch: str) -> bytes:
@@ -101,34 +105,38 @@ class Machine(RecordCalls):
     def check_answer(self, request: SaveRequest, answer: SaveResponse, answered_uid: bytes) -> None:
         """An answer is what the request makes. A retry is answered as before where the first answer is history of what
         was answered now; else the save happens anew."""
-        digest = bytes(answer.digest)
+        digest = bytes(answer.receipt.digest)
         version, line = self.truth.versions[digest], self.truth.line(digest)
         parent = self.truth.versions[version.parent].state if version.parent else EMPTY
         assert version.version == answer.version, "an answer names another version than was made"
         if parent is not None:
             assert version.state == after(parent, request), "an answer names a version that this save did not make"
-        known = next((answers for old, answers in self.requests if old.request_id == request.request_id), None)
+        known = next(
+            (answers for old, answers in self.requests if old.options.request_id == request.options.request_id), None
+        )
         if known is None:
             known = {}
             self.requests.append((request, known))
-        earlier = [old for old in known.get(answered_uid, ()) if line.get(old.sequence) == old.digest]
+        earlier = [old for old in known.get(answered_uid, ()) if line.get(old.receipt.sequence) == old.receipt.digest]
         # What came so long after it that nobody has to know it is made anew: now, or by a call without an answer yet.
-        near = [old for old in earlier if old.sequence >= answer.sequence - self.window]
-        if answer.replayed:
-            answers = [(old.version, old.sequence, old.digest) for old in earlier]
-            is_known = (answer.version, answer.sequence, answer.digest) in answers
+        near = [old for old in earlier if old.receipt.sequence >= answer.receipt.sequence - self.window]
+        if answer.receipt.replayed:
+            answers = [(old.version, old.receipt.sequence, old.receipt.digest) for old in earlier]
+            is_known = (answer.version, answer.receipt.sequence, answer.receipt.digest) in answers
             assert is_known or not near, "a retry was answered with what the request never made"
         else:
             # On a copied disk the same save at the same instant makes the very same version, for the first time there.
-            near = [old for old in near if old.sequence != answer.sequence]
+            near = [old for old in near if old.receipt.sequence != answer.receipt.sequence]
             assert not near, "a request that was answered before was applied again"
         known.setdefault(answered_uid, []).append(answer)
 
     def wait_durable(self, sidecar: Sidecar, name: str, saved: SaveResponse) -> None:
         """Asks whether a save that was answered before is archived."""
         answer = sidecar.wait_durable(name, saved)
-        if answer.durability == DURABILITY_ARCHIVED:
-            self.truth.promise_archived(bytes.fromhex(saved.uid), saved.sequence, bytes(saved.digest))
+        if answer.receipt.durability == DURABILITY_ARCHIVED:
+            self.truth.promise_archived(
+                bytes.fromhex(saved.receipt.uid), saved.receipt.sequence, bytes(saved.receipt.digest)
+            )
 
     def delete_one(self, sidecar: Sidecar, name: str, *, is_again: bool) -> None:
         """Deletes a thread everywhere. Once that is answered, nobody who has bucket and key file can read it, nor any
@@ -137,7 +145,7 @@ class Machine(RecordCalls):
         if self.turns.current is not None:
             self.turns.current.op.asks = lambda: begun.update(self.keys_of(self.key_of_any(name)))
         answer = sidecar.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=name, allow_missing=is_again))
-        uid = bytes.fromhex(answer.uid)
+        uid = bytes.fromhex(answer.receipt.uid)
         assert not uid or uid in self.truth.deleted or self.era, "deleted here, and not in the archive"
         if uid:
             self.truth.deleted.add(uid)
@@ -163,7 +171,7 @@ class Machine(RecordCalls):
             tip, sent = thread.head, self.truth.heads.get(self.key_of(sidecar, thread.name))
             if tip.tip_sequence <= before.get(thread.number, 0):
                 continue
-            assert thread.access != ACCESS_ORPHAN, "a sweep wrote to what is set aside"
+            assert thread.access != THREAD_ACCESS_ORPHAN, "a sweep wrote to what is set aside"
             if sent is None or not sent.head.tip_sequence or sent.head.deleted:
                 continue
             is_of_it = self.truth.line(bytes(tip.tip_digest)).get(sent.head.tip_sequence) == sent.head.tip_digest
@@ -190,7 +198,7 @@ class Machine(RecordCalls):
         choice = what % 12 if what < 24 else what // 2
         name = "ab"[what % 2] if what >= 24 else name
         self.steps.append(f"   meanwhile {choice} on {name}:")
-        request = self.request(name, "main", conditional=False, size=20, status=STATUS_RUNNING)
+        request = self.request(name, "main", conditional=False, size=20, status=WORK_STATUS_RUNNING)
         if choice in (0, 1):
             self.act(number, f"save {name}", lambda it: self.save(it, request))
         elif choice == 2:
@@ -265,10 +273,10 @@ class Machine(RecordCalls):
                 if thread.identity.uid in self.truth.deleted:
                     continue
                 is_rolled_back = thread.archive is not None and thread.archive.rolled_back
-                if thread.access == ACCESS_OWNED and not is_rolled_back and not self.era:
+                if thread.access == THREAD_ACCESS_OWNED and not is_rolled_back and not self.era:
                     tip, history = thread.head, self.truth.history(thread.identity.uid)
                     assert history.get(tip.tip_sequence) == tip.tip_digest, f"{thread.name!r} cannot be shipped"
-                if thread.access == ACCESS_ORPHAN:
+                if thread.access == THREAD_ACCESS_ORPHAN:
                     orphans.append((number, thread.name, thread.head.last_version))
         for orphan in orphans:
             self.read_orphan(*orphan)
@@ -281,7 +289,7 @@ class Machine(RecordCalls):
         for _ in range(3):
             for number, sidecar in enumerate(self.sidecars):
                 for thread in sidecar.threads():
-                    if thread.access == ACCESS_OWNED:
+                    if thread.access == THREAD_ACCESS_OWNED:
                         self.act(number, "settle", lambda it, thread=thread: it.ship(thread.number))
         for number in range(len(self.sidecars)):
             self.act(number, "tidy", lambda it: it.tidy())
@@ -354,7 +362,7 @@ class Machine(RecordCalls):
             mine = [version for version in self.truth.belonging(line, branch) if version not in thread.pruned]
             shown = [each.version for each in listed.checkpoints]
             assert shown == mine[::-1], "a list of a branch is not its versions"
-        effects = fresh.store.effect_list.read(ListEffectsRequest(namespace=NAMESPACE, thread=name, all_anchors=True))
+        effects = fresh.store.effect_list.read(ListEffectsRequest(namespace=NAMESPACE, thread=name))
         assert self.payments.keys_of(uid) <= {each.effect.key for each in effects.effects}, "a payment is not known"
         for digest in line.values():
             version = self.truth.versions.get(digest)

@@ -11,9 +11,10 @@ from tests.archive_model.faults import Fault
 from tests.archive_model.sidecar import NAMESPACE, Sidecar
 from tests.archive_model.steps import Steps
 
-from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_UNSPECIFIED, STATUS_RUNNING
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_UNSPECIFIED, WORK_STATUS_RUNNING
 from stateward.v1.signal_service_pb2 import SendSignalRequest, SendSignalResponse
 from stateward.v1.state_pb2 import Value
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import ThreadNotFound
 
 
@@ -36,7 +37,7 @@ class Messages(Steps):
     @rule(who=WHO, name=NAMES, count=st.integers(1, 3), archived=st.booleans(), plan=PLANS)
     def acknowledge(self, who: int, name: str, count: int, archived: bool, plan: tuple[Fault, ...]) -> None:
         """An agent reads its messages, and saves what it made of some of them."""
-        request = self.request(name, "main", conditional=False, size=10, status=STATUS_RUNNING)
+        request = self.request(name, "main", conditional=False, size=10, status=WORK_STATUS_RUNNING)
 
         def verb(it: Sidecar) -> None:
             request.ack_signals.extend(self.list_signals(it, name)[:count])
@@ -50,19 +51,20 @@ class Messages(Steps):
         """A message that nobody else sends."""
         return SendSignalRequest(
             namespace=NAMESPACE, thread=name, name="news", sender="somebody",
-            payload=Value(data=self.mark(10).encode()), request_id=str(uuid.UUID(int=next(self.numbers))),
+            payload=Value(data=self.mark(10).encode()),
+            options=WriteOptions(request_id=str(uuid.UUID(int=next(self.numbers)))),
         )  # fmt: skip
 
     def send(self, sidecar: Sidecar, request: SendSignalRequest, *, archived: bool = False) -> None:
         """Sends a signal, and compares the answer with the truth."""
         sent = SendSignalRequest()
         sent.CopyFrom(request)
-        sent.durability = DURABILITY_ARCHIVED if archived else DURABILITY_UNSPECIFIED
+        sent.options.durability = DURABILITY_ARCHIVED if archived else DURABILITY_UNSPECIFIED
         deleted, era = len(sidecar.disk.deleted), self.era
         answer = sidecar.signal(sent)
         self.look()
-        assert request.expected_uid in ("", answer.uid), "a late signal reached another thread"
-        digest, uid, sequence = bytes(answer.digest), bytes.fromhex(answer.uid), answer.signal.sequence
+        assert request.options.expected_uid in ("", answer.receipt.uid), "a late signal reached another thread"
+        digest, uid, sequence = bytes(answer.receipt.digest), bytes.fromhex(answer.receipt.uid), answer.signal.sequence
         if digest not in self.truth.signals:
             gone = uid in sidecar.disk.deleted[deleted:] or uid in self.truth.deleted
             assert gone or not digest, "a signal was answered that is on no disk"
@@ -72,21 +74,23 @@ class Messages(Steps):
         self.check_once(request, answer, uid)
         if era == self.era and uid not in sidecar.disk.deleted[deleted:]:
             sidecar.disk.promised.append((uid, sequence, digest))
-        if archived and answer.durability == DURABILITY_ARCHIVED:
+        if archived and answer.receipt.durability == DURABILITY_ARCHIVED:
             self.truth.promise_archived(uid, sequence, digest)
 
     def check_once(self, request: SendSignalRequest, answer: SendSignalResponse, uid: bytes) -> None:
         """A retry is answered as before where the first answer is history of what was answered now."""
-        known = next((answers for old, answers in self.signals if old.request_id == request.request_id), None)
+        known = next(
+            (answers for old, answers in self.signals if old.options.request_id == request.options.request_id), None
+        )
         if known is None:
             known = {}
             self.signals.append((request, known))
-        line, sequence = self.truth.line(bytes(answer.digest)), answer.signal.sequence
+        line, sequence = self.truth.line(bytes(answer.receipt.digest)), answer.signal.sequence
         near = [
             old for old in known.get(uid, ())
-            if line.get(old.signal.sequence) == old.digest and old.signal.sequence >= sequence - self.window
+            if line.get(old.signal.sequence) == old.receipt.digest and old.signal.sequence >= sequence - self.window
         ]  # fmt: skip
-        is_known = any(old.digest == answer.digest for old in near)
+        is_known = any(old.receipt.digest == answer.receipt.digest for old in near)
         assert is_known or not near, "a signal that was answered before was sent again"
         known.setdefault(uid, []).append(answer)
 

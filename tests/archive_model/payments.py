@@ -13,6 +13,7 @@ from stateward.v1.effect_pb2 import EFFECT_STATE_DONE, EFFECT_STATE_NEW, EFFECT_
 from stateward.v1.effect_service_pb2 import BeginEffectRequest, CompleteEffectRequest
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.state_pb2 import Value
+from stateward.v1.write_pb2 import WriteOptions
 
 Key = tuple[bytes, str]
 
@@ -40,18 +41,18 @@ class Payments:
         """An agent's step: claims, pays if nobody did, says so. ``is_still``: the bucket was not set back meanwhile."""
         holder = f"agent {sidecar.number}" if restarted else f"agent {next(self._numbers)}"
         request = BeginEffectRequest(
-            namespace=NAMESPACE, thread=name, key=key, request_id=f"begin {next(self._numbers)}",
+            namespace=NAMESPACE, thread=name, key=key, options=WriteOptions(request_id=f"begin {next(self._numbers)}"),
             holder=Holder(name=holder, incarnation=str(next(self._numbers))),
         )  # fmt: skip
         answer = sidecar.begin(request)
         if not is_still():
             return
-        uid = bytes.fromhex(answer.uid)
+        uid = bytes.fromhex(answer.receipt.uid)
         if answer.state == EFFECT_STATE_DONE:
             assert (uid, key) in self.done, "a result was handed out that nobody ever recorded"
         if answer.claim_token:
             self.claims[uid] = key, answer.claim_token
-        if not answer.claim_token or answer.durability != DURABILITY_ARCHIVED:
+        if not answer.claim_token or answer.receipt.durability != DURABILITY_ARCHIVED:
             return
         if answer.state == EFFECT_STATE_NEW:
             assert (uid, key) not in self.paid, "a tool was called twice, and nobody was told"

@@ -12,7 +12,7 @@ from tests.archive_model.truth import Version
 
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, ListCheckpointsRequest
-from stateward.v1.thread_pb2 import ACCESS_OWNED
+from stateward.v1.thread_pb2 import THREAD_ACCESS_OWNED
 from stateward_sidecar.errors import BlobNotFound, ThreadNotFound, VersionPruned
 
 
@@ -131,4 +131,4 @@ class Reading(Looking):
             return True
         origin = next((disk.origin for disk in self.disks if sent is not None and disk.number == sent.disk), None)
         thread = sidecar.find(name)
-        return origin == sidecar.disk.origin and thread is not None and thread.access == ACCESS_OWNED
+        return origin == sidecar.disk.origin and thread is not None and thread.access == THREAD_ACCESS_OWNED

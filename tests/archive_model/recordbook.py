@@ -60,10 +60,10 @@ class RecordBook:
 
     def ask(self, request: Request) -> None:
         """A request that is going to be sent, perhaps several times. No other one has its values."""
-        self.asked[hash_request(request.request_id)] = request
+        self.asked[hash_request(request.options.request_id)] = request
         if isinstance(request, PutRecordsRequest):
             for write in request.writes:
-                self._writers[write.value.data] = request.request_id
+                self._writers[write.value.data] = request.options.request_id
 
     def see(
         self, digest: bytes, entry: Entry, metadata: EntryMetadata, batch: RecordBatch | None, newest_us: int, *,
@@ -123,7 +123,7 @@ class RecordBook:
     ) -> None:  # fmt: skip
         """The last entry of a call: it did all that was asked for, and nothing else."""
         request = self.asked[metadata.request_hash]
-        self.made[digest] = request.request_id
+        self.made[digest] = request.options.request_id
         if isinstance(request, PutRecordsRequest):
             for write in request.writes:
                 _check_write(write, before.records.get(write.key), after.records.get(write.key), newest_us)

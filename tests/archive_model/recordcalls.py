@@ -6,13 +6,14 @@ import math
 import uuid
 from collections.abc import Collection
 
+from google.protobuf.empty_pb2 import Empty
 from tests.archive_model.faults import MEANWHILE
 from tests.archive_model.reading import Reading
 from tests.archive_model.recordbook import Request, Shown
 from tests.archive_model.sidecar import CALLER, NAMESPACE, Sidecar, run
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_UNSPECIFIED
-from stateward.v1.record_pb2 import Record
+from stateward.v1.record_pb2 import StoredRecord
 from stateward.v1.record_service_pb2 import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -22,6 +23,7 @@ from stateward.v1.record_service_pb2 import (
     PutRecordsResponse,
 )
 from stateward.v1.state_pb2 import Value
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import RecordConflict
 
 Answer = PutRecordsResponse | DeleteRecordsResponse
@@ -46,15 +48,16 @@ class RecordCalls(Reading):
             if ttl_s:
                 write.ttl.FromSeconds(ttl_s)
         for key in sorted({*deletes} - {*keys}):
-            request.writes.add(key=key, delete=True)
-        request.request_id = str(uuid.UUID(int=next(self.numbers)))
+            request.writes.add(key=key, delete=Empty())
+        request.options.request_id = str(uuid.UUID(int=next(self.numbers)))
         self.records.ask(request)
         return request
 
     def delete_request(self, name: str, prefix: str) -> DeleteRecordsRequest:
         """A deletion of some records."""
         request = DeleteRecordsRequest(
-            namespace=NAMESPACE, thread=name, prefix=prefix, request_id=str(uuid.UUID(int=next(self.numbers)))
+            namespace=NAMESPACE, thread=name, prefix=prefix,
+            options=WriteOptions(request_id=str(uuid.UUID(int=next(self.numbers))))
         )
         self.records.ask(request)
         return request
@@ -63,7 +66,7 @@ class RecordCalls(Reading):
         """Sends a put or a deletion, and compares the answer with the truth."""
         sent = type(request)()
         sent.CopyFrom(request)
-        sent.durability = DURABILITY_ARCHIVED if archived else DURABILITY_UNSPECIFIED
+        sent.options.durability = DURABILITY_ARCHIVED if archived else DURABILITY_UNSPECIFIED
         name, before, stops = request.thread, self.tip_here(sidecar, request.thread), self.turns.stops
         deleted, era = len(sidecar.disk.deleted), self.era
         answer: Answer
@@ -77,8 +80,8 @@ class RecordCalls(Reading):
                 self.check_conflict(before, error)
             raise
         self.look()
-        assert request.expected_uid in ("", answer.uid), "a late put reached another thread"
-        digest, answered_uid = bytes(answer.digest), bytes.fromhex(answer.uid)
+        assert request.options.expected_uid in ("", answer.receipt.uid), "a late put reached another thread"
+        digest, answered_uid = bytes(answer.receipt.digest), bytes.fromhex(answer.receipt.uid)
         if digest not in self.records.pages:
             gone = answered_uid in sidecar.disk.deleted[deleted:] or answered_uid in self.truth.deleted
             assert gone or not digest, "a put was answered that is on no disk"
@@ -90,9 +93,9 @@ class RecordCalls(Reading):
             left = [key for key in self.records.pages[digest].records if key.startswith(request.prefix)]
             assert not left or answer.has_more or not answer.deleted, f"records {left} outlive their deletion"
         if era == self.era and answered_uid not in sidecar.disk.deleted[deleted:]:
-            sidecar.disk.promised.append((answered_uid, answer.sequence, digest))
-        if archived and answer.durability == DURABILITY_ARCHIVED:
-            self.truth.promise_archived(answered_uid, answer.sequence, digest)
+            sidecar.disk.promised.append((answered_uid, answer.receipt.sequence, digest))
+        if archived and answer.receipt.durability == DURABILITY_ARCHIVED:
+            self.truth.promise_archived(answered_uid, answer.receipt.sequence, digest)
 
     def tip_here(self, sidecar: Sidecar, name: str) -> bytes:
         """The digest of a thread's newest entry on a disk."""
@@ -111,18 +114,24 @@ class RecordCalls(Reading):
     def check_put(self, request: Request, answer: Answer, answered_uid: bytes) -> None:
         """The answer names an entry that this request made. A retry is answered as before where the first answer is
         history of what was answered now; else the put happens anew."""
-        digest, name = bytes(answer.digest), request.thread
+        digest, name = bytes(answer.receipt.digest), request.thread
         if not answer.deleted and not (isinstance(answer, PutRecordsResponse) and answer.written):
             return  # nothing was changed, and is noted nowhere
-        assert self.records.made.get(digest) == request.request_id, "a put was answered that this request did not make"
+        assert self.records.made.get(digest) == request.options.request_id, (
+            "a put was answered that this request did not make"
+        )
         line = self.truth.line(digest)
-        known = next((answers for old, answers in self.puts if old.request_id == request.request_id), None)
+        known = next(
+            (answers for old, answers in self.puts if old.options.request_id == request.options.request_id), None
+        )
         if known is None:
             known = {}
             self.puts.append((request, known))
-        earlier = [old for old in known.get(answered_uid, ()) if line.get(old.sequence) == old.digest]
-        near = [old for old in earlier if old.sequence >= answer.sequence - self.window]
-        assert not near or any(old.digest == digest for old in near), "a put that was answered before was applied again"
+        earlier = [old for old in known.get(answered_uid, ()) if line.get(old.receipt.sequence) == old.receipt.digest]
+        near = [old for old in earlier if old.receipt.sequence >= answer.receipt.sequence - self.window]
+        assert not near or any(old.receipt.digest == digest for old in near), (
+            "a put that was answered before was applied again"
+        )
         known.setdefault(answered_uid, []).append(answer)
         if isinstance(request, PutRecordsRequest) and isinstance(answer, PutRecordsResponse):
             kept = self.records.pages[digest].records
@@ -162,7 +171,7 @@ class RecordCalls(Reading):
 
     def ask_records(
         self, sidecar: Sidecar, name: str, keys: Collection[str] = (), *, refreshes: bool = False
-    ) -> list[Record]:
+    ) -> list[StoredRecord]:
         """What a sidecar shows."""
         if keys:
             get = GetRecordsRequest(namespace=NAMESPACE, thread=name, keys=sorted(keys), refresh_ttl=refreshes)

@@ -8,7 +8,7 @@ from tests.archive_model.choices import KEPT, NAMES, PLANS, RECORDS, SIZES, TTLS
 from tests.archive_model.faults import Fault
 from tests.archive_model.steps import Steps
 
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 
 
 class RecordRules(Steps):
@@ -42,7 +42,7 @@ class RecordRules(Steps):
           plan=PLANS)  # fmt: skip
     def show_records(self, who: int, name: str, keys: set[str], how: str, plan: tuple[Fault, ...]) -> None:
         """All of a thread or some, perhaps of an orphan, or with a new time to live."""
-        orphans = [thread.name for thread in self.sidecars[who].threads() if thread.access == ACCESS_ORPHAN]
+        orphans = [thread.name for thread in self.sidecars[who].threads() if thread.access == THREAD_ACCESS_ORPHAN]
         chosen = orphans[0] if orphans and how == "aside" else name
         some = keys if how in ("get", "refresh") else set[str]()
         what = f"{how} records of {chosen}"

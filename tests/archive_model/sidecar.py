@@ -52,7 +52,7 @@ from stateward.v1.effect_service_pb2 import (
 from stateward.v1.signal_pb2 import Signal
 from stateward.v1.signal_service_pb2 import ListSignalsRequest, SendSignalRequest, SendSignalResponse
 from stateward.v1.state_pb2 import BlobRef
-from stateward.v1.thread_pb2 import Thread as ThreadMessage
+from stateward.v1.thread_pb2 import ThreadInfo as ThreadMessage
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import (
     DeleteThreadRequest,
@@ -67,6 +67,7 @@ from stateward.v1.thread_service_pb2 import (
     WaitDurableRequest,
     WaitDurableResponse,
 )
+from stateward.v1.write_pb2 import Receipt, WriteOptions
 from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.archive.collect import Collector, Verbs
 from stateward_sidecar.archive.desk import Hold, Name, Options
@@ -300,7 +301,7 @@ class Sidecar:
 
     def begin(self, request: BeginEffectRequest) -> BeginEffectResponse:
         if self.turns is None:
-            request.durability = DURABILITY_COMMITTED  # nobody would ship it
+            request.options.durability = DURABILITY_COMMITTED  # nobody would ship it
         return run(self.effects.begin_effect(request, CALLER))
 
     def complete(self, request: CompleteEffectRequest) -> CompleteEffectResponse:
@@ -319,9 +320,11 @@ class Sidecar:
         """Writes a blob, and makes the thread if there is none; with ``uid`` only to the thread that has it."""
 
         async def messages() -> AsyncIterator[WriteBlobRequest]:
-            begin = BlobBegin(namespace=NAMESPACE, thread=thread, size_bytes=len(data), expected_uid=uid)
+            begin = BlobBegin(
+                namespace=NAMESPACE, thread=thread, size_bytes=len(data), options=WriteOptions(expected_uid=uid)
+            )
             if not uid:
-                begin.create.CopyFrom(ThreadOptions())
+                begin.options.create.CopyFrom(ThreadOptions())
             begin.sha256 = sha256(data).digest() if announced else b""
             yield WriteBlobRequest(begin=begin)
             yield WriteBlobRequest(data=data)
@@ -365,13 +368,11 @@ class Sidecar:
 
     def wait_durable(self, thread: str, answer: SaveResponse) -> WaitDurableResponse:
         """Asks for ARCHIVED of exactly this save, by all that the request can say."""
+        saved = answer.receipt
+        receipt = Receipt(uid=saved.uid, sequence=saved.sequence, digest=saved.digest)
         request = WaitDurableRequest(
-            namespace=NAMESPACE, thread=thread, sequence=answer.sequence, durability=DURABILITY_ARCHIVED
+            namespace=NAMESPACE, thread=thread, receipt=receipt, durability=DURABILITY_ARCHIVED
         )
-        for field_name in request.DESCRIPTOR.fields_by_name:
-            source = field_name.removeprefix("expected_")
-            if source in ("digest", "uid"):
-                setattr(request, field_name, getattr(answer, source))
         return run(self.threads_.wait_durable(request, CALLER))
 
     def collect(self, grace_s: int) -> None:

@@ -9,8 +9,8 @@ from tests.archive_model.faults import Fault
 from tests.archive_model.machine import Machine
 from tests.archive_model.sidecar import GRACE_S, Sidecar
 
-from stateward.v1.checkpoint_pb2 import STATUS_RUNNING
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 
 
 class Steps(Machine):
@@ -32,7 +32,7 @@ class Steps(Machine):
     @rule(who=WHO, which=st.integers(0, 2), version=st.integers(0, 12), plan=PLANS)
     def read_aside(self, who: int, which: int, version: int, plan: tuple[Fault, ...]) -> None:
         """Old versions of an orphan, and its own."""
-        orphans = [thread for thread in self.sidecars[who].threads() if thread.access == ACCESS_ORPHAN]
+        orphans = [thread for thread in self.sidecars[who].threads() if thread.access == THREAD_ACCESS_ORPHAN]
         if orphans:
             name, last = orphans[which % len(orphans)].name, orphans[which % len(orphans)].head.last_version
             chosen = (version % last + 1) if last else 0
@@ -47,7 +47,7 @@ class Steps(Machine):
     @rule(who=WHO, name=NAMES, plan=PLANS)
     def list_all(self, who: int, name: str, plan: tuple[Fault, ...]) -> None:
         """All versions of a thread; of its newest orphan, where it is the other name's turn."""
-        orphans = [thread.name for thread in self.sidecars[who].threads() if thread.access == ACCESS_ORPHAN]
+        orphans = [thread.name for thread in self.sidecars[who].threads() if thread.access == THREAD_ACCESS_ORPHAN]
         chosen = orphans[-1] if orphans and name == "b" else name
         self.act(who, f"list {chosen}", lambda it: self.list_versions(it, chosen), plan)
 
@@ -57,7 +57,7 @@ class Steps(Machine):
     def work(self, who: int, name: str, count: int, size: int, archived: bool) -> None:
         """An agent makes some steps."""
         for at in range(count):
-            request = self.request(name, "main", conditional=False, size=size, status=STATUS_RUNNING)
+            request = self.request(name, "main", conditional=False, size=size, status=WORK_STATUS_RUNNING)
             self.act(who, f"work on {name}", lambda it, request=request: self.save(it, request, archived=archived))
             if self.keeps_records:
                 put = self.put_request(name, (KEPT[at % len(KEPT)],), size=size)

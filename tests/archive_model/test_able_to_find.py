@@ -265,7 +265,7 @@ def test_a_repeated_deletion_of_the_next_thread_is_found(broken: Rules, monkeypa
     remove = Sidecar.delete
 
     def forget_the_uid(sidecar: Sidecar, request: DeleteThreadRequest) -> DeleteThreadResponse:
-        request.expected_uid = ""
+        request.options.expected_uid = ""
         return remove(sidecar, request)
 
     monkeypatch.setattr(Sidecar, "delete", forget_the_uid)

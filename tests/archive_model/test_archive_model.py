@@ -20,8 +20,8 @@ from tests.archive_model.recordrules import RecordRules
 from tests.archive_model.sidecar import GRACE_S, LEASE_S, NAMESPACE, Sidecar
 from tests.archive_model.stage import SIDECARS
 
-from stateward.v1.checkpoint_pb2 import STATUS_RUNNING, STATUS_WAITING
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING, WORK_STATUS_WAITING
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadRequest, PruneThreadRequest, SetTagRequest
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 
@@ -40,7 +40,7 @@ class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Ageing):
         """Most histories are of a thread that exists."""
         self.begin(one_host=one_host, window=window, keeps_records=keeps_records)
         for _ in range(2):
-            request = self.request("a", "main", conditional=True, size=size, status=STATUS_RUNNING)
+            request = self.request("a", "main", conditional=True, size=size, status=WORK_STATUS_RUNNING)
             self.act(0, "save a", lambda it, request=request: self.save(it, request, archived=archived))
 
     @rule(who=WHO, name=NAMES, branch=BRANCHES, size=SIZES, conditional=st.booleans(), archived=st.booleans(),
@@ -49,7 +49,7 @@ class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Ageing):
         self, who: int, name: str, branch: str, size: int, conditional: bool, archived: bool, rests: bool,
         plan: tuple[Fault, ...],
     ) -> None:  # fmt: skip
-        status = STATUS_WAITING if rests else STATUS_RUNNING
+        status = WORK_STATUS_WAITING if rests else WORK_STATUS_RUNNING
         request = self.request(name, branch, conditional=conditional, size=size, status=status)
         what = f"save {name}/{branch}{' if' if conditional else ''}{' archived' if archived else ''}"
         self.act(who, what, lambda it: self.save(it, request, archived=archived), plan)
@@ -60,7 +60,7 @@ class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Ageing):
         if takes:
             self.take_over(who, "a")
         for each in (plan, then):
-            request = self.request("a", "main", conditional=takes, size=20, status=STATUS_RUNNING)
+            request = self.request("a", "main", conditional=takes, size=20, status=WORK_STATUS_RUNNING)
             self.act(who, "save a archived", lambda it, r=request: self.save(it, r, archived=True), each)
 
     @rule(who=WHO, name=NAMES, key=KEYS, restarted=st.booleans(), finishes=st.booleans(), plan=PLANS)
@@ -104,7 +104,9 @@ class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Ageing):
         ]
         if len(answers) >= back:
             name, saved = answers[-back]
-            self.act(who, f"wait for {name} {saved.sequence}", lambda it: self.wait_durable(it, name, saved), plan)
+            self.act(
+                who, f"wait for {name} {saved.receipt.sequence}", lambda it: self.wait_durable(it, name, saved), plan
+            )
 
     @rule(who=WHO, name=NAMES, plan=PLANS)
     def attach(self, who: int, name: str, plan: tuple[Fault, ...]) -> None:
@@ -123,7 +125,7 @@ class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Ageing):
             if thread is None or stops != self.turns.stops:
                 return  # perhaps of another line
             line = {item.number: line for item, line in self.journals(sidecar)}[thread.number]
-            sidecar.disk.promised.append((thread.identity.uid, answer.sequence, line[answer.sequence]))
+            sidecar.disk.promised.append((thread.identity.uid, answer.receipt.sequence, line[answer.receipt.sequence]))
 
         self.act(who, f"tag {name}", set_tag, plan)
 
@@ -131,13 +133,13 @@ class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Ageing):
           pause=st.sampled_from((LEASE_S / 5, LEASE_S + 1)))  # fmt: skip
     def upload_slowly(self, who: int, name: str, size: int, at: int, tries: int, pause: float) -> None:
         """An owner has something to upload that takes long, and works on; others would like to have the thread."""
-        request = self.request(name, "main", conditional=False, size=size, status=STATUS_RUNNING)
+        request = self.request(name, "main", conditional=False, size=size, status=WORK_STATUS_RUNNING)
         slow = (Fault(HELD, at),)
         self.act(who, f"save {name} archived", lambda it: self.save(it, request, archived=True), slow)
         for _ in range(tries):
             self.wait(pause)
             for each in ((who + 1) % SIDECARS, who):
-                more = self.request(name, "main", conditional=False, size=10, status=STATUS_RUNNING)
+                more = self.request(name, "main", conditional=False, size=10, status=WORK_STATUS_RUNNING)
                 self.act(each, f"save {name}", lambda it, more=more: self.save(it, more))
         self.resume(len(self.turns.held) - 1)
 
@@ -162,7 +164,7 @@ class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Ageing):
         for _ in range(tries):
             self.wait(LEASE_S / 4)
             for each in ((who + 1) % SIDECARS, who):
-                more = self.request("a", "main", conditional=False, size=10, status=STATUS_RUNNING)
+                more = self.request("a", "main", conditional=False, size=10, status=WORK_STATUS_RUNNING)
                 self.act(each, "save a", lambda it, more=more: self.save(it, more))
         self.resume(len(self.turns.held) - 1)
 
@@ -222,7 +224,7 @@ class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Ageing):
         """A copy of main's head, of an orphan where there is one."""
 
         def fork(sidecar: Sidecar) -> None:
-            orphans = [thread.name for thread in sidecar.threads() if thread.access == ACCESS_ORPHAN]
+            orphans = [thread.name for thread in sidecar.threads() if thread.access == THREAD_ACCESS_ORPHAN]
             source = orphans[0] if orphans and name == "b" else name
             sidecar.fork(ForkThreadRequest(namespace=NAMESPACE, thread=source, new_thread="fork"))
             self.see_fork(sidecar, source, "fork")
@@ -239,7 +241,7 @@ class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Ageing):
             self.delete_here(who, "a", (), now=True)
             self.background(who, ())  # its rows are gone too
         self.resume(len(self.turns.held) - 1)
-        request = self.request("fork", "main", conditional=False, size=10, status=STATUS_RUNNING)
+        request = self.request("fork", "main", conditional=False, size=10, status=WORK_STATUS_RUNNING)
         self.act(who, "save fork", lambda it: self.save(it, request))
         self.resume(len(self.turns.held) - 1)
         self.crash(who)  # memory has the key
@@ -262,7 +264,7 @@ class Rules(LettingGo, RecordRules, Clearing, BackingUp, Halves, Ageing):
         if takes:
             self.take_over(who, name)
         for each in (who, 1 - who, who):
-            more = self.request(name, "main", conditional=False, size=10, status=STATUS_RUNNING)
+            more = self.request(name, "main", conditional=False, size=10, status=WORK_STATUS_RUNNING)
             self.act(each, f"save {name}", lambda it, more=more: self.save(it, more, archived=archived))
         self.read(1 - who, name, "main", ())
 

@@ -11,7 +11,7 @@ from tests.archive_model.faults import APPLIED, AWAY, CUT, GATHERS, HELD, HELD_A
 from tests.archive_model.giving import HEAD
 from tests.archive_model.test_archive_model import Rules
 
-from stateward.v1.thread_pb2 import ACCESS_OWNED
+from stateward.v1.thread_pb2 import THREAD_ACCESS_OWNED
 from stateward_sidecar.archive.fetch import Fetcher
 
 NONE: tuple[Fault, ...] = ()
@@ -53,7 +53,7 @@ def test_a_thread_that_could_not_be_given_up_is_ours(history: Rules, fault: str)
     save(history, 0, rests=True, plan=unclear if fault == CUT else (at,))
     thread = history.sidecars[0].find("a")
     assert thread is not None
-    assert thread.access == ACCESS_OWNED
+    assert thread.access == THREAD_ACCESS_OWNED
     assert thread.archived_sequence == 2
     history.crash(0)
 

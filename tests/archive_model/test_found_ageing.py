@@ -8,8 +8,9 @@ from tests.archive_model.sidecar import NAMESPACE, Sidecar
 from tests.archive_model.test_archive_model import Rules
 
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_LEASE, ENTRY_KIND_SIGNAL, ENTRY_KIND_TAG_SET
-from stateward.v1.checkpoint_pb2 import STATUS_RUNNING
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, ReleaseLeaseRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.store import journal, replay
 
 LOOSE = {ENTRY_KIND_LEASE, ENTRY_KIND_SIGNAL, ENTRY_KIND_TAG_SET}
@@ -22,7 +23,7 @@ def pile_up(history: Rules, who: int, rounds: int) -> None:
     for number in range(rounds):
         signal = history.signal_request("a")
         history.act(who, "signal a", lambda it, signal=signal: history.send(it, signal))
-        save = history.request("a", "main", conditional=False, size=10, status=STATUS_RUNNING)
+        save = history.request("a", "main", conditional=False, size=10, status=WORK_STATUS_RUNNING)
         found = history.act(who, "list signals", lambda it: history.list_signals(it, "a"))
         save.ack_signals.extend(found or [])
         history.act(who, "save a", lambda it, save=save: history.save(it, save, archived=True))
@@ -36,10 +37,14 @@ def pile_up(history: Rules, who: int, rounds: int) -> None:
 
 def lock(sidecar: Sidecar, request_id: str) -> None:
     """Takes a lock and gives it back."""
-    request = AcquireLeaseRequest(namespace=NAMESPACE, thread="a", request_id=request_id)
+    request = AcquireLeaseRequest(namespace=NAMESPACE, thread="a", options=WriteOptions(request_id=request_id))
     request.holder.name, request.holder.incarnation = "w", "1"
     lease = sidecar.write(sidecar.store.leases.acquire(request)).lease
-    sidecar.write(sidecar.store.leases.release(ReleaseLeaseRequest(namespace=NAMESPACE, thread="a", token=lease.token)))
+    sidecar.write(
+        sidecar.store.leases.release(
+            ReleaseLeaseRequest(namespace=NAMESPACE, thread="a", options=WriteOptions(lease_token=lease.token))
+        )
+    )
 
 
 def loose(sidecar: Sidecar, name: str) -> int:

@@ -41,7 +41,7 @@ def test_a_copy_of_a_copy_is_as_whole(history: Rules) -> None:
     """All versions are copied on a machine that has fetched them, and go to the next one through the bucket."""
     copy_and_work(history, size=60, packed=True)
     history.take(1, "fork", NONE)
-    request = ForkThreadRequest(namespace=NAMESPACE, thread="fork", new_thread="b", whole=True)
+    request = ForkThreadRequest(namespace=NAMESPACE, thread="fork", new_thread="b", all_versions=True)
     history.act(1, "copy fork", lambda it: it.fork(request))
     history.ship(1, NONE)
     history.read_old(0, "b", 1, NONE)

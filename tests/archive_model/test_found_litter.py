@@ -8,7 +8,7 @@ from tests.archive_model.faults import AWAY, DIES_AFTER, DIES_BEFORE, DIES_LATE,
 from tests.archive_model.sidecar import NAMESPACE
 from tests.archive_model.test_archive_model import Rules
 
-from stateward.v1.checkpoint_pb2 import STATUS_RUNNING
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
 
 NONE: tuple[Fault, ...] = ()
 
@@ -42,8 +42,8 @@ def test_a_head_that_fails_leaves_nothing_behind(history: Rules) -> None:
 
 def test_a_name_that_never_became_a_thread_leaves_nothing(history: Rules) -> None:
     """An agent is sure to go on, under a wrong name."""
-    request = history.request("b", "main", conditional=False, size=10, status=STATUS_RUNNING)
-    request.expected_version = 5
+    request = history.request("b", "main", conditional=False, size=10, status=WORK_STATUS_RUNNING)
+    request.options.expected_version = 5
     history.act(0, "save b, which is not there", lambda it: it.save(request))
     key = history.key_of(history.sidecars[0], "b")
     assert history.sidecars[0].find("b") is None
@@ -55,7 +55,7 @@ def test_a_process_that_dies_before_its_first_save_leaves_no_name(history: Rules
     """At each request and commit of a save that makes a thread. The teardown looks at the bucket."""
     for number, kind in enumerate((DIES_BEFORE, DIES_AFTER, DIES_LATE)):
         for at in range(7):
-            request = history.request(f"b{number}{at}", "main", conditional=False, size=10, status=STATUS_RUNNING)
+            request = history.request(f"b{number}{at}", "main", conditional=False, size=10, status=WORK_STATUS_RUNNING)
             plan = (Fault(kind, at),) if at < 5 else (Fault(kind, at - 5, at_commit=True),)
             if kind != DIES_LATE or at < 5:
                 history.act(number % 2, "save", lambda it, request=request: history.save(it, request), plan)

@@ -10,6 +10,7 @@ from tests.archive_model.faults import Fault
 from tests.archive_model.sidecar import NAMESPACE, Sidecar
 from tests.archive_model.test_archive_model import Rules
 
+from stateward._operations.threads import numbers_of, spans_of
 from stateward.storage.v1.archive_pb2 import OBJECT_KIND_SNAPSHOT
 from stateward.v1.thread_pb2 import Retention
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
@@ -62,8 +63,8 @@ def test_a_needed_snapshot_stays_in_the_archive(history: Rules, is_here: bool) -
     sidecar = history.sidecars[0]
     version = dictionary(sidecar)
     assert version in archived_snapshots(sidecar)
-    request = PruneThreadRequest(namespace=NAMESPACE, thread="a", versions={"versions": [version]})
-    assert list(sidecar.prune(request).pruned_versions) == [version]
+    request = PruneThreadRequest(namespace=NAMESPACE, thread="a", versions=spans_of([version]))
+    assert list(numbers_of(sidecar.prune(request).pruned)) == [version]
     assert version in thread_of(sidecar).snapshots
     if not is_here:
         forget_snapshot(sidecar, version)

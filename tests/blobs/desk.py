@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.messages import to_write
 from tests.service.wire import TIMEOUT_S, Wire
 
+from stateward._operations.threads import spans_of
 from stateward.testing import Daemon
 from stateward.v1 import blob_service_pb2_grpc
 from stateward.v1.blob_service_pb2 import (
@@ -25,6 +27,7 @@ from stateward.v1.diff_pb2 import Diff, Edit, SetSlot
 from stateward.v1.state_pb2 import BlobRef, Value
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadRequest, PruneThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 
 MIB = 1 << 20
 
@@ -77,11 +80,11 @@ class Desk(Wire):
         self.threads.DeleteThread(DeleteThreadRequest(thread=thread), timeout=TIMEOUT_S)
 
     def prune(self, *versions: int, thread: str = "t") -> None:
-        request = PruneThreadRequest(thread=thread, versions={"versions": versions})  # type: ignore[arg-type]
+        request = PruneThreadRequest(thread=thread, versions=spans_of(versions))  # type: ignore[arg-type]
         self.threads.PruneThread(request, timeout=TIMEOUT_S)
 
     def fork(self, new: str, thread: str = "t", **fields: Any) -> None:
-        self.threads.ForkThread(ForkThreadRequest(thread=thread, new_thread=new, **fields), timeout=60)
+        self.threads.ForkThread(to_write(ForkThreadRequest, thread=thread, new_thread=new, **fields), timeout=60)
 
     def files(self) -> list[Path]:
         """Every file below blobs/, finished or not."""
@@ -99,7 +102,7 @@ class Desk(Wire):
 
 def messages(data: bytes, *, piece: int = MIB, thread: str = "t", **begin: Any) -> Iterator[WriteBlobRequest]:
     """What writes a blob."""
-    yield WriteBlobRequest(begin=BlobBegin(thread=thread, **begin))
+    yield WriteBlobRequest(begin=to_write(BlobBegin, thread=thread, **begin))
     for at in range(0, len(data), piece):
         yield WriteBlobRequest(data=data[at : at + piece])
 
@@ -108,7 +111,8 @@ def names(blob: BlobRef, version: int = 0, thread: str = "t", slot: str = "s") -
     """A save that puts a blob into a slot."""
     edit = Edit(set_slot=SetSlot(slot=slot, value=Value(media_type="application/pdf", blob=blob)))
     return SaveRequest(
-        thread=thread, expected_version=version, diff=Diff(edits=[edit]), request_id=f"{thread}-{version}-{slot}"
+        thread=thread, options=WriteOptions(request_id=f"{thread}-{version}-{slot}", expected_version=version),
+        diff=Diff(edits=[edit])
     )
 
 

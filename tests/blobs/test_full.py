@@ -90,7 +90,7 @@ def test_a_copy_that_does_not_fit_leaves_nothing(small: Daemon) -> None:
         desk.save(names(desk.put(random_bytes(900_000)), version, slot=f"s{version}"))
     files = desk.files()
     with pytest.raises(grpc.RpcError) as caught:
-        desk.fork("copy", whole=True)
+        desk.fork("copy", all_versions=True)
     assert refusal_of(caught.value).reason == "DISK_FULL"
     assert wait_for(lambda: desk.files() == files)
     assert desk.findings() == []

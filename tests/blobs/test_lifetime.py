@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from tests.blobs.desk import MIB, names, random_bytes
+from tests.messages import to_write
 from tests.storage.inside import rest
 
+from stateward._operations.threads import spans_of
 from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward.v1.blob_service_pb2 import BlobBegin, ReadBlobRequest
 from stateward.v1.checkpoint_pb2 import VersionRef
@@ -19,6 +21,7 @@ from stateward.v1.diff_pb2 import DeleteSlot, Diff, Edit
 from stateward.v1.state_pb2 import BlobRef
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadRequest, PruneThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.codec.blob import SEGMENT_BYTES
 from stateward_sidecar.codec.edits import check_diff
@@ -67,7 +70,8 @@ class Shelf:
 
     def write(self, data: bytes, thread: str = "t") -> BlobRef:
         """As BlobService does it."""
-        blobs, begin = self.store.blobs, BlobBegin(namespace=NAMESPACE, thread=thread, create=ThreadOptions())
+        blobs = self.store.blobs
+        begin = BlobBegin(namespace=NAMESPACE, thread=thread, options=WriteOptions(create=ThreadOptions()))
         found = blobs.find_thread(begin)
         if found is None:
             self.do(blobs.make_thread(begin))
@@ -85,8 +89,8 @@ class Shelf:
 
     def save(self, request: SaveRequest) -> None:
         request.namespace = NAMESPACE
-        request.expected_version = self.version.get(request.thread, 0)
-        request.request_id = f"{request.thread} {request.expected_version}"
+        request.options.expected_version = self.version.get(request.thread, 0)
+        request.options.request_id = f"{request.thread} {request.options.expected_version}"
         write = SaveWrite(self.store.context, self.store.threads, request, check_diff(request.diff))
         with self.store.context.engine.read() as txn:
             write.prepare(txn, self.store.threads.find(txn, NAMESPACE, request.thread))
@@ -105,11 +109,11 @@ class Shelf:
         return b"".join(step().data for step in self.store.read(self.store.blobs.read, request))
 
     def prune(self, *versions: int, thread: str = "t") -> None:
-        request = PruneThreadRequest(namespace=NAMESPACE, thread=thread, versions={"versions": versions})
+        request = PruneThreadRequest(namespace=NAMESPACE, thread=thread, versions=spans_of(versions))
         self.store.pruner.prune(request)
 
     def fork(self, new: str, **fields: Any) -> None:
-        self.store.forker.fork(ForkThreadRequest(namespace=NAMESPACE, thread="t", new_thread=new, **fields))
+        self.store.forker.fork(to_write(ForkThreadRequest, namespace=NAMESPACE, thread="t", new_thread=new, **fields))
 
     def delete(self, thread: str = "t") -> None:
         self.do(self.store.deleter.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=thread)))
@@ -238,7 +242,7 @@ def test_a_branch_keeps_it(shelf: Shelf) -> None:
     request = names(blob, 0, "t", "side")
     request.branch = "side"
     request.parent.version = 1
-    request.namespace, request.expected_version = NAMESPACE, 0
+    request.namespace, request.options.expected_version = NAMESPACE, 0
     write = SaveWrite(shelf.store.context, shelf.store.threads, request, check_diff(request.diff))
     shelf.do(write.run)
     shelf.sweep_later(DAY_S)
@@ -309,7 +313,7 @@ def test_copies_have_blobs_of_their_own(shelf: Shelf) -> None:
     shelf.write(b"named by nothing")
     shelf.prune(1)
     shelf.fork("one", version=VersionRef(version=2))
-    shelf.fork("whole", whole=True)
+    shelf.fork("whole", all_versions=True)
     shelf.check()
     shelf.delete("t")
     assert not shelf.is_gone(blobs[1], "one")

@@ -28,7 +28,7 @@ def test_bytes_come_back(desk: Desk) -> None:
         answer = desk.write(data, piece=piece, media_type="x/y")
         assert (answer.blob.sha256, answer.blob.size_bytes) == (sha256(data).digest(), size)
         assert answer.blob.preview == data[:1024]
-        assert (answer.existed, answer.durability) == (False, DURABILITY_COMMITTED)
+        assert (answer.existed, answer.receipt.durability) == (False, DURABILITY_COMMITTED)
         written[data] = answer.blob
     for data, blob in written.items():
         assert desk.read(blob) == data
@@ -65,13 +65,13 @@ def test_the_same_bytes_are_kept_once(desk: Desk) -> None:
     data = random_bytes(2 * MIB)
     first = desk.write(data)
     answers = [desk.write(data), desk.write(data, sha256=first.blob.sha256), desk.write(data, media_type="other")]
-    assert {(each.existed, each.sequence) for each in answers} == {(True, first.sequence)}
+    assert {(each.existed, each.receipt.sequence) for each in answers} == {(True, first.receipt.sequence)}
     assert len(desk.files()) == 1
     other = random_bytes(2 * MIB)
     calls = [desk.blobs.WriteBlob.future(messages(other, thread="t"), timeout=60) for _ in range(10)]
     results = [call.result() for call in calls]
     assert sorted(each.existed for each in results) == [False, *[True] * 9]
-    assert len({each.sequence for each in results}) == 1
+    assert len({each.receipt.sequence for each in results}) == 1
     assert len(desk.files()) == 2
     assert desk.findings() == []
 
@@ -90,10 +90,10 @@ def test_the_first_save_of_a_thread_may_name_a_blob(desk: Desk) -> None:
     assert missing.reason == "THREAD_NOT_FOUND"
     answer = desk.write(b"x" * 100, create=ThreadOptions(agent="a", labels={"k": "v"}))
     thread = desk.thread("", "t")
-    assert (thread.uid, thread.version, thread.agent, dict(thread.labels)) == (answer.uid, 0, "a", {"k": "v"})
+    assert (thread.uid, thread.version, thread.agent, dict(thread.labels)) == (answer.receipt.uid, 0, "a", {"k": "v"})
     assert refused(desk.checkpoints.Hydrate, HydrateRequest(thread="t")).reason == "VERSION_NOT_FOUND"
     saved = desk.save_blob(answer.blob)
-    assert (saved.version, saved.uid) == (1, answer.uid)
+    assert (saved.version, saved.receipt.uid) == (1, answer.receipt.uid)
     assert desk.hydrate(HydrateRequest(thread="t")).slots["s"].blob == answer.blob
     assert desk.findings() == []
 
@@ -102,13 +102,13 @@ def test_a_blob_stands_in_the_journal_before_its_version(desk: Desk) -> None:
     """Its entry has a sequence of its own, before that of the version; watches and Verify pass over neither."""
     written = desk.write(b"x" * 100)
     saved = desk.save_blob(written.blob)
-    assert saved.sequence == written.sequence + 1
+    assert saved.receipt.sequence == written.receipt.sequence + 1
     stream = desk.threads.Watch(WatchRequest(thread="t", after_sequence=0), timeout=10)
     seen: list[int] = []
-    while len(seen) < saved.sequence:
+    while len(seen) < saved.receipt.sequence:
         seen += [event.sequence for event in next(stream).events]
     stream.cancel()
-    assert seen == list(range(1, saved.sequence + 1))
+    assert seen == list(range(1, saved.receipt.sequence + 1))
 
 
 def test_values_of_all_edits_may_be_blobs(desk: Desk) -> None:

@@ -12,6 +12,7 @@ from tests.blobs.desk import MIB, Desk
 from stateward.testing import Daemon
 from stateward.v1.blob_service_pb2 import BlobBegin, ReadBlobRequest, WriteBlobRequest
 from stateward.v1.thread_pb2 import ThreadOptions
+from stateward.v1.write_pb2 import WriteOptions
 
 SIZE_MIB = 200
 GROWTH_BYTES_MAX = 48 * MIB
@@ -33,7 +34,9 @@ def test_a_large_blob_is_streamed(daemon: Daemon, desk: Desk) -> None:
     block = sha256(b"").digest() * (MIB // 32)
 
     def pieces() -> Iterator[WriteBlobRequest]:
-        yield WriteBlobRequest(begin=BlobBegin(thread="t", create=ThreadOptions(), size_bytes=SIZE_MIB * MIB))
+        yield WriteBlobRequest(
+            begin=BlobBegin(thread="t", options=WriteOptions(create=ThreadOptions()), size_bytes=SIZE_MIB * MIB)
+        )
         for number in range(SIZE_MIB):
             data = number.to_bytes(8, "big") + block[8:]
             digest.update(data)

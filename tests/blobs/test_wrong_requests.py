@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from tests.blobs.desk import MIB, Desk, messages, names, random_bytes, wait_for
+from tests.messages import to_write
 from tests.service.wire import Refusal, refused, text
 
 from stateward.v1.blob_service_pb2 import BlobBegin, ReadBlobRequest, StatBlobRequest, WriteBlobRequest
@@ -21,7 +22,7 @@ DATA = random_bytes(2 * MIB)
 
 def begin(**fields: Any) -> WriteBlobRequest:
     fields.setdefault("thread", "t")
-    return WriteBlobRequest(begin=BlobBegin(**fields))
+    return WriteBlobRequest(begin=to_write(BlobBegin, **fields))
 
 
 def data(content: bytes) -> WriteBlobRequest:
@@ -43,8 +44,8 @@ WRITES: dict[str, tuple[Callable[[], list[WriteBlobRequest]], str]] = {
     "another digest": (lambda: [begin(sha256=b"1" * 32), data(DATA)], "begin.sha256"),
     "fewer bytes": (lambda: [begin(size_bytes=len(DATA) + 1), data(DATA)], "begin.size_bytes"),
     "more bytes": (lambda: [begin(size_bytes=len(DATA) - 1), data(DATA)], "begin.size_bytes"),
-    "a uid that is none": (lambda: [begin(expected_uid="x")], "begin.expected_uid"),
-    "wrong settings": (lambda: [begin(create={"labels": {"k": "v" * 2000}})], "begin.create.labels['k']"),
+    "a uid that is none": (lambda: [begin(expected_uid="x")], "begin.options.expected_uid"),
+    "wrong settings": (lambda: [begin(create={"labels": {"k": "v" * 2000}})], "begin.options.create.labels['k']"),
 }
 
 
@@ -65,9 +66,8 @@ def test_a_wrong_digest_makes_no_thread_readable(desk: Desk) -> None:
     """A refused first write leaves at most an empty thread: a save still expects version 0."""
     refused(desk.blobs.WriteBlob, messages(b"x", sha256=b"1" * 32, create=ThreadOptions()))
     assert refused(desk.checkpoints.Hydrate, HydrateRequest(thread="t")).reason == "VERSION_NOT_FOUND"
-    assert refused(desk.threads.ForkThread, ForkThreadRequest(thread="t", new_thread="n", whole=True)).reason == (
-        "VERSION_NOT_FOUND"
-    )
+    fork = ForkThreadRequest(thread="t", new_thread="n", all_versions=True)
+    assert refused(desk.threads.ForkThread, fork).reason == "VERSION_NOT_FOUND"
     assert desk.save_blob(desk.put(b"x")).version == 1
 
 
@@ -132,7 +132,7 @@ def test_a_save_names_only_blobs_that_are_there(desk: Desk, change: Callable[[Bl
     assert (found.reason, found.field) == ("INVALID_FIELD", field)
     batch = BatchSaveRequest(saves=[names(blob, 1), request])
     batch.saves[0].thread = "another"
-    batch.saves[0].expected_version = 0
+    batch.saves[0].options.expected_version = 0
     batch.saves[0].diff.edits[0].set_slot.value.CopyFrom(text("x"))
     assert refused(desk.checkpoints.BatchSave, batch).field == f"saves[1].{field}"
     assert desk.entries_written() == entries
@@ -174,7 +174,7 @@ def test_a_retry_of_a_save_is_answered_whatever_became_of_its_blob(desk: Desk) -
     """A request id is looked at before the blobs that the request names."""
     blob = desk.put(DATA)
     first = desk.save_blob(blob)
-    assert desk.save_blob(blob).replayed
+    assert desk.save_blob(blob).receipt.replayed
     assert desk.save_blob(blob).version == first.version
 
 

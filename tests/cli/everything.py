@@ -6,8 +6,11 @@ import hashlib
 from typing import Any
 
 import grpc
+from google.protobuf.empty_pb2 import Empty
+from tests.messages import to_write
 from tests.service.wire import Refusal, Wire, appends, refusal_of, sets, state, text
 
+from stateward._operations.threads import spans_of
 from stateward.v1 import blob_service_pb2 as b
 from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1 import effect_service_pb2 as e
@@ -29,6 +32,7 @@ from stateward.v1.lease_pb2 import Holder
 from stateward.v1.record_pb2 import RecordWrite
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import Retention
+from stateward.v1.write_pb2 import WriteOptions
 
 HOLDER = Holder(name="worker", incarnation="1")
 ATTRIBUTES = {
@@ -39,13 +43,14 @@ LOGS = ("messages", "gone", "long", "never")
 LARGE = b"blob " * 500_000
 # What a restored thread has of its own.
 OWN = {
-    "ReadLogResponse": ("uid", "digest"),
-    "Thread": (
-        "uid", "digest", "sequence", "sequence_digest", "archived_sequence", "stored_bytes", "expire_time", "lease",
+    "ReadLogResponse": ("uid", "version_digest"),
+    "ThreadInfo": (
+        "uid", "version_digest", "sequence", "sequence_digest", "archived_sequence", "stored_bytes", "expire_time",
     ),
-    "Branch": ("digest",),
+    "GetThreadResponse": ("lease",),
+    "Branch": ("version_digest",),
     "Checkpoint": ("uid", "digest", "sequence", "stored_bytes", "durability", "acknowledged_signals"),
-    "Record": ("expire_time",),
+    "StoredRecord": ("expire_time",),
     "RecordedEffect": ("sequence",),
     "Signal": ("sequence",),
     "StatBlobResponse": ("sequence", "stored_bytes", "durability", "write_time"),
@@ -61,28 +66,32 @@ def fill(wire: Wire, namespace: str) -> None:
     """Makes threads of every kind."""
     _fill_rich(wire, {"namespace": namespace, "thread": "rich"})
     at = {"namespace": namespace, "thread": "no version"}
-    wire.effects.BeginEffect(e.BeginEffectRequest(**at, key="pay", holder=HOLDER, request_id="1"))
+    wire.effects.BeginEffect(e.BeginEffectRequest(**at, key="pay", holder=HOLDER, options=WriteOptions(request_id="1")))
     at["thread"] = "lock"
     term = {"seconds": 3600}  # longer than the tests take
-    wire.leases.AcquireLease(l.AcquireLeaseRequest(**at, holder=HOLDER, request_id="1", term=term))
+    wire.leases.AcquireLease(
+        l.AcquireLeaseRequest(**at, holder=HOLDER, options=WriteOptions(request_id="1"), term=term)
+    )
     at["thread"] = "store"
     wire.records.PutRecords(
-        r.PutRecordsRequest(**at, writes=[RecordWrite(key="k", value=text("v"))], request_id="1")
+        r.PutRecordsRequest(**at, writes=[RecordWrite(key="k", value=text("v"))], options=WriteOptions(request_id="1"))
     )
-    wire.save(c.SaveRequest(namespace=namespace, thread="empty", expected_version=0, diff=Diff()))
+    wire.save(c.SaveRequest(namespace=namespace, thread="empty", options=WriteOptions(expected_version=0), diff=Diff()))
     for whole, name in ((True, "copy"), (False, "one")):
         wire.threads.ForkThread(
-            t.ForkThreadRequest(namespace=namespace, thread="rich", new_thread=name, whole=whole, request_id=name)
+            t.ForkThreadRequest(
+                namespace=namespace, thread="rich", new_thread=name, all_versions=whole,
+                options=WriteOptions(request_id=name)
+            )
         )
 
 
 def _fill_rich(wire: Wire, at: dict[str, str]) -> None:
     def save(**fields: Any) -> int:
-        request = c.SaveRequest(**at, **fields)
-        if not request.HasField("expected_version") and not request.request_id:
-            head = wire.thread(**at)
-            heads = {each.name: each.version for each in head.branches}
-            request.expected_version = heads.get(request.branch or "main", 0)
+        request = to_write(c.SaveRequest, **at, **fields)
+        if not request.options.HasField("expected_version") and not request.options.request_id:
+            heads = {each.name: each.version for each in wire.described(**at).branches}
+            request.options.expected_version = heads.get(request.branch or "main", 0)
         return wire.save(request).version
 
     long = "0123456789" * 2000
@@ -93,7 +102,7 @@ def _fill_rich(wire: Wire, at: dict[str, str]) -> None:
          create={**options, "parent_thread": "boss", "agent": "agent"},
          metadata=Value(media_type="x/y", data=b"\xff"),
          effects=[
-             Effect(anchor="first", key=each, sort_key=each.encode(), value=text(each), stays=each == "y")
+             Effect(anchor="first", key=each, sort_key=each.encode(), value=text(each), keep_when_pruned=each == "y")
              for each in "zya"
          ],
     )  # fmt: skip
@@ -110,19 +119,23 @@ def _fill_rich(wire: Wire, at: dict[str, str]) -> None:
     save(diff=appends("again", log="gone"), parent=VersionRef(version=1), branch="moved")
     save(diff=edits({"trim_log": TrimLog(log="messages", from_index=1)}), parent=VersionRef(version=2), branch="moved")
     for name in ("done", "waits"):
-        request = s.SendSignalRequest(**at, name=name, sender="me", payload=text(name), request_id=name)
+        request = s.SendSignalRequest(
+            **at, name=name, sender="me", payload=text(name), options=WriteOptions(request_id=name)
+        )
         wire.signals.SendSignal(request)
     done = wire.signals.ListSignals(s.ListSignalsRequest(**at)).signals[0].signal_id
     save(diff=Diff(), ack_signals=[done], status=2, wait_id="q", question={"prompt": "Go?", "answer_schema": "{}"})
-    wire.signals.SendSignal(s.SendSignalRequest(**at, name="answer", wait_id="q", request_id="answer"))
+    wire.signals.SendSignal(
+        s.SendSignalRequest(**at, name="answer", wait_id="q", options=WriteOptions(request_id="answer"))
+    )
     for tag, version in (("good", 4), ("best", 4), ("side", 5)):
         wire.threads.SetTag(t.SetTagRequest(**at, tag=tag, version=VersionRef(version=version)))
     wire.threads.DeleteTag(t.DeleteTagRequest(**at, tag="best"))
     _do_effects(wire, at)
     _put_records(wire, at)
-    wire.leases.AcquireLease(l.AcquireLeaseRequest(**at, holder=HOLDER, request_id="lease"))
+    wire.leases.AcquireLease(l.AcquireLeaseRequest(**at, holder=HOLDER, options=WriteOptions(request_id="lease")))
     # What rewrote logs and deleted one goes, and so do parents of what stays.
-    wire.threads.PruneThread(t.PruneThreadRequest(**at, versions={"versions": [3, 7]}))
+    wire.threads.PruneThread(t.PruneThreadRequest(**at, versions=spans_of([3, 7])))
 
 
 def _named(data: bytes, name: str) -> Edit:
@@ -146,9 +159,9 @@ def _put_records(wire: Wire, at: dict[str, str]) -> None:
     writes[0].attributes["n"].int_value = 1 << 60
     writes[1].attributes["x"].double_value = 1.0
     writes[2].ttl.seconds = 10**6
-    wire.records.PutRecords(r.PutRecordsRequest(**at, writes=writes, request_id="records"))
-    again = [RecordWrite(key="a/3", delete=True), RecordWrite(key="é\x1f", value=text("last"))]
-    wire.records.PutRecords(r.PutRecordsRequest(**at, writes=again, request_id="more records"))
+    wire.records.PutRecords(r.PutRecordsRequest(**at, writes=writes, options=WriteOptions(request_id="records")))
+    again = [RecordWrite(key="a/3", delete=Empty()), RecordWrite(key="é\x1f", value=text("last"))]
+    wire.records.PutRecords(r.PutRecordsRequest(**at, writes=again, options=WriteOptions(request_id="more records")))
 
 
 def _do_effects(wire: Wire, at: dict[str, str]) -> None:
@@ -162,7 +175,7 @@ def _do_effects(wire: Wire, at: dict[str, str]) -> None:
     }
     for key, end in ends.items():
         names = {"anchor": "a", "key": key, "name": "tool", "request_id": f"effect {key}"}
-        request = e.BeginEffectRequest(**at, **names, holder=HOLDER)
+        request = to_write(e.BeginEffectRequest, **at, **names, holder=HOLDER)
         token = wire.effects.BeginEffect(request).claim_token
         if end is not None:
             wire.effects.CompleteEffect(e.CompleteEffectRequest(**at, anchor="a", key=key, claim_token=token, **end))
@@ -172,7 +185,8 @@ def read(wire: Wire, namespace: str, name: str, *, is_restored: bool) -> dict[st
     """All that can be read of a thread, but for what a restored one has of its own."""
     at = {"namespace": namespace, "thread": name}
     thread = wire.thread(**at)
-    found: dict[str, Any] = {"thread": thread}
+    described = wire.described(**at)
+    found: dict[str, Any] = {"thread": thread, "described": described}
     listed = c.ListCheckpointsRequest(**at, page_size=1000)
     found["checkpoints"] = list(wire.checkpoints.ListCheckpoints(listed).checkpoints)
     retained = {each.version for each in found["checkpoints"]}
@@ -188,7 +202,7 @@ def read(wire: Wire, namespace: str, name: str, *, is_restored: bool) -> dict[st
             found["diff", base, version] = _try(wire.checkpoints.DiffCheckpoints, request)
         request = c.ReadHistoryRequest(**at, version=ref)
         found["history", version] = _try(lambda each: list(wire.checkpoints.ReadHistory(each)), request)
-    for branch in thread.branches:
+    for branch in described.branches:
         for log in LOGS:
             request = c.ReadLogRequest(**at, branch=branch.name, log=log)
             found["log", branch.name, log] = _try(wire.checkpoints.ReadLog, request)
@@ -196,7 +210,7 @@ def read(wire: Wire, namespace: str, name: str, *, is_restored: bool) -> dict[st
             request = c.GetCheckpointRequest(**at, branch=branch.name, version=ref)
             found["by", branch.name, str(ref)] = _try(wire.checkpoints.GetCheckpoint, request)
     for anchor in (None, "", "a", "first"):
-        request = e.ListEffectsRequest(**at, anchor=anchor or "", all_anchors=anchor is None, page_size=1000)
+        request = e.ListEffectsRequest(**at, anchor=anchor, page_size=1000)
         effects = list(wire.effects.ListEffects(request).effects)
         for each in effects:
             if each.state == EFFECT_STATE_IN_PROGRESS and not is_restored:

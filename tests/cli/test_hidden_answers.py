@@ -45,7 +45,7 @@ def test_replay_of_two_lines(stateward, line):
         answer = stateward("replay", "t", *options)
         assert answer.code == 1
         assert answer.error.startswith("--from: version ")
-        assert "from_version" not in answer.err
+        assert "oldest" not in answer.err
         assert "check the names" not in answer.err
 
 

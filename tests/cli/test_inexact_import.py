@@ -54,7 +54,7 @@ def test_rewritten_messages(stateward, client, write):
         assert state.checkpoint.step == 10 * (version - 1)
         assert state.checkpoint.metadata == ({"note": "kept"} if version == 3 else None)
     changed = [type(each).__name__ for each in thread.diff(2, 3)]
-    assert sorted(changed) == ["EntriesAppended", "EntryReplaced"]
+    assert sorted(changed) == ["Append", "ReplaceEntry"]
 
 
 def test_gzip_is_known_by_content(stateward, client, write, tmp_path):

@@ -19,6 +19,7 @@ from stateward.v1 import record_service_pb2 as r
 from stateward.v1 import signal_service_pb2 as s
 from stateward.v1 import thread_service_pb2 as t
 from stateward.v1.effect_pb2 import EFFECT_STATE_DONE, EFFECT_STATE_NEW, EFFECT_STATE_UNCERTAIN
+from stateward.v1.write_pb2 import WriteOptions
 
 # The restore happens so long after the export: longer than the TTL of the thread and of the record that have one.
 AGE_S = 30 * 86400
@@ -88,7 +89,7 @@ def test_results_keep_their_age(stores):
     assert run("--target", other.target, "-n", "aged", "import", path).code == 0
     at = {"namespace": "aged", "thread": "rich", "anchor": "a", "key": "done", "name": "tool", "holder": HOLDER}
     for days, state in ((31, EFFECT_STATE_DONE), (7, EFFECT_STATE_NEW)):
-        begin = e.BeginEffectRequest(**at, request_id=str(days))
+        begin = e.BeginEffectRequest(**at, options=WriteOptions(request_id=str(days)))
         begin.max_age.seconds = days * 86400
         assert restored.effects.BeginEffect(begin).state == state
 
@@ -97,7 +98,9 @@ def begin(wire, key, request_id, incarnation="2"):
     """Begins an effect of the rich thread, as an agent that goes on does."""
     holder = type(HOLDER)(name=HOLDER.name, incarnation=incarnation)
     at = {"namespace": "space", "thread": "rich", "anchor": "a", "name": "tool"}
-    return wire.effects.BeginEffect(e.BeginEffectRequest(**at, key=key, holder=holder, request_id=request_id))
+    return wire.effects.BeginEffect(
+        e.BeginEffectRequest(**at, key=key, holder=holder, options=WriteOptions(request_id=request_id))
+    )
 
 
 def test_no_tool_is_called_twice(stores):
@@ -119,26 +122,32 @@ def test_no_tool_is_called_twice(stores):
 def test_retries_are_answered_as_the_first_time(stores):
     """Request ids and checkpoint ids of what is kept are known in the restored store."""
     original, restored, *_ = stores
-    answer = s.SendSignalRequest(namespace="space", thread="rich", name="answer", wait_id="q", request_id="answer")
+    answer = s.SendSignalRequest(
+        namespace="space", thread="rich", name="answer", wait_id="q", options=WriteOptions(request_id="answer")
+    )
     sent = restored.signals.SendSignal(answer)
-    assert sent.replayed
+    assert sent.receipt.replayed
     assert sent.signal.signal_id == original.signals.SendSignal(answer).signal.signal_id
-    second = s.SendSignalRequest(namespace="space", thread="rich", name="answer", wait_id="q", request_id="other")
+    second = s.SendSignalRequest(
+        namespace="space", thread="rich", name="answer", wait_id="q", options=WriteOptions(request_id="other")
+    )
     assert refused(restored.signals.SendSignal, second).reason == "STALE_ANSWER"
-    save = c.SaveRequest(namespace="space", thread="kept", expected_version=0, diff=appends("x"), request_id="r")
+    save = c.SaveRequest(
+        namespace="space", thread="kept", options=WriteOptions(request_id="r", expected_version=0), diff=appends("x")
+    )
     save.checkpoint_id = "c"
-    plain = c.SaveRequest(namespace="space", thread="kept", diff=appends("y"), request_id="plain")
+    plain = c.SaveRequest(namespace="space", thread="kept", diff=appends("y"), options=WriteOptions(request_id="plain"))
     original.save(save)
     original.save(plain)
-    count = c.SaveRequest(namespace="space", thread="kept", request_id="count")
+    count = c.SaveRequest(namespace="space", thread="kept", options=WriteOptions(request_id="count"))
     edit = count.diff.edits.add().add_number
     edit.slot, edit.delta = "hits", 7
     copied = save_and_copy(stores, count)
-    assert restored.save(save).replayed
-    assert restored.save(plain).replayed
+    assert restored.save(save).receipt.replayed
+    assert restored.save(plain).receipt.replayed
     assert dict(restored.save(count).numbers) == dict(copied.numbers) == {"hits": 7}
-    save.request_id = "another"
-    assert restored.save(save).replayed
+    save.options.request_id = "another"
+    assert restored.save(save).receipt.replayed
     assert restored.thread("space", "kept").version == copied.version == 3
 
 
@@ -155,17 +164,19 @@ def save_and_copy(stores, save):
 def test_tokens_never_repeat(stores):
     """A lease of the original is worth nothing, and the next token is higher than all it gave out, copy after copy."""
     original, restored, path, other = stores
-    old = original.thread("space", "lock").lease.token
+    old = original.described("space", "lock").lease.token
     assert old > 0
-    assert not restored.thread("space", "lock").HasField("lease")
-    stale = c.SaveRequest(namespace="space", thread="lock", expected_version=0, diff=appends("x"), lease_token=old)
+    assert not restored.described("space", "lock").HasField("lease")
+    stale = c.SaveRequest(
+        namespace="space", thread="lock", options=WriteOptions(expected_version=0, lease_token=old), diff=appends("x")
+    )
     assert refused(restored.checkpoints.Save, stale).reason == "LEASE_HELD"
     again = path.with_name("again.jsonl")
     assert run("--target", other.target, "-n", "space", "export", "lock", "--versions", "-o", again).code == 0
     assert run("--target", other.target, "-n", "second", "import", again).code == 0
     tokens = [
         restored.leases.AcquireLease(
-            l.AcquireLeaseRequest(namespace=space, thread="lock", holder=HOLDER, request_id=space)
+            l.AcquireLeaseRequest(namespace=space, thread="lock", holder=HOLDER, options=WriteOptions(request_id=space))
         ).lease.token
         for space in ("space", "second")
     ]
@@ -174,18 +185,20 @@ def test_tokens_never_repeat(stores):
 
 def test_agent_goes_on(stores):
     """Saves on every branch go on from the restored heads, and the journal can be followed from its beginning."""
-    _, restored, *_ = stores
-    for branch in restored.thread("space", "copy").branches:
+    _, restored, path, other = stores  # in a namespace of its own: others compare what they find in "space"
+    assert run("--target", other.target, "-n", "goes on", "import", path).code == 0
+    for branch in restored.described("goes on", "copy").branches:
         save = c.SaveRequest(
-            namespace="space", thread="copy", branch=branch.name, expected_version=branch.version, diff=appends("on"),
-            expected_digest=branch.digest,
+            namespace="goes on", thread="copy", branch=branch.name,
+            options=WriteOptions(expected_version=branch.version, expected_digest=branch.version_digest),
+            diff=appends("on"),
         )  # fmt: skip
         restored.save(save)
-    watch = restored.threads.Watch(t.WatchRequest(namespace="space", thread="copy", after_sequence=0))
+    watch = restored.threads.Watch(t.WatchRequest(namespace="goes on", thread="copy", after_sequence=0))
     assert next(watch).cursor
     assert {event.thread for event in next(watch).events} == {"copy"}
     watch.cancel()
-    assert restored.findings("space", "copy") == []
+    assert restored.findings("goes on", "copy") == []
 
 
 def test_same_import_again_writes_nothing(stores):
@@ -292,7 +305,8 @@ def test_threads_that_find_no_room_are_named(stores, tmp_path):
     for name in ("one", "two", "three"):
         for at in range(3):
             data = os.urandom(1_900_000).hex()
-            original.save(c.SaveRequest(namespace="large", thread=name, diff=appends(data), request_id=str(at)))
+            options = WriteOptions(request_id=str(at))
+            original.save(c.SaveRequest(namespace="large", thread=name, diff=appends(data), options=options))
     assert run("--target", original.target, "-n", "large", "export", "--all", "--versions", "-o", path).code == 0
     with run_daemon(map_size="16MiB") as small:
         answer = run("--target", small.target, "-n", "large", "import", path)
@@ -367,18 +381,23 @@ def goes_on(wire, space):
     at = {"namespace": space, "thread": "rich"}
     head = wire.thread(**at)
     (signal, *_) = wire.signals.ListSignals(s.ListSignalsRequest(**at)).signals
-    save = c.SaveRequest(**at, expected_version=head.version, diff=appends("later"), ack_signals=[signal.signal_id])
+    save = c.SaveRequest(
+        **at, options=WriteOptions(expected_version=head.version), diff=appends("later"), ack_signals=[signal.signal_id]
+    )
     later = wire.save(save)
     parent = {"version": later.version}
-    wire.save(c.SaveRequest(**at, branch="later", parent=parent, diff=appends("branch"), request_id="branch later"))
+    options = WriteOptions(request_id="branch later")
+    wire.save(c.SaveRequest(**at, branch="later", parent=parent, diff=appends("branch"), options=options))
     wire.threads.SetTag(t.SetTagRequest(**at, tag="later", version={"version": later.version}))
     wire.records.PutRecords(
-        r.PutRecordsRequest(**at, writes=[{"key": "a/1", "delete": True}, {"key": "z", "value": {"data": b"z"}}],
-                            request_id="records later")
+        r.PutRecordsRequest(**at, writes=[{"key": "a/1", "delete": {}}, {"key": "z", "value": {"data": b"z"}}],
+                            options=WriteOptions(request_id="records later"))
     )  # fmt: skip
-    begun = e.BeginEffectRequest(**at, anchor="a", key="later", holder=HOLDER, request_id="begin later")
+    begun = e.BeginEffectRequest(
+        **at, anchor="a", key="later", holder=HOLDER, options=WriteOptions(request_id="begin later")
+    )
     wire.effects.BeginEffect(begun)
-    wire.signals.SendSignal(s.SendSignalRequest(**at, name="later", request_id="send later"))
+    wire.signals.SendSignal(s.SendSignalRequest(**at, name="later", options=WriteOptions(request_id="send later")))
 
 
 def is_pruned(wire, space):
@@ -391,10 +410,12 @@ def is_made_anew(wire, space):
     """The name goes to another thread, which has a record and an effect of other content under the old keys."""
     at = {"namespace": space, "thread": "rich"}
     wire.threads.DeleteThread(t.DeleteThreadRequest(**at))
-    wire.save(c.SaveRequest(**at, expected_version=0, diff=appends("another")))
+    wire.save(c.SaveRequest(**at, options=WriteOptions(expected_version=0), diff=appends("another")))
     goes = [{"key": "a/3", "value": {"data": b"another"}}]
-    wire.records.PutRecords(r.PutRecordsRequest(**at, writes=goes, request_id="other records"))
-    begun = e.BeginEffectRequest(**at, anchor="a", key="done", holder=HOLDER, request_id="begin another")
+    wire.records.PutRecords(r.PutRecordsRequest(**at, writes=goes, options=WriteOptions(request_id="other records")))
+    begun = e.BeginEffectRequest(
+        **at, anchor="a", key="done", holder=HOLDER, options=WriteOptions(request_id="begin another")
+    )
     wire.effects.BeginEffect(begun)
 
 
@@ -451,7 +472,7 @@ def test_stream_without_end_leaves_nothing(stores):
     original, restored, *_ = stores
     answers = original.backups.ExportThread(backup.ExportThreadRequest(namespace="space", thread="rich"))
     parts = [part for answer in answers for part in answer.parts][:-1]
-    begin_part = backup.ImportBegin(namespace="space", thread="half", request_id="half")
+    begin_part = backup.ImportBegin(namespace="space", thread="half", options=WriteOptions(request_id="half"))
     messages = [backup.ImportThreadRequest(begin=begin_part, parts=parts)]
     assert refused(restored.backups.ImportThread, iter(messages)).field == "parts.end"
     assert restored.findings() == []

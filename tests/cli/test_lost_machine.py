@@ -174,7 +174,7 @@ class CutOff:
         return None
 
     def __iter__(self):
-        yield RestoreProgress(2, 1, 4, 100, "run/1", "", done=False)
+        yield RestoreProgress(2, 1, 4, 100, "run/1", "")
         raise ServerUnavailable("no stateward daemon answers")
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.cli.conftest import environment, run
 
 from stateward import ThreadOptions
-from stateward.changes import SlotSet
+from stateward.changes import SetSlot
 from stateward.testing import run_daemon
 
 PROGRAM = """
@@ -158,7 +158,7 @@ def test_some_threads_of_the_namespace(command):
     """By prefix and label; the others stay as they are. --thread names threads, so both together are refused."""
     for name, team in (("a/1", "red"), ("a/2", "blue"), ("b/1", "red")):
         options = ThreadOptions(labels={"team": team})
-        command.client.thread(name).apply([SlotSet("old", name)], schema_version=1, create=options)
+        command.client.thread(name).apply([SetSlot("old", name)], schema_version=1, create=options)
     assert command("--prefix", "a/", "--label", "team=red", "--json").json["threads"] == 1
     assert {each.name: each.version for each in command.client.threads()} == {"a/1": 2, "a/2": 1, "b/1": 1}
     assert "leave --prefix and --label out" in command("--thread", "a/1", "--prefix", "a/").error

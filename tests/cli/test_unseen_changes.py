@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import typer
 from tests.cli.conftest import Person, run, run_on_terminal
+from tests.messages import to_write
 from tests.service.wire import Wire
 
 from stateward import Client, Put, Status, Thread, cli
@@ -449,7 +450,8 @@ def test_nothing_changes(stateward, client):
 def tell(daemon: Daemon, client: Client, key: str, *, acks: list[str], status: Status, **question: Any) -> None:
     """The agent records an effect of the version, and tells its status with it, as a LangGraph agent does."""
     effect = Effect(anchor=ANCHOR, key=key, value={"media_type": "application/json", "data": b"1"})
-    request = PutEffectsRequest(
+    request = to_write(
+        PutEffectsRequest,
         namespace=client.namespace, thread="t", effects=[effect], request_id=key, ack_signals=acks, status=int(status),
         **question,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from tests.cli.conftest import Answer, run
 from tests.client.sidecars import Pair
 
 from stateward import Client
-from stateward.changes import SlotSet
+from stateward.changes import SetSlot
 from stateward.models import Status
 from stateward.testing import Daemon
 
@@ -104,8 +104,8 @@ def test_what_langgraph_keeps_for_itself_hides_nothing(saver: StatewardSaver, st
 def test_slots_of_other_threads_are_all_shown(client: Client, stateward: Shell) -> None:
     """The names that LangGraph uses are anybody's."""
     thread = client.thread("own")
-    thread.apply([SlotSet("checkpoint", 1)])
-    thread.apply([SlotSet("channel/branch:to:b", 2)])
+    thread.apply([SetSlot("checkpoint", 1)])
+    thread.apply([SetSlot("channel/branch:to:b", 2)])
     shown = stateward("show", "own").out
     assert "channel/branch:to:b" in shown
     assert "--internal" not in shown

@@ -12,6 +12,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from tests.client.fake_store import FakeStore, Fault, StoredThread, Version
 
+from stateward._operations.threads import numbers_of, spans_of
 from stateward.v1 import (
     admin_service_pb2,
     admin_service_pb2_grpc,
@@ -24,6 +25,8 @@ from stateward.v1 import (
     thread_service_pb2,
     thread_service_pb2_grpc,
 )
+from stateward.v1.write_pb2 import Receipt
+from stateward_sidecar.store.recordfilters import matches
 
 CODES = {
     "VERSION_MISMATCH": grpc.StatusCode.ABORTED,
@@ -110,7 +113,7 @@ class Checkpoints(checkpoint_service_pb2_grpc.CheckpointServiceServicer):
         for number, save in enumerate(request.saves):
             thread = self.store.threads.get((save.namespace, save.thread))
             head = thread.branches.get(save.branch, 0) if thread else 0
-            if save.expected_version != head:
+            if save.options.expected_version != head:
                 raise Fault("VERSION_MISMATCH", current_version=head, field=f"saves[{number}]")
         return checkpoint_service_pb2.BatchSaveResponse(saves=[self.store.save(save) for save in request.saves])
 
@@ -146,23 +149,30 @@ class Checkpoints(checkpoint_service_pb2_grpc.CheckpointServiceServicer):
             for version in thread.versions.values()
             if request.branch in ("", version.checkpoint.branch)
             and dict(request.labels).items() <= dict(version.checkpoint.labels).items()
-            and all(version.checkpoint.attributes.get(key) == value for key, value in request.attributes.items())
+            and matches(version.checkpoint.attributes, request.filters)
         ]
         found.sort(key=lambda each: (each.create_time.ToNanoseconds(), each.version), reverse=True)
         start, size = int(request.page_token or 0), request.page_size or 100
         token = str(start + size) if start + size < len(found) else ""
+        page = found[start : start + size]
+        contents = [self._content(request, each) for each in page] if request.include_states else []
         return checkpoint_service_pb2.ListCheckpointsResponse(
-            checkpoints=found[start : start + size], next_page_token=token
+            checkpoints=page, next_page_token=token, contents=contents
         )
+
+    def _content(self, request: Any, checkpoint: Any) -> Any:
+        version = self.store.thread(request.namespace, checkpoint.thread).versions[checkpoint.version]
+        state = project(version.state, request.projection) if request.HasField("projection") else version.state
+        return checkpoint_service_pb2.CheckpointContent(state=state)
 
     def ReadHistory(self, request: Any, context: Any) -> Iterator[Any]:
         thread = self.store.thread(request.namespace, request.thread)
         ref = request.version if request.HasField("version") else None
         version = self.store.resolve(thread, request.branch, ref)
         line = [version]
-        while line[-1].checkpoint.parent_version > max(request.from_version - 1, 0):
+        while line[-1].checkpoint.parent_version > max(request.oldest.version - 1, 0):
             line.append(thread.versions[line[-1].checkpoint.parent_version])
-        newest_first = request.direction == checkpoint_service_pb2.DIRECTION_NEWEST_FIRST
+        newest_first = request.order == checkpoint_service_pb2.READ_ORDER_NEWEST_FIRST
         for position, each in enumerate(line if newest_first else reversed(line)):
             response = checkpoint_service_pb2.ReadHistoryResponse(checkpoint=each.checkpoint)
             if position == 0:
@@ -195,8 +205,7 @@ class Threads(thread_service_pb2_grpc.ThreadServiceServicer):
         self.store = store
 
     def GetThread(self, request: Any, context: Any) -> Any:
-        found = self.store.describe(request.namespace, request.thread, full=True)
-        return thread_service_pb2.GetThreadResponse(thread=found)
+        return self.store.describe_all(request.namespace, request.thread)
 
     def ListThreads(self, request: Any, context: Any) -> Any:
         found = [
@@ -218,7 +227,9 @@ class Threads(thread_service_pb2_grpc.ThreadServiceServicer):
             raise Fault("THREAD_EXISTS", thread=request.new_thread)
         ref = request.version if request.HasField("version") else None
         versions = (
-            list(source.versions.values()) if request.whole else [self.store.resolve(source, request.branch, ref)]
+            list(source.versions.values())
+            if request.all_versions
+            else [self.store.resolve(source, request.branch, ref)]
         )
         self.store.created += 1
         copy = self.store.threads[key] = StoredThread(f"{self.store.created:032x}")
@@ -226,42 +237,42 @@ class Threads(thread_service_pb2_grpc.ThreadServiceServicer):
             checkpoint = checkpoint_pb2.Checkpoint()
             checkpoint.CopyFrom(version.checkpoint)
             checkpoint.thread, checkpoint.uid = request.new_thread, copy.uid
-            if not request.whole:
+            if not request.all_versions:
                 checkpoint.version, checkpoint.parent_version, checkpoint.branch = 1, 0, "main"
             copy.versions[checkpoint.version] = Version(checkpoint, version.state, version.diff, version.retired)
             copy.branches[checkpoint.branch] = checkpoint.version
-        if request.whole:
+        if request.all_versions:
             copy.tags.update(source.tags)
         return thread_service_pb2.ForkThreadResponse(thread=self.store.describe(*key))
 
     def PruneThread(self, request: Any, context: Any) -> Any:
         thread = self.store.thread(request.namespace, request.thread)
         kept = {*thread.branches.values(), *thread.tags.values()}
-        chosen = {*request.versions.versions} if request.HasField("versions") else {*thread.versions}
+        chosen = {*numbers_of(request.versions)} if request.HasField("versions") else {*thread.versions}
         gone = sorted(chosen & thread.versions.keys() - kept)
         if not request.dry_run:
             for number in gone:
                 del thread.versions[number]
         left = len(thread.versions)
-        return thread_service_pb2.PruneThreadResponse(pruned_versions=gone, retained_versions=left)
+        return thread_service_pb2.PruneThreadResponse(pruned=spans_of(gone), retained_versions=left)
 
     def DeleteThread(self, request: Any, context: Any) -> Any:
         key = (request.namespace, request.thread)
         if key not in self.store.threads and request.allow_missing:
-            return thread_service_pb2.DeleteThreadResponse()
+            return thread_service_pb2.DeleteThreadResponse(receipt=Receipt())
         thread = self.store.thread(*key)
         self.store.emit(*key, thread, deleted=thread_service_pb2.ThreadDeletion(cause="request"))
         del self.store.threads[key]
-        return thread_service_pb2.DeleteThreadResponse(uid=thread.uid)
+        return thread_service_pb2.DeleteThreadResponse(receipt=Receipt(uid=thread.uid))
 
     def UpdateThread(self, request: Any, context: Any) -> Any:
         thread = self.store.thread(request.namespace, request.thread)
         for path in request.update_mask.paths:
             thread.options.ClearField(path)
         named = thread_pb2.ThreadOptions()
-        request.update_mask.MergeMessage(request.options, named)
+        request.update_mask.MergeMessage(request.update, named)
         thread.options.MergeFrom(named)
-        found = self.store.describe(request.namespace, request.thread, full=True)
+        found = self.store.describe(request.namespace, request.thread)
         return thread_service_pb2.UpdateThreadResponse(thread=found)
 
     def SetTag(self, request: Any, context: Any) -> Any:
@@ -312,9 +323,9 @@ class Threads(thread_service_pb2_grpc.ThreadServiceServicer):
 
     def WaitDurable(self, request: Any, context: Any) -> Any:
         thread = self.store.thread(request.namespace, request.thread)
-        if request.sequence > len(thread.events):
+        if request.receipt.sequence > len(thread.events):
             raise Fault("VERSION_NOT_FOUND", thread=request.thread)
-        return thread_service_pb2.WaitDurableResponse(durability=1, sequence=len(thread.events))
+        return thread_service_pb2.WaitDurableResponse(receipt=Receipt(durability=1), newest_sequence=len(thread.events))
 
 
 class Admin(admin_service_pb2_grpc.AdminServiceServicer):
@@ -328,7 +339,7 @@ class Admin(admin_service_pb2_grpc.AdminServiceServicer):
         return admin_service_pb2.GetStatsResponse(threads=len(self.store.threads))
 
     def Verify(self, request: Any, context: Any) -> Iterator[Any]:
-        yield admin_service_pb2.VerifyResponse(records=1, threads=len(self.store.threads), done=True)
+        yield admin_service_pb2.VerifyResponse(records=1, threads=len(self.store.threads))
 
 
 class Faults(grpc.ServerInterceptor):

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from stateward.v1 import checkpoint_pb2, checkpoint_service_pb2, diff_pb2, state_pb2, thread_pb2, thread_service_pb2
+from stateward.v1.write_pb2 import Receipt
 
 
 class Fault(Exception):
@@ -36,7 +37,7 @@ class StoredThread:
     branches: dict[str, int] = field(default_factory=dict)
     tags: dict[str, int] = field(default_factory=dict)
     options: thread_pb2.ThreadOptions = field(default_factory=thread_pb2.ThreadOptions)
-    events: list[thread_service_pb2.Event] = field(default_factory=list)
+    events: list[thread_service_pb2.JournalEvent] = field(default_factory=list)
     answers: dict[str, Any] = field(default_factory=dict)
 
 
@@ -111,7 +112,7 @@ class FakeStore:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.threads: dict[tuple[str, str], StoredThread] = {}
-        self.log: list[thread_service_pb2.Event] = []  # all events, for watches of the namespace
+        self.log: list[thread_service_pb2.JournalEvent] = []  # all events, for watches of the namespace
         self.saves: list[checkpoint_service_pb2.SaveRequest] = []  # every attempt that arrived
         self.lose_answers = 0  # so many writes are made and then answered with lost_code
         self.lost_code = grpc.StatusCode.UNAVAILABLE
@@ -146,8 +147,8 @@ class FakeStore:
             raise Fault("VERSION_NOT_FOUND", version=number)
         return thread.versions[number]
 
-    def emit(self, namespace: str, name: str, thread: StoredThread, **what: Any) -> thread_service_pb2.Event:
-        event = thread_service_pb2.Event(thread=name, uid=thread.uid, sequence=len(thread.events) + 1, **what)
+    def emit(self, namespace: str, name: str, thread: StoredThread, **what: Any) -> thread_service_pb2.JournalEvent:
+        event = thread_service_pb2.JournalEvent(thread=name, uid=thread.uid, sequence=len(thread.events) + 1, **what)
         event.cursor = str(len(self.log) + 1)
         event.time.GetCurrentTime()
         thread.events.append(event)
@@ -158,12 +159,12 @@ class FakeStore:
     def save(self, request: checkpoint_service_pb2.SaveRequest) -> checkpoint_service_pb2.SaveResponse:
         key, branch = (request.namespace, request.thread), request.branch or "main"
         thread = self.threads.get(key)
-        if thread is not None and request.request_id in thread.answers:
+        if thread is not None and request.options.request_id in thread.answers:
             answer = checkpoint_service_pb2.SaveResponse()
-            answer.CopyFrom(thread.answers[request.request_id])
-            answer.replayed = True
+            answer.CopyFrom(thread.answers[request.options.request_id])
+            answer.receipt.replayed = True
             return answer
-        if request.durability == checkpoint_pb2.DURABILITY_ARCHIVED and not self.archive:
+        if request.options.durability == checkpoint_pb2.DURABILITY_ARCHIVED and not self.archive:
             raise Fault("NO_ARCHIVE")
         head = thread.branches.get(branch, 0) if thread else 0
         self._check_expected(request, thread, head)
@@ -181,18 +182,18 @@ class FakeStore:
         if thread is None:
             self.created += 1
             thread = self.threads[key] = StoredThread(f"{self.created:032x}")
-            thread.options.CopyFrom(request.create)
+            thread.options.CopyFrom(request.options.create)
         return self._store(request, thread, base, number, state, retired)
 
     def _check_expected(self, request: Any, thread: StoredThread | None, head: int) -> None:
         digest = thread.versions[head].checkpoint.digest if thread and head else b""
-        if request.HasField("expected_version"):
-            other = request.expected_digest and request.expected_digest != digest
-            if request.expected_version != head or other:
+        if request.options.HasField("expected_version"):
+            other = request.options.expected_digest and request.options.expected_digest != digest
+            if request.options.expected_version != head or other:
                 facts = {"current_version": head, "current_digest": digest.hex()}
-                raise Fault("VERSION_MISMATCH", expected_version=request.expected_version, **facts)
-        elif not request.request_id:
-            raise Fault("INVALID_FIELD", field="request_id")
+                raise Fault("VERSION_MISMATCH", expected_version=request.options.expected_version, **facts)
+        elif not request.options.request_id:
+            raise Fault("INVALID_FIELD", field="options.request_id")
 
     def _parent(self, request: Any, thread: StoredThread | None, head: int) -> Version | None:
         if request.HasField("parent"):
@@ -243,23 +244,22 @@ class FakeStore:
         self.emit(request.namespace, request.thread, thread, checkpoint=checkpoint)
         answer = checkpoint_service_pb2.SaveResponse(
             version=number,
-            digest=checkpoint.digest,
+            receipt=Receipt(
+                uid=thread.uid, sequence=checkpoint.sequence, digest=checkpoint.digest, durability=self.reached
+            ),
             parent_version=checkpoint.parent_version,
             parent_checkpoint_id=checkpoint.parent_checkpoint_id,
-            sequence=checkpoint.sequence,
-            durability=self.reached,
-            uid=thread.uid,
             create_time=checkpoint.create_time,
             stored_bytes=checkpoint.stored_bytes,
         )
-        if request.request_id:
-            thread.answers[request.request_id] = answer
+        if request.options.request_id:
+            thread.answers[request.options.request_id] = answer
         return answer
 
-    def describe(self, namespace: str, name: str, full: bool = False) -> thread_pb2.Thread:
+    def describe(self, namespace: str, name: str) -> thread_pb2.ThreadInfo:
         thread = self.thread(namespace, name)
         head = thread.branches.get("main", 0)
-        message = thread_pb2.Thread(namespace=namespace, thread=name, uid=thread.uid, sequence=len(thread.events))
+        message = thread_pb2.ThreadInfo(namespace=namespace, thread=name, uid=thread.uid, sequence=len(thread.events))
         message.labels.update(thread.options.labels)
         message.agent, message.parent_thread = thread.options.agent, thread.options.parent_thread
         if thread.options.HasField("ttl"):
@@ -269,12 +269,16 @@ class FakeStore:
         message.last_version, message.retained_versions = max(thread.versions, default=0), len(thread.versions)
         if head:
             checkpoint = thread.versions[head].checkpoint
-            message.version, message.digest, message.status = head, checkpoint.digest, checkpoint.status
+            message.version, message.version_digest, message.status = head, checkpoint.digest, checkpoint.status
             if checkpoint.HasField("step"):
                 message.step = checkpoint.step
-        if full:
-            for branch, version in sorted(thread.branches.items()):
-                message.branches.add(name=branch, version=version)
-            for tag, version in sorted(thread.tags.items()):
-                message.tags.add(name=tag, version=version)
         return message
+
+    def describe_all(self, namespace: str, name: str) -> thread_service_pb2.GetThreadResponse:
+        thread, message = self.thread(namespace, name), self.describe(namespace, name)
+        answer = thread_service_pb2.GetThreadResponse(thread=message)
+        for branch, version in sorted(thread.branches.items()):
+            answer.branches.add(name=branch, version=version)
+        for tag, version in sorted(thread.tags.items()):
+            answer.tags.add(name=tag, version=version)
+        return answer

@@ -4,14 +4,14 @@ import pytest
 
 from stateward import Number, Status, Text, VersionMismatch
 from stateward.changes import (
-    EntriesAppended,
-    EntryReplaced,
-    LogDeleted,
-    LogTrimmed,
-    NumberAdded,
-    SlotDeleted,
-    SlotSet,
-    SlotSpliced,
+    AddNumber,
+    Append,
+    DeleteLog,
+    DeleteSlot,
+    ReplaceEntry,
+    SetSlot,
+    SpliceSlot,
+    TrimLog,
 )
 from stateward.errors import EditConflict, InvalidField
 
@@ -39,31 +39,31 @@ def test_every_kind_of_edit(client):
     thread = client.thread("t")
     first = thread.apply(
         [
-            SlotSet("goal", {"city": "Paris"}),
-            SlotSet("gone", 1),
-            SlotSet("n", Number(1)),
-            SlotSet("text", Text(LARGE)),
-            EntriesAppended("log", (1, 2, 3, 4)),
-            EntriesAppended("gone", ("x",)),
+            SetSlot("goal", {"city": "Paris"}),
+            SetSlot("gone", 1),
+            SetSlot("n", Number(1)),
+            SetSlot("text", Text(LARGE)),
+            Append("log", (1, 2, 3, 4)),
+            Append("gone", ("x",)),
         ],
         step=7,
     )
     assert (first.version, first.step) == (1, 7)
     edits = [
-        SlotDeleted("gone"),
-        NumberAdded("n", 41),
-        SlotSpliced("text", ((0, 1, b"Z"), (9999, 1, b"!"))),
-        EntryReplaced("log", 2, {"three": True}),
-        LogTrimmed("log", before_index=1),
-        EntriesAppended("log", (5,), at_index=4),
-        LogDeleted("gone"),
+        DeleteSlot("gone"),
+        AddNumber("n", 41),
+        SpliceSlot("text", ((0, 1, b"Z"), (9999, 1, b"!"))),
+        ReplaceEntry("log", 2, {"three": True}),
+        TrimLog("log", before_index=1),
+        Append("log", (5,), at_index=4),
+        DeleteLog("gone"),
     ]
     second = thread.apply(edits, parent=first)
     text = Text("Z" + LARGE[1:-1] + "!")
     expected = {"goal": {"city": "Paris"}, "n": 42, "text": text}, {"log": [2, {"three": True}, 4, 5]}
     assert contents(thread.hydrate()) == expected
     assert thread.apply([], parent=second).version == 3
-    assert thread.apply(iter([NumberAdded("n", 1)])).version == 4
+    assert thread.apply(iter([AddNumber("n", 1)])).version == 4
     assert contents(thread.hydrate(second.version)) == expected
 
 
@@ -88,15 +88,15 @@ def test_what_diff_returns_can_be_applied(client):
 def test_the_parent_is_compared(client):
     """A parent that is not the head is a VersionMismatch; on a new branch it is where the branch begins."""
     thread = client.thread("t")
-    first = thread.apply([SlotSet("a", 1)], parent=0)
-    thread.apply([SlotSet("a", 2)])
+    first = thread.apply([SetSlot("a", 1)], parent=0)
+    thread.apply([SetSlot("a", 2)])
     with pytest.raises(VersionMismatch) as caught:
-        thread.apply([SlotSet("a", 3)], parent=first)
+        thread.apply([SetSlot("a", 3)], parent=first)
     assert caught.value.current_version == 2
     branch = thread.branch("other", at=1)
     with pytest.raises(ValueError, match="does not make a branch"):
-        branch.apply([SlotSet("b", 1)])
-    branch.apply([SlotSet("b", 1)], parent=1)
+        branch.apply([SetSlot("b", 1)])
+    branch.apply([SetSlot("b", 1)], parent=1)
     assert dict(thread.branch("other").hydrate().slots) == {"a": 1, "b": 1}
 
 
@@ -104,36 +104,36 @@ def test_the_parent_is_compared(client):
     ("edit", "error", "place"),
     [
         ("text", TypeError, r"edits\[1\]: 'text' is no change"),
-        (SlotSet("a", object()), TypeError, r"edits\[1\].value"),
-        (SlotSet("a", {"x": float("nan")}), ValueError, r"edits\[1\].value.x"),
-        (SlotSet(5, 1), TypeError, r"edits\[1\]"),
-        (NumberAdded("n", 1 << 70), ValueError, r"edits\[1\]"),
-        (EntriesAppended("log", (1, object())), TypeError, r"edits\[1\].entries\[1\]"),
-        (LogTrimmed("log"), ValueError, r"edits\[1\]: give exactly one"),
+        (SetSlot("a", object()), TypeError, r"edits\[1\].value"),
+        (SetSlot("a", {"x": float("nan")}), ValueError, r"edits\[1\].value.x"),
+        (SetSlot(5, 1), TypeError, r"edits\[1\]"),
+        (AddNumber("n", 1 << 70), ValueError, r"edits\[1\]"),
+        (Append("log", (1, object())), TypeError, r"edits\[1\].entries\[1\]"),
+        (TrimLog("log"), ValueError, r"edits\[1\]: give exactly one"),
     ],
 )
 def test_the_client_names_the_place(client, edit, error, place):
     """What cannot be sent is refused before anything is sent, with the index of the edit."""
     with pytest.raises(error, match=place):
-        client.thread("t").apply([SlotSet("a", 1), edit], parent=0)
+        client.thread("t").apply([SetSlot("a", 1), edit], parent=0)
 
 
 def test_the_daemon_names_the_field(client, daemon, open_client, name):
     """An edit that needs a parent, or does not fit, is named; an ephemeral slot is never sent."""
     thread = client.thread("t")
-    thread.apply([SlotSet("a", 1)])
+    thread.apply([SetSlot("a", 1)])
     with pytest.raises(InvalidField) as refused:
-        thread.apply([SlotSet("a", 2), EntryReplaced("log", 0, 1)])
+        thread.apply([SetSlot("a", 2), ReplaceEntry("log", 0, 1)])
     assert refused.value.field == "diff.edits[1]"
     with pytest.raises(InvalidField) as refused:
-        thread.apply([SlotSet("", 2)], parent=1)
+        thread.apply([SetSlot("", 2)], parent=1)
     assert refused.value.field == "diff.edits[0].set_slot.slot"
     with pytest.raises(EditConflict) as conflict:
-        thread.apply([SlotSet("a", 2), SlotDeleted("missing")], parent=1)
+        thread.apply([SetSlot("a", 2), DeleteSlot("missing")], parent=1)
     assert conflict.value.edit == 1
     kept = open_client(daemon.target, namespace=name, ephemeral=("scratch/",))
     with pytest.raises(ValueError, match=r"edits\[0\].slot: slot 'scratch/a' is ephemeral"):
-        kept.thread("t").apply([SlotSet("scratch/a", 1)])
+        kept.thread("t").apply([SetSlot("scratch/a", 1)])
 
 
 def test_a_diff_with_a_log_that_is_empty(client):
@@ -147,11 +147,11 @@ def test_a_diff_with_a_log_that_is_empty(client):
     thread.save(state)
     whole.save(thread.hydrate(), overwrite=True)
     edits = whole.diff(0)
-    assert EntriesAppended("log", ()) in edits
+    assert Append("log", ()) in edits
     copy.apply(edits, parent=0)
     assert contents(copy.hydrate()) == ({"a": 1}, {})
     with pytest.raises(EditConflict) as conflict:
-        copy.apply([EntriesAppended("log", ()), SlotSet("a", 2), EntriesAppended("l", ()), SlotDeleted("x")], parent=1)
+        copy.apply([Append("log", ()), SetSlot("a", 2), Append("l", ()), DeleteSlot("x")], parent=1)
     assert conflict.value.edit == 3
 
 
@@ -161,9 +161,9 @@ def test_the_status_of_a_version_from_edits(client):
     asked = thread.hydrate()
     thread.ask(asked, "pay?")
     answer = thread.approve("yes")
-    thread.apply([SlotSet("a", 1)])
+    thread.apply([SetSlot("a", 1)])
     assert thread.hydrate().answer.id == answer.id
-    thread.apply([SlotSet("a", 2)], parent=2)
+    thread.apply([SetSlot("a", 2)], parent=2)
     state = thread.hydrate()
     assert (state.checkpoint.status, state.answer) == (Status.RUNNING, None)
     assert [each.id for each in state.signals] == [answer.id]

@@ -97,7 +97,7 @@ def test_what_a_saved_state_says_of_them_is_ignored(client: Client) -> None:
         whole.retired_logs["m"] = 9
         whole.retired_logs["never"] = 7
         save = SaveRequest(namespace="default", thread="deleted-sent-back", state=whole)
-        save.overwrite, save.request_id = True, "back"
+        save.overwrite, save.options.request_id = True, "back"
         wire.Save(save)
         whole = wire.Hydrate(HydrateRequest(namespace="default", thread="deleted-sent-back")).state
     assert dict(whole.retired_logs) == {"m": 2}

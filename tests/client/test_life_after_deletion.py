@@ -10,7 +10,7 @@ import pytest
 from stateward import Client, State
 from stateward._io.aio import connection as aio
 from stateward._io.blocking import connection as blocking
-from stateward.changes import SlotSet, SlotSpliced
+from stateward.changes import SetSlot, SpliceSlot
 from stateward.effects import Effect
 from stateward.errors import LeaseHeld, NotFound, ServerUnavailable, ThreadNotFound, UidMismatch, VersionMismatch
 from stateward.migrations import Migrations
@@ -66,8 +66,8 @@ WRITES = {
     "save with a blob": lambda handle, state: (
         state.logs["log"].append("x" * 3_000_000), handle.save(state),
     ),
-    "apply": lambda handle, state: handle.apply([SlotSet("n", 1)], parent=state.checkpoint),
-    "apply to any head": lambda handle, state: handle.apply([SlotSet("n", 1)]),
+    "apply": lambda handle, state: handle.apply([SetSlot("n", 1)], parent=state.checkpoint),
+    "apply to any head": lambda handle, state: handle.apply([SetSlot("n", 1)]),
     "effects": lambda handle, state: handle.put_effects([Effect("late", "late")]),
     "effect": lambda handle, state: handle.effect("late", lambda: "late"),
     "records": lambda handle, state: handle.records.put("late", "late"),
@@ -103,9 +103,9 @@ def test_a_blob_goes_where_its_edits_go(handle, admin, remade):
     remake(admin, remade)
     before = kept(admin)
     with pytest.raises(UidMismatch):
-        admin.thread("t").apply([SlotSet("late", data)], parent=state.checkpoint)
+        admin.thread("t").apply([SetSlot("late", data)], parent=state.checkpoint)
     with pytest.raises((ThreadNotFound, VersionMismatch)):
-        admin.thread("t").apply([SlotSet("later", data[1:])], parent=7)
+        admin.thread("t").apply([SetSlot("later", data[1:])], parent=7)
     assert kept(admin) == before
     with pytest.raises(NotFound):
         admin.thread("t").read_blob(sha256(data).digest())
@@ -114,7 +114,7 @@ def test_a_blob_goes_where_its_edits_go(handle, admin, remade):
 def test_a_blob_begins_the_next_thread(handle, admin):
     """Edits of the empty state continue nothing, and neither does the blob of one of their values."""
     admin.thread("t").delete()
-    handle.apply([SlotSet("first", "x" * 3_000_000)], parent=0)
+    handle.apply([SetSlot("first", "x" * 3_000_000)], parent=0)
     assert admin.thread("t").hydrate().slots["first"] == "x" * 3_000_000
 
 
@@ -123,7 +123,7 @@ INNER_READS = {
         state.logs["new"].append("late"), handle.save(state),
     ),
     "what a splice changes": lambda handle, state: handle.apply(
-        [SlotSpliced("text", ((1, 1, b"L"),))], parent=state.checkpoint,
+        [SpliceSlot("text", ((1, 1, b"L"),))], parent=state.checkpoint,
     ),
     "the state of an older schema": lambda handle, state: handle.append("log", "late"),
 }  # fmt: skip
@@ -137,7 +137,7 @@ def test_what_a_write_reads_turns_the_handle_to_no_other_thread(admin, daemon, n
     schemas.step(1, 2)(lambda state: None)
     with Client(daemon.target, namespace=name) as client:
         handle = client.thread("t", migrations=schemas if "schema" in form else None)
-        admin.thread("t").apply([SlotSet("text", "begin")])
+        admin.thread("t").apply([SetSlot("text", "begin")])
         state = handle.hydrate()
         remake(admin, remade)
         with pytest.raises((UidMismatch, VersionMismatch) if remade else UidMismatch):
@@ -301,7 +301,7 @@ def test_a_thread_that_is_missing_is_deleted_all_the_same(handle, admin, monkeyp
 
     def note(method, request):
         if method == "DeleteThread":
-            asked.append((request.expected_uid, request.allow_missing))
+            asked.append((request.options.expected_uid, request.allow_missing))
 
     def noting_call(self, method, request, deadline_s):
         note(method, request)
@@ -357,7 +357,7 @@ def test_a_checkpoint_of_another_history(daemon, open_client, name):
         with pytest.raises(VersionMismatch):
             call(client.thread("t"))
     writes = (
-        lambda thread: thread.apply([SlotSet("n", 1)], parent=old),
+        lambda thread: thread.apply([SetSlot("n", 1)], parent=old),
         lambda thread: thread.move_head(old, expected_version=old),
         lambda thread: thread.prune(keep_latest_per_branch=1, expected_version=old),
         lambda thread: thread.delete(expected_version=old),

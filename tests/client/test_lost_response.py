@@ -25,7 +25,7 @@ def test_lost_answer_writes_once(fake, fake_client, code):
     state.logs["l"].append(1)
     checkpoint = thread.save(state)
     assert (checkpoint.version, checkpoint.replayed, len(fake.store.saves)) == (1, True, 3)
-    assert len({request.request_id for request in fake.store.saves}) == 1
+    assert len({request.options.request_id for request in fake.store.saves}) == 1
     fake.store.lose_answers = 1
     assert thread.append("l", 2).version == 2
     assert list(thread.hydrate().logs["l"]) == [1, 2]

@@ -9,7 +9,7 @@ import pytest
 
 from stateward import ThreadOptions
 from stateward._operations.listing import PASSES_MAX, ThreadList
-from stateward.v1.thread_pb2 import Thread
+from stateward.v1.thread_pb2 import ThreadInfo
 from stateward.v1.thread_service_pb2 import ListThreadsRequest, ListThreadsResponse
 
 NAMES = {f"p{number}" for number in range(12)}
@@ -91,7 +91,7 @@ def test_filters_hold_for_what_moved(threads):
 
 def told(number, made_s, changed_s):
     """A thread as a daemon lists it."""
-    thread = Thread(thread=f"p{number}", uid=f"u{number}")
+    thread = ThreadInfo(thread=f"p{number}", uid=f"u{number}")
     thread.create_time.seconds, thread.update_time.seconds = made_s, changed_s
     return thread
 

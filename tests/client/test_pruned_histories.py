@@ -13,7 +13,7 @@ from stateward._io.blocking.driving import drive
 from stateward._io.channel import explain, grpc
 from stateward._operations.steps import Pause, ThreadRef
 from stateward._operations.streams import END, HistoryReader, Open, Reading
-from stateward.changes import EntriesAppended, SlotSet
+from stateward.changes import Append, SetSlot
 from stateward.errors import UidMismatch, Unavailable, VersionMismatch, VersionPruned
 from stateward.events import HistoryEntry
 from stateward.testing import Daemon, run_daemon
@@ -30,7 +30,7 @@ class Cut:
     """A history that is read message by message. `cut` breaks its stream."""
 
     def __init__(self, daemon: Daemon, thread: str, **options: Any) -> None:
-        chosen = {"from_version": 0, "version": None, "newest_first": False, "projection": None, "effects": False}
+        chosen = {"oldest": None, "version": None, "newest_first": False, "projection": None, "effects": False}
         reader = HistoryReader(ThreadRef("default", thread, "main"), **{**chosen, **options})
         self.reading: Reading[HistoryEntry] = Reading(reader, lambda: 30.0)
         self.is_cut = False
@@ -82,9 +82,9 @@ def fold(known: tuple[Any, list[Any]], entry: HistoryEntry) -> tuple[Any, list[A
     slot, log = known
     for change in entry.changes:
         match change:
-            case SlotSet():
+            case SetSlot():
                 slot = change.value
-            case EntriesAppended():
+            case Append():
                 log = [*log, *change.entries]
     return slot, log
 
@@ -152,7 +152,7 @@ def test_a_named_beginning_that_is_gone_is_an_error(daemon: Daemon) -> None:
     """A history from a version on that the caller named does not skip what was pruned: it raises VersionPruned."""
     with daemon.client() as client:
         fill(client, "named", 20)
-        history = Cut(daemon, "named", from_version=2)
+        history = Cut(daemon, "named", oldest=2)
         assert [history.next().checkpoint.version for _ in range(3)] == [2, 3, 4]  # type: ignore[union-attr]
         history.cut()
         client.thread("named").prune(versions=range(1, 10))

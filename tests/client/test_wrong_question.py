@@ -14,7 +14,7 @@ from stateward._operations.signals import SignalReader
 from stateward.errors import NoArchive, ThreadNotFound
 from stateward.v1.signal_pb2 import Signal
 from stateward.v1.signal_service_pb2 import ListSignalsResponse
-from stateward.v1.thread_service_pb2 import Event, ListThreadsResponse, WatchResponse
+from stateward.v1.thread_service_pb2 import JournalEvent, ListThreadsResponse, WatchResponse
 
 SEAT = {"type": "object", "properties": {"seat": {"type": "string", "pattern": "^[0-9]+[A-F]$"}}, "required": ["seat"]}
 
@@ -259,7 +259,7 @@ def test_a_signal_between_watch_and_list_is_told_once() -> None:
         steps.send(ListSignalsResponse(signals=[sent]))
     assert [each.id for wake in ended.value.value for each in wake.signals] == ["a"]
     told = reader.take(
-        WatchResponse(events=[Event(thread="t", signal=sent), Event(thread="t", signal=new)], cursor="c")
+        WatchResponse(events=[JournalEvent(thread="t", signal=sent), JournalEvent(thread="t", signal=new)], cursor="c")
     )
     assert [each.id for wake in told for each in wake.signals] == ["b"]
 

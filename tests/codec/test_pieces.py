@@ -7,6 +7,7 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.codec.test_state import trees
+from tests.messages import to_write
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.diff_pb2 import Diff
@@ -34,9 +35,10 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def request(**content: Message) -> SaveRequest:
-    return SaveRequest(
+    return to_write(
+        SaveRequest,
         thread="t", step=0, labels={"b": "1", "a": "2", "é": ""}, metrics={"z": 1.5, "a": 0}, ack_signals=["1", ""],
-        metadata=Value(number=0), create=ThreadOptions(labels={"y": "1", "x": "2"}), request_id="r", **content,
+        metadata=Value(number=0), request_id="r", create=ThreadOptions(labels={"y": "1", "x": "2"}), **content,
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ import grpc
 from tests.conformance.raw_coordinating import Coordinating
 from tests.conformance.raw_values import canonical, text
 from tests.conformance.raw_writer import Writer
+from tests.messages import to_write
 
 from stateward.v1 import (
     blob_service_pb2,
@@ -192,7 +193,9 @@ class RawClient(Coordinating):
 
     def save_request(self, edit: diff_pb2.Edit | None, **fields: Any) -> checkpoint_service_pb2.SaveRequest:
         diff, fields = diff_pb2.Diff(edits=[edit] if edit else []), {"expected_uid": self.uid, **fields}
-        return checkpoint_service_pb2.SaveRequest(thread=self.thread, diff=diff, request_id=self.request_id(), **fields)
+        return to_write(
+            checkpoint_service_pb2.SaveRequest, thread=self.thread, diff=diff, request_id=self.request_id(), **fields
+        )
 
     def try_save(self, edit: diff_pb2.Edit, version: int, digest: bytes) -> bool:
         """Returns False after VERSION_MISMATCH."""
@@ -216,7 +219,7 @@ class RawClient(Coordinating):
                 self.note_cursor(request, message)
                 for event in message.events:
                     seen.append(str(event.sequence))
-                    if event.checkpoint.status == checkpoint_pb2.STATUS_COMPLETED:
+                    if event.checkpoint.status == checkpoint_pb2.WORK_STATUS_COMPLETED:
                         stream.cancel()
                         return True
         except grpc.RpcError as error:
@@ -228,8 +231,7 @@ class RawClient(Coordinating):
 
     def upload(self, data: bytes) -> state_pb2.BlobRef:
         def messages() -> Iterator[blob_service_pb2.WriteBlobRequest]:
-            begin = blob_service_pb2.BlobBegin(thread=self.thread, sha256=self.sha256(data), size_bytes=len(data))
-            yield blob_service_pb2.WriteBlobRequest(begin=begin)
+            yield blob_service_pb2.WriteBlobRequest(begin=self.begin_blob(data))
             for at in range(0, len(data), 1 << 20):
                 yield blob_service_pb2.WriteBlobRequest(data=data[at : at + (1 << 20)])
 
@@ -238,6 +240,9 @@ class RawClient(Coordinating):
                 return self.blobs.WriteBlob(messages(), timeout=self.stream_s).blob
             except grpc.RpcError as error:
                 self.pause(error)
+
+    def begin_blob(self, data: bytes) -> blob_service_pb2.BlobBegin:
+        return blob_service_pb2.BlobBegin(thread=self.thread, sha256=self.sha256(data), size_bytes=len(data))
 
     def download(self, blob: state_pb2.BlobRef) -> bytes:
         data = b""

@@ -22,6 +22,7 @@ from stateward.v1 import (
     state_pb2,
     thread_service_pb2,
 )
+from stateward.v1.write_pb2 import Receipt, WriteOptions
 
 TERM_S, WORK_S = 1, 2
 POLL_S = 0.02
@@ -48,7 +49,7 @@ class Coordinating:
     def guard(self) -> None:
         lock = f"locks/{self.thread}"
         token = self.acquire(lock, 30)
-        guard = checkpoint_service_pb2.LeaseGuard(thread=lock, token=token)
+        guard = checkpoint_service_pb2.LeaseGuard(thread=lock, token=token, expected_uid=self.lease_uid)
         try:
             self.save_guarded(guard)
         finally:
@@ -61,7 +62,7 @@ class Coordinating:
             begun = self.begin()
         value = begun.effect.effect.value
         if begun.claim_token:
-            if begun.durability < begun.required_durability:
+            if begun.receipt.durability < begun.required_durability:
                 self.await_claim(begun)
             is_new = begun.state == effect_pb2.EFFECT_STATE_NEW
             value = self.end(begun, "paid" if is_new else "found")
@@ -69,7 +70,7 @@ class Coordinating:
 
     def ask(self) -> None:
         _, version, digest = self.read()
-        question = {"status": checkpoint_pb2.STATUS_WAITING, "wait_id": "budget"}
+        question = {"status": checkpoint_pb2.WORK_STATUS_WAITING, "wait_id": "budget"}
         request = self.save_request(None, expected_version=version, expected_digest=digest, **question)
         request.question.prompt = "May it cost 300?"
         self.code.call(self.checkpoints.Save, request)
@@ -84,8 +85,9 @@ class Coordinating:
 
     def answer(self) -> None:
         request = signal_service_pb2.SendSignalRequest(
-            thread=self.thread, name="answer", wait_id="budget", payload=text("yes"), request_id=self.request_id()
-        )
+            thread=self.thread, name="answer", wait_id="budget", payload=text("yes"),
+            options=WriteOptions(request_id=self.request_id()),
+        )  # fmt: skip
         self.code.call(self.signals.SendSignal, request)
 
     def record(self) -> None:
@@ -121,9 +123,12 @@ class Coordinating:
 
     def acquire(self, thread: str, term_s: int) -> int:
         request = lease_service_pb2.AcquireLeaseRequest(
-            thread=thread, holder=self.holder, term=Duration(seconds=term_s), request_id=self.request_id()
-        )
-        token: int = self.code.call(self.leases.AcquireLease, request).lease.token
+            thread=thread, holder=self.holder, term=Duration(seconds=term_s),
+            options=WriteOptions(request_id=self.request_id()),
+        )  # fmt: skip
+        acquired = self.code.call(self.leases.AcquireLease, request)
+        self.lease_uid = self.uid_of(acquired.receipt)
+        token: int = acquired.lease.token
         return token
 
     def work(self, token: int) -> None:
@@ -133,7 +138,10 @@ class Coordinating:
             self.renew(token)
 
     def renew(self, token: int) -> None:
-        self.code.call(self.leases.RenewLease, lease_service_pb2.RenewLeaseRequest(thread=self.thread, token=token))
+        request = lease_service_pb2.RenewLeaseRequest(
+            thread=self.thread, lease_token=token, expected_uid=self.lease_uid
+        )
+        self.code.call(self.leases.RenewLease, request)
 
     def lose(self, token: int) -> None:
         """What is done after the lease was lost: nothing."""
@@ -142,28 +150,31 @@ class Coordinating:
         self.code.call(self.checkpoints.Save, self.save_request(self.set_slot("seen", text("held")), lease_token=token))
 
     def release(self, thread: str, token: int) -> None:
-        self.code.call(self.leases.ReleaseLease, lease_service_pb2.ReleaseLeaseRequest(thread=thread, token=token))
+        options = WriteOptions(lease_token=token, expected_uid=self.lease_uid)
+        self.code.call(self.leases.ReleaseLease, lease_service_pb2.ReleaseLeaseRequest(thread=thread, options=options))
 
     def save_guarded(self, guard: checkpoint_service_pb2.LeaseGuard) -> None:
         self.code.call(self.checkpoints.Save, self.save_request(self.set_slot("seen", text("guarded")), guard=guard))
 
     def begin(self) -> effect_service_pb2.BeginEffectResponse:
         request = effect_service_pb2.BeginEffectRequest(
-            thread=self.thread, key="pay", holder=self.holder, request_id=self.request_id()
+            thread=self.thread, key="pay", holder=self.holder, options=WriteOptions(request_id=self.request_id())
         )
         return self.code.call(self.effects.BeginEffect, request)
 
     def await_claim(self, begun: effect_service_pb2.BeginEffectResponse) -> None:
         request = thread_service_pb2.WaitDurableRequest(
-            thread=self.thread, sequence=begun.effect.sequence, uid=begun.uid, digest=begun.digest,
-            durability=begun.required_durability,
-        )  # fmt: skip
+            thread=self.thread, receipt=self.named_by(begun.receipt), durability=begun.required_durability
+        )
         self.code.call(self.threads.WaitDurable, request)
+
+    def named_by(self, receipt: Receipt) -> Receipt:
+        return receipt
 
     def end(self, begun: effect_service_pb2.BeginEffectResponse, result: str) -> state_pb2.Value:
         request = effect_service_pb2.CompleteEffectRequest(
             thread=self.thread, key="pay", claim_token=begun.claim_token, state=effect_pb2.EFFECT_STATE_DONE,
-            value=text(result), expected_uid=self.uid_of(begun),
+            value=text(result), options=WriteOptions(expected_uid=self.uid_of(begun.receipt)),
         )  # fmt: skip
         self.code.call(self.effects.CompleteEffect, request)
         return request.value
@@ -176,7 +187,9 @@ class Coordinating:
 
     def put(self, number: int, revision: int) -> None:
         write = record_pb2.RecordWrite(key="count", value=text(str(number)), expected_revision=revision)
-        request = record_service_pb2.PutRecordsRequest(thread=self.thread, writes=[write], request_id=self.request_id())
+        request = record_service_pb2.PutRecordsRequest(
+            thread=self.thread, writes=[write], options=WriteOptions(request_id=self.request_id())
+        )
         self.code.call(self.records_of.PutRecords, request)
 
     def is_last(self, page: record_service_pb2.ListRecordsResponse) -> bool:

@@ -10,6 +10,7 @@ import grpc
 from tests.conformance.raw_values import text
 
 from stateward.v1 import lease_pb2, writer_service_pb2
+from stateward.v1.write_pb2 import WriteOptions
 
 if TYPE_CHECKING:
     from tests.conformance.raw_client import RawClient
@@ -22,7 +23,7 @@ class Writer:
 
     def __init__(self, client: RawClient) -> None:
         self.client = client
-        self.open_id = client.request_id()
+        self.open_id, self.uid = client.request_id(), ""
         self.incarnation = uuid.uuid4().hex
         self.unanswered: dict[int, writer_service_pb2.WriterSave] = {}
         self.number = 0
@@ -34,7 +35,8 @@ class Writer:
 
     def opening(self) -> writer_service_pb2.WriteRequest:
         holder = lease_pb2.Holder(name="conformance", incarnation=self.incarnation)
-        opening = writer_service_pb2.OpenWriter(thread=self.client.thread, holder=holder, request_id=self.open_id)
+        options = WriteOptions(request_id=self.open_id, expected_uid=self.uid)
+        opening = writer_service_pb2.OpenWriter(thread=self.client.thread, holder=holder, options=options)
         return writer_service_pb2.WriteRequest(open=opening)
 
     def stream(self) -> bool:
@@ -44,6 +46,7 @@ class Writer:
         answers = self.client.writers.Write(iter(out.get, None), timeout=self.client.stream_s)
         try:
             opened = next(answers).opened
+            self.uid = self.client.uid_of(opened.receipt)
             for frame in list(self.unanswered.values()):
                 out.put(writer_service_pb2.WriteRequest(save=self.repeated(frame)))
             self.send_new(out, opened.lease.token, opened.last_version + len(self.unanswered))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stateward import Client, Status, Text
-from stateward.changes import SlotSpliced
+from stateward.changes import SpliceSlot
 from stateward.conformance.canonical import digest_of
 from stateward.errors import DeadlineExceeded, RecordConflict, StatewardError, VersionMismatch
 from stateward.v1 import state_pb2
@@ -69,7 +69,7 @@ def since(thread: Any) -> None:
 def splice(thread: Any) -> None:
     state = thread.hydrate()
     data = state.slots.raw("text").data
-    change = SlotSpliced("text", ((data.index(b"Paris"), 5, b"Rome"),), hashlib.sha256(data).digest())
+    change = SpliceSlot("text", ((data.index(b"Paris"), 5, b"Rome"),), hashlib.sha256(data).digest())
     thread.apply([change], parent=state.checkpoint)
 
 

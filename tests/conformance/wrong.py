@@ -70,8 +70,8 @@ class Renaming(RawClient):
 
         def renamed(method: Any, request: Any) -> Any:
             def attempt(request: Any, timeout: float) -> Any:
-                if hasattr(request, "request_id"):
-                    request.request_id = self.request_id()
+                if hasattr(request, "options") and request.options.request_id:
+                    request.options.request_id = self.request_id()
                 return method(request, timeout=timeout)
 
             return right(attempt, request)

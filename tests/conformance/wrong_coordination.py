@@ -11,6 +11,7 @@ from tests.conformance.raw_values import text
 from tests.conformance.wrong import CODE, OneId, Renaming, wrong
 
 from stateward.v1 import effect_pb2, effect_service_pb2
+from stateward.v1.write_pb2 import Receipt, WriteOptions
 
 # -- leases -----------------------------------------------------------------------------------------------------------
 
@@ -39,6 +40,14 @@ class GivesUpOnRenewals:
     pass
 
 
+@wrong("lease/renewed", "expected_uid is ''")
+class RenewsTheLeaseOfAName(RawClient):
+    """The next thread of the name may give out the same token."""
+
+    def uid_of(self, receipt: Any) -> str:
+        return ""
+
+
 @wrong("lease/lost", "a further call came: Save", "the client called Save")
 class SavesAfterALoss(RawClient):
     def lose(self, token: int) -> None:
@@ -49,6 +58,14 @@ class SavesAfterALoss(RawClient):
 class SavesUnguarded(RawClient):
     def save_guarded(self, guard: Any) -> None:
         super().save_guarded(None)
+
+
+@wrong("guard/held", "guard.expected_uid is ''")
+class GuardsByAName(RawClient):
+    """The next thread of the lock's name may give out the same token."""
+
+    def uid_of(self, receipt: Any) -> str:
+        return ""
 
 
 @wrong("guard/held", "not the same as the one before")
@@ -85,7 +102,7 @@ class PaysAgain(RawClient):
         try:
             request = effect_service_pb2.CompleteEffectRequest(
                 thread=self.thread, key="pay", claim_token=begun.claim_token, state=4, value=text(result),
-                expected_uid=begun.uid,
+                options=WriteOptions(expected_uid=begun.receipt.uid),
             )
             self.effects.CompleteEffect(request, timeout=self.deadline_s)
         except grpc.RpcError:
@@ -125,6 +142,22 @@ class PaysForAnother(RawClient):
         return begun
 
 
+@wrong("effect/new", "same request_id")
+class EndsUnderTheIdOfTheClaim(OneId):
+    """The call needs no id, but must not have that of another call."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
+        right = self.code.call
+
+        def call(method: Any, request: Any) -> Any:
+            if isinstance(request, effect_service_pb2.CompleteEffectRequest):
+                request.options.request_id = self.request_id()
+            return right(method, request)
+
+        self.code.call = call
+
+
 @wrong("effect/claim-lost", "slot is 'seen', not 'error'")
 class KeepsALostResult(RawClient):
     def end(self, begun: Any, result: str) -> Any:
@@ -132,6 +165,14 @@ class KeepsALostResult(RawClient):
             return super().end(begun, result)
         except grpc.RpcError:
             return text(result)
+
+
+@wrong("effect/not-archived", "receipt.digest is b''")
+class WaitsForANumber(RawClient):
+    """Another entry may have the number by now."""
+
+    def named_by(self, receipt: Receipt) -> Receipt:
+        return Receipt(sequence=receipt.sequence, uid=receipt.uid)
 
 
 @wrong("effect/not-archived", "the client called CompleteEffect")
@@ -174,6 +215,20 @@ class InsistsOnAnAnswer:
 class PutsOverAnything(RawClient):
     def put(self, number: int, revision: int) -> None:
         super().put(number, revision or None)  # type: ignore[arg-type]
+
+
+@wrong("record/new", "options.lease_token is 7, not 0")
+class InventsALease(RawClient):
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
+        right = self.code.call
+
+        def call(method: Any, request: Any) -> Any:
+            if hasattr(request, "options"):
+                request.options.lease_token = 7
+            return right(method, request)
+
+        self.code.call = call
 
 
 @wrong("record/conflict", "the client called PutRecords")

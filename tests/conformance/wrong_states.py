@@ -142,7 +142,7 @@ class RoundsNumbers(RawClient):
 @wrong("advance/newer-daemon", "next: Save")
 class RefusesUnknownValues(RawClient):
     def digest(self, state: state_pb2.State) -> str:
-        checkpoint_pb2.Status.Name(99)  # ValueError, as in a client that maps the status to its own type
+        checkpoint_pb2.WorkStatus.Name(99)  # ValueError, as in a client that maps the status to its own type
         return super().digest(state)
 
 

@@ -83,6 +83,14 @@ class WritesTheRestOnly(RawClient):
         return b"" if not isinstance(data, bytes) else super().sha256(data)
 
 
+@wrong("write-blob/broken", "begin.options.expected_version is 0, not missing")
+class WritesToABlankThread(RawClient):
+    def begin_blob(self, data: bytes) -> Any:
+        begin = super().begin_blob(data)
+        begin.options.expected_version = 0
+        return begin
+
+
 @wrong("read-blob/broken", "not the right one")
 class ReadsTwice(RawClient):
     def next_byte(self, data: bytes) -> int:
@@ -104,11 +112,19 @@ class OpensAnotherLease(WithWriter):
             return super().opening()
 
 
+@wrong("writer/broken", "options.expected_uid is ''")
+class OpensTheStreamOfAName(RawClient):
+    """The next thread of the name may give out the same tokens."""
+
+    def uid_of(self, receipt: Any) -> str:
+        return ""
+
+
 @wrong("writer/broken", "frame 2 is not the same")
 class RenamesFrames(WithWriter):
     class kind(Writer):  # noqa: N801
         def repeated(self, frame: Any) -> Any:
-            frame.save.request_id = self.client.request_id()
+            frame.save.options.request_id = self.client.request_id()
             return frame
 
 
@@ -173,5 +189,5 @@ class WritesOnce:
 class RenamesHalfAnsweredFrames(WithWriter):
     class kind(Writer):  # noqa: N801
         def repeated(self, frame: Any) -> Any:
-            frame.save.request_id = self.client.request_id()
+            frame.save.options.request_id = self.client.request_id()
             return frame

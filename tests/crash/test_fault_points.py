@@ -231,7 +231,7 @@ def test_half_a_copy_is_never_seen_and_leaves_nothing(
     daemon: FaultyDaemon, where: str, nth: int, is_kept: bool
 ) -> None:
     """A whole fork that dies is wholly there or not at all, its key included, and can be made again."""
-    die_at(daemon, where, nth, lambda client: client.thread("base").fork("copy", whole=True))
+    die_at(daemon, where, nth, lambda client: client.thread("base").fork("copy", all_versions=True))
     with daemon.client() as client:
         assert {thread.name for thread in client.threads()} == ({"base", "copy"} if is_kept else {"base"})
         check_base(client)
@@ -239,7 +239,7 @@ def test_half_a_copy_is_never_seen_and_leaves_nothing(
     with daemon.client() as client:
         if is_kept:
             client.thread("copy").delete()
-        copy = client.thread("base").fork("copy", whole=True)
+        copy = client.thread("base").fork("copy", all_versions=True)
         client.thread("base").delete()
         for version in range(1, VERSIONS + 1):
             assert len(copy.hydrate(version=version).logs["log"]) == version

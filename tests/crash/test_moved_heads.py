@@ -11,7 +11,9 @@ from tests.crash.faulty_daemon import FaultyDaemon
 from tests.crash.test_fault_points import VERSIONS, check_clean, daemon, filled
 from tests.service.wire import Wire
 
+from stateward._operations.threads import numbers_of, spans_of
 from stateward.v1 import thread_service_pb2 as t
+from stateward.v1.write_pb2 import WriteOptions
 
 __all__ = ["daemon", "filled"]
 
@@ -27,20 +29,26 @@ BACK, PRUNED = 30, [VERSIONS - 1, VERSIONS]
 def move(wire: Wire) -> Any:
     """The head of main goes back to version 30."""
     return wire.threads.MoveBranch(
-        t.MoveBranchRequest(thread="base", version={"version": BACK}, expected_version=VERSIONS, request_id="move")
+        t.MoveBranchRequest(
+            thread="base", version={"version": BACK}, options=WriteOptions(request_id="move", expected_version=VERSIONS)
+        )
     )
 
 
 def delete(wire: Wire) -> Any:
     """Branch side is deleted."""
-    return wire.threads.DeleteBranch(t.DeleteBranchRequest(thread="base", branch="side", request_id="delete"))
+    return wire.threads.DeleteBranch(
+        t.DeleteBranchRequest(thread="base", branch="side", options=WriteOptions(request_id="delete"))
+    )
 
 
 def prune(wire: Wire) -> Any:
     """The heads of main and of side are pruned: main falls back, side disappears."""
-    versions = t.VersionList(versions=[*PRUNED, VERSIONS + 1])
+    versions = spans_of([*PRUNED, VERSIONS + 1])
     return wire.threads.PruneThread(
-        t.PruneThreadRequest(thread="base", versions=versions, move_heads=True, request_id="prune")
+        t.PruneThreadRequest(
+            thread="base", versions=versions, move_heads=True, options=WriteOptions(request_id="prune")
+        )
     )
 
 
@@ -53,8 +61,8 @@ VERBS: dict[Callable[[Wire], Any], tuple[dict[str, int], int]] = {
 
 def heads(wire: Wire) -> tuple[dict[str, int], int]:
     """The heads, and the newest sequence."""
-    thread = wire.thread("", "base")
-    return {each.name: each.version for each in thread.branches}, thread.sequence
+    found = wire.described("", "base")
+    return {each.name: each.version for each in found.branches}, found.thread.sequence
 
 
 @pytest.mark.parametrize("where", WHERE)
@@ -82,6 +90,8 @@ def test_heads_moved_or_did_not(daemon: FaultyDaemon, verb: Callable[[Wire], Any
     after, entries = VERBS[verb]
     assert heads(wire) == ((after, sequence + entries) if is_kept else (before, sequence))
     first, again = verb(wire), verb(wire)
+    assert (first.receipt.replayed, again.receipt.replayed) == (is_kept, True)
+    first.receipt.replayed = True
     assert first == again
     assert heads(wire) == (after, sequence + entries)
     with daemon.client() as client:
@@ -99,7 +109,9 @@ def test_a_prune_that_dies_between_its_entries(daemon: FaultyDaemon, where: str)
     is_kept = "clear" in where
     daemon.start_faulty(where, 1)
     wire = Wire(daemon.target)
-    request = t.PruneThreadRequest(thread="base", versions={"versions": PRUNED}, move_heads=True, request_id="p")
+    request = t.PruneThreadRequest(
+        thread="base", versions=spans_of(PRUNED), move_heads=True, options=WriteOptions(request_id="p")
+    )
     with pytest.raises(grpc.RpcError):
         wire.threads.PruneThread(request)
     wire.close()
@@ -107,7 +119,7 @@ def test_a_prune_that_dies_between_its_entries(daemon: FaultyDaemon, where: str)
     daemon.start()
     wire = Wire(daemon.target)
     assert heads(wire)[0] == {"main": VERSIONS - 2 if is_kept else VERSIONS}
-    assert list(wire.threads.PruneThread(request).pruned_versions) == PRUNED
+    assert list(numbers_of(wire.threads.PruneThread(request).pruned)) == PRUNED
     assert heads(wire)[0] == {"main": VERSIONS - 2}
     wire.close()
     check_clean(daemon)

@@ -16,6 +16,7 @@ from stateward._io.channel import bind_methods, grpc
 from stateward.testing import Daemon, run_daemon
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import state_pb2
+from stateward.v1.write_pb2 import WriteOptions
 
 WORKERS = 4
 DISK_FACTOR = 1.2
@@ -132,7 +133,9 @@ def save_naively(daemon: Daemon, run: Run, budget_bytes: float = float("inf")) -
     with grpc.insecure_channel(daemon.target, options=(("grpc.use_local_subchannel_pool", 1),)) as channel:
         methods = bind_methods(channel)
         for step, state in full_states(run, budget_bytes):
-            request = checkpoints.SaveRequest(thread=run.name, expected_version=step - 1, state=state, step=step)
+            request = checkpoints.SaveRequest(
+                thread=run.name, options=WriteOptions(expected_version=step - 1), state=state, step=step
+            )
             last = methods["Save"](request).version
             assert last == step
     return last

@@ -19,10 +19,11 @@ import lmdb
 from tests.service.wire import Wire, appends, sets, text
 from tests.storage.inside import settle
 
+from stateward._operations.threads import spans_of
 from stateward.testing import run_daemon
 from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1 import thread_service_pb2 as t
-from stateward.v1.admin_service_pb2 import Finding, GetStatsRequest, VerifyRequest
+from stateward.v1.admin_service_pb2 import GetStatsRequest, VerifyFinding, VerifyRequest
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.diff_pb2 import Append, Diff, Edit
 from stateward.v1.effect_pb2 import Effect
@@ -30,6 +31,7 @@ from stateward.v1.effect_service_pb2 import ListEffectsRequest, PutEffectsReques
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import Retention
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import KeyUnavailable, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Write
@@ -69,7 +71,10 @@ def make(directory: Path) -> Made:
             saves[SPACE, name] = _fill(wire, name, lambda: steps.append(read_rows(directory)))
         saves[SPACE, "large"] = _fill_large(wire)
         saves[OTHER, HEALTHY] = [
-            c.SaveRequest(namespace=OTHER, thread=HEALTHY, expected_version=0, diff=appends("well"), request_id="h")
+            c.SaveRequest(
+                namespace=OTHER, thread=HEALTHY, options=WriteOptions(request_id="h", expected_version=0),
+                diff=appends("well"),
+            )
         ]
         wire.save(saves[OTHER, HEALTHY][0])
         wire.threads.DeleteThread(t.DeleteThreadRequest(namespace=SPACE, thread=GONE))
@@ -96,35 +101,45 @@ def _fill(wire: Wire, name: str, after: Callable[[], None]) -> list[c.SaveReques
     at = {"namespace": SPACE, "thread": name}
     for version in range(8):
         save = c.SaveRequest(
-            **at, expected_version=version, diff=appends(f"{name} {version} {rnd.randbytes(2500).hex()}"),
-            request_id=f"{name}-{version}", checkpoint_id=f"step-{version}", labels={"agent": name}, step=version,
-            create={"ttl": {"seconds": 10**6}, "retention": Retention(keep_last=100), "labels": {"of": "all"}},
+            **at,
+            options=WriteOptions(
+                request_id=f"{name}-{version}", expected_version=version,
+                create={"ttl": {"seconds": 10**6}, "retention": Retention(keep_last=100), "labels": {"of": "all"}},
+            ),
+            diff=appends(f"{name} {version} {rnd.randbytes(2500).hex()}"), checkpoint_id=f"step-{version}",
+            labels={"agent": name}, step=version,
             metadata=text(f"about {name}"),
         )  # fmt: skip
         if version == 7:
-            save.branch, save.expected_version = "side", 0
+            save.branch, save.options.expected_version = "side", 0
             save.parent.version = 4
             del save.diff.edits[:]
             save.diff.MergeFrom(sets("goal", f"{name} on the side"))
         wire.save(save)
         saves.append(save)
         if version in (2, 5):
-            wire.threads.SetTag(t.SetTagRequest(**at, tag=f"tag-{version}", request_id=f"tag-{version}"))
+            wire.threads.SetTag(
+                t.SetTagRequest(**at, tag=f"tag-{version}", options=WriteOptions(request_id=f"tag-{version}"))
+            )
         after()
     for number, value in enumerate((b"first", b"second")):
         rule = Effect.CONFLICT_RULE_REPLACE
         effects = [Effect(anchor=f"step-{n}", key="paid", value=Value(data=value), on_conflict=rule) for n in (0, 5, 6)]
-        wire.effects.PutEffects(PutEffectsRequest(**at, effects=effects, request_id=f"effects-{number}"))
+        wire.effects.PutEffects(
+            PutEffectsRequest(**at, effects=effects, options=WriteOptions(request_id=f"effects-{number}"))
+        )
         wire.signals.SendSignal(
-            SendSignalRequest(**at, name=f"hint {number}", sender=name, request_id=f"hint-{number}")
+            SendSignalRequest(
+                **at, name=f"hint {number}", sender=name, options=WriteOptions(request_id=f"hint-{number}")
+            )
         )
         after()
     wire.threads.SetTag(t.SetTagRequest(**at, tag="tag-2", version=VersionRef(version=6)))
-    wire.threads.PruneThread(t.PruneThreadRequest(**at, versions={"versions": [1, 2]}))
+    wire.threads.PruneThread(t.PruneThreadRequest(**at, versions=spans_of([1, 2])))
     after()
-    wire.threads.PruneThread(t.PruneThreadRequest(**at, versions={"versions": [3]}))
+    wire.threads.PruneThread(t.PruneThreadRequest(**at, versions=spans_of([3])))
     after()
-    wire.threads.UpdateThread(t.UpdateThreadRequest(**at, options={"agent": name}, update_mask={"paths": ["agent"]}))
+    wire.threads.UpdateThread(t.UpdateThreadRequest(**at, update={"agent": name}, update_mask={"paths": ["agent"]}))
     return saves
 
 
@@ -135,7 +150,8 @@ def _fill_large(wire: Wire) -> list[c.SaveRequest]:
     for version in range(3):
         entry = Value(data=rnd.randbytes(1_200_000 if version == 1 else 100))
         save = c.SaveRequest(
-            namespace=SPACE, thread="large", expected_version=version, request_id=f"large-{version}",
+            namespace=SPACE, thread="large",
+            options=WriteOptions(request_id=f"large-{version}", expected_version=version),
             diff=Diff(edits=[Edit(append=Append(log="large", entries=[entry]))]),
         )  # fmt: skip
         wire.save(save)
@@ -239,7 +255,7 @@ def look(store: Store, made: Made, closely: Collection[str] = ()) -> Seen:
             ask(name, "difference", lambda difference=difference: store.reader.diff(difference))
         listing = c.ListCheckpointsRequest(**at)
         ask(name, "versions", lambda listing=listing: store.lister.checkpoints(listing))
-        effects = ListEffectsRequest(**at, all_anchors=True)
+        effects = ListEffectsRequest(**at)
         ask(name, "effects", lambda effects=effects: store.effect_list.read(effects))
         ask(name, "signals", lambda at=at: _signals(store, at))
         if space == SPACE:
@@ -294,17 +310,16 @@ def retry_all(store: Store, made: Made, closely: Collection[str] = ()) -> Seen:
                 with store.context.engine.read() as txn:
                     save.prepare(txn, store.threads.find(txn, request.namespace, request.thread))
                 answer = store.context.writer.submit(Write(run=save.run), wait=True).wait()
-                seen[name, f"retry {number}"] = answer.version, answer.digest, answer.replayed
+                seen[name, f"retry {number}"] = answer.version, answer.receipt.digest, answer.receipt.replayed
             except StatewardError as error:
                 found = Failed(error.reason, error.metadata.get("thread", ""), error.metadata.get("version", ""))
                 seen[name, f"retry {number}"] = found
     return seen
 
 
-def verify(store: Store) -> list[Finding]:
+def verify(store: Store) -> list[VerifyFinding]:
     """What Verify finds."""
     answers = list(store.verifier.verify(VerifyRequest()))
-    assert answers[-1].done
     return [answer.finding for answer in answers if answer.HasField("finding")]
 
 
@@ -344,10 +359,10 @@ def kind(key: bytes) -> str:
 
 
 def _thread(store: Store, at: dict[str, str]) -> Any:
-    from stateward_sidecar.store.views import view_thread
+    from stateward_sidecar.store.views import describe_thread
 
     with store.context.engine.read() as txn:
-        return view_thread(store.threads.get(txn, at["namespace"], at["thread"]))
+        return describe_thread(store.threads.get(txn, at["namespace"], at["thread"]), None)
 
 
 def _signals(store: Store, at: dict[str, str]) -> Any:
@@ -355,9 +370,9 @@ def _signals(store: Store, at: dict[str, str]) -> Any:
         return list_signals(store.threads.get(txn, at["namespace"], at["thread"]).signals, 0, 1 << 30)[0]
 
 
-def _watch(store: Store, request: t.WatchRequest) -> list[t.Event]:
+def _watch(store: Store, request: t.WatchRequest) -> list[t.JournalEvent]:
     watch = store.watcher.open(request)
-    found: list[t.Event] = []
+    found: list[t.JournalEvent] = []
     while True:
         before = watch.cursor
         events = store.watcher.read(watch)
@@ -379,7 +394,7 @@ class Judged:
 
     faults: list[str]  # what must never be
     is_felt: bool  # some answer differs
-    findings: list[Finding]
+    findings: list[VerifyFinding]
 
 
 class Judge:

@@ -19,6 +19,7 @@ from stateward.v1.checkpoint_service_pb2 import HydrateRequest, ListCheckpointsR
 from stateward.v1.diff_pb2 import Append, Diff, Edit, SetSlot
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import ThreadOptions
+from stateward.v1.write_pb2 import WriteOptions
 
 WORDS = {
     word: f"canary-{word}-Quetzalcoatl"
@@ -66,30 +67,28 @@ def fill(wire: Wire) -> None:
         wire.save(
             SaveRequest(
                 **at,
-                expected_version=version,
+                options=WriteOptions(request_id=f"{w['request']} {version}", expected_version=version, create=options),
                 diff=Diff(edits=edits),
-                request_id=f"{w['request']} {version}",
                 checkpoint_id=f"{w['checkpoint']} {version}",
                 labels={w["label"]: w["value"]},
                 metadata=text(w["metadata"]),
                 status_detail=w["detail"],
                 metrics={w["metric"]: 1.0},
                 wait_id=w["wait"],
-                create=options,
             )
         )
     wire.save(
         SaveRequest(
             **at,
             branch=w["branch"],
-            expected_version=0,
+            options=WriteOptions(expected_version=0),
             parent=VersionRef(version=6),
             diff=Diff(edits=[Edit(append=Append(log=w["log"], entries=[text(w["message"])]))]),
         )
     )
     wire.threads.SetTag(t.SetTagRequest(**at, tag=w["tag"], version=VersionRef(version=9)))
     wire.threads.ForkThread(t.ForkThreadRequest(**at, new_thread=w["copy"]))
-    wire.threads.ForkThread(t.ForkThreadRequest(**at, new_thread=w["whole"], whole=True))
+    wire.threads.ForkThread(t.ForkThreadRequest(**at, new_thread=w["whole"], all_versions=True))
 
 
 @pytest.fixture

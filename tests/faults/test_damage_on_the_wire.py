@@ -16,6 +16,7 @@ from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1 import thread_service_pb2 as t
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT, ERROR_REASON_KEY_UNAVAILABLE
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.storage.keystore import SLOT_BYTES, THREAD
 from stateward_sidecar.storage.layout import tail_number
 from stateward_sidecar.store.records import pack_row, unpack_row
@@ -67,7 +68,7 @@ def test_a_damaged_key_is_key_unavailable_by_name(damaged: tuple[Daemon, Wire]) 
     at = {"namespace": SPACE, "thread": "beta"}
     for call, request in (
         (wire.checkpoints.Hydrate, c.HydrateRequest(**at)),
-        (wire.checkpoints.Save, c.SaveRequest(**at, expected_version=0, diff=appends("x"))),
+        (wire.checkpoints.Save, c.SaveRequest(**at, options=WriteOptions(expected_version=0), diff=appends("x"))),
         (wire.threads.GetThread, t.GetThreadRequest(**at)),
         (wire.threads.Watch, t.WatchRequest(**at, after_sequence=0)),
         (wire.threads.ForkThread, t.ForkThreadRequest(**at, new_thread="copy")),
@@ -80,8 +81,10 @@ def test_a_damaged_key_is_key_unavailable_by_name(damaged: tuple[Daemon, Wire]) 
 def test_other_threads_go_on(damaged: tuple[Daemon, Wire]) -> None:
     """Beside damaged threads others save, read and are listed, and Verify names exactly the damaged ones."""
     daemon, wire = damaged
-    wire.save(c.SaveRequest(namespace=OTHER, thread=HEALTHY, expected_version=1, diff=appends("and on")))
-    wire.save(c.SaveRequest(namespace=SPACE, thread="new", expected_version=0, diff=appends("x")))
+    wire.save(
+        c.SaveRequest(namespace=OTHER, thread=HEALTHY, options=WriteOptions(expected_version=1), diff=appends("and on"))
+    )
+    wire.save(c.SaveRequest(namespace=SPACE, thread="new", options=WriteOptions(expected_version=0), diff=appends("x")))
     listed = wire.threads.ListThreads(t.ListThreadsRequest(namespace=SPACE)).threads
     assert {"new", "large"} <= {thread.thread for thread in listed}
     findings = wire.findings()

@@ -14,6 +14,7 @@ import grpc
 import pytest
 from tests.service.wire import Wire, refusal_of
 
+from stateward._operations.threads import numbers_of
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, HydrateRequest, SaveRequest
 from stateward.v1.diff_pb2 import Diff, Edit, SetSlot
@@ -27,6 +28,7 @@ from stateward.v1.thread_service_pb2 import (
     ListThreadsRequest,
     PruneThreadRequest,
 )
+from stateward.v1.write_pb2 import WriteOptions
 
 SAVE_BYTES = 20_000
 RESUME_TRIES = 200
@@ -60,7 +62,8 @@ def small(request: pytest.FixtureRequest) -> Iterator[Daemon]:
 def save(thread: str, version: int, data: bytes) -> SaveRequest:
     edit = Edit(set_slot=SetSlot(slot="data", value=Value(data=data)))
     return SaveRequest(
-        thread=thread, expected_version=version, diff=Diff(edits=[edit]), request_id=f"{thread} {version}"
+        thread=thread, options=WriteOptions(request_id=f"{thread} {version}", expected_version=version),
+        diff=Diff(edits=[edit])
     )
 
 
@@ -133,7 +136,7 @@ def test_reads_go_on_and_nothing_of_a_refused_write_stays(full: tuple[Daemon, Fi
     batch = BatchSaveRequest(saves=[save("b1", 0, os.urandom(SAVE_BYTES)), save("b2", 0, os.urandom(SAVE_BYTES))])
     for call, request in (
         (filler.wire.checkpoints.BatchSave, batch),
-        (filler.wire.threads.ForkThread, ForkThreadRequest(thread="t1", new_thread="f1", whole=True)),
+        (filler.wire.threads.ForkThread, ForkThreadRequest(thread="t1", new_thread="f1", all_versions=True)),
     ):
         with pytest.raises(grpc.RpcError) as caught:
             call(request, timeout=20)
@@ -163,7 +166,7 @@ def test_a_prune_makes_room(full: tuple[Daemon, Filler]) -> None:
     """PruneThread works on a full disk: the head stays as it was, and there is room again."""
     daemon, filler = full
     answer = filler.wire.threads.PruneThread(PruneThreadRequest(thread="t2", keep_latest_per_branch=1), timeout=20)
-    assert len(answer.pruned_versions) == len(filler.saved["t2"]) - 1
+    assert len(list(numbers_of(answer.pruned))) == len(filler.saved["t2"]) - 1
     filler.check(pruned="t2")
     filler.resume()
     filler.restart(daemon)
@@ -188,9 +191,9 @@ def test_a_retry_is_answered_on_a_full_disk(full: tuple[Daemon, Filler]) -> None
     version = len(filler.saved["t1"])
     again = save("t1", version - 1, filler.saved["t1"][-1])
     answer = filler.wire.checkpoints.Save(again, timeout=20)
-    assert (answer.version, answer.replayed) == (version, True)
+    assert (answer.version, answer.receipt.replayed) == (version, True)
     batch = filler.wire.checkpoints.BatchSave(BatchSaveRequest(saves=[again]), timeout=20)
-    assert [(each.version, each.replayed) for each in batch.saves] == [(version, True)]
+    assert [(each.version, each.receipt.replayed) for each in batch.saves] == [(version, True)]
     other = save("t1", version - 1, b"x" * SAVE_BYTES)
     with pytest.raises(grpc.RpcError) as caught:
         filler.wire.checkpoints.Save(other, timeout=20)
@@ -212,7 +215,7 @@ def test_a_claim_is_renewed(small: Daemon) -> None:
     """A tool that works while the disk is full keeps its claim: its renewals write nothing."""
     wire = Wire(small.target)
     holder = Holder(name="h", incarnation="1")
-    begin = BeginEffectRequest(thread="pays", key="pay", holder=holder, request_id="1")
+    begin = BeginEffectRequest(thread="pays", key="pay", holder=holder, options=WriteOptions(request_id="1"))
     token = wire.effects.BeginEffect(begin).claim_token
     Filler(wire).fill()
     renewal = RenewEffectRequest(thread="pays", key="pay", claim_token=token)

@@ -242,9 +242,9 @@ def test_a_deletion_beside_the_first_save() -> None:
     operation = delete_thread(ref)
     assert next(operation).method == "GetThread"  # type: ignore[union-attr]
     barrier: Any = operation.throw(ThreadNotFound("no thread", reason="THREAD_NOT_FOUND", metadata={}))
-    assert (barrier.method, barrier.request.expected_uid) == ("DeleteThread", "0" * 32)
+    assert (barrier.method, barrier.request.options.expected_uid) == ("DeleteThread", "0" * 32)
     assert operation.send(None).method == "GetThread"  # type: ignore[union-attr]
     deletion: Any = operation.send(GetThreadResponse(thread={"uid": "a" * 32}))
-    assert (deletion.method, deletion.request.expected_uid) == ("DeleteThread", "a" * 32)
+    assert (deletion.method, deletion.request.options.expected_uid) == ("DeleteThread", "a" * 32)
     with pytest.raises(StopIteration):
         operation.send(None)

@@ -74,7 +74,7 @@ def fill(client: Client) -> None:
     other.slots["plan"] = {"next": "another way"}
     branch.save(other)
     thread.fork("copy-of-60", version=60)
-    thread.fork("whole-copy", whole=True)
+    thread.fork("whole-copy", all_versions=True)
     large = client.thread("large")
     state = large.hydrate()
     state.slots["page"] = "".join(f"{number:07}" for number in range(100_000))
@@ -103,7 +103,7 @@ def fill_work(client: Client) -> None:
     for step in range(6):
         state.slots["page"] = dice.randbytes(10_000)
         anchor = f"step-{step}"
-        made = [Effect("write", step, anchor=anchor), Effect("stays", step, anchor=anchor, stays=True)]
+        made = [Effect("write", step, anchor=anchor), Effect("stays", step, anchor=anchor, keep_when_pruned=True)]
         thread.put_effects(made, create=options)
         thread.put_effects([Effect("write", "again", anchor=anchor)])
         thread.save(state, checkpoint_id=anchor, step=step, attributes={"cost": 0.5})

@@ -136,7 +136,7 @@ def prune_main(client: Client, name: str) -> None:
 
 
 def copy_whole(client: Client, name: str) -> None:
-    client.thread(name).fork("another", whole=True)
+    client.thread(name).fork("another", all_versions=True)
     assert read_all(client, "another").keys() == read_all(client, name).keys()
 
 

@@ -11,7 +11,7 @@ from tests.histories import pictures
 from tests.histories.machines import Machine
 from tests.histories.recorder import Words
 
-from stateward._io.failures import read_details
+from stateward._operations.failures import read_details
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest, SaveResponse
 from stateward.v1.thread_service_pb2 import WaitDurableRequest, WaitDurableResponse
@@ -69,9 +69,10 @@ def classify(error: grpc.RpcError) -> Attempt:
 def saved(answer: SaveResponse) -> Attempt:
     """A save that was answered."""
     return {
-        "outcome": "ok", "version": answer.version, "digest": answer.digest.hex(), "sequence": answer.sequence,
-        "durability": "archived" if answer.durability == DURABILITY_ARCHIVED else "committed",
-        "replayed": answer.replayed, "uid": answer.uid,
+        "outcome": "ok", "version": answer.version, "digest": answer.receipt.digest.hex(),
+        "sequence": answer.receipt.sequence,
+        "durability": "archived" if answer.receipt.durability == DURABILITY_ARCHIVED else "committed",
+        "replayed": answer.receipt.replayed, "uid": answer.receipt.uid,
     }  # fmt: skip
 
 
@@ -89,7 +90,7 @@ def wait_archived(machine: Machine, request: WaitDurableRequest, made: Attempt, 
 
     def call() -> Attempt:
         answer: WaitDurableResponse = machine.threads.WaitDurable(request, timeout=timeout_s)
-        if answer.durability != DURABILITY_ARCHIVED:
+        if answer.receipt.durability != DURABILITY_ARCHIVED:
             return {"outcome": "unknown", "reason": "waited"}
         return {**{key: made[key] for key in ("version", "digest", "sequence")}, "outcome": "ok", "reason": "waited",
                 "durability": "archived"}  # fmt: skip

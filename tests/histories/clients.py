@@ -16,9 +16,15 @@ from tests.histories.pictures import CONTENTS, HUGE, reference
 from tests.histories.pictures import SLOT as PICTURE
 from tests.histories.recorder import Recorder, Words
 
-from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, STATUS_RUNNING, STATUS_WAITING
+from stateward.v1.checkpoint_pb2 import (
+    DURABILITY_ARCHIVED,
+    DURABILITY_COMMITTED,
+    WORK_STATUS_RUNNING,
+    WORK_STATUS_WAITING,
+)
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.thread_service_pb2 import ATTACH_MODE_TAKE_OVER, AttachRequest, WaitDurableRequest
+from stateward.v1.write_pb2 import Receipt, WriteOptions
 
 PAUSE_S = 0.02
 BINARY = "application/octet-stream"
@@ -54,10 +60,11 @@ class Written:
 
     def expected(self) -> dict[str, object]:
         """What it compares with, for the record."""
-        if not self.request.HasField("expected_version"):
+        if not self.request.options.HasField("expected_version"):
             return {}
         return {
-            "expected_version": self.request.expected_version, "expected_digest": self.request.expected_digest.hex()
+            "expected_version": self.request.options.expected_version,
+            "expected_digest": self.request.options.expected_digest.hex()
         }  # fmt: skip
 
 
@@ -193,17 +200,19 @@ class Client(threading.Thread):
     def request(self, thread: str, token: str, known: Attempt | None) -> SaveRequest:
         """A save that adds one token, to whatever is there or to what this client knows."""
         request = SaveRequest(
-            thread=thread, request_id=secrets.token_hex(16), durability=DURABILITY_COMMITTED, status=STATUS_RUNNING
+            thread=thread, options=WriteOptions(request_id=secrets.token_hex(16), durability=DURABILITY_COMMITTED),
+            status=WORK_STATUS_RUNNING
         )
         if self.chance(self._habits.archived):
-            request.durability = DURABILITY_ARCHIVED
+            request.options.durability = DURABILITY_ARCHIVED
         if known is not None:
-            request.expected_version = known["version"]
+            request.options.expected_version = known["version"]
             if known["version"] and self.chance(0.8):
-                request.expected_digest = bytes.fromhex(known["digest"])
+                request.options.expected_digest = bytes.fromhex(known["digest"])
             if self.chance(self._habits.waiting):
-                request.status = STATUS_WAITING
-        if known is not None and request.expected_digest and self._words.knows(known["log"]) and self.chance(0.3):
+                request.status = WORK_STATUS_WAITING
+        is_sure = known is not None and bool(request.options.expected_digest)
+        if is_sure and self._words.knows(known["log"]) and self.chance(0.3):
             log = request.state.logs[LOG]
             for each in (*known["log"], token):
                 log.entries.add(media_type=BINARY, data=self._words.entry(each))
@@ -224,8 +233,8 @@ class Client(threading.Thread):
     def wait(self, machine: Machine, thread: str, made: Attempt) -> Attempt:
         """Waits until a save is archived."""
         request = WaitDurableRequest(
-            thread=thread, sequence=made["sequence"], durability=DURABILITY_ARCHIVED, uid=made["uid"],
-            digest=bytes.fromhex(made["digest"]),
+            thread=thread, durability=DURABILITY_ARCHIVED,
+            receipt=Receipt(uid=made["uid"], sequence=made["sequence"], digest=bytes.fromhex(made["digest"])),
         )  # fmt: skip
         return calls.wait_archived(machine, request, made, self.timeout())
 

@@ -21,6 +21,7 @@ from tests.histories.recorder import Recorder
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 
 THREAD = "gone"
 PAUSE_S = 0.03
@@ -150,7 +151,10 @@ class LateWriter(threading.Thread):
     def save(self, machine: Machine, word: str, uid: str) -> None:
         """Appends a word; sends it again if it is not answered, there or elsewhere."""
         durability = DURABILITY_ARCHIVED if self._dice.random() < 0.5 else DURABILITY_COMMITTED
-        request = SaveRequest(thread=THREAD, request_id=secrets.token_hex(16), durability=durability, expected_uid=uid)
+        request = SaveRequest(
+            thread=THREAD,
+            options=WriteOptions(request_id=secrets.token_hex(16), expected_uid=uid, durability=durability),
+        )
         edit = request.diff.edits.add().append
         edit.log = LOG
         edit.entries.add(media_type="text/plain", data=word.encode())
@@ -175,7 +179,7 @@ class LateWriter(threading.Thread):
     def delete(self, machine: Machine, uid: str) -> None:
         """Deletes a creation everywhere."""
         is_known = self._ledger.asked(uid)
-        request = DeleteThreadRequest(thread=THREAD, expected_uid=uid, allow_missing=True)
+        request = DeleteThreadRequest(thread=THREAD, options=WriteOptions(expected_uid=uid), allow_missing=True)
 
         def call() -> Attempt:
             machine.threads.DeleteThread(request, timeout=self._timeout())

@@ -13,7 +13,7 @@ from hashlib import sha256
 import grpc
 from tests.histories.machines import Machine
 
-from stateward._io.failures import read_details
+from stateward._operations.failures import read_details
 from stateward.v1.blob_service_pb2 import BlobBegin, ReadBlobRequest, WriteBlobRequest
 from stateward.v1.state_pb2 import BlobRef, State
 

@@ -13,8 +13,8 @@ using namespace stateward::v1;
 static grpc::Status Save(CheckpointService::Stub& stub, SaveResponse* saved, const std::string& request_id) {
   SaveRequest request;
   request.set_thread("from-cpp");
-  request.set_request_id(request_id);
-  request.set_expected_version(0);
+  request.mutable_options()->set_request_id(request_id);
+  request.mutable_options()->set_expected_version(0);
   auto* edit = request.mutable_diff()->add_edits()->mutable_set_slot();
   edit->set_slot("goal");
   edit->mutable_value()->set_media_type("text/plain");

@@ -26,6 +26,7 @@ from stateward import EffectState, Status
 from stateward.v1.effect_pb2 import EFFECT_STATE_IN_PROGRESS
 from stateward.v1.effect_service_pb2 import BeginEffectRequest
 from stateward.v1.effect_service_pb2_grpc import EffectServiceStub
+from stateward.v1.write_pb2 import WriteOptions
 
 PHASE_LIMIT_S = 150
 CONFORMANCE_LIMIT_S = 600
@@ -176,11 +177,11 @@ def open_when_read(fifo: Path) -> int:
 
 def watch_renewal(effects: EffectServiceStub, thread: str) -> None:
     """Asks for the claim of another agent until that one renews it, before its term of ten seconds is over."""
-    request = BeginEffectRequest(thread=thread, anchor="booking", key="pay", request_id="0")
+    request = BeginEffectRequest(thread=thread, anchor="booking", key="pay", options=WriteOptions(request_id="0"))
     request.holder.name, request.holder.incarnation = "another", "1"
     left_s, end = 0.0, time.monotonic() + PHASE_LIMIT_S / 2
     while True:
-        request.request_id = str(int(request.request_id) + 1)
+        request.options.request_id = str(int(request.options.request_id) + 1)
         begun = effects.BeginEffect(request)
         assert begun.state == EFFECT_STATE_IN_PROGRESS, "the claim was not renewed while its tool was at work"
         before_s, left_s = left_s, begun.retry_after.ToTimedelta().total_seconds()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
 import subprocess
@@ -12,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from tests.languages import building, script
+
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(building.AGAIN_LIMIT_S + 100)]
 
@@ -57,6 +61,29 @@ def test_it_conforms_where_a_fault_would_be_silent(program: Path) -> None:
     """It joins pages and pieces as they were, and repeats a save as it was. `make examples` plays all scenarios."""
     scenarios = ["advance/cut-save", "advance/split-logs", "advance/split-values", "effect/uncertain", "writer/cut"]
     assert script.conform(program, *scenarios) == len(scenarios)
+
+
+def test_the_load_saves_version_after_version() -> None:
+    """`agent load`, which writes the fields of a request by their numbers, saves what `make bench` gives it."""
+    if not building.was_built("go"):
+        pytest.skip("the agent in go was not built here: make examples builds it, or says what is missing")
+    body = SaveRequest()
+    body.diff.edits.add().append.log = "pages"
+    body.diff.edits[0].append.entries.add(media_type="text/plain", data=b"a page")
+    with script.run_daemon(script.TcpDaemon) as daemon:
+        job = {
+            "system": "stateward", "address": daemon.target, "in_flight": 2, "connections": 1, "seconds": 0.2,
+            "prefix": "load", "bodies": [base64.b64encode(body.SerializeToString()).decode()],
+        }  # fmt: skip
+        done = subprocess.run(
+            [building.build("go", building.AGAIN_LIMIT_S), "load"],
+            input=json.dumps(job), capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        with daemon.client() as client:
+            states = [client.thread(f"load-{lane}").hydrate() for lane in range(2)]
+    assert sum(state.version for state in states) == json.loads(done.stdout)["made"]
+    assert [list(state.logs["pages"]) for state in states] == [["a page"] * state.version for state in states]
 
 
 def test_the_agent_itself_is_short(language: str) -> None:

@@ -89,6 +89,22 @@ def test_the_commands_generate_the_contract(language: str, tools: str, tmp_path:
     assert MADE[language] <= made
     if language == "Go":
         assert '"example.com/agent/gen/stateward/v1"' in (tmp_path / "gen/stateward/agent/v1/agent.pb.go").read_text()
+    if language == "Rust":
+        assert "::tonic_types::pb::Status" in (tmp_path / "gen/stateward/v1/stateward.v1.rs").read_text()
+
+
+def test_no_class_hides_one_of_java() -> None:
+    """A program may import the messages, java.util and java.lang as a whole, as the page says."""
+    jimage = shutil.which("jimage")
+    if jimage is None:
+        pytest.skip("a JDK is not installed")
+    modules = Path(jimage).resolve().parents[1] / "lib/modules"
+    chosen = "regex:/java.base/java/(lang|util)/[^/]*"
+    listed = subprocess.check_output([jimage, "list", "--include", chosen, modules], text=True)
+    own = set(re.findall(r"/(\w+)\.class$", listed, re.MULTILINE))
+    assert {"Thread", "Record", "Map"} <= own
+    contract = "".join(file.read_text() for file in (REPOSITORY / "proto/stateward/v1").glob("*.proto"))
+    assert not own & set(re.findall(r"^(?:message|enum) (\w+)", contract, re.MULTILINE))
 
 
 @pytest.mark.timeout(240)

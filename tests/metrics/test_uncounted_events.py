@@ -18,6 +18,7 @@ from stateward.testing import Daemon, run_daemon
 from stateward.v1.effect_service_pb2 import BeginEffectRequest
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.thread_pb2 import ThreadOptions
+from stateward.v1.write_pb2 import WriteOptions
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +128,9 @@ def test_open_questions_and_uncertain_effects(tmp_path: Path) -> None:
         wire = Wire(daemon.target)
         for key in ("first", "second"):
             holder = Holder(name="agent", incarnation="1")
-            asked = BeginEffectRequest(thread="pays", key=key, holder=holder, request_id=key, create=ThreadOptions())
+            asked = BeginEffectRequest(
+                thread="pays", key=key, holder=holder, options=WriteOptions(request_id=key, create=ThreadOptions())
+            )
             wire.effects.BeginEffect(asked, timeout=20)
         wire.close()
         daemon.stop()

@@ -12,6 +12,7 @@ from stateward.v1.effect_pb2 import EFFECT_STATE_DONE
 from stateward.v1.effect_service_pb2 import BeginEffectRequest, CompleteEffectRequest
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.thread_pb2 import ThreadOptions
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.codec.seal import Cipher, open_record, seal_record
 from stateward_sidecar.errors import Corrupt
@@ -39,7 +40,11 @@ def do(store: Store, run: Any) -> Any:
 def begin(store: Store, key: str) -> int:
     holder = Holder(name="agent", incarnation="1")
     asked = BeginEffectRequest(
-        namespace="default", thread="pays", key=key, holder=holder, request_id=key, create=ThreadOptions()
+        namespace="default",
+        thread="pays",
+        key=key,
+        holder=holder,
+        options=WriteOptions(request_id=key, create=ThreadOptions()),
     )
     return int(do(store, store.effects.begin(asked)).claim_token)
 

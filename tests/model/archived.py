@@ -12,6 +12,7 @@ from tests.model.strategies import PICK
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DetachRequest, WaitDurableRequest
+from stateward.v1.write_pb2 import Receipt
 
 
 class Archived(Comparison):
@@ -40,6 +41,8 @@ class Archived(Comparison):
         self.call("DeleteThread", DeleteThreadRequest(namespace=self.namespace, thread=name, local_only=True))
         if kills:
             self.restart()
+        if not self.model[name].heads:  # else the look at its heads after the step brings it back
+            self.client.thread(name).info()
         requests = self.model[name].requests
         if requests and again % 2:
             self.check_retry(*requests[again % len(requests)])
@@ -48,9 +51,9 @@ class Archived(Comparison):
         """Waits until the thread is archived."""
         thread = self.model[name]
         request = WaitDurableRequest(
-            namespace=self.namespace, thread=name, sequence=thread.sequence, durability=DURABILITY_ARCHIVED,
-            uid=thread.uid,
+            namespace=self.namespace, thread=name, durability=DURABILITY_ARCHIVED,
+            receipt=Receipt(uid=thread.uid, sequence=thread.sequence),
         )  # fmt: skip
         answer = self.call("WaitDurable", request)
-        assert answer.durability == DURABILITY_ARCHIVED
-        assert answer.archived_sequence >= thread.sequence
+        assert answer.receipt.durability == DURABILITY_ARCHIVED
+        assert answer.receipt.archived_sequence >= thread.sequence

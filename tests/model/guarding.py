@@ -15,6 +15,7 @@ from stateward.errors import LeaseHeld, ThreadNotFound
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, LeaseGuard, SaveRequest
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, ReleaseLeaseRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DetachRequest
+from stateward.v1.write_pb2 import WriteOptions
 
 LOCK = "lock"
 
@@ -27,7 +28,7 @@ class Guarding(Moving):
         """Somebody gets the lease, whoever has it."""
         request = AcquireLeaseRequest(
             namespace=self.namespace, thread=LOCK, holder={"name": "agent", "incarnation": "1"}, take_over=True,
-            request_id=str(uuid.uuid4()),
+            options=WriteOptions(request_id=str(uuid.uuid4())),
         )  # fmt: skip
         self.locks.append(self.call("AcquireLease", request).lease.token)
         self.is_held = self.has_lock = True
@@ -39,7 +40,9 @@ class Guarding(Moving):
         if not self.has_lock:
             return
         if how == "release":
-            request = ReleaseLeaseRequest(namespace=self.namespace, thread=LOCK, token=self.locks[-1])
+            request = ReleaseLeaseRequest(
+                namespace=self.namespace, thread=LOCK, options=WriteOptions(lease_token=self.locks[-1])
+            )
             assert self.call("ReleaseLease", request).released == self.is_held
             self.is_held = False
             return
@@ -57,9 +60,9 @@ class Guarding(Moving):
         if len(self.locks) <= back:
             return
         request = self.request("main", "", None, "")
-        request.expected_version = self.thread(name).heads.get("main", 0)
+        request.options.expected_version = self.thread(name).heads.get("main", 0)
         request.guard.CopyFrom(LeaseGuard(thread=LOCK, token=self.locks[-1 - back]))
-        self.fill(request, self.thread(name).state_at(request.expected_version), edits, fits=True)
+        self.fill(request, self.thread(name).state_at(request.options.expected_version), edits, fits=True)
         if self.is_held and not back:
             self.save(name, request)
             return
@@ -71,6 +74,8 @@ class Guarding(Moving):
 
     def other_save(self) -> SaveRequest:
         """A save that would pass alone."""
-        request = SaveRequest(namespace=self.namespace, thread="never", request_id=str(uuid.uuid4()))
+        request = SaveRequest(
+            namespace=self.namespace, thread="never", options=WriteOptions(request_id=str(uuid.uuid4()))
+        )
         request.diff.SetInParent()
         return request

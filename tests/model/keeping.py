@@ -7,6 +7,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from google.protobuf.empty_pb2 import Empty
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from tests.model.acting import Acting
@@ -16,6 +17,7 @@ from tests.model.strategies import PICK, SHORT, value
 from stateward.errors import RecordConflict, ThreadNotFound
 from stateward.v1 import record_pb2
 from stateward.v1 import record_service_pb2 as records
+from stateward.v1.write_pb2 import WriteOptions
 
 KEPT = "kept"  # never deleted: if no record is left, the daemon notes that in an entry of its own
 # A move begins when replaced values have 256 KiB.
@@ -36,14 +38,16 @@ class Keeping(Acting):
         """All of them or none: with the revisions that the model has, with wrong ones, or with any."""
         name = self.pick(self.model, pick)
         thread = self.model[name]
-        request = records.PutRecordsRequest(namespace=self.namespace, thread=name, request_id=str(uuid.uuid4()))
+        request = records.PutRecordsRequest(
+            namespace=self.namespace, thread=name, options=WriteOptions(request_id=str(uuid.uuid4()))
+        )
         for key in sorted(puts | {KEPT}):
             write = request.writes.add(key=key, value=value(data))
             if is_expected:
                 write.expected_revision = thread.records[key].revision if key in thread.records else 0
         if is_wrong:
-            request.writes.add(key="none", check=True, expected_revision=1)
-        request.writes.extend(record_pb2.RecordWrite(key=key, delete=True) for key in sorted(deletes - puts))
+            request.writes.add(key="none", check=Empty(), expected_revision=1)
+        request.writes.extend(record_pb2.RecordWrite(key=key, delete=Empty()) for key in sorted(deletes - puts))
         if is_wrong:
             with pytest.raises(RecordConflict):
                 self.call("PutRecords", request)
@@ -58,9 +62,10 @@ class Keeping(Acting):
         thread.records.update(dict.fromkeys(puts | {KEPT}, PlainRecord(data, answer.revision)))
         assert answer.revision > newest
         assert (answer.written, answer.deleted) == (len(puts) + 1, len(gone))
-        assert (answer.sequence, answer.uid) == (thread.sequence, thread.uid)
+        assert (answer.receipt.sequence, answer.receipt.uid) == (thread.sequence, thread.uid)
         again = self.call("PutRecords", self.restarted(request))
-        assert (again.revision, again.written, again.digest) == (answer.revision, answer.written, answer.digest)
+        assert (again.revision, again.written) == (answer.revision, answer.written)
+        self.compare_receipts(again, answer)
         self.compare_records(name)
 
     @precondition(lambda self: self.model)
@@ -70,7 +75,9 @@ class Keeping(Acting):
         name = self.pick(self.model, pick)
         thread = self.model[name]
         for key in (KEPT, "a", "b"):
-            request = records.PutRecordsRequest(namespace=self.namespace, thread=name, request_id=str(uuid.uuid4()))
+            request = records.PutRecordsRequest(
+                namespace=self.namespace, thread=name, options=WriteOptions(request_id=str(uuid.uuid4()))
+            )
             request.writes.add(key=key, value=value(b"counted"))
             answer = self.call("PutRecords", request)
             thread.sequence += 1
@@ -78,10 +85,11 @@ class Keeping(Acting):
         most = thread.records["a"].revision
         gone = [key for key, it in thread.records.items() if key.startswith("a") and it.revision <= most]
         asked = records.DeleteRecordsRequest(
-            namespace=self.namespace, thread=name, prefix="a", request_id=str(uuid.uuid4()), max_revision=most
+            namespace=self.namespace, thread=name, prefix="a", options=WriteOptions(request_id=str(uuid.uuid4())),
+            max_revision=most
         )
         assert self.call("DeleteRecords", asked).deleted == len(gone)
-        asked.prefix, asked.request_id = "b", str(uuid.uuid4())
+        asked.prefix, asked.options.request_id = "b", str(uuid.uuid4())
         assert self.call("DeleteRecords", asked).deleted == 0
         thread.sequence += 1
         for key in gone:
@@ -101,15 +109,16 @@ class Keeping(Acting):
             most = revisions[until % len(revisions)]
             gone = [key for key in gone if thread.records[key].revision <= most]
         request = records.DeleteRecordsRequest(
-            namespace=self.namespace, thread=name, prefix=prefix, request_id=str(uuid.uuid4()), max_revision=most
+            namespace=self.namespace, thread=name, prefix=prefix, options=WriteOptions(request_id=str(uuid.uuid4())),
+            max_revision=most
         )
         answer = self.call("DeleteRecords", request)
         thread.sequence += bool(gone)
         for key in gone:
             del thread.records[key]
-        assert (answer.deleted, answer.has_more, answer.sequence) == (len(gone), False, thread.sequence)
+        assert (answer.deleted, answer.has_more, answer.receipt.sequence) == (len(gone), False, thread.sequence)
         if gone:
-            assert self.call("DeleteRecords", self.restarted(request)).digest == answer.digest
+            self.compare_receipts(self.call("DeleteRecords", self.restarted(request)), answer)
         self.compare_records(name)
         request.thread = "none"
         with pytest.raises(ThreadNotFound):
@@ -130,7 +139,7 @@ class Keeping(Acting):
         keys = [f"k{number:03}" for number in range(200)]
 
         def put(some: list[str], size_bytes: int) -> None:
-            request = records.PutRecordsRequest(**place, request_id=str(uuid.uuid4()))
+            request = records.PutRecordsRequest(**place, options=WriteOptions(request_id=str(uuid.uuid4())))
             for key in some:
                 request.writes.add(key=key, value=value(os.urandom(size_bytes)))
             self.call("PutRecords", request)

@@ -12,7 +12,7 @@ from tests.model.plain import Conflict, PlainState, PlainThread, PlainVersion, c
 
 from stateward import Client
 from stateward._io.channel import bind_methods, grpc
-from stateward._io.failures import error_from_rpc
+from stateward._operations.failures import error_from_rpc
 from stateward.attributes import write_attributes
 from stateward.errors import (
     CheckpointIdReused,
@@ -25,6 +25,7 @@ from stateward.testing import Daemon
 from stateward.v1 import admin_service_pb2 as admin
 from stateward.v1 import checkpoint_pb2, state_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
+from stateward.v1.write_pb2 import WriteOptions
 
 FORMER_TOKEN = 1 << 40  # of a lease that nobody holds any more
 
@@ -89,20 +90,20 @@ class Comparison(RuleBasedStateMachine):
         answer = self.call("Save", request)
         self.age += 1
         if isinstance(expected, int):  # a checkpoint id that was answered before
-            assert (answer.version, answer.replayed) == (expected, True)
-            assert answer.digest == thread.versions[expected].digest
+            assert (answer.version, answer.receipt.replayed) == (expected, True)
+            assert answer.receipt.digest == thread.versions[expected].digest
             return
-        thread.uid = thread.uid or answer.uid
+        receipt = answer.receipt
+        thread.uid = thread.uid or receipt.uid
         thread.sequence += 1
-        assert answer.uid == thread.uid
-        assert (answer.version, answer.parent_version, answer.replayed) == (thread.last + 1, expected.parent, False)
+        assert (receipt.uid, receipt.sequence, receipt.replayed) == (thread.uid, thread.sequence, False)
+        assert (answer.version, answer.parent_version) == (thread.last + 1, expected.parent)
         assert (answer.branch or request.branch or "main") == expected.branch
         assert answer.parent_checkpoint_id == (
             thread.versions[expected.parent].checkpoint_id if expected.parent else ""
         )  # fmt: skip
-        assert answer.sequence == thread.sequence
-        assert answer.digest not in {version.digest for version in thread.versions.values()}
-        expected.digest = answer.digest
+        assert receipt.digest not in {version.digest for version in thread.versions.values()}
+        expected.digest = receipt.digest
         if expected.branch not in thread.heads:
             thread.bases[expected.branch] = expected.parent
             thread.firsts[expected.branch] = answer.version
@@ -110,39 +111,44 @@ class Comparison(RuleBasedStateMachine):
         thread.heads[expected.branch] = answer.version
         kept = checkpoints.SaveRequest()
         kept.CopyFrom(request)
-        if request.request_id:
+        if request.options.request_id:
             thread.requests.append((kept, answer))
         self.model[name] = thread
-        if not request.HasField("expected_version") or thread.last % 3 == 0:
+        if not request.options.HasField("expected_version") or thread.last % 3 == 0:
             # The answer was lost, and the client asks again at once.
             self.check_retry(request, answer)
 
     def check_retry(self, request: Any, first: Any) -> None:
         """The same request again gives the first answer, and writes nothing."""
         request = self.restarted(request)
-        if not isinstance(request, checkpoints.SaveRequest):
-            again = self.call(type(request).__name__.removesuffix("Request"), request)
-            for answer in (again, first):  # what may change
-                for name in {"archived_sequence", "retained_versions"}.intersection(answer.DESCRIPTOR.fields_by_name):
-                    answer.ClearField(name)
-            assert again == first
+        again = self.call(type(request).__name__.removesuffix("Request"), request)
+        self.compare_receipts(again, first)
+        if isinstance(request, checkpoints.SaveRequest):
+            assert (again.version, again.parent_version, again.create_time) == (
+                first.version, first.parent_version, first.create_time,
+            )  # fmt: skip
             return
-        again = self.call("Save", request)
-        assert again.replayed
-        assert (again.version, again.digest, again.sequence, again.uid) == (
-            first.version, first.digest, first.sequence, first.uid,
+        before = type(first)()
+        before.CopyFrom(first)
+        for answer in (again, before):  # what may change
+            for name in {"receipt", "retained_versions"}.intersection(answer.DESCRIPTOR.fields_by_name):
+                answer.ClearField(name)
+        assert again == before
+
+    @staticmethod
+    def compare_receipts(again: Any, first: Any) -> None:
+        """A retry names the entry of the first answer, and says that it wrote nothing."""
+        assert again.receipt.replayed
+        assert (again.receipt.uid, again.receipt.sequence, again.receipt.digest) == (
+            first.receipt.uid, first.receipt.sequence, first.receipt.digest,
         )  # fmt: skip
-        assert (again.parent_version, again.create_time) == (first.parent_version, first.create_time)
 
     @staticmethod
     def restarted(request: Any) -> Any:
         """The request as its agent repeats it after a restart: under another lease, which is lost by now."""
         again = type(request)()
         again.CopyFrom(request)
-        if "lease_token" in request.DESCRIPTOR.fields_by_name:
-            again.lease_token = FORMER_TOKEN
-        if "durability" in request.DESCRIPTOR.fields_by_name:
-            again.durability = checkpoint_pb2.DURABILITY_COMMITTED
+        again.options.lease_token, again.options.durability = FORMER_TOKEN, checkpoint_pb2.DURABILITY_COMMITTED
         return again
 
     def predict(self, thread: PlainThread, request: checkpoints.SaveRequest) -> PlainVersion | type | int:
@@ -153,12 +159,13 @@ class Comparison(RuleBasedStateMachine):
         if answered is not None:
             return answered
         forks_from = None
-        if request.HasField("expected_version") and request.expected_version != head:
-            forks_from, branch = request.expected_version, request.fork_branch or f"{branch}-fork-{thread.last + 1}"
+        if request.options.HasField("expected_version") and request.options.expected_version != head:
+            forks_from = request.options.expected_version
+            branch = request.fork_branch or f"{branch}-fork-{thread.last + 1}"
             error = self.refuses_fork(thread, request, branch)
             if error is not None:
                 return error
-        if request.expected_digest and request.expected_digest != thread.versions[head].digest:
+        if request.options.expected_digest and request.options.expected_digest != thread.versions[head].digest:
             return VersionMismatch
         parent = head if forks_from is None else forks_from
         if request.HasField("parent"):
@@ -182,11 +189,11 @@ class Comparison(RuleBasedStateMachine):
     @staticmethod
     def refuses_fork(thread: PlainThread, request: checkpoints.SaveRequest, branch: str) -> type | None:
         """The error of a save whose head is not the expected one; None = it makes the branch."""
-        if request.on_mismatch != checkpoints.ON_MISMATCH_FORK or request.expected_version > thread.last:
+        if request.on_mismatch != checkpoints.ON_MISMATCH_FORK or request.options.expected_version > thread.last:
             return VersionMismatch
         if branch in thread.heads:
             return VersionMismatch
-        if request.expected_version in thread.pruned:
+        if request.options.expected_version in thread.pruned:
             return VersionPruned
         # of a branch of that name that was deleted
         return CheckpointIdReused if thread.find(branch, request.checkpoint_id) else None
@@ -212,7 +219,7 @@ class Comparison(RuleBasedStateMachine):
                 bare, again = checkpoints.SaveRequest(), checkpoints.SaveRequest()
                 bare.CopyFrom(old)
                 again.CopyFrom(request)
-                bare.request_id = again.request_id = ""
+                bare.options.request_id = again.options.request_id = ""
                 bare.ClearField("guard")
                 again.ClearField("guard")
                 bare.branch, again.branch = bare.branch or "main", again.branch or "main"
@@ -222,7 +229,7 @@ class Comparison(RuleBasedStateMachine):
     def request(self, branch: str, checkpoint_id: str, step: int | None, label: str) -> checkpoints.SaveRequest:
         return checkpoints.SaveRequest(
             branch=branch, checkpoint_id=checkpoint_id, step=step, labels={"label": label} if label else None,
-            request_id=str(uuid.uuid4()),
+            options=WriteOptions(request_id=str(uuid.uuid4())),
             attributes=write_attributes({"label": label} | ({} if step is None else {"step": step})),
         )  # fmt: skip
 

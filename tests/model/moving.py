@@ -12,10 +12,12 @@ from tests.model.plain import PlainReader, PlainThread
 from tests.model.saving import Saving
 from tests.model.strategies import BRANCHES, DATA, LOGS, PICK, value
 
+from stateward._operations.threads import numbers_of, spans_of
 from stateward.errors import InvalidField, StatewardError, UidMismatch, VersionMismatch, VersionNotFound
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import diff_pb2
 from stateward.v1 import thread_service_pb2 as threads
+from stateward.v1.write_pb2 import WriteOptions
 
 
 class Moving(Saving):
@@ -30,11 +32,11 @@ class Moving(Saving):
         branch = self.pick([*thread.heads, *BRANCHES], which)
         head = thread.heads.get(branch, 0)
         request = threads.MoveBranchRequest(
-            namespace=self.namespace, thread=name, branch=branch, request_id=str(uuid.uuid4()),
-            expected_version=None if off is None else head + off,
+            namespace=self.namespace, thread=name, branch=branch,
+            options=WriteOptions(request_id=str(uuid.uuid4()), expected_version=None if off is None else head + off),
         )  # fmt: skip
         if off == 0 and head:
-            request.expected_digest = thread.versions[head].digest
+            request.options.expected_digest = thread.versions[head].digest
         mine = [each for each in thread.retained if thread.belongs(each, branch)]
         request.version.version = to = self.pick([*mine, *mine, thread.last + 1, version % thread.last + 1], version)
         error = thread.refuses_move(branch, to) if head else VersionNotFound
@@ -46,7 +48,7 @@ class Moving(Saving):
         answer = self.call("MoveBranch", request)
         thread.sequence += 1
         thread.heads[branch] = to
-        found = (answer.version, answer.digest, answer.previous_version, answer.sequence)
+        found = (answer.version, answer.version_digest, answer.previous_version, answer.receipt.sequence)
         assert found == (to, thread.versions[to].digest, head, thread.sequence)
         self.keep(thread, request, answer)
 
@@ -59,11 +61,11 @@ class Moving(Saving):
         branch = self.pick([*thread.heads, *BRANCHES], which)
         head = thread.heads.get(branch, 0)
         request = threads.DeleteBranchRequest(
-            namespace=self.namespace, thread=name, branch=branch, request_id=str(uuid.uuid4()),
-            expected_version=None if off is None else head + off,
+            namespace=self.namespace, thread=name, branch=branch,
+            options=WriteOptions(request_id=str(uuid.uuid4()), expected_version=None if off is None else head + off),
         )  # fmt: skip
         if off == 0 and head:
-            request.expected_digest = thread.versions[head].digest
+            request.options.expected_digest = thread.versions[head].digest
         if branch == "main" or not head or off:
             wrong = InvalidField if branch == "main" else VersionMismatch if head else VersionNotFound
             self.refuse("DeleteBranch", request, wrong)
@@ -71,7 +73,7 @@ class Moving(Saving):
         answer = self.call("DeleteBranch", request)
         thread.sequence += 1
         thread.forget(branch)
-        found = (answer.version, answer.digest, answer.sequence)
+        found = (answer.version, answer.version_digest, answer.receipt.sequence)
         assert found == (head, thread.versions[head].digest, thread.sequence)
         self.keep(thread, request, answer)
 
@@ -84,8 +86,8 @@ class Moving(Saving):
         choices = sorted(thread.heads.values()) if heads and thread.heads else range(1, thread.last + 1)
         versions = sorted({self.pick(choices, number) for number in which})
         request = threads.PruneThreadRequest(
-            namespace=self.namespace, thread=name, versions={"versions": versions}, move_heads=True, dry_run=dry,
-            request_id=str(uuid.uuid4()),
+            namespace=self.namespace, thread=name, versions=spans_of(versions), move_heads=True, dry_run=dry,
+            options=WriteOptions(request_id=str(uuid.uuid4())),
         )  # fmt: skip
         falls = thread.falls(set(versions))
         if set(versions) & set(thread.tags.values()) or falls.get("main", 1) == 0:
@@ -93,7 +95,7 @@ class Moving(Saving):
             return
         doomed = [version for version in versions if version not in thread.pruned]
         answer = self.call("PruneThread", request)
-        assert list(answer.pruned_versions) == doomed
+        assert list(numbers_of(answer.pruned)) == doomed
         assert answer.retained_versions == len(thread.retained) - len(doomed)
         if doomed and dry:
             self.show(name, request, answer.plan, doomed)
@@ -127,17 +129,17 @@ class Moving(Saving):
             namespace=self.namespace, thread=name, keep_latest_per_branch=count, dry_run=True
         )
         answer = self.call("PruneThread", request)
-        assert list(answer.pruned_versions) == doomed
+        assert list(numbers_of(answer.pruned)) == doomed
         if doomed:
             self.show(name, request, answer.plan, doomed)
 
     def show(self, name: str, request: Any, plan: threads.PrunePlan, doomed: list[int]) -> None:
         thread = self.model[name]
-        assert [version for span in plan.versions for version in range(span.first, span.last + 1)] == doomed
+        assert list(numbers_of(plan.versions)) == doomed
         assert (plan.uid, plan.newest_digest) == (thread.uid, thread.versions[doomed[-1]].digest)
         asked = threads.PruneThreadRequest()
         asked.CopyFrom(request)
-        asked.dry_run, asked.request_id = False, str(uuid.uuid4())
+        asked.dry_run, asked.options.request_id = False, str(uuid.uuid4())
         asked.plan.CopyFrom(plan)
         self.shown = name, thread.uid, asked
 
@@ -151,11 +153,11 @@ class Moving(Saving):
         if name not in self.model or thread.uid != uid:
             self.refuse("PruneThread", request, UidMismatch)
             return
-        shown = {version for span in request.plan.versions for version in range(span.first, span.last + 1)}
+        shown = set(numbers_of(request.plan.versions))
         if max(shown) in thread.pruned:
             self.refuse("PruneThread", request, VersionMismatch)
             return
-        named, falls = list(request.versions.versions), dict[str, int]()
+        named, falls = list(numbers_of(request.versions)), dict[str, int]()
         if named:
             falls = thread.falls(set(named))
             if set(named) & set(thread.tags.values()) or falls.get("main", 1) == 0:
@@ -169,7 +171,7 @@ class Moving(Saving):
         now = thread.doomed_by_keeping(request.keep_latest_per_branch) if not named else set(named) - thread.pruned
         doomed = sorted(shown & set(now))
         answer = self.call("PruneThread", request)
-        assert list(answer.pruned_versions) == doomed
+        assert list(numbers_of(answer.pruned)) == doomed
         if doomed:
             self.take_away(thread, request, answer, doomed, falls)
 
@@ -182,16 +184,16 @@ class Moving(Saving):
             thread.heads[branch] = version
             if not version:
                 thread.forget(branch)
-        assert answer.sequence == thread.sequence
+        assert answer.receipt.sequence == thread.sequence
         self.keep(thread, request, answer)
 
     @precondition(lambda self: self.model)
-    @rule(pick=PICK, which=PICK, log=st.sampled_from(LOGS), max_entries=st.sampled_from((0, 0, 1, 2)))
-    def follow_log(self, pick: int, which: int, log: str, max_entries: int) -> None:
+    @rule(pick=PICK, which=PICK, log=st.sampled_from(LOGS), page_size=st.sampled_from((0, 0, 1, 2)))
+    def follow_log(self, pick: int, which: int, log: str, page_size: int) -> None:
         """A reader that folds entries has what the log has, whatever became of the branch since it last looked."""
         name = self.pick(self.model, pick)
         thread = self.model[name]
-        self.follow(name, self.pick([*thread.heads, "main"], which), log, max_entries)
+        self.follow(name, self.pick([*thread.heads, "main"], which), log, page_size)
 
     @precondition(lambda self: self.full)
     @rule(pick=PICK, parent=PICK, log=st.sampled_from(LOGS), entries=st.lists(DATA, min_size=1, max_size=4))
@@ -214,13 +216,13 @@ class Moving(Saving):
         self.model[name].sequence += 1
         self.model[name].forget(branch)
 
-    def follow(self, name: str, branch: str, log: str, max_entries: int = 0) -> None:
+    def follow(self, name: str, branch: str, log: str, page_size: int = 0) -> None:
         """The next reads of a client that follows a log."""
         thread = self.model[name]
         reader = thread.readers.setdefault((branch, log), PlainReader())
         request = checkpoints.ReadLogRequest(
             namespace=self.namespace, thread=name, branch=branch, log=log, from_index=reader.index,
-            max_entries=max_entries,
+            page_size=page_size,
         )  # fmt: skip
         if branch not in thread.heads:
             self.refuse("ReadLog", request, VersionNotFound)

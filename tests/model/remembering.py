@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
+from tests.messages import to_write
 from tests.model.keeping import Keeping
 from tests.model.plain import PlainThread
 from tests.model.strategies import DATA, PICK, value
@@ -39,7 +40,7 @@ class Remembering(Keeping):
         self.remove(name)
         for _ in range(min(last, 4)):
             request = self.request("main", "", None, "")
-            request.expected_version = self.thread(name).heads.get("main", 0)
+            request.options.expected_version = self.thread(name).heads.get("main", 0)
             request.diff.edits.add().append.CopyFrom(diff_pb2.Append(log="l", entries=map(value, entries)))
             self.save(name, request)
         if self.in_both(name):
@@ -82,13 +83,18 @@ class Remembering(Keeping):
         head: Any = {"expected_version": number, "expected_digest": digest}
         again = {"request_id": str(uuid.uuid4())}
         made: dict[str, tuple[str, Any]] = {
-            "save": ("Save", checkpoints.SaveRequest(**place, **head, **again, diff={})),
-            "move": ("MoveBranch", threads.MoveBranchRequest(**place, **head, **again, version={"version": number})),
-            "delete": ("DeleteThread", threads.DeleteThreadRequest(**place, **head)),
+            "save": ("Save", to_write(checkpoints.SaveRequest, **place, **head, **again, diff={})),
+            "move": (
+                "MoveBranch",
+                to_write(threads.MoveBranchRequest, **place, **head, **again, version={"version": number}),
+            ),
+            "delete": ("DeleteThread", to_write(threads.DeleteThreadRequest, **place, **head)),
             "read": ("Hydrate", checkpoints.HydrateRequest(**place, version=ref)),
             "fork": ("ForkThread", threads.ForkThreadRequest(**place, new_thread="copy", version=ref)),
-            "tag": ("SetTag", threads.SetTagRequest(**place, **again, tag="named", version=ref)),
-            "branch off": ("Save", checkpoints.SaveRequest(**place, **again, branch="off", parent=ref, diff={})),
+            "tag": ("SetTag", to_write(threads.SetTagRequest, **place, **again, tag="named", version=ref)),
+            "branch off": (
+                "Save", to_write(checkpoints.SaveRequest, **place, **again, branch="off", parent=ref, diff={})
+            ),
             "difference": ("DiffCheckpoints", checkpoints.DiffCheckpointsRequest(**place, base=ref)),
         }
         return made[form]

@@ -37,9 +37,9 @@ class Saving(Archived):
         """The usual save: compare-and-swap on version and digest."""
         thread = self.thread(name)
         request = self.request(branch, checkpoint_id, step, label)
-        request.expected_version = head = thread.heads.get(branch, 0)
+        request.options.expected_version = head = thread.heads.get(branch, 0)
         if head:
-            request.expected_digest = thread.versions[head].digest
+            request.options.expected_digest = thread.versions[head].digest
         self.fill(request, thread.state_at(head), edits, fits)
         self.save(name, request)
 
@@ -57,7 +57,7 @@ class Saving(Archived):
         """What agents do most: a step and one more message, several times."""
         for number, entries in enumerate(steps):
             request = self.request("main", "", number, "p" if number == 1 else "")
-            request.expected_version = self.thread(name).heads.get("main", 0)
+            request.options.expected_version = self.thread(name).heads.get("main", 0)
             request.diff.edits.add().append.CopyFrom(diff_pb2.Append(log="l", entries=map(value, entries)))
             request.diff.edits.add().set_slot.CopyFrom(diff_pb2.SetSlot(slot="s", value=value(b"%d" % number)))
             self.save(name, request)
@@ -69,7 +69,7 @@ class Saving(Archived):
         if overwrite:
             request.overwrite = True
         else:
-            request.expected_version = self.thread(name).heads.get(branch, 0)
+            request.options.expected_version = self.thread(name).heads.get(branch, 0)
         request.state.CopyFrom(state)
         self.save(name, request)
 
@@ -80,7 +80,7 @@ class Saving(Archived):
     ) -> None:
         """Somebody saved in between, or expects what is not there yet; the save may ask for a branch of its own."""
         request = self.request(branch, checkpoint_id, None, "")
-        request.expected_version = max(self.thread(name).heads.get(branch, 0) + off, 0)
+        request.options.expected_version = max(self.thread(name).heads.get(branch, 0) + off, 0)
         if fork is not None:
             request.on_mismatch = checkpoint_service_pb2.ON_MISMATCH_FORK
             request.fork_branch = fork if fork != branch else ""
@@ -96,7 +96,7 @@ class Saving(Archived):
         head = self.model[name].heads.get(branch)
         if head:
             request = self.request(branch, "", None, "")
-            request.expected_version, request.expected_digest = head, b"\1" * 16
+            request.options.expected_version, request.options.expected_digest = head, b"\1" * 16
             request.diff.SetInParent()
             self.save(name, request)
 
@@ -111,7 +111,7 @@ class Saving(Archived):
         thread = self.model[name]
         request = self.request(branch, "", None, "")
         if conditional:
-            request.expected_version = thread.heads.get(branch, 0)
+            request.options.expected_version = thread.heads.get(branch, 0)
         request.parent.version = parent % (thread.last + 2)
         known = request.parent.version if request.parent.version <= thread.last else 0
         self.fill(request, thread.state_at(known), edits, fits)

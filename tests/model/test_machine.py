@@ -35,6 +35,7 @@ from stateward.errors import (
 from stateward.testing import run_daemon
 from stateward.v1 import checkpoint_pb2, state_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
+from stateward.v1.write_pb2 import WriteOptions
 
 SAVES_BETWEEN_KILLS = 6  # a start takes half a second, in which a hundred other things can be tried
 
@@ -59,7 +60,8 @@ class Machine(Remembering):
         name = self.pick([name for name, thread in self.model.items() if thread.requests], pick)
         request, _ = self.model[name].requests[which % len(self.model[name].requests)]
         other = checkpoints.SaveRequest(
-            namespace=self.namespace, thread=name, request_id=request.request_id, diff={}, expected_version=1
+            namespace=self.namespace, thread=name,
+            options=WriteOptions(request_id=request.options.request_id, expected_version=1), diff={}
         )
         if isinstance(request, checkpoints.SaveRequest):
             other.CopyFrom(request)
@@ -106,22 +108,26 @@ class Machine(Remembering):
         name = self.pick(self.model, pick)
         if new in self.model:
             with pytest.raises(ThreadExists):
-                self.client.thread(name).fork(new, whole=True)
+                self.client.thread(name).fork(new, all_versions=True)
             return
         if not self.model[name].retained and not self.model[name].records:
             with pytest.raises(VersionNotFound):
-                self.client.thread(name).fork(new, whole=True)
+                self.client.thread(name).fork(new, all_versions=True)
             return
-        info = self.client.thread(name).fork(new, whole=True).info()
+        info = self.client.thread(name).fork(new, all_versions=True).info()
         source = self.model[name]
+        last = max(source.retained, default=0)  # what was pruned after it is no version of the copy
+        pruned = {number for number in source.pruned if number < last}
         thread = self.model[new] = PlainThread(
-            info.uid, {}, dict(source.heads), dict(source.bases), dict(source.tags), set(source.pruned), info.sequence,
+            info.uid, {}, dict(source.heads), dict(source.bases), dict(source.tags), pruned, info.sequence,
             [], dict(source.firsts), labels=source.labels,
             effects=source.effects_of(source.versions[version].checkpoint_id for version in source.retained),
             records=dict(source.records),
         )  # fmt: skip
         digests = {each.version: each.digest for each in self.client.thread(new).checkpoints(page_size=1000)}
         for number, old in source.versions.items():
+            if number > last:
+                continue
             thread.versions[number] = copy.deepcopy(old)
             thread.versions[number].digest = digests.get(number, b"")
             if number in source.pruned:
@@ -349,7 +355,7 @@ class Machine(Remembering):
             assert labelled == [v for v in thread.retained[::-1] if thread.versions[v].label == "p"]
             for step in {version.step for version in thread.versions.values()} - {None}:
                 asked: dict[str, Attribute] = {"label": "p", "step": step}
-                found = [each.version for each in self.client.thread(name).checkpoints(attributes=asked)]
+                found = [each.version for each in self.client.thread(name).checkpoints(where=asked)]
                 assert found == [v for v in labelled if thread.versions[v].step == step]
             for tag, version in thread.tags.items():
                 self.check_state(

@@ -52,14 +52,16 @@ def test_no_field_is_a_keyword_of_python(repository: Path) -> None:
 
 
 def test_every_write_can_name_the_creation_and_the_digest(repository: Path) -> None:
-    """A request that may be retried writes, so it has `expected_uid`; a version that is expected has its digest."""
+    """A write has `expected_uid`, by itself or in its options; a version that is expected has its digest."""
     text = "\n".join(file.read_text() for file in (repository / "proto/stateward/v1").glob("*.proto"))
     messages = dict(re.findall(r"^message (\w+) \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL))
-    makes_new = {"ImportBegin"}  # it fails if there is a thread of the name
-    writes = {name for name, body in messages.items() if " request_id = " in body or " claim_token = " in body}
-    writes = {name for name in writes if name.endswith(("Request", "Begin")) or name.startswith("Open")} - makes_new
+    common = (" WriteOptions options = ", " claim_token = ", " lease_token = ")
+    writes = {name for name, body in messages.items() if any(field in body for field in common)}
+    writes = {name for name in writes if name.endswith(("Request", "Begin")) or name.startswith("Open")}
     assert len(writes) > 15
-    assert {name for name in writes if " expected_uid = " not in messages[name]} == set()
+    assert " expected_uid = " in messages["WriteOptions"]
+    by_itself = {name for name in writes if common[0] not in messages[name]}
+    assert {name for name in by_itself if " expected_uid = " not in messages[name]} == set()
     for version in ("expected_version", "expected_tagged_version"):
         digest = version.replace("version", "digest")
         having = {name for name, body in messages.items() if f" {version} = " in body}

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
+from tests.messages import reason_of, to_write
 from tests.service.wire import THREAD, Refusal, Wire, appends, refusal_of, refused
 
 from stateward.v1 import lease_service_pb2 as l
 from stateward.v1 import writer_service_pb2 as w
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
-from stateward.v1.error_reason_pb2 import ErrorReason
 from stateward.v1.lease_pb2 import Holder
+from stateward.v1.write_pb2 import WriteOptions
 
 TERM_S = 30
 
@@ -33,7 +34,7 @@ class Agent:
 
     def ask(self, **fields: Any) -> l.AcquireLeaseRequest:
         given = {"holder": self.holder, "request_id": new_id(), **fields}
-        return l.AcquireLeaseRequest(**self.place, term={"seconds": given.pop("term", TERM_S)}, **given)
+        return to_write(l.AcquireLeaseRequest, **self.place, term={"seconds": given.pop("term", TERM_S)}, **given)
 
     def take(self, **fields: Any) -> int:
         """The token."""
@@ -43,11 +44,13 @@ class Agent:
         return refused(self.wire.leases.AcquireLease, self.ask(**fields))
 
     def release(self, token: int) -> bool:
-        request = l.ReleaseLeaseRequest(**self.place, token=token)
+        request = l.ReleaseLeaseRequest(**self.place, options=WriteOptions(lease_token=token))
         return bool(self.wire.leases.ReleaseLease(request, timeout=20).released)
 
     def save(self, token: int = 0) -> SaveRequest:
-        return SaveRequest(**self.place, diff=appends("more"), lease_token=token, request_id=new_id())
+        return SaveRequest(
+            **self.place, diff=appends("more"), options=WriteOptions(request_id=new_id(), lease_token=token)
+        )
 
     def open(self, **fields: Any) -> Stream:
         return Stream(self, **fields)
@@ -65,7 +68,7 @@ class Stream:
         self.call = agent.wire.writers.Write(iter(self._queue.get, None), timeout=30, wait_for_ready=True)
         self.request_id = fields.setdefault("request_id", new_id())
         given = {**agent.place, "holder": agent.holder, "term": {"seconds": TERM_S}, **fields}
-        self._queue.put(w.WriteRequest(open=w.OpenWriter(**given)))
+        self._queue.put(w.WriteRequest(open=to_write(w.OpenWriter, **given)))
         self.opened = self.next().opened
         self.token = self.opened.lease.token
 
@@ -73,7 +76,7 @@ class Stream:
         """A frame; on top of whatever is the head unless it says otherwise."""
         self.number += 1
         given = {"lease_token": self.token, "request_id": new_id(), "diff": appends(str(self.number)), **fields}
-        save = SaveRequest(**given)
+        save = to_write(SaveRequest, **given)
         self.sent.append(save)
         self._put(save)
         return save
@@ -120,7 +123,7 @@ def read(answer: w.WriteResponse) -> Any:
     if answer.HasField("saved"):
         return answer.saved.save.version
     if answer.HasField("refused"):
-        return ErrorReason.Name(answer.refused.reason).removeprefix("ERROR_REASON_")
+        return reason_of(answer.refused.status)
     return answer.WhichOneof("frame")
 
 

@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
+from tests.messages import to_write
 from tests.service.agents import Agent, Stream
 from tests.service.walk import run_walked
 from tests.service.wire import THREAD, TIMEOUT_S, Wire, appends, sets
 
 from stateward.testing import Daemon, run_daemon
-from stateward.v1.admin_service_pb2 import Finding
+from stateward.v1.admin_service_pb2 import VerifyFinding
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.state_pb2 import State
-from stateward.v1.thread_pb2 import Thread
-from stateward.v1.thread_service_pb2 import ListThreadsRequest
+from stateward.v1.thread_pb2 import ThreadInfo
+from stateward.v1.thread_service_pb2 import GetThreadResponse, ListThreadsRequest
 
 
 @dataclass(frozen=True)
@@ -29,20 +30,23 @@ class Place:
     def request(self, **fields: object) -> SaveRequest:
         """A save that would be taken; ``fields`` make it wrong."""
         asked = {"namespace": self.namespace, "thread": THREAD, "expected_version": 2, "diff": appends("third")}
-        return SaveRequest(**{**asked, **fields})  # type: ignore[arg-type]
+        return to_write(SaveRequest, **{**asked, **fields})  # type: ignore[arg-type]
 
-    def thread(self) -> Thread:
+    def thread(self) -> ThreadInfo:
         return self.wire.thread(self.namespace, THREAD)
+
+    def described(self) -> GetThreadResponse:
+        return self.wire.described(self.namespace, THREAD)
 
     def state(self) -> State:
         return self.wire.hydrate(HydrateRequest(namespace=self.namespace, thread=THREAD))
 
     def look(self) -> tuple[bytes, bytes, int]:
         """Everything a refused call must leave as it was."""
-        seen = self.thread().SerializeToString(deterministic=True), self.state().SerializeToString(deterministic=True)
-        return *seen, self.wire.entries_written()
+        described, state = (seen.SerializeToString(deterministic=True) for seen in (self.described(), self.state()))
+        return described, state, self.wire.entries_written()
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[VerifyFinding]:
         """What Verify finds in the threads of the namespace. The store, which tests share, is verified at their end."""
         asked = ListThreadsRequest(namespace=self.namespace, page_size=1000)
         threads = [each.thread for each in self.wire.threads.ListThreads(asked, timeout=TIMEOUT_S).threads]

@@ -19,7 +19,7 @@ from stateward.v1.signal_pb2 import Signal
 from stateward.v1.signal_service_pb2 import ListSignalsRequest, SendSignalRequest
 from stateward.v1.signal_service_pb2_grpc import SignalServiceStub
 from stateward.v1.state_pb2 import State, Value
-from stateward.v1.thread_pb2 import Branch, Tag, Thread
+from stateward.v1.thread_pb2 import Branch, Tag, ThreadInfo
 from stateward.v1.thread_service_pb2 import (
     DeleteBranchRequest,
     DeleteTagRequest,
@@ -27,6 +27,7 @@ from stateward.v1.thread_service_pb2 import (
     GetThreadResponse,
     SetTagRequest,
 )
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.service.check import TAG_BYTES_MAX
 from stateward_sidecar.store import branches, settings
 from stateward_sidecar.store.branches import BRANCHES_MAX
@@ -50,7 +51,11 @@ def sent(place: Place) -> list[str]:
     found = []
     for number in range(SIGNALS):
         request = SendSignalRequest(
-            namespace=place.namespace, thread=THREAD, name="large", payload=Value(data=LARGE), request_id=f"{number}"
+            namespace=place.namespace,
+            thread=THREAD,
+            name="large",
+            payload=Value(data=LARGE),
+            options=WriteOptions(request_id=f"{number}"),
         )
         found.append(place.wire.signals.SendSignal(request, timeout=TIMEOUT_S).signal.signal_id)
     return found
@@ -95,7 +100,9 @@ def test_a_state_brings_its_signals_in_pages(
 
 def test_small_signals_come_with_the_first_page(place: Place, channel: grpc.Channel) -> None:
     """A client that hydrates makes no more calls than before."""
-    send = SendSignalRequest(namespace=place.namespace, thread=THREAD, name="small", request_id="r")
+    send = SendSignalRequest(
+        namespace=place.namespace, thread=THREAD, name="small", options=WriteOptions(request_id="r")
+    )
     place.wire.signals.SendSignal(send, timeout=TIMEOUT_S)
     request = HydrateRequest(namespace=place.namespace, thread=THREAD, include_signals=True)
     page = CheckpointServiceStub(channel).Hydrate(request, timeout=TIMEOUT_S)
@@ -108,12 +115,13 @@ def test_the_most_tags_and_branches_fit_into_one_answer() -> None:
     tags = [Tag(name="x" * TAG_BYTES_MAX, version=1 << 40)] * TAGS_MAX
     digest, number = bytes(16), 1 << 40
     branch = Branch(
-        name="x" * NAME_BYTES_MAX, version=number, digest=digest, base_version=number, moved_version=number,
+        name="x" * NAME_BYTES_MAX, version=number, version_digest=digest, base_version=number, moved_version=number,
         newest_version=number, first_version=number,
     )  # fmt: skip
     rest = {"metadata, labels and the question": "x" * (1 << 20)}
-    thread = Thread(tags=tags, branches=[branch] * BRANCHES_MAX, labels=rest)
-    assert GetThreadResponse(thread=thread).ByteSize() < RECEIVED_BYTES - (256 << 10)
+    thread = ThreadInfo(labels=rest)
+    answer = GetThreadResponse(thread=thread, tags=tags, branches=[branch] * BRANCHES_MAX)
+    assert answer.ByteSize() < RECEIVED_BYTES - (256 << 10)
 
 
 def test_a_thread_has_so_many_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +130,7 @@ def test_a_thread_has_so_many_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with daemon_inside(tmp_path) as daemon:
         threads, at = daemon.wire.threads, {"thread": THREAD}
         for number in range(2):
-            daemon.wire.save(SaveRequest(**at, diff=appends("x"), request_id=f"{number}"))
+            daemon.wire.save(SaveRequest(**at, diff=appends("x"), options=WriteOptions(request_id=f"{number}")))
 
         def tag(name: str, version: int = 1) -> SetTagRequest:
             return SetTagRequest(**at, tag=name, version=VersionRef(version=version))
@@ -134,7 +142,7 @@ def test_a_thread_has_so_many_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         threads.SetTag(tag("a", 2), timeout=TIMEOUT_S)
         threads.DeleteTag(DeleteTagRequest(**at, tag="a"), timeout=TIMEOUT_S)
         threads.SetTag(tag("f"), timeout=TIMEOUT_S)
-        shown = threads.GetThread(GetThreadRequest(**at), timeout=TIMEOUT_S).thread.tags
+        shown = threads.GetThread(GetThreadRequest(**at), timeout=TIMEOUT_S).tags
         assert [each.name for each in shown] == [*"bcdef"]
 
 
@@ -146,16 +154,18 @@ def test_a_thread_has_so_many_branches(tmp_path: Path, monkeypatch: pytest.Monke
 
         def save(name: str) -> SaveRequest:
             parent = VersionRef(version=1)
-            return SaveRequest(**at, branch=name, parent=parent, diff=appends("x"), request_id=name)
+            return SaveRequest(
+                **at, branch=name, parent=parent, diff=appends("x"), options=WriteOptions(request_id=name)
+            )
 
-        wire.save(SaveRequest(**at, diff=appends("x"), request_id="main"))
+        wire.save(SaveRequest(**at, diff=appends("x"), options=WriteOptions(request_id="main")))
         for name in "abc":
             wire.save(save(name))
         found = refused(wire.checkpoints.Save, save("d"))
         assert (found.reason, found.field) == ("QUOTA_EXCEEDED", "branch")
-        assert wire.save(SaveRequest(**at, diff=appends("x"), request_id="on")).version == 5
+        assert wire.save(SaveRequest(**at, diff=appends("x"), options=WriteOptions(request_id="on"))).version == 5
         wire.threads.DeleteBranch(DeleteBranchRequest(**at, branch="a"), timeout=TIMEOUT_S)
         wire.save(save("d"))
-        shown = wire.threads.GetThread(GetThreadRequest(**at), timeout=TIMEOUT_S).thread.branches
+        shown = wire.threads.GetThread(GetThreadRequest(**at), timeout=TIMEOUT_S).branches
         assert [each.name for each in shown] == ["b", "c", "d", "main"]
         assert wire.findings() == []

@@ -12,6 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from tests.service.conftest import THREAD, Place
 from tests.service.wire import appends, refused, sets, state, text
 
+from stateward._operations.threads import spans_of
 from stateward.v1 import admin_service_pb2 as a
 from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1 import thread_service_pb2 as t
@@ -21,6 +22,7 @@ from stateward.v1.effect_pb2 import Effect
 from stateward.v1.signal_pb2 import Question
 from stateward.v1.state_pb2 import BlobRef, Log, State, Value
 from stateward.v1.thread_pb2 import Retention, ThreadOptions
+from stateward.v1.write_pb2 import Receipt, WriteOptions
 
 LONG = "n" * 1025
 UNKNOWN_EDIT = b"\x9a\x06\x03abc"  # field 99, three bytes
@@ -46,17 +48,17 @@ SAVES: dict[str, tuple[dict[str, Any], str]] = {
     "branch with a tab": ({"branch": "a\tb"}, "branch"),
     "checkpoint id too long": ({"checkpoint_id": LONG}, "checkpoint_id"),
     "checkpoint id with DEL": ({"checkpoint_id": "a\x7f"}, "checkpoint_id"),
-    "request id too long": ({"request_id": "r" * 257}, "request_id"),
-    "request id with a bell": ({"request_id": "\a"}, "request_id"),
+    "request id too long": ({"request_id": "r" * 257}, "options.request_id"),
+    "request id with a bell": ({"request_id": "\a"}, "options.request_id"),
     "nothing to save": ({"diff": None}, "content"),
-    "expected version negative": ({"expected_version": -1}, "expected_version"),
+    "expected version negative": ({"expected_version": -1}, "options.expected_version"),
     "digest without version": (
         {"expected_version": None, "request_id": "r", "expected_digest": b"d" * 16},
-        "expected_digest",
+        "options.expected_digest",
     ),
-    "digest of nothing": ({"expected_version": 0, "expected_digest": b"d" * 16}, "expected_digest"),
-    "digest too short": ({"expected_digest": b"d"}, "expected_digest"),
-    "lease token negative": ({"lease_token": -1}, "lease_token"),
+    "digest of nothing": ({"expected_version": 0, "expected_digest": b"d" * 16}, "options.expected_digest"),
+    "digest too short": ({"expected_digest": b"d"}, "options.expected_digest"),
+    "lease token negative": ({"lease_token": -1}, "options.lease_token"),
     "effect without a key": ({"effects": [Effect(value=VALUE)]}, "effects[0].key"),
     "effect without a value": ({"effects": [Effect(key="k")]}, "effects[0].value"),
     "effect that is a blob": ({"effects": [Effect(key="k", value=BLOB)]}, "effects[0].value.blob"),
@@ -72,10 +74,10 @@ SAVES: dict[str, tuple[dict[str, Any], str]] = {
     "parent names nothing": ({"parent": VersionRef()}, "parent"),
     "parent negative": ({"parent": VersionRef(version=-1)}, "parent.version"),
     "parent with an empty tag": ({"parent": VersionRef(tag="")}, "parent.tag"),
-    "neither expectation nor request id": ({"expected_version": None}, "request_id"),
+    "neither expectation nor request id": ({"expected_version": None}, "options.request_id"),
     "a full state without expectation": (
         {"expected_version": None, "request_id": "r", "diff": None, "state": state("first")},
-        "expected_version",
+        "options.expected_version",
     ),
     "a partial state as a full one": ({"diff": None, "state": State(partial=True)}, "state.partial"),
     "overwrite with a diff": ({"overwrite": True}, "overwrite"),
@@ -136,7 +138,7 @@ SAVES: dict[str, tuple[dict[str, Any], str]] = {
         "state.logs[l].first_index",
     ),
     "status unknown": ({"status": 99}, "status"),
-    "durability unknown": ({"durability": 99}, "durability"),
+    "durability unknown": ({"durability": 99}, "options.durability"),
     "status detail too long": ({"status_detail": "d" * 4097}, "status_detail"),
     "schema version negative": ({"schema_version": -1}, "schema_version"),
     "too many labels": ({"labels": {f"k{n}": "v" for n in range(65)}}, "labels"),
@@ -149,10 +151,13 @@ SAVES: dict[str, tuple[dict[str, Any], str]] = {
     "metric not finite": ({"metrics": {"cost": float("nan")}}, "metrics['cost']"),
     "metadata unset": ({"metadata": Value()}, "metadata"),
     "metadata too large": ({"metadata": Value(data=bytes((1 << 20) + 1))}, "metadata"),
-    "TTL of nothing": ({"create": ThreadOptions(ttl=Duration())}, "create.ttl"),
-    "TTL out of range": ({"create": ThreadOptions(ttl=Duration(seconds=1 << 62))}, "create.ttl"),
-    "retention that says nothing": ({"create": ThreadOptions(retention=Retention())}, "create.retention"),
-    "retention negative": ({"create": ThreadOptions(retention=Retention(keep_last=-1))}, "create.retention.keep_last"),
+    "TTL of nothing": ({"create": ThreadOptions(ttl=Duration())}, "options.create.ttl"),
+    "TTL out of range": ({"create": ThreadOptions(ttl=Duration(seconds=1 << 62))}, "options.create.ttl"),
+    "retention that says nothing": ({"create": ThreadOptions(retention=Retention())}, "options.create.retention"),
+    "retention negative": (
+        {"create": ThreadOptions(retention=Retention(keep_last=-1))},
+        "options.create.retention.keep_last",
+    ),
 }
 
 
@@ -204,15 +209,15 @@ READS: dict[str, tuple[str, Any, str]] = {
     ),
     "history from a negative version": (
         "checkpoints.ReadHistory",
-        c.ReadHistoryRequest(from_version=-1),
-        "from_version",
+        c.ReadHistoryRequest(oldest=VersionRef(version=-1)),
+        "oldest.version",
     ),
     "history from after its end": (
         "checkpoints.ReadHistory",
-        c.ReadHistoryRequest(version=REF, from_version=2),
-        "from_version",
+        c.ReadHistoryRequest(version=REF, oldest=VersionRef(version=2)),
+        "oldest",
     ),
-    "history in an unknown direction": ("checkpoints.ReadHistory", c.ReadHistoryRequest(direction=9), "direction"),
+    "history in an unknown direction": ("checkpoints.ReadHistory", c.ReadHistoryRequest(order=9), "order"),
     "difference from nowhere": ("checkpoints.DiffCheckpoints", c.DiffCheckpointsRequest(), "base"),
     "threads with a negative page": ("threads.ListThreads", t.ListThreadsRequest(page_size=-1), "page_size"),
     "threads after no time": (
@@ -225,7 +230,7 @@ READS: dict[str, tuple[str, Any, str]] = {
         t.ListThreadsRequest(updated_before=Timestamp(seconds=-(1 << 63), nanos=-1)),
         "updated_before",
     ),
-    "wait for nothing": ("threads.WaitDurable", t.WaitDurableRequest(), "sequence"),
+    "wait for nothing": ("threads.WaitDurable", t.WaitDurableRequest(), "receipt.sequence"),
     "watch after a negative place": ("threads.Watch", t.WatchRequest(after_sequence=-1), "after_sequence"),
     "watch after a place never given out": ("threads.Watch", t.WatchRequest(after_sequence=99), "after_sequence"),
     "watch all after a place of one": ("threads.Watch", t.WatchRequest(thread="-", after_sequence=0), "after_sequence"),
@@ -233,15 +238,25 @@ READS: dict[str, tuple[str, Any, str]] = {
     "watch one after a cursor of all": ("threads.Watch", t.WatchRequest(after_cursor="n.1"), "after_cursor"),
     "verify a bad name": ("admin.Verify", a.VerifyRequest(thread="a\nb"), "thread"),
 }
-PLAN: dict[str, Any] = {"uid": "0" * 32, "versions": [{"first": 1, "last": 1}], "newest_digest": b"d" * 16}
+
+
+def spans(*given: tuple[int, int]) -> dict[str, Any]:
+    return {"versions": {"spans": [{"first": first, "last": last} for first, last in given]}}
+
+
+PLAN: dict[str, Any] = {"uid": "0" * 32, **spans((1, 1)), "newest_digest": b"d" * 16}
 CHANGES: dict[str, tuple[str, Any, str]] = {
     "fork to nowhere": ("threads.ForkThread", t.ForkThreadRequest(), "new_thread"),
     "fork to all": ("threads.ForkThread", t.ForkThreadRequest(new_thread="-"), "new_thread"),
     "fork to a bad name": ("threads.ForkThread", t.ForkThreadRequest(new_thread="a\n"), "new_thread"),
-    "fork one of all": ("threads.ForkThread", t.ForkThreadRequest(new_thread="x", whole=True, version=REF), "whole"),
+    "fork one of all": (
+        "threads.ForkThread",
+        t.ForkThreadRequest(new_thread="x", all_versions=True, version=REF),
+        "all_versions",
+    ),
     "prune nothing": ("threads.PruneThread", t.PruneThreadRequest(), "what"),
-    "prune no versions": ("threads.PruneThread", t.PruneThreadRequest(versions={}), "versions"),
-    "prune the head": ("threads.PruneThread", t.PruneThreadRequest(versions={"versions": [2]}), "versions"),
+    "prune no versions": ("threads.PruneThread", t.PruneThreadRequest(versions={}), "versions.spans"),
+    "prune the head": ("threads.PruneThread", t.PruneThreadRequest(versions=spans_of([2])), "versions"),
     "prune to nothing": (
         "threads.PruneThread",
         t.PruneThreadRequest(keep_latest_per_branch=-1),
@@ -250,8 +265,8 @@ CHANGES: dict[str, tuple[str, Any, str]] = {
     "prune the future": ("threads.PruneThread", t.PruneThreadRequest(older_than=Duration(seconds=-1)), "older_than"),
     "prune at a negative version": (
         "threads.PruneThread",
-        t.PruneThreadRequest(keep_latest_per_branch=1, expected_version=-1),
-        "expected_version",
+        t.PruneThreadRequest(keep_latest_per_branch=1, options=WriteOptions(expected_version=-1)),
+        "options.expected_version",
     ),
     **{
         f"prune by a plan with {what}": (
@@ -263,10 +278,10 @@ CHANGES: dict[str, tuple[str, Any, str]] = {
             ("dry run", {}, {"dry_run": True}, ""),
             ("no uid", {"uid": ""}, {}, "uid"),
             ("a bad uid", {"uid": "me"}, {}, "uid"),
-            ("no versions", {"versions": []}, {}, "versions"),
-            ("version 0", {"versions": [{"first": 0, "last": 1}]}, {}, "versions[0]"),
-            ("a span that ends first", {"versions": [{"first": 2, "last": 1}]}, {}, "versions[0]"),
-            ("spans that touch", {"versions": [{"first": 1, "last": 1}, {"first": 2, "last": 3}]}, {}, "versions[1]"),
+            ("no versions", spans(), {}, "versions.spans"),
+            ("version 0", spans((0, 1)), {}, "versions.spans[0]"),
+            ("a span that ends first", spans((2, 1)), {}, "versions.spans[0]"),
+            ("spans that touch", spans((1, 1), (2, 3)), {}, "versions.spans[1]"),
             ("no digest", {"newest_digest": b""}, {}, "newest_digest"),
             ("heads that stay", {"moved_heads": [{"branch": "main"}]}, {}, "moved_heads"),
         )
@@ -281,13 +296,21 @@ CHANGES: dict[str, tuple[str, Any, str]] = {
         t.DeleteTagRequest(tag="x", expected_tagged_digest=b"d" * 16),
         "expected_tagged_digest",
     ),
-    "delete with a bad uid": ("threads.DeleteThread", t.DeleteThreadRequest(expected_uid="me"), "expected_uid"),
+    "delete with a bad uid": (
+        "threads.DeleteThread",
+        t.DeleteThreadRequest(options=WriteOptions(expected_uid="me")),
+        "options.expected_uid",
+    ),
     "delete at a negative version": (
         "threads.DeleteThread",
-        t.DeleteThreadRequest(expected_version=-1),
-        "expected_version",
+        t.DeleteThreadRequest(options=WriteOptions(expected_version=-1)),
+        "options.expected_version",
     ),
-    "delete with an unknown durability": ("threads.DeleteThread", t.DeleteThreadRequest(durability=99), "durability"),
+    "delete with an unknown durability": (
+        "threads.DeleteThread",
+        t.DeleteThreadRequest(options=WriteOptions(durability=99)),
+        "options.durability",
+    ),
     "update nothing": ("threads.UpdateThread", t.UpdateThreadRequest(), "update_mask"),
     "update what cannot be": (
         "threads.UpdateThread",
@@ -296,12 +319,16 @@ CHANGES: dict[str, tuple[str, Any, str]] = {
     ),
     "update to no retention": (
         "threads.UpdateThread",
-        t.UpdateThreadRequest(options=ThreadOptions(retention=Retention()), update_mask=FieldMask(paths=["retention"])),
-        "options.retention",
+        t.UpdateThreadRequest(update=ThreadOptions(retention=Retention()), update_mask=FieldMask(paths=["retention"])),
+        "update.retention",
     ),
     "tag without name": ("threads.SetTag", t.SetTagRequest(), "tag"),
     "tag with a long name": ("threads.SetTag", t.SetTagRequest(tag="t" * 257), "tag"),
-    "tag with a request id too long": ("threads.SetTag", t.SetTagRequest(tag="t", request_id="r" * 257), "request_id"),
+    "tag with a request id too long": (
+        "threads.SetTag",
+        t.SetTagRequest(tag="t", options=WriteOptions(request_id="r" * 257)),
+        "options.request_id",
+    ),
     "tag expected negative": (
         "threads.SetTag",
         t.SetTagRequest(tag="t", expected_tagged_version=-1),
@@ -336,12 +363,13 @@ def test_bytes_that_are_no_message_are_refused(untouched: Place) -> None:
 def test_archived_without_archive_is_refused(untouched: Place) -> None:
     """ARCHIVED is NO_ARCHIVE in every call that takes a durability, and nothing is written."""
     wire, place = untouched.wire, {"namespace": untouched.namespace, "thread": THREAD}
-    save = untouched.request(durability=DURABILITY_ARCHIVED)
+    archived = {"durability": DURABILITY_ARCHIVED}
+    save = untouched.request(**archived)
     for call, request in (
         (wire.checkpoints.Save, save),
         (wire.checkpoints.BatchSave, c.BatchSaveRequest(saves=[save])),
-        (wire.threads.DeleteThread, t.DeleteThreadRequest(**place, durability=DURABILITY_ARCHIVED)),
-        (wire.threads.WaitDurable, t.WaitDurableRequest(**place, sequence=1, durability=DURABILITY_ARCHIVED)),
+        (wire.threads.DeleteThread, t.DeleteThreadRequest(**place, options=WriteOptions(**archived))),
+        (wire.threads.WaitDurable, t.WaitDurableRequest(**place, receipt=Receipt(sequence=1), **archived)),
     ):
         found = refused(call, request)
         assert (found.reason, found.code) == ("NO_ARCHIVE", grpc.StatusCode.FAILED_PRECONDITION)

@@ -37,7 +37,7 @@ def threads(place: Place) -> list[str]:
     [
         ({"thread": ""}, "INVALID_FIELD", "saves[3].thread"),
         ({"diff": Diff(edits=[Edit()])}, "INVALID_FIELD", "saves[3].diff.edits[0]"),
-        ({"expected_version": None}, "INVALID_FIELD", "saves[3].request_id"),
+        ({"expected_version": None}, "INVALID_FIELD", "saves[3].options.request_id"),
         ({"thread": "new-1"}, "INVALID_FIELD", "saves[3].thread"),
         ({"durability": DURABILITY_ARCHIVED}, "NO_ARCHIVE", None),
         ({"lease_token": 1}, "LEASE_HELD", None),
@@ -69,12 +69,12 @@ def test_a_good_batch_is_written_whole_and_retried_freely(place: Place) -> None:
     """The answers stand in the order of the saves; with request ids, the same batch again writes nothing."""
     request = batch(place)
     for number, save in enumerate(request.saves):
-        save.request_id = f"item-{number}"
+        save.options.request_id = f"item-{number}"
     answers = place.wire.checkpoints.BatchSave(request).saves
     assert [answer.version for answer in answers] == [1, 1, 3, 1, 1]
     again = place.wire.checkpoints.BatchSave(request).saves
-    assert [answer.digest for answer in again] == [answer.digest for answer in answers]
-    assert all(answer.replayed for answer in again)
+    assert [answer.receipt.digest for answer in again] == [answer.receipt.digest for answer in answers]
+    assert all(answer.receipt.replayed for answer in again)
     assert threads(place) == sorted([THREAD, "new-0", "new-1", "new-3", "new-4"])
 
 
@@ -122,7 +122,7 @@ def branch_saves(place: Place, thread: str, *, head: int) -> c.BatchSaveRequest:
         ),
     ]  # fmt: skip
     for number, save in enumerate(saves):
-        save.request_id = f"branch-{number}"
+        save.options.request_id = f"branch-{number}"
     return c.BatchSaveRequest(saves=saves)
 
 
@@ -134,8 +134,8 @@ def test_branches_of_one_thread_are_saved_together(place: Place, thread: str, he
     assert [answer.version for answer in answers] == [head + 1, 1, head + 2, head + 3]
     assert [answer.parent_version for answer in answers] == [head, 0, 0, head + 1]
     again = place.wire.checkpoints.BatchSave(request).saves
-    assert [(each.version, each.replayed) for each in again] == [(each.version, True) for each in answers]
-    found = place.wire.thread(place.namespace, thread)
+    assert [(each.version, each.receipt.replayed) for each in again] == [(each.version, True) for each in answers]
+    found = place.wire.described(place.namespace, thread)
     assert {each.name: each.version for each in found.branches} == {
         "main": head + 1, "left": head + 2, "right": head + 3,
     }  # fmt: skip
@@ -158,6 +158,6 @@ def test_a_branch_twice_in_a_batch_is_refused(untouched: Place) -> None:
 def test_one_bad_branch_stops_the_others_of_its_thread(untouched: Place) -> None:
     """The branch before it is not made, and the next version keeps its number."""
     request = branch_saves(untouched, THREAD, head=2)
-    request.saves[3].expected_version = 9
+    request.saves[3].options.expected_version = 9
     found = refused(untouched.wire.checkpoints.BatchSave, request)
     assert (found.reason, found.metadata["item"]) == ("VERSION_MISMATCH", "saves[3]")

@@ -17,6 +17,7 @@ from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse,
 from stateward.v1.diff_pb2 import DeleteSlot, Diff, Edit
 from stateward.v1.state_pb2 import State, Value
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 
 COUNT = itertools.count()
 FILLING_BYTES = 50_000
@@ -159,16 +160,20 @@ def test_a_known_state_and_its_changes_are_the_whole(wire: Wire, steps: list[lis
     filling = Edit(set_slot={"slot": "filling", "value": Value(media_type="text/plain", data=b"f" * FILLING_BYTES)})
     sizes = [0, 0]  # of the edits that made each version
     state = PlainState().apply(Diff(edits=[filling]), 1)
-    wire.save(SaveRequest(**at, diff=Diff(edits=[filling]), expected_version=0))
+    wire.save(SaveRequest(**at, diff=Diff(edits=[filling]), options=WriteOptions(expected_version=0)))
     for version, edits in enumerate(steps, 2):
         fitting = Diff(edits=state.fit(edits))
         state = state.apply(fitting, version)
         sizes.append(fitting.ByteSize())
-        wire.save(SaveRequest(**at, diff=fitting, expected_version=version - 1))
+        wire.save(SaveRequest(**at, diff=fitting, options=WriteOptions(expected_version=version - 1)))
     last, middle = len(steps) + 1, len(steps) // 2 + 1
     wire.save(
         SaveRequest(
-            **at, branch="side", diff=appends("aside", log="l"), expected_version=0, parent=VersionRef(version=middle)
+            **at,
+            branch="side",
+            diff=appends("aside", log="l"),
+            options=WriteOptions(expected_version=0),
+            parent=VersionRef(version=middle),
         )
     )
     wholes, digests = {}, {}

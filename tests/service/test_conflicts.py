@@ -7,9 +7,11 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.messages import to_write
 from tests.service.conftest import THREAD, Place
 from tests.service.wire import appends, refused, sets, state, text
 
+from stateward._operations.threads import numbers_of, spans_of
 from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1 import thread_service_pb2 as t
 from stateward.v1.checkpoint_pb2 import VersionRef
@@ -84,7 +86,7 @@ def test_a_version_mismatch_says_where_the_thread_is(untouched: Place) -> None:
         found = refused(untouched.wire.checkpoints.Save, untouched.request(**fields))
         assert (found.reason, found.code) == ("VERSION_MISMATCH", grpc.StatusCode.ABORTED)
         assert found.metadata["current_version"] == "2"
-        assert bytes.fromhex(found.metadata["current_digest"]) == head.digest
+        assert bytes.fromhex(found.metadata["current_digest"]) == head.version_digest
         assert found.metadata["expected_version"] == str(fields["expected_version"])
 
 
@@ -159,7 +161,7 @@ def test_a_pruned_version_is_out_of_range(place: Place) -> None:
     before = place.state()
     at = {"namespace": place.namespace, "thread": THREAD}
     pruned = place.wire.threads.PruneThread(t.PruneThreadRequest(**at, keep_latest_per_branch=1))
-    assert list(pruned.pruned_versions) == [1]
+    assert list(numbers_of(pruned.pruned)) == [1]
     for path, request in versions(place, VersionRef(version=1)):
         service, method = path.split(".")
         found = refused(getattr(getattr(place.wire, service), method), request)
@@ -175,9 +177,9 @@ def test_heads_and_tagged_versions_cannot_be_pruned_by_number(place: Place) -> N
     place.wire.save(place.request())
     place.wire.threads.SetTag(t.SetTagRequest(**at, tag="keep", version=VersionRef(version=2)))
     for kept in (2, 3):
-        found = refused(place.wire.threads.PruneThread, t.PruneThreadRequest(**at, versions={"versions": [1, kept]}))
+        found = refused(place.wire.threads.PruneThread, t.PruneThreadRequest(**at, versions=spans_of([1, kept])))
         assert (found.reason, found.field) == ("INVALID_FIELD", "versions")
-    found = refused(place.wire.threads.PruneThread, t.PruneThreadRequest(**at, versions={"versions": [1, 9]}))
+    found = refused(place.wire.threads.PruneThread, t.PruneThreadRequest(**at, versions=spans_of([1, 9])))
     assert found.reason == "VERSION_NOT_FOUND"
     assert place.thread().retained_versions == 3
 
@@ -212,11 +214,11 @@ def test_another_creation_of_the_name_is_not_touched(untouched: Place) -> None:
     at = {"namespace": untouched.namespace, "thread": THREAD, "expected_uid": "0" * 32}
     mask = {"paths": ["agent"]}
     for call, request in (
-        (untouched.wire.threads.DeleteThread, t.DeleteThreadRequest(**at)),
-        (untouched.wire.threads.PruneThread, t.PruneThreadRequest(**at, keep_latest_per_branch=1)),
-        (untouched.wire.threads.UpdateThread, t.UpdateThreadRequest(**at, update_mask=mask)),
-        (untouched.wire.threads.SetTag, t.SetTagRequest(**at, tag="x")),
-        (untouched.wire.threads.DeleteTag, t.DeleteTagRequest(**at, tag="x")),
+        (untouched.wire.threads.DeleteThread, to_write(t.DeleteThreadRequest, **at)),
+        (untouched.wire.threads.PruneThread, to_write(t.PruneThreadRequest, **at, keep_latest_per_branch=1)),
+        (untouched.wire.threads.UpdateThread, to_write(t.UpdateThreadRequest, **at, update_mask=mask)),
+        (untouched.wire.threads.SetTag, to_write(t.SetTagRequest, **at, tag="x")),
+        (untouched.wire.threads.DeleteTag, to_write(t.DeleteTagRequest, **at, tag="x")),
     ):
         found = refused(call, request)
         assert (found.reason, found.metadata["thread"]) == ("UID_MISMATCH", THREAD)
@@ -226,9 +228,9 @@ def test_changes_under_a_wrong_version_are_refused(untouched: Place) -> None:
     """Delete, Prune and Update compare `expected_version` with main's head."""
     at = {"namespace": untouched.namespace, "thread": THREAD, "expected_version": 1}
     for call, request in (
-        (untouched.wire.threads.DeleteThread, t.DeleteThreadRequest(**at)),
-        (untouched.wire.threads.PruneThread, t.PruneThreadRequest(**at, keep_latest_per_branch=1)),
-        (untouched.wire.threads.UpdateThread, t.UpdateThreadRequest(**at, update_mask={"paths": ["agent"]})),
+        (untouched.wire.threads.DeleteThread, to_write(t.DeleteThreadRequest, **at)),
+        (untouched.wire.threads.PruneThread, to_write(t.PruneThreadRequest, **at, keep_latest_per_branch=1)),
+        (untouched.wire.threads.UpdateThread, to_write(t.UpdateThreadRequest, **at, update_mask={"paths": ["agent"]})),
     ):
         found = refused(call, request)
         assert (found.reason, found.metadata["current_version"]) == ("VERSION_MISMATCH", "2")
@@ -254,7 +256,7 @@ def test_a_thread_of_another_namespace_is_not_seen(untouched: Place) -> None:
 def test_a_full_state_replaces_without_expectation_only_when_told_to(place: Place) -> None:
     """`overwrite` with a request id is the one way to save a full state on whatever is there."""
     fields: dict[str, Any] = {"expected_version": None, "diff": None, "state": state("only"), "request_id": "r"}
-    assert refused(place.wire.checkpoints.Save, place.request(**fields)).field == "expected_version"
+    assert refused(place.wire.checkpoints.Save, place.request(**fields)).field == "options.expected_version"
     assert place.wire.save(place.request(**fields, overwrite=True)).version == 3
     assert [entry.data for entry in place.state().logs["messages"].entries] == [b"only"]
     assert not place.state().slots
@@ -262,7 +264,8 @@ def test_a_full_state_replaces_without_expectation_only_when_told_to(place: Plac
 
 def test_an_unconditional_append_goes_on_top_of_whatever_is_there(place: Place) -> None:
     """Without expectation a request id is required, and Append lands after entries the caller never saw."""
-    assert refused(place.wire.checkpoints.Save, place.request(expected_version=None)).field == "request_id"
+    found = refused(place.wire.checkpoints.Save, place.request(expected_version=None))
+    assert found.field == "options.request_id"
     place.wire.save(place.request(diff=appends("third")))
     assert place.wire.save(place.request(expected_version=None, request_id="r", diff=appends("fourth"))).version == 4
     assert [entry.data for entry in place.state().logs["messages"].entries] == [

@@ -15,6 +15,7 @@ from tests.storage.inside import rest
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.state_pb2 import Log, State
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import Corrupt, VersionPruned
 from stateward_sidecar.store import records, replay
 from stateward_sidecar.store.context import LOOKS
@@ -29,13 +30,17 @@ def daemon(tmp_path: Path) -> Iterator[Inside]:
 
 
 def save(daemon: Inside, thread: str, number: int = 0) -> None:
-    daemon.wire.save(SaveRequest(thread=thread, diff=appends("x"), request_id=f"{thread}-{number}"))
+    daemon.wire.save(
+        SaveRequest(thread=thread, diff=appends("x"), options=WriteOptions(request_id=f"{thread}-{number}"))
+    )
 
 
 def damage(daemon: Inside, version: int) -> None:
     """Makes a thread with a snapshot at version 1, spoils the entry of a later one, and forgets what is in memory."""
     large = State(logs={"messages": Log(entries=[text(os.urandom(50_000).hex()) for _ in range(8)])})
-    daemon.wire.save(SaveRequest(thread=DAMAGED, state=large, expected_version=0, request_id="large"))
+    daemon.wire.save(
+        SaveRequest(thread=DAMAGED, state=large, options=WriteOptions(request_id="large", expected_version=0))
+    )
     for number in range(1, version):
         save(daemon, DAMAGED, number)
     store = daemon.parts.store

@@ -26,6 +26,7 @@ from stateward.v1 import (
 from stateward.v1.admin_service_pb2 import DrainRequest, DrainResponse, GetStatsRequest
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadRequest, WaitDurableRequest, WatchRequest
+from stateward.v1.write_pb2 import Receipt, WriteOptions
 from stateward_sidecar.service.gate import GOES_ON
 
 WORK = {
@@ -52,7 +53,7 @@ def own_daemon() -> Iterator[Daemon]:
 def own_wire(own_daemon: Daemon) -> Iterator[Wire]:
     opened = Wire(own_daemon.target)
     for name in ("a", "b"):
-        opened.save(SaveRequest(thread=name, diff=appends("first"), request_id=f"first {name}"))
+        opened.save(SaveRequest(thread=name, diff=appends("first"), options=WriteOptions(request_id=f"first {name}")))
     yield opened
     drain(opened, undo=True)
     opened.close()
@@ -85,9 +86,18 @@ def test_work_is_refused_and_reads_go_on(own_wire: Wire) -> None:
     assert (answer.dirty_threads, answer.detached_threads, answer.ready) == (2, 0, False)
     before = own_wire.entries_written()
     for refusal in (
-        refused(own_wire.checkpoints.Save, SaveRequest(thread="a", diff=appends("second"), request_id="second")),
-        refused(own_wire.checkpoints.Save, SaveRequest(thread="new", diff=appends("second"), request_id="third")),
-        refused(own_wire.threads.ForkThread, ForkThreadRequest(thread="a", new_thread="c", request_id="fork")),
+        refused(
+            own_wire.checkpoints.Save,
+            SaveRequest(thread="a", diff=appends("second"), options=WriteOptions(request_id="second")),
+        ),
+        refused(
+            own_wire.checkpoints.Save,
+            SaveRequest(thread="new", diff=appends("second"), options=WriteOptions(request_id="third")),
+        ),
+        refused(
+            own_wire.threads.ForkThread,
+            ForkThreadRequest(thread="a", new_thread="c", options=WriteOptions(request_id="fork")),
+        ),
         refused(own_wire.threads.DeleteThread, DeleteThreadRequest(thread="a")),
     ):
         assert (refusal.reason, refusal.code) == ("SHUTTING_DOWN", grpc.StatusCode.UNAVAILABLE)
@@ -96,7 +106,8 @@ def test_work_is_refused_and_reads_go_on(own_wire: Wire) -> None:
     assert [entry.data for entry in own_wire.hydrate(HydrateRequest(thread="a")).logs["messages"].entries] == [b"first"]
     stats = own_wire.admin.GetStats(GetStatsRequest(), timeout=10)
     assert (stats.threads, stats.draining) == (2, True)
-    assert own_wire.threads.WaitDurable(WaitDurableRequest(thread="a", sequence=1), timeout=10).sequence == 1
+    first = WaitDurableRequest(thread="a", receipt=Receipt(sequence=1))
+    assert own_wire.threads.WaitDurable(first, timeout=10).receipt.sequence == 1
     watch = own_wire.threads.Watch(WatchRequest(thread="a"), timeout=10)
     assert next(watch).cursor
     watch.cancel()
@@ -111,7 +122,7 @@ def test_probes_are_told_and_liveness_stays(own_wire: Wire) -> None:
     assert [health(own_wire, name) for name in ("", "readiness", "liveness")] == [not_serving, not_serving, serving]
     assert drain(own_wire, undo=True).ready
     assert [health(own_wire, name) for name in ("", "readiness", "liveness")] == [serving] * 3
-    own_wire.save(SaveRequest(thread="a", diff=appends("second"), request_id="after undo"))
+    own_wire.save(SaveRequest(thread="a", diff=appends("second"), options=WriteOptions(request_id="after undo")))
 
 
 def test_a_restart_takes_work_again(own_daemon: Daemon, own_wire: Wire) -> None:
@@ -119,7 +130,7 @@ def test_a_restart_takes_work_again(own_daemon: Daemon, own_wire: Wire) -> None:
     drain(own_wire)
     own_daemon.stop()
     own_daemon.start()
-    own_wire.save(SaveRequest(thread="a", diff=appends("third"), request_id="after restart"))
+    own_wire.save(SaveRequest(thread="a", diff=appends("third"), options=WriteOptions(request_id="after restart")))
 
 
 @pytest.mark.parametrize("seconds", [-1, 3601])

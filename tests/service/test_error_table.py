@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2, status_pb2
 from tests.service.wire import Wire, refused
 
 from stateward import errors as client_errors
-from stateward._io import failures
+from stateward._operations import failures
 from stateward._operations.reasons import BY_REASON
 from stateward.v1.error_reason_pb2 import ErrorReason
 from stateward.v1.thread_service_pb2 import GetThreadRequest

@@ -22,6 +22,7 @@ from stateward.v1 import checkpoint_service_pb2_grpc as cg
 from stateward.v1 import thread_service_pb2 as t
 from stateward.v1 import thread_service_pb2_grpc as tg
 from stateward.v1.checkpoint_pb2 import VersionRef
+from stateward.v1.write_pb2 import WriteOptions
 
 READERS, THREADS = 100, 6
 # What may be said of a version that is pruned, or a thread that is deleted, while it is read.
@@ -77,7 +78,9 @@ class Crowd:
         diff = dice.choice(
             [appends("x" * 300), appends(os.urandom(20_000).hex()), sets("slot", "y" * dice.randint(1, 9_000))]
         )
-        await self._checkpoints.Save(c.SaveRequest(thread=name, diff=diff, request_id=os.urandom(8).hex()), timeout=20)
+        await self._checkpoints.Save(
+            c.SaveRequest(thread=name, diff=diff, options=WriteOptions(request_id=os.urandom(8).hex())), timeout=20
+        )
 
     async def _change(self) -> None:
         await self._save(self._name())

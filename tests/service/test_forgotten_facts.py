@@ -6,16 +6,17 @@ import os
 from typing import Any
 
 import pytest
+from tests.messages import to_write
 from tests.service.conftest import THREAD, Place
 from tests.service.wire import Wire, appends, refused, sets, state
 
 from stateward.testing import run_daemon
 from stateward.v1.checkpoint_pb2 import (
-    STATUS_COMPLETED,
-    STATUS_PAUSED,
-    STATUS_RUNNING,
-    STATUS_UNSPECIFIED,
-    STATUS_WAITING,
+    WORK_STATUS_COMPLETED,
+    WORK_STATUS_PAUSED,
+    WORK_STATUS_RUNNING,
+    WORK_STATUS_UNSPECIFIED,
+    WORK_STATUS_WAITING,
     Checkpoint,
     VersionRef,
 )
@@ -27,8 +28,14 @@ from stateward.v1.checkpoint_service_pb2 import (
 )
 from stateward.v1.signal_pb2 import Question
 from stateward.v1.thread_service_pb2 import ForkThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 
-ASKED = {"status": STATUS_WAITING, "status_detail": "a manager", "wait_id": "q1", "question": Question(prompt="Pay?")}
+ASKED = {
+    "status": WORK_STATUS_WAITING,
+    "status_detail": "a manager",
+    "wait_id": "q1",
+    "question": Question(prompt="Pay?"),
+}
 
 
 class Book:
@@ -38,7 +45,7 @@ class Book:
         self.wire, self.at = wire, {"namespace": namespace, "thread": thread}
 
     def request(self, **fields: Any) -> SaveRequest:
-        return SaveRequest(**{**self.at, "diff": appends("x"), "request_id": os.urandom(8).hex(), **fields})
+        return to_write(SaveRequest, **{**self.at, "diff": appends("x"), "request_id": os.urandom(8).hex(), **fields})
 
     def add(self, **fields: Any) -> SaveResponse:
         """On top of whatever is the head."""
@@ -67,8 +74,8 @@ def book(place: Place) -> Book:
     return Book(place.wire, place.namespace)
 
 
-WAITS = (STATUS_WAITING, "a manager", "q1", "Pay?")
-NOTHING = (STATUS_RUNNING, "", "", "")
+WAITS = (WORK_STATUS_WAITING, "a manager", "q1", "Pay?")
+NOTHING = (WORK_STATUS_RUNNING, "", "", "")
 
 
 @pytest.mark.parametrize("branch", ["", "side"])
@@ -81,25 +88,25 @@ def test_an_addition_leaves_the_question(book: Book, branch: str) -> None:
     request = book.request(branch=branch)
     first, again = book.wire.save(request), book.wire.save(request)
     for answer in (first, again):
-        assert (answer.status, answer.wait_id) == (STATUS_WAITING, "q1")
-    assert again.replayed
+        assert (answer.status, answer.wait_id) == (WORK_STATUS_WAITING, "q1")
+    assert again.receipt.replayed
     assert book.facts(branch) == WAITS
     book.add(branch=branch, status_detail="the other manager", diff=sets("s", "x"))
-    assert book.facts(branch) == (STATUS_WAITING, "the other manager", "q1", "Pay?")
+    assert book.facts(branch) == (WORK_STATUS_WAITING, "the other manager", "q1", "Pay?")
     if not branch:
         found = book.wire.thread(book.at["namespace"], THREAD)
-        assert (found.status, found.wait_id, found.status_detail) == (STATUS_WAITING, "q1", "the other manager")
+        assert (found.status, found.wait_id, found.status_detail) == (WORK_STATUS_WAITING, "q1", "the other manager")
 
 
 @pytest.mark.parametrize(
     ("fields", "facts"),
     [
         ({"expected_version": 3}, NOTHING),
-        ({"expected_version": 3, "status": STATUS_PAUSED}, (STATUS_PAUSED, "", "", "")),
-        ({"status": STATUS_COMPLETED}, (STATUS_COMPLETED, "", "", "")),
+        ({"expected_version": 3, "status": WORK_STATUS_PAUSED}, (WORK_STATUS_PAUSED, "", "", "")),
+        ({"status": WORK_STATUS_COMPLETED}, (WORK_STATUS_COMPLETED, "", "", "")),
         ({"ack_signals": ["a signal"]}, NOTHING),
         ({"overwrite": True, "state": state("whole")}, NOTHING),
-        ({"status": STATUS_WAITING, "wait_id": "q2"}, (STATUS_WAITING, "", "q2", "")),
+        ({"status": WORK_STATUS_WAITING, "wait_id": "q2"}, (WORK_STATUS_WAITING, "", "q2", "")),
     ],
     ids=["expectation", "paused", "completed", "acknowledged", "overwritten", "another wait"],
 )
@@ -112,15 +119,15 @@ def test_who_goes_on_with_the_work_takes_it_back(book: Book, fields: dict[str, A
         request.ClearField("diff")
         request.state.CopyFrom(fields["state"])
     answer = book.wire.save(request)
-    assert answer.status == STATUS_UNSPECIFIED  # the request's own
+    assert answer.status == WORK_STATUS_UNSPECIFIED  # the request's own
     assert book.facts() == facts
 
 
 def test_what_is_over_stays_over(book: Book) -> None:
     """An addition to a completed thread does not make it run."""
-    book.save(status=STATUS_COMPLETED)
+    book.save(status=WORK_STATUS_COMPLETED)
     book.add()
-    assert book.wire.thread(book.at["namespace"], THREAD).status == STATUS_COMPLETED
+    assert book.wire.thread(book.at["namespace"], THREAD).status == WORK_STATUS_COMPLETED
 
 
 def test_a_version_has_the_schema_of_its_parent(book: Book) -> None:
@@ -140,7 +147,7 @@ def test_a_version_has_the_schema_of_its_parent(book: Book) -> None:
     assert [book.head(branch=each).schema_version for each in ("", "side")] == [4, 3]
     for whole in (False, True):
         name = f"copy-{whole}"
-        fork = ForkThreadRequest(**book.at, new_thread=name, whole=whole, request_id=name)
+        fork = ForkThreadRequest(**book.at, new_thread=name, all_versions=whole, options=WriteOptions(request_id=name))
         book.wire.threads.ForkThread(fork, timeout=20)
         copy = Book(book.wire, book.at["namespace"], name)
         assert copy.add().schema_version == 4
@@ -185,7 +192,7 @@ def test_facts_outlive_a_crash() -> None:
         wire.close()
         book.wire = wire = Wire(daemon.target)
         answer = book.add()
-        assert (answer.status, answer.wait_id, answer.schema_version) == (STATUS_WAITING, "q1", 7)
+        assert (answer.status, answer.wait_id, answer.schema_version) == (WORK_STATUS_WAITING, "q1", 7)
         assert book.facts() == WAITS
         assert wire.findings() == []
         wire.close()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from google.protobuf.empty_pb2 import Empty
+from tests.messages import to_write
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import appends, refused, text
+from tests.service.wire import appends, refused, replayed, text
 
+from stateward._operations.threads import spans_of
 from stateward.v1 import thread_service_pb2 as t
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.effect_pb2 import EFFECT_STATE_DONE, EFFECT_STATE_NEW, Effect
@@ -15,6 +18,7 @@ from stateward.v1.effect_service_pb2 import (
     CompleteEffectRequest,
     DeleteEffectsRequest,
     DeleteEffectsResponse,
+    EffectKeys,
     ListEffectsRequest,
     PutEffectsRequest,
 )
@@ -34,19 +38,21 @@ def save(place: Place, expected: int, name: str, **fields: object) -> int:
 
 def put(place: Place, anchor: str, key: str, **fields: object) -> None:
     effect = Effect(anchor=anchor, key=key, value=text(f"{anchor} {key}"), **fields)
-    place.wire.effects.PutEffects(PutEffectsRequest(**at(place, effects=[effect], request_id=f"{anchor} {key} put")))
+    place.wire.effects.PutEffects(
+        to_write(PutEffectsRequest, **at(place, effects=[effect], request_id=f"{anchor} {key} put"))
+    )
 
 
 def prune(place: Place, *versions: int, **fields: object) -> t.PruneThreadResponse:
     answer: t.PruneThreadResponse = place.wire.threads.PruneThread(
-        t.PruneThreadRequest(**at(place, versions=t.VersionList(versions=versions), **fields))
+        to_write(t.PruneThreadRequest, **at(place, versions=spans_of(versions), **fields))
     )
     return answer
 
 
 def left(place: Place, thread: str = THREAD) -> list[str]:
     """The effects that are there; Verify finds nothing, and the thread counts them right."""
-    asked = ListEffectsRequest(namespace=place.namespace, thread=thread, all_anchors=True, page_size=1000)
+    asked = ListEffectsRequest(namespace=place.namespace, thread=thread, page_size=1000)
     found = [f"{each.effect.anchor} {each.effect.key}" for each in place.wire.effects.ListEffects(asked).effects]
     assert place.wire.thread(place.namespace, thread).effects == len(found)
     assert place.findings() == []
@@ -56,7 +62,9 @@ def left(place: Place, thread: str = THREAD) -> list[str]:
 def begin(place: Place, anchor: str, key: str, request_id: str = "b", **fields: object) -> BeginEffectResponse:
     holder = Holder(name="h", incarnation="i")
     answer: BeginEffectResponse = place.wire.effects.BeginEffect(
-        BeginEffectRequest(**at(place, anchor=anchor, key=key, holder=holder, request_id=request_id, **fields))
+        to_write(
+            BeginEffectRequest, **at(place, anchor=anchor, key=key, holder=holder, request_id=request_id, **fields)
+        )
     )
     return answer
 
@@ -86,14 +94,14 @@ def test_effects_go_with_their_versions(line: Place) -> None:
 
 def test_what_says_that_it_stays_stays(line: Place) -> None:
     """A result that was put, one that was claimed, and only they; the answer shows it."""
-    put(line, "c3", "kept", stays=True)
-    claim = begin(line, "c3", "tool", stays=True)
+    put(line, "c3", "kept", keep_when_pruned=True)
+    claim = begin(line, "c3", "tool", keep_when_pruned=True)
     prune(line, 3, 4)
     assert left(line) == ["c3 kept", "c3 tool", "c5 a", "c5 b", "c6 a", "c6 b", "free k"]
     done = line.wire.effects.CompleteEffect(CompleteEffectRequest(
         **at(line, anchor="c3", key="tool", claim_token=claim.claim_token, state=EFFECT_STATE_DONE, value=text("v"))
     ))  # fmt: skip
-    assert done.effect.effect.stays
+    assert done.effect.effect.keep_when_pruned
 
 
 def test_a_claim_goes_and_its_holder_is_told(line: Place) -> None:
@@ -140,7 +148,7 @@ def test_a_dry_run_and_a_retry_take_nothing_more(line: Place) -> None:
     assert "c3 a" in left(line)
     first = prune(line, 3, request_id="p")
     put(line, "c3", "new")
-    assert prune(line, 3, request_id="p").pruned_versions == first.pruned_versions
+    assert prune(line, 3, request_id="p").pruned == first.pruned
     assert "c3 new" in left(line)
 
 
@@ -152,37 +160,40 @@ def test_a_pruned_head_takes_its_effects_along(line: Place) -> None:
 
 def test_copies_and_backups_carry_what_is_left(line: Place) -> None:
     """A whole copy has no deleted effect, and says of each whether it stays; its own prunes take the others."""
-    put(line, "c4", "kept", stays=True)
+    put(line, "c4", "kept", keep_when_pruned=True)
     prune(line, 3)
     new = f"{THREAD} whole"
-    line.wire.threads.ForkThread(t.ForkThreadRequest(**at(line, new_thread=new, whole=True, request_id="w")))
+    line.wire.threads.ForkThread(
+        to_write(t.ForkThreadRequest, **at(line, new_thread=new, all_versions=True, request_id="w"))
+    )
     assert left(line, new) == ["c4 a", "c4 b", "c4 kept", "c5 a", "c5 b", "c6 a", "c6 b"]
-    asked = t.PruneThreadRequest(namespace=line.namespace, thread=new, versions=t.VersionList(versions=[4, 5]))
+    asked = t.PruneThreadRequest(namespace=line.namespace, thread=new, versions=spans_of([4, 5]))
     line.wire.threads.PruneThread(asked)
     assert left(line, new) == ["c4 kept", "c6 a", "c6 b"]
 
 
 def delete(place: Place, anchor: str, *keys: str, request_id: str = "d", **fields: object) -> DeleteEffectsResponse:
-    asked = DeleteEffectsRequest(**at(place, anchor=anchor, keys=keys, all=not keys, request_id=request_id, **fields))
+    what = {"keys": EffectKeys(keys=keys)} if keys else {"all": Empty()}
+    asked = to_write(DeleteEffectsRequest, **at(place, anchor=anchor, **what, request_id=request_id, **fields))
     answer: DeleteEffectsResponse = place.wire.effects.DeleteEffects(asked)
     return answer
 
 
 def test_effects_are_deleted(line: Place) -> None:
     """Some of an anchor, then all, whether they stay or not; a retry answers the same and takes nothing new."""
-    put(line, "c4", "kept", stays=True)
+    put(line, "c4", "kept", keep_when_pruned=True)
     first = delete(line, "c4", "a", "none", "a")
-    assert (first.deleted, first.sequence, first.uid) == (1, line.thread().sequence, line.thread().uid)
+    assert (first.deleted, first.receipt.sequence, first.receipt.uid) == (1, line.thread().sequence, line.thread().uid)
     assert left(line)[2:4] == ["c4 b", "c4 kept"]
     put(line, "c4", "a2")
-    assert delete(line, "c4", "a", "none", "a") == first
+    assert delete(line, "c4", "a", "none", "a") == replayed(first)
     assert delete(line, "c4", request_id="all").deleted == 3
     assert delete(line, "free", request_id="free").deleted == 1
     assert left(line) == ["c3 a", "c3 b", "c5 a", "c5 b", "c6 a", "c6 b"]
     before = line.thread().sequence
     none = delete(line, "c4", request_id="none")
-    assert (none.deleted, none.sequence) == (0, before)
-    again = DeleteEffectsRequest(**at(line, anchor="c5", all=True, request_id="d"))
+    assert (none.deleted, none.receipt.sequence) == (0, before)
+    again = to_write(DeleteEffectsRequest, **at(line, anchor="c5", all=Empty(), request_id="d"))
     assert refused(line.wire.effects.DeleteEffects, again).reason == "REQUEST_ID_REUSED"
     prune(line, 4)
     assert left(line) == ["c3 a", "c3 b", "c5 a", "c5 b", "c6 a", "c6 b"]
@@ -210,20 +221,20 @@ def test_a_watch_tells_it(line: Place) -> None:
 
 def test_the_lease_guards_a_deletion(line: Place) -> None:
     """As it guards a save."""
-    asked = AcquireLeaseRequest(**at(line, holder=Holder(name="me", incarnation="1"), request_id="lease"))
+    asked = to_write(AcquireLeaseRequest, **at(line, holder=Holder(name="me", incarnation="1"), request_id="lease"))
     token = line.wire.leases.AcquireLease(asked).lease.token
-    wrong = DeleteEffectsRequest(**at(line, anchor="c4", all=True, request_id="d"))
+    wrong = to_write(DeleteEffectsRequest, **at(line, anchor="c4", all=Empty(), request_id="d"))
     assert refused(line.wire.effects.DeleteEffects, wrong).reason == "LEASE_HELD"
     assert delete(line, "c4", lease_token=token).deleted == 2
 
 
 WRONG: dict[str, dict[str, object]] = {
-    "all": {"anchor": "c4", "all": False},
-    "keys": {"anchor": "c4", "keys": [str(number) for number in range(1001)], "all": False},
-    "keys[1]": {"anchor": "c4", "keys": ["a", ""], "all": False},
+    "what": {"anchor": "c4", "all": None},
+    "keys.keys": {"anchor": "c4", "keys": EffectKeys(keys=[str(number) for number in range(1001)]), "all": None},
+    "keys.keys[1]": {"anchor": "c4", "keys": EffectKeys(keys=["a", ""]), "all": None},
     "anchor": {"anchor": "c" * 1025},
-    "request_id": {"anchor": "c4", "request_id": ""},
-    "lease_token": {"anchor": "c4", "lease_token": -1},
+    "options.request_id": {"anchor": "c4", "request_id": ""},
+    "options.lease_token": {"anchor": "c4", "lease_token": -1},
 }
 
 
@@ -231,7 +242,7 @@ WRONG: dict[str, dict[str, object]] = {
 def test_refused_before_anything_is_deleted(line: Place, field: str) -> None:
     """The error names the field."""
     before = line.look()
-    asked = DeleteEffectsRequest(**at(line, **{"all": True, "request_id": "d", **WRONG[field]}))
+    asked = to_write(DeleteEffectsRequest, **at(line, **{"all": Empty(), "request_id": "d", **WRONG[field]}))
     found = refused(line.wire.effects.DeleteEffects, asked)
     assert (found.reason, found.field) == ("INVALID_FIELD", field)
     assert line.look() == before

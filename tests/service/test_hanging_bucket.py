@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
+from tests.messages import to_write
 from tests.service.inside import WAIT_S, Inside, daemon_inside
 from tests.service.wire import appends
 
@@ -19,6 +20,7 @@ from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_service_pb2 import AttachRequest, DetachRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.archive.lanes import WORKERS
 from stateward_sidecar.archive.wire import PARALLEL, Wire
 from stateward_sidecar.bucket.memory import MemoryBucket
@@ -30,7 +32,7 @@ LONG_S = 5.0
 
 
 def save(thread: str, **fields: Any) -> SaveRequest:
-    return SaveRequest(thread=thread, diff=appends("x"), request_id=f"{thread}-{fields}", **fields)
+    return to_write(SaveRequest, thread=thread, diff=appends("x"), request_id=f"{thread}-{fields}", **fields)
 
 
 @pytest.fixture
@@ -77,7 +79,8 @@ def test_calls_for_one_thread_do_not_take_all_workers(daemon: Inside) -> None:
         assert arrived.wait(WAIT_S)
         signals = [
             pool.submit(
-                daemon.wire.signals.SendSignal, SendSignalRequest(thread="stuck", name="go", request_id=str(number))
+                daemon.wire.signals.SendSignal,
+                SendSignalRequest(thread="stuck", name="go", options=WriteOptions(request_id=str(number))),
             )
             for number in range(MANY)
         ]

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import lmdb
 import pytest
+from tests.messages import to_write
 from tests.service.wire import Wire, appends
 
+from stateward._operations.threads import spans_of
 from stateward.testing import Daemon, run_daemon
 from stateward.v1 import checkpoint_pb2 as pb
 from stateward.v1 import thread_service_pb2 as t
@@ -16,10 +18,11 @@ from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_service_pb2 import BeginEffectRequest
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.listing import IN_VAIN_MAX
 
-STATUSES = (pb.STATUS_RUNNING, pb.STATUS_WAITING, pb.STATUS_COMPLETED, pb.STATUS_FAILED)
+STATUSES = (pb.WORK_STATUS_RUNNING, pb.WORK_STATUS_WAITING, pb.WORK_STATUS_COMPLETED, pb.WORK_STATUS_FAILED)
 
 
 @pytest.fixture
@@ -30,7 +33,9 @@ def space(place) -> str:
 
 
 def save(wire: Wire, space: str, name: str, **fields) -> None:
-    wire.save(SaveRequest(namespace=space, thread=name, diff=appends("x"), request_id=f"{name}-{fields}", **fields))
+    wire.save(
+        to_write(SaveRequest, namespace=space, thread=name, diff=appends("x"), request_id=f"{name}-{fields}", **fields)
+    )
 
 
 def listed(wire: Wire, space: str, **asked) -> list[str]:
@@ -65,33 +70,33 @@ def test_statuses_are_merged(wire, space):
 
 def test_a_status_is_left_behind(wire, space):
     """A thread that changes its status within the same second stands under the new one only; so does one without."""
-    for status in (*STATUSES, pb.STATUS_PAUSED):
+    for status in (*STATUSES, pb.WORK_STATUS_PAUSED):
         save(wire, space, "t", status=status)
         assert counts(wire, space) == {status: 1}
-    assert listed(wire, space, statuses=[pb.STATUS_RUNNING, pb.STATUS_FAILED]) == []
-    save(wire, space, "side", status=pb.STATUS_FAILED)
-    save(wire, space, "side", status=pb.STATUS_WAITING, branch="other")  # main's status is the thread's
+    assert listed(wire, space, statuses=[pb.WORK_STATUS_RUNNING, pb.WORK_STATUS_FAILED]) == []
+    save(wire, space, "side", status=pb.WORK_STATUS_FAILED)
+    save(wire, space, "side", status=pb.WORK_STATUS_WAITING, branch="other")  # main's status is the thread's
     save(wire, space, "plain")
-    assert counts(wire, space) == {pb.STATUS_PAUSED: 1, pb.STATUS_FAILED: 1, pb.STATUS_RUNNING: 1}
+    assert counts(wire, space) == {pb.WORK_STATUS_PAUSED: 1, pb.WORK_STATUS_FAILED: 1, pb.WORK_STATUS_RUNNING: 1}
     wire.threads.UpdateThread(
-        t.UpdateThreadRequest(namespace=space, thread="t", options={"agent": "a"}, update_mask={"paths": ["agent"]})
+        t.UpdateThreadRequest(namespace=space, thread="t", update={"agent": "a"}, update_mask={"paths": ["agent"]})
     )
     wire.threads.SetTag(t.SetTagRequest(namespace=space, thread="t", tag="x"))
-    wire.threads.PruneThread(t.PruneThreadRequest(namespace=space, thread="t", versions={"versions": [1]}))
-    assert counts(wire, space)[pb.STATUS_PAUSED] == 1
+    wire.threads.PruneThread(t.PruneThreadRequest(namespace=space, thread="t", versions=spans_of([1])))
+    assert counts(wire, space)[pb.WORK_STATUS_PAUSED] == 1
     assert wire.findings() == []
 
 
 def test_copies_and_deletions_are_counted(wire, space):
     """A fork counts under the status of what was copied, and a deleted thread nowhere."""
-    save(wire, space, "t", status=pb.STATUS_WAITING)
-    save(wire, space, "t", status=pb.STATUS_COMPLETED)
+    save(wire, space, "t", status=pb.WORK_STATUS_WAITING)
+    save(wire, space, "t", status=pb.WORK_STATUS_COMPLETED)
     wire.threads.ForkThread(t.ForkThreadRequest(namespace=space, thread="t", version={"version": 1}, new_thread="one"))
-    wire.threads.ForkThread(t.ForkThreadRequest(namespace=space, thread="t", new_thread="all", whole=True))
-    assert counts(wire, space) == {pb.STATUS_WAITING: 1, pb.STATUS_COMPLETED: 2}
+    wire.threads.ForkThread(t.ForkThreadRequest(namespace=space, thread="t", new_thread="all", all_versions=True))
+    assert counts(wire, space) == {pb.WORK_STATUS_WAITING: 1, pb.WORK_STATUS_COMPLETED: 2}
     wire.threads.DeleteThread(t.DeleteThreadRequest(namespace=space, thread="t"))
-    assert counts(wire, space) == {pb.STATUS_WAITING: 1, pb.STATUS_COMPLETED: 1}
-    assert listed(wire, space, statuses=[pb.STATUS_COMPLETED]) == ["all"]
+    assert counts(wire, space) == {pb.WORK_STATUS_WAITING: 1, pb.WORK_STATUS_COMPLETED: 1}
+    assert listed(wire, space, statuses=[pb.WORK_STATUS_COMPLETED]) == ["all"]
     assert wire.findings() == []
 
 
@@ -102,13 +107,13 @@ def test_labels_find_a_thread_however_it_was_made(wire, space):
     save(wire, space, "effect in a save", effects=[{"key": "k", "value": {"data": b""}}], **made)
     holder = {"name": "me", "incarnation": "1"}
     wire.effects.BeginEffect(
-        BeginEffectRequest(**at, thread="effect", key="k", holder=holder, request_id="r", **made)
+        to_write(BeginEffectRequest, **at, thread="effect", key="k", holder=holder, request_id="r", **made)
     )  # fmt: skip
-    asked = AcquireLeaseRequest(**at, thread="lease", holder=holder, request_id="r", **made)
+    asked = to_write(AcquireLeaseRequest, **at, thread="lease", holder=holder, request_id="r", **made)
     token = wire.leases.AcquireLease(asked).lease.token
-    wire.blobs.WriteBlob(iter([WriteBlobRequest(begin=BlobBegin(**at, thread="blob", **made))]))
+    wire.blobs.WriteBlob(iter([WriteBlobRequest(begin=to_write(BlobBegin, **at, thread="blob", **made))]))
     for whole, name in ((False, "copy"), (True, "whole copy")):
-        wire.threads.ForkThread(t.ForkThreadRequest(**at, thread="save", new_thread=name, whole=whole))
+        wire.threads.ForkThread(t.ForkThreadRequest(**at, thread="save", new_thread=name, all_versions=whole))
     names = {"save", "effect in a save", "effect", "lease", "blob", "copy", "whole copy"}
     for labels in ({"team": "red"}, {"n": ""}, {"team": "red", "n": ""}):
         assert set(listed(wire, space, labels=labels, page_size=2)) == names
@@ -117,7 +122,7 @@ def test_labels_find_a_thread_however_it_was_made(wire, space):
     assert listed(wire, space, labels={"team": "blue"}) == ["lease"]
     for name in ("blob", "effect"):
         mask, options = {"paths": ["labels"]}, {"labels": {"n": "1"}}
-        wire.threads.UpdateThread(t.UpdateThreadRequest(**at, thread=name, options=options, update_mask=mask))
+        wire.threads.UpdateThread(t.UpdateThreadRequest(**at, thread=name, update=options, update_mask=mask))
     assert set(listed(wire, space, labels={"team": "red"})) == names - {"lease", "blob", "effect"}
     assert set(listed(wire, space, labels={"n": "1"})) == {"blob", "effect"}
     wire.threads.DeleteThread(t.DeleteThreadRequest(**at, thread="copy"))
@@ -129,22 +134,28 @@ def test_labels_find_a_thread_however_it_was_made(wire, space):
 def test_limits_of_time_are_exact(wire, space):
     """Lists and counts agree on the microsecond of a limit, though the index knows seconds only."""
     for number in range(6):
-        save(wire, space, f"t{number}", status=pb.STATUS_FAILED)
+        save(wire, space, f"t{number}", status=pb.WORK_STATUS_FAILED)
     times = {name: wire.thread(space, name).update_time for name in (f"t{number}" for number in range(6))}
     for name, time in times.items():
         later = {each for each, other in times.items() if other.ToMicroseconds() >= time.ToMicroseconds()}
-        assert set(listed(wire, space, statuses=[pb.STATUS_FAILED], updated_after=time)) == later, name
-        assert counts(wire, space, updated_after=time) == {pb.STATUS_FAILED: len(later)}
+        assert set(listed(wire, space, statuses=[pb.WORK_STATUS_FAILED], updated_after=time)) == later, name
+        assert counts(wire, space, updated_after=time) == {pb.WORK_STATUS_FAILED: len(later)}
         earlier = counts(wire, space, updated_before=time)
-        assert earlier == ({pb.STATUS_FAILED: 6 - len(later)} if len(later) < 6 else {})
-    assert counts(wire, space, updated_after=times["t1"], updated_before=times["t4"]) == {pb.STATUS_FAILED: 3}
+        assert earlier == ({pb.WORK_STATUS_FAILED: 6 - len(later)} if len(later) < 6 else {})
+    assert counts(wire, space, updated_after=times["t1"], updated_before=times["t4"]) == {pb.WORK_STATUS_FAILED: 3}
     assert counts(wire, f"{space}, another") == {}
 
 
 def test_a_page_is_short_rather_than_late(wire, space):
     """What no index knows makes pages that end early, and all of them together have every thread."""
     saves = [
-        SaveRequest(namespace=space, thread=f"t{number}", diff=appends("x"), request_id="r", step=int(number == 0))
+        SaveRequest(
+            namespace=space,
+            thread=f"t{number}",
+            diff=appends("x"),
+            options=WriteOptions(request_id="r"),
+            step=int(number == 0),
+        )
         for number in range(2 * IN_VAIN_MAX)
     ]
     from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest
@@ -172,7 +183,7 @@ def test_a_place_that_is_lost_or_left_is_found(tmp_path: Path):
 def _findings_with(daemon: Daemon, change) -> list[str]:
     """What Verify says of one failed thread after this was done to its place."""
     wire = Wire(daemon.target)
-    save(wire, "s", "t", status=pb.STATUS_FAILED)
+    save(wire, "s", "t", status=pb.WORK_STATUS_FAILED)
     assert wire.findings() == []
     wire.close()
     _change_places(daemon, change)

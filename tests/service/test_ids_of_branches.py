@@ -11,6 +11,7 @@ from tests.service.wire import appends, refused
 from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1.checkpoint_pb2 import Checkpoint, VersionRef
 from stateward.v1.thread_service_pb2 import ForkThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 
 
 def make_branches(place: Place) -> None:
@@ -78,7 +79,7 @@ def test_a_parent_is_found_on_another_branch(place: Place) -> None:
     )
     answer, again = (place.wire.checkpoints.Save(request) for _ in range(2))
     assert (answer.parent_version, answer.parent_checkpoint_id) == (4, "leaf")
-    assert (again.parent_version, again.parent_checkpoint_id, again.replayed) == (4, "leaf", True)
+    assert (again.parent_version, again.parent_checkpoint_id, again.receipt.replayed) == (4, "leaf", True)
 
 
 def test_every_version_tells_the_id_of_its_parent(place: Place) -> None:
@@ -97,8 +98,10 @@ def test_every_version_tells_the_id_of_its_parent(place: Place) -> None:
     for whole, known in ((True, "step-2"), (False, "")):
         name = f"copy {whole}"
         place.wire.threads.ForkThread(
-            ForkThreadRequest(namespace=place.namespace, thread=THREAD, new_thread=name, whole=whole, request_id=name,
-                              version=None if whole else VersionRef(version=5))
+            ForkThreadRequest(
+                namespace=place.namespace, thread=THREAD, options=WriteOptions(request_id=name), new_thread=name,
+                all_versions=whole, version=None if whole else VersionRef(version=5),
+            )
         )  # fmt: skip
         request = c.GetCheckpointRequest(
             namespace=place.namespace, thread=name, version=VersionRef(version=5 if whole else 1)

@@ -8,12 +8,15 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
+from tests.messages import reason_of, to_write
 from tests.service.agents import Agent, Stream, new_id
 from tests.service.conftest import THREAD, Place
 from tests.service.inside import daemon_inside
 from tests.service.wire import Refusal, Wire, appends, refusal_of, refused, state, text
 
+from stateward._operations.threads import spans_of
 from stateward.v1 import blob_service_pb2 as b
 from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1 import effect_service_pb2 as e
@@ -29,6 +32,7 @@ from stateward.v1.effect_pb2 import EFFECT_STATE_DONE, Effect
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.record_pb2 import RecordWrite
 from stateward.v1.thread_pb2 import ThreadOptions
+from stateward.v1.write_pb2 import Receipt, WriteOptions
 
 HOLDER = Holder(name="late", incarnation="1")
 NOBODY = "0" * 32
@@ -45,7 +49,7 @@ def run_streamed(wire: Wire, request: Message) -> Message:
     if not answer.HasField("refused"):
         return answer  # type: ignore[no-any-return]
     assert answer.refused.code == grpc.StatusCode.ABORTED.value[0], answer.refused.message
-    assert b"UID_MISMATCH" in answer.refused.SerializeToString()
+    assert reason_of(answer.refused) == "UID_MISMATCH"
     raise Gone(answer.refused.message)
 
 
@@ -70,78 +74,86 @@ def effect() -> Effect:
 Ask = Callable[[dict[str, str]], Message]
 WRITES: dict[str, tuple[Ask, Callable[[Wire, Message], Message]]] = {
     "save": (
-        lambda at: c.SaveRequest(**at, diff=appends("late"), request_id=new_id()),
+        lambda at: to_write(c.SaveRequest, **at, diff=appends("late"), request_id=new_id()),
         lambda wire, request: wire.checkpoints.Save(request, timeout=20),
     ),
     "save of a new branch": (
-        lambda at: c.SaveRequest(**at, branch="late", expected_version=0, state=state("late")),
+        lambda at: to_write(c.SaveRequest, **at, branch="late", expected_version=0, state=state("late")),
         lambda wire, request: wire.checkpoints.Save(request, timeout=20),
     ),
     "batch": (
-        lambda at: c.SaveRequest(**at, diff=appends("late"), request_id=new_id()),
+        lambda at: to_write(c.SaveRequest, **at, diff=appends("late"), request_id=new_id()),
         lambda wire, request: wire.checkpoints.BatchSave(c.BatchSaveRequest(saves=[request]), timeout=20),
     ),
-    "streamed save": (lambda at: c.SaveRequest(**at, diff=appends("late"), request_id=new_id()), run_streamed),
-    "streamed effects": (lambda at: e.PutEffectsRequest(**at, effects=[effect()], request_id=new_id()), run_streamed),
-    "writer": (lambda at: w.OpenWriter(**at, holder=HOLDER, request_id=new_id()), open_stream),
+    "streamed save": (
+        lambda at: to_write(c.SaveRequest, **at, diff=appends("late"), request_id=new_id()),
+        run_streamed,
+    ),
+    "streamed effects": (
+        lambda at: to_write(e.PutEffectsRequest, **at, effects=[effect()], request_id=new_id()),
+        run_streamed,
+    ),
+    "writer": (lambda at: to_write(w.OpenWriter, **at, holder=HOLDER, request_id=new_id()), open_stream),
     "effects": (
-        lambda at: e.PutEffectsRequest(**at, effects=[effect()], request_id=new_id()),
+        lambda at: to_write(e.PutEffectsRequest, **at, effects=[effect()], request_id=new_id()),
         lambda wire, request: wire.effects.PutEffects(request, timeout=20),
     ),
     "claim": (
-        lambda at: e.BeginEffectRequest(**at, key="late", holder=HOLDER, request_id=new_id()),
+        lambda at: to_write(e.BeginEffectRequest, **at, key="late", holder=HOLDER, request_id=new_id()),
         lambda wire, request: wire.effects.BeginEffect(request, timeout=20),
     ),
     "delete effects": (
-        lambda at: e.DeleteEffectsRequest(**at, all=True, request_id=new_id()),
+        lambda at: to_write(e.DeleteEffectsRequest, **at, all=Empty(), request_id=new_id()),
         lambda wire, request: wire.effects.DeleteEffects(request, timeout=20),
     ),
     "records": (
-        lambda at: r.PutRecordsRequest(
-            **at, writes=[RecordWrite(key="late", value=text("late"))], request_id=new_id()
+        lambda at: to_write(
+            r.PutRecordsRequest, **at, writes=[RecordWrite(key="late", value=text("late"))], request_id=new_id()
         ),
         lambda wire, request: wire.records.PutRecords(request, timeout=20),
     ),
     "records that go": (
-        lambda at: r.PutRecordsRequest(**at, writes=[RecordWrite(key="late", delete=True)], request_id=new_id()),
+        lambda at: to_write(
+            r.PutRecordsRequest, **at, writes=[RecordWrite(key="late", delete=Empty())], request_id=new_id()
+        ),
         lambda wire, request: wire.records.PutRecords(request, timeout=20),
     ),
     "delete records": (
-        lambda at: r.DeleteRecordsRequest(**at, all=True, request_id=new_id()),
+        lambda at: to_write(r.DeleteRecordsRequest, **at, all=Empty(), request_id=new_id()),
         lambda wire, request: wire.records.DeleteRecords(request, timeout=20),
     ),
     "lease": (
-        lambda at: l.AcquireLeaseRequest(**at, holder=HOLDER, request_id=new_id()),
+        lambda at: to_write(l.AcquireLeaseRequest, **at, holder=HOLDER, request_id=new_id()),
         lambda wire, request: wire.leases.AcquireLease(request, timeout=20),
     ),
     "signal": (
-        lambda at: s.SendSignalRequest(**at, name="late", request_id=new_id()),
+        lambda at: to_write(s.SendSignalRequest, **at, name="late", request_id=new_id()),
         lambda wire, request: wire.signals.SendSignal(request, timeout=20),
     ),
-    "blob": (lambda at: b.BlobBegin(**at), write_blob),
-    "blob of a new thread": (lambda at: b.BlobBegin(**at, create=ThreadOptions()), write_blob),
+    "blob": (lambda at: to_write(b.BlobBegin, **at), write_blob),
+    "blob of a new thread": (lambda at: to_write(b.BlobBegin, **at, create=ThreadOptions()), write_blob),
     "settings": (
-        lambda at: t.UpdateThreadRequest(**at, options={"agent": "late"}, update_mask={"paths": ["agent"]}),
+        lambda at: to_write(t.UpdateThreadRequest, **at, update={"agent": "late"}, update_mask={"paths": ["agent"]}),
         lambda wire, request: wire.threads.UpdateThread(request, timeout=20),
     ),
     "tag": (
-        lambda at: t.SetTagRequest(**at, tag="late"),
+        lambda at: to_write(t.SetTagRequest, **at, tag="late"),
         lambda wire, request: wire.threads.SetTag(request, timeout=20),
     ),
     "move": (
-        lambda at: t.MoveBranchRequest(**at, version=VersionRef(version=1)),
+        lambda at: to_write(t.MoveBranchRequest, **at, version=VersionRef(version=1)),
         lambda wire, request: wire.threads.MoveBranch(request, timeout=20),
     ),
     "prune": (
-        lambda at: t.PruneThreadRequest(**at, keep_latest_per_branch=1),
+        lambda at: to_write(t.PruneThreadRequest, **at, keep_latest_per_branch=1),
         lambda wire, request: wire.threads.PruneThread(request, timeout=20),
     ),
     "fork": (
-        lambda at: t.ForkThreadRequest(**at, new_thread="late copy"),
+        lambda at: to_write(t.ForkThreadRequest, **at, new_thread="late copy"),
         lambda wire, request: wire.threads.ForkThread(request, timeout=20),
     ),
     "delete": (
-        lambda at: t.DeleteThreadRequest(**at),
+        lambda at: to_write(t.DeleteThreadRequest, **at),
         lambda wire, request: wire.threads.DeleteThread(request, timeout=20),
     ),
 }  # fmt: skip
@@ -189,27 +201,27 @@ def test_a_late_write_is_refused_whatever_its_form(name: str, place: Place) -> N
 
 def guarded_save(namespace: str, thread: str, uid: str) -> c.SaveRequest:
     guard = c.LeaseGuard(thread=thread, token=1, expected_uid=uid)
-    return c.SaveRequest(
-        namespace=namespace, thread="board", diff=appends("late"), request_id=new_id(), guard=guard
-    )  # fmt: skip
+    options = WriteOptions(request_id=new_id())
+    return c.SaveRequest(namespace=namespace, thread="board", diff=appends("late"), options=options, guard=guard)
 
 
 OTHER_WAYS: dict[str, Callable[[Wire, str, str, str], Refusal]] = {
     "the page before": lambda wire, namespace, thread, uid: refused(
-        wire.checkpoints.ReadLog, c.ReadLogRequest(namespace=namespace, thread=thread, log="l", known_uid=uid)
+        wire.checkpoints.ReadLog, c.ReadLogRequest(namespace=namespace, thread=thread, log="l", expected_uid=uid)
     ),
     "the page before, with a wait": lambda wire, namespace, thread, uid: refused(
         wire.checkpoints.ReadLog,
-        c.ReadLogRequest(namespace=namespace, thread=thread, log="l", known_uid=uid, wait={"seconds": 20}),
+        c.ReadLogRequest(namespace=namespace, thread=thread, log="l", expected_uid=uid, wait={"seconds": 20}),
     ),
     "the entry": lambda wire, namespace, thread, uid: refused(
-        wire.threads.WaitDurable, t.WaitDurableRequest(namespace=namespace, thread=thread, sequence=1, uid=uid)
+        wire.threads.WaitDurable,
+        t.WaitDurableRequest(namespace=namespace, thread=thread, receipt=Receipt(uid=uid, sequence=1)),
     ),
     "the plan": lambda wire, namespace, thread, uid: refused(
         wire.threads.PruneThread,
         t.PruneThreadRequest(
             namespace=namespace, thread=thread, keep_latest_per_branch=1,
-            plan=t.PrunePlan(uid=uid, versions=[t.VersionSpan(first=1, last=1)], newest_digest=b"d" * 16),
+            plan=t.PrunePlan(uid=uid, versions=spans_of([1]), newest_digest=b"d" * 16),
         ),
     ),
     "the guard": lambda wire, namespace, thread, uid: refused(
@@ -218,7 +230,7 @@ OTHER_WAYS: dict[str, Callable[[Wire, str, str, str], Refusal]] = {
     "the guard of an item": lambda wire, namespace, thread, uid: refused(
         wire.checkpoints.BatchSave,
         c.BatchSaveRequest(saves=[
-            c.SaveRequest(namespace=namespace, thread="first", diff=appends("x"), request_id=new_id()),
+            to_write(c.SaveRequest, namespace=namespace, thread="first", diff=appends("x"), request_id=new_id()),
             guarded_save(namespace, thread, uid),
         ]),
     ),
@@ -281,8 +293,10 @@ def test_tokens_of_the_deleted_thread_move_nothing_of_the_next(place: Place) -> 
     wire, lease = place.wire, {**where, "holder": HOLDER}
 
     def take() -> tuple[int, int]:
-        token = wire.leases.AcquireLease(l.AcquireLeaseRequest(**lease, request_id="lease")).lease.token
-        claim = e.BeginEffectRequest(**lease, key="call", lease_token=token, request_id="claim")
+        token = wire.leases.AcquireLease(
+            l.AcquireLeaseRequest(**lease, options=WriteOptions(request_id="lease"))
+        ).lease.token
+        claim = e.BeginEffectRequest(**lease, key="call", options=WriteOptions(request_id="claim", lease_token=token))
         return token, wire.effects.BeginEffect(claim).claim_token
 
     old_tokens = take()
@@ -293,22 +307,31 @@ def test_tokens_of_the_deleted_thread_move_nothing_of_the_next(place: Place) -> 
     ended = {"state": EFFECT_STATE_DONE, "value": text("paid")}
     late = {**where, "expected_uid": old}
     guard = {"thread": THREAD, "token": token, "expected_uid": old}
-    assert refused(wire.leases.RenewLease, l.RenewLeaseRequest(**late, token=token)).reason == "UID_MISMATCH"
-    assert refused(wire.leases.ReleaseLease, l.ReleaseLeaseRequest(**late, token=token)).reason == "UID_MISMATCH"
-    complete = e.CompleteEffectRequest(**late, key="call", claim_token=claim, **ended)
+    assert refused(wire.leases.RenewLease, l.RenewLeaseRequest(**late, lease_token=token)).reason == "UID_MISMATCH"
+    assert (
+        refused(wire.leases.ReleaseLease, to_write(l.ReleaseLeaseRequest, **late, lease_token=token)).reason
+        == "UID_MISMATCH"
+    )
+    complete = to_write(e.CompleteEffectRequest, **late, key="call", claim_token=claim, **ended)
     assert refused(wire.effects.CompleteEffect, complete).reason == "UID_MISMATCH"
     renewal = e.RenewEffectRequest(**late, key="call", claim_token=claim)
     assert refused(wire.effects.RenewEffect, renewal).reason == "UID_MISMATCH"
     guarded = c.SaveRequest(
-        namespace=place.namespace, thread="board", diff=appends("late"), request_id=new_id(), guard=guard
+        namespace=place.namespace,
+        thread="board",
+        diff=appends("late"),
+        options=WriteOptions(request_id=new_id()),
+        guard=guard,
     )
     found = refused(wire.checkpoints.Save, guarded)
     assert (found.reason, found.metadata["uid"]) == ("UID_MISMATCH", new)
     guarded.guard.expected_uid = new
     wire.save(guarded)
-    complete.expected_uid = new
+    complete.options.expected_uid = new
     wire.effects.CompleteEffect(complete)
-    assert wire.leases.ReleaseLease(l.ReleaseLeaseRequest(**where, expected_uid=new, token=token)).released
+    assert wire.leases.ReleaseLease(
+        l.ReleaseLeaseRequest(**where, options=WriteOptions(expected_uid=new, lease_token=token))
+    ).released
 
 
 def test_a_writers_stream_ends_with_its_thread(make: Callable[[str], Agent], place: Place) -> None:
@@ -322,16 +345,16 @@ def test_a_writers_stream_ends_with_its_thread(make: Callable[[str], Agent], pla
     first = begin()
     first.send()
     assert first.next().HasField("saved")
-    assert first.opened.uid == place.wire.thread(place.namespace, "run").uid
+    assert first.opened.receipt.uid == place.wire.thread(place.namespace, "run").uid
     place.wire.threads.DeleteThread(t.DeleteThreadRequest(**where))
     first.send()
-    assert first.next().refused.reason_name == "UID_MISMATCH"
+    assert reason_of(first.next().refused.status) == "UID_MISMATCH"
     second = begin()
-    assert (second.token, second.opened.uid != first.opened.uid) == (first.token, True)
+    assert (second.token, second.opened.receipt.uid != first.opened.receipt.uid) == (first.token, True)
     first.reset()
     assert first.next().HasField("reset")
     first.send()
-    assert first.next().refused.reason_name == "UID_MISMATCH"
+    assert reason_of(first.next().refused.status) == "UID_MISMATCH"
     second.send()
     assert second.next().saved.save.version == 1
 
@@ -341,17 +364,19 @@ def test_a_retry_with_the_uid_gets_the_first_answer(place: Place) -> None:
     uid = place.thread().uid
     first = place.wire.save(place.request(expected_version=2, request_id="again"))
     again = place.wire.save(place.request(expected_version=2, request_id="again", expected_uid=uid))
-    assert (again.version, again.replayed) == (first.version, True)
+    assert (again.version, again.receipt.replayed) == (first.version, True)
     signal = {"namespace": place.namespace, "thread": THREAD, "name": "go", "request_id": "signal"}
-    place.wire.signals.SendSignal(s.SendSignalRequest(**signal))
-    assert place.wire.signals.SendSignal(s.SendSignalRequest(**signal, expected_uid=uid)).replayed
+    place.wire.signals.SendSignal(to_write(s.SendSignalRequest, **signal))
+    assert place.wire.signals.SendSignal(to_write(s.SendSignalRequest, **signal, expected_uid=uid)).receipt.replayed
 
 
 def test_a_repeated_deletion_leaves_the_next_thread(place: Place) -> None:
     """With the uid it deletes one creation, however often it is sent."""
     old, new = remake(place)
-    request = t.DeleteThreadRequest(namespace=place.namespace, thread=THREAD, expected_uid=old, allow_missing=True)
-    assert place.wire.threads.DeleteThread(request).uid == ""
+    request = t.DeleteThreadRequest(
+        namespace=place.namespace, thread=THREAD, options=WriteOptions(expected_uid=old), allow_missing=True
+    )
+    assert place.wire.threads.DeleteThread(request).receipt.uid == ""
     assert place.thread().uid == new
 
 
@@ -365,20 +390,23 @@ def test_a_digest_of_another_history_is_refused_beside_every_version(place: Plac
     first = wire.checkpoints.GetCheckpoint(c.GetCheckpointRequest(**where, version=VersionRef(version=1))).checkpoint
     remake(place)
     now, before = place.thread(), place.look()
-    assert (now.version, now.digest != head.digest) == (head.version, True)
+    assert (now.version, now.version_digest != head.version_digest) == (head.version, True)
     other = VersionRef(version=1, digest=first.digest)
-    expected = {"expected_version": head.version, "expected_digest": head.digest}
+    expected = {"expected_version": head.version, "expected_digest": head.version_digest}
     calls: list[tuple[Callable[..., Any], Message]] = [
-        (wire.threads.DeleteThread, t.DeleteThreadRequest(**where, **expected)),
-        (wire.threads.PruneThread, t.PruneThreadRequest(**where, **expected, keep_latest_per_branch=1)),
-        (wire.threads.UpdateThread, t.UpdateThreadRequest(**where, **expected, update_mask={"paths": ["agent"]})),
-        (wire.threads.MoveBranch, t.MoveBranchRequest(**where, **expected, version=VersionRef(version=1))),
+        (wire.threads.DeleteThread, to_write(t.DeleteThreadRequest, **where, **expected)),
+        (wire.threads.PruneThread, to_write(t.PruneThreadRequest, **where, **expected, keep_latest_per_branch=1)),
+        (
+            wire.threads.UpdateThread,
+            to_write(t.UpdateThreadRequest, **where, **expected, update_mask={"paths": ["agent"]}),
+        ),
+        (wire.threads.MoveBranch, to_write(t.MoveBranchRequest, **where, **expected, version=VersionRef(version=1))),
         (wire.threads.MoveBranch, t.MoveBranchRequest(**where, version=other)),
         (wire.threads.SetTag, t.SetTagRequest(**where, tag="best", version=other)),
         (wire.threads.ForkThread, t.ForkThreadRequest(**where, new_thread="copy", version=other)),
         (wire.checkpoints.Save, place.request(expected_version=None, parent=other, request_id="late", branch="b")),
-        (wire.checkpoints.Save, place.request(parent=VersionRef(version=2, digest=head.digest))),
-        (wire.checkpoints.Save, place.request(expected_version=2, expected_digest=head.digest)),
+        (wire.checkpoints.Save, place.request(parent=VersionRef(version=2, digest=head.version_digest))),
+        (wire.checkpoints.Save, place.request(expected_version=2, expected_digest=head.version_digest)),
         (wire.checkpoints.Hydrate, c.HydrateRequest(**where, version=other)),
         (wire.checkpoints.GetCheckpoint, c.GetCheckpointRequest(**where, version=other)),
         (wire.checkpoints.DiffCheckpoints, c.DiffCheckpointsRequest(**where, base=other)),
@@ -389,7 +417,7 @@ def test_a_digest_of_another_history_is_refused_beside_every_version(place: Plac
     for call, request in calls:
         found = refused(call, request)
         assert (found.reason, found.metadata["thread"]) == ("VERSION_MISMATCH", THREAD), request
-        assert found.metadata["current_digest"] not in (head.digest.hex(), first.digest.hex()), request
+        assert found.metadata["current_digest"] not in (head.version_digest.hex(), first.digest.hex()), request
     assert place.look() == before
 
 
@@ -398,7 +426,7 @@ def test_a_tag_is_moved_only_from_the_version_and_digest_that_it_names(place: Pl
     where = {"namespace": place.namespace, "thread": THREAD, "tag": "best"}
     head = place.thread()
     place.wire.threads.SetTag(t.SetTagRequest(**where))
-    right = {"expected_tagged_version": head.version, "expected_tagged_digest": head.digest}
+    right = {"expected_tagged_version": head.version, "expected_tagged_digest": head.version_digest}
     wrong = {**right, "expected_tagged_digest": b"x" * 16}
     to = VersionRef(version=1)
     found = refused(place.wire.threads.SetTag, t.SetTagRequest(**where, **wrong, version=to))
@@ -409,12 +437,16 @@ def test_a_tag_is_moved_only_from_the_version_and_digest_that_it_names(place: Pl
 @pytest.mark.parametrize(
     ("kind", "fields", "field"),
     [
-        (t.DeleteThreadRequest, {"expected_digest": b"x" * 16}, "expected_digest"),
-        (t.DeleteThreadRequest, {"expected_digest": b"x", "expected_version": 2}, "expected_digest"),
+        (t.DeleteThreadRequest, {"expected_digest": b"x" * 16}, "options.expected_digest"),
+        (t.DeleteThreadRequest, {"expected_digest": b"x", "expected_version": 2}, "options.expected_digest"),
         (t.SetTagRequest, {"tag": "a", "expected_tagged_digest": b"x" * 16}, "expected_tagged_digest"),
         (t.SetTagRequest, {"tag": "a", "version": {"tag": "b", "digest": b"x" * 16}}, "version.digest"),
         (t.SetTagRequest, {"tag": "a", "version": {"version": 1, "digest": b"x"}}, "version.digest"),
-        (c.SaveRequest, {"diff": appends("x"), "parent": {"version": 0, "digest": b"x" * 16}}, "parent.digest"),
+        (
+            c.SaveRequest,
+            {"diff": appends("x"), "parent": {"version": 0, "digest": b"x" * 16}, "request_id": "r"},
+            "parent.digest",
+        ),
     ],
 )
 def test_a_digest_that_cannot_be_one_is_named(
@@ -425,5 +457,5 @@ def test_a_digest_that_cannot_be_one_is_named(
         t.DeleteThreadRequest: untouched.wire.threads.DeleteThread, t.SetTagRequest: untouched.wire.threads.SetTag,
         c.SaveRequest: untouched.wire.checkpoints.Save,
     }  # fmt: skip
-    found = refused(calls[kind], kind(namespace=untouched.namespace, thread=THREAD, **fields))
+    found = refused(calls[kind], to_write(kind, namespace=untouched.namespace, thread=THREAD, **fields))
     assert (found.reason, found.field) == ("INVALID_FIELD", field)

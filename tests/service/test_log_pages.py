@@ -23,6 +23,7 @@ from stateward.v1.thread_service_pb2 import (
     SetTagRequest,
     WatchRequest,
 )
+from stateward.v1.write_pb2 import WriteOptions
 
 PATIENCE_S = 20
 
@@ -53,7 +54,7 @@ def waiting(wire: Wire, request: ReadLogRequest) -> Any:
 
 def change(place: Place, *edits: Edit, branch: str = "") -> int:
     """Saves edits on top of the head; returns the version."""
-    heads = {each.name: each.version for each in place.thread().branches}
+    heads = {each.name: each.version for each in place.described().branches}
     request = place.request(diff=Diff(edits=edits), branch=branch, expected_version=heads.get(branch or "main", 0))
     return place.wire.save(request).version
 
@@ -70,7 +71,7 @@ def place_of(page: ReadLogResponse) -> tuple[int, int, int, int]:
     return page.first_index, page.next_index, page.end_index, page.rewritten_version
 
 
-@pytest.mark.parametrize("limits", [{}, {"max_entries": 3}, {"max_bytes": 1024}, {"max_bytes": 1024, "max_entries": 2}])
+@pytest.mark.parametrize("limits", [{}, {"page_size": 3}, {"max_bytes": 1024}, {"max_bytes": 1024, "page_size": 2}])
 def test_pages_hold_every_event_once(place: Place, limits: dict[str, int]) -> None:
     """However small the pages, together they are the log from the asked index on, also where its start was trimmed."""
     values = [b"%d-" % number * (number * 50 % 700) or b"x" for number in range(30)]
@@ -128,7 +129,9 @@ def test_a_waiting_read_gets_the_next_event(place: Place) -> None:
     started = time.monotonic()
     change(place, events(b"elsewhere", log="other"))
     change(place, events(b"elsewhere"), branch="other")
-    place.wire.save(SaveRequest(namespace=place.namespace, thread="other", request_id="r", diff=appends("x")))
+    place.wire.save(
+        SaveRequest(namespace=place.namespace, thread="other", options=WriteOptions(request_id="r"), diff=appends("x"))
+    )
     assert not call.done()
     change(place, events(b"b"))
     assert data(call.result()) == [b"b"]
@@ -139,7 +142,7 @@ def test_a_wait_ends_with_what_is_there(place: Place) -> None:
     """When the time is over, when the caller's is, and when the log is cut below the index that is waited for."""
     change(place, events(b"a", b"b"))
     assert place_of(read(place, from_index=2, wait=duration(0.02))) == (2, 2, 2, 0)
-    found = place.wire.checkpoints.ReadLog(asked(place, from_index=2, wait=duration(60)), timeout=0.3)
+    found = place.wire.checkpoints.ReadLog(asked(place, from_index=2, wait=duration(60)), timeout=3)
     assert place_of(found) == (2, 2, 2, 0)
     assert data(read(place, from_index=1, wait=duration(60))) == [b"b"]
     call = waiting(place.wire, asked(place, from_index=2))
@@ -177,7 +180,7 @@ def test_a_page_of_another_thread_of_the_name_is_refused(place: Place) -> None:
     place.wire.threads.DeleteThread(DeleteThreadRequest(namespace=place.namespace, thread=THREAD))
     place.wire.save(place.request(expected_version=0, diff=Diff(edits=[events(b"x", b"y")])))
     for fields in ({}, {"wait": duration(PATIENCE_S)}):
-        found = refused(place.wire.checkpoints.ReadLog, asked(place, from_index=1, known_uid=first.uid, **fields))
+        found = refused(place.wire.checkpoints.ReadLog, asked(place, from_index=1, expected_uid=first.uid, **fields))
         assert found.reason == "UID_MISMATCH"
 
 
@@ -185,7 +188,7 @@ def test_a_wait_does_not_hold_up_the_stop() -> None:
     """A daemon that stops answers who waits with what is there, and ends in time."""
     with run_daemon() as daemon:
         wire = Wire(daemon.target)
-        wire.save(SaveRequest(thread=THREAD, request_id="r", diff=appends("x", log="events")))
+        wire.save(SaveRequest(thread=THREAD, options=WriteOptions(request_id="r"), diff=appends("x", log="events")))
         call = waiting(wire, ReadLogRequest(thread=THREAD, log="events", from_index=1))
         started = time.monotonic()
         daemon.stop()
@@ -200,7 +203,7 @@ def test_an_entry_that_no_message_holds_is_refused() -> None:
     with run_daemon(max_state_size="80MiB") as daemon:
         wire = Wire(daemon.target)
         diff = Diff(edits=[events(b"a", b"x" * (61 << 20), b"c")])
-        wire.save(SaveRequest(thread=THREAD, request_id="r", diff=diff))
+        wire.save(SaveRequest(thread=THREAD, options=WriteOptions(request_id="r"), diff=diff))
         request = ReadLogRequest(thread=THREAD, log="events", max_bytes=64 << 20)
         assert place_of(wire.checkpoints.ReadLog(request)) == (0, 1, 3, 0)
         found = refused(wire.checkpoints.ReadLog, ReadLogRequest(thread=THREAD, log="events", from_index=1))
@@ -217,13 +220,13 @@ def test_an_entry_that_no_message_holds_is_refused() -> None:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no log": ({"log": ""}, "log"),
     "negative index": ({"from_index": -1}, "from_index"),
-    "negative count": ({"max_entries": -1}, "max_entries"),
+    "negative count": ({"page_size": -1}, "page_size"),
     "too few bytes": ({"max_bytes": 10}, "max_bytes"),
     "no wait": ({"wait": Duration()}, "wait"),
     "long wait": ({"wait": duration(61)}, "wait"),
     "wait for the past": ({"wait": duration(1), "version": VersionRef(version=1)}, "version"),
     "no version": ({"version": VersionRef()}, "version"),
-    "no uid": ({"known_uid": "x"}, "known_uid"),
+    "no uid": ({"expected_uid": "x"}, "expected_uid"),
     "known version without digest": ({"known_version": 1}, "known_digest"),
     "known digest without version": ({"known_digest": b"x" * 16}, "known_version"),
 }

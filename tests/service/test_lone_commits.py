@@ -11,6 +11,7 @@ from tests.service.wire import text
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.thread_pb2 import ThreadOptions
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.storage.queue import Write
 
 CALLS = 64
@@ -27,7 +28,7 @@ def test_results_that_come_together_share_commits(tmp_path: Path) -> None:
         calls = [
             daemon.wire.effects.PutEffects.future(
                 PutEffectsRequest(
-                    thread=f"t{number % 8}", create=ThreadOptions(), request_id=str(number),
+                    thread=f"t{number % 8}", options=WriteOptions(request_id=str(number), create=ThreadOptions()),
                     effects=[Effect(key=f"{number}-{each}", value=text("x")) for each in range(2)],
                 )
             )

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.messages import to_write
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import Wire, refused
+from tests.service.wire import Wire, refused, replayed
 
 from stateward.testing import Daemon, run_daemon
 from stateward.v1 import effect_service_pb2 as e
@@ -31,6 +32,7 @@ from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import GetThreadRequest, ListThreadsRequest
+from stateward.v1.write_pb2 import WriteOptions
 
 SMALL, LARGE = Value(data=b'"paid"'), Value(data=bytes(range(256)) * 8192)
 
@@ -45,13 +47,13 @@ class Agent:
 
     def ask(self, key: str = "pay", **fields: Any) -> e.BeginEffectRequest:
         given = {"request_id": uuid.uuid4().hex, "holder": self.holder, **fields}
-        return e.BeginEffectRequest(**self._place, key=key, **given)
+        return to_write(e.BeginEffectRequest, **self._place, key=key, **given)
 
     def begin(self, key: str = "pay", **fields: Any) -> e.BeginEffectResponse:
         return self._stub.BeginEffect(self.ask(key, **fields))
 
     def end(self, token: int, state: EffectState, key: str = "pay", **fields: Any) -> e.CompleteEffectRequest:
-        return e.CompleteEffectRequest(**self._place, key=key, claim_token=token, state=state, **fields)
+        return to_write(e.CompleteEffectRequest, **self._place, key=key, claim_token=token, state=state, **fields)
 
     def complete(self, *args: Any, **fields: Any) -> e.CompleteEffectResponse:
         return self._stub.CompleteEffect(self.end(*args, **fields))
@@ -68,7 +70,7 @@ class Agent:
     def put(self, *effects: Effect, request_id: str = "", **fields: Any) -> e.PutEffectsResponse:
         request_id = request_id or uuid.uuid4().hex
         return self._stub.PutEffects(
-            e.PutEffectsRequest(**self._place, effects=effects, request_id=request_id, **fields)
+            to_write(e.PutEffectsRequest, **self._place, effects=effects, request_id=request_id, **fields)
         )
 
 
@@ -100,9 +102,9 @@ def test_a_lost_answer_is_given_again(agent: Agent) -> None:
     """Begin and complete with the same words write nothing twice, and answer as the first time."""
     request = agent.ask()
     first = agent._stub.BeginEffect(request)
-    assert agent._stub.BeginEffect(request) == first
+    assert agent._stub.BeginEffect(request) == replayed(first)
     done = agent.complete(first.claim_token, EFFECT_STATE_DONE, value=SMALL)
-    assert agent.complete(first.claim_token, EFFECT_STATE_DONE, value=SMALL) == done
+    assert agent.complete(first.claim_token, EFFECT_STATE_DONE, value=SMALL) == replayed(done)
     found = refused(agent._stub.CompleteEffect, agent.end(first.claim_token, EFFECT_STATE_FAILED))
     assert found.reason == "CLAIM_LOST"
     assert agent.begin().effect.effect.value == SMALL
@@ -153,11 +155,13 @@ def test_a_claim_ends_with_its_term(agent: Agent, other: Agent) -> None:
 def test_a_claim_ends_with_the_lease_it_was_made_under(place: Place, agent: Agent, other: Agent) -> None:
     """Who took the thread's lease since ended it; a claim under the old token is refused before anything is written."""
     acquire = {"namespace": place.namespace, "thread": THREAD}
-    first = place.wire.leases.AcquireLease(AcquireLeaseRequest(**acquire, holder=agent.holder, request_id="a"))
+    first = place.wire.leases.AcquireLease(
+        AcquireLeaseRequest(**acquire, holder=agent.holder, options=WriteOptions(request_id="a"))
+    )
     token = first.lease.token
     agent.begin(lease_token=token)
     taken = place.wire.leases.AcquireLease(
-        AcquireLeaseRequest(**acquire, holder=other.holder, request_id="b", take_over=True)
+        AcquireLeaseRequest(**acquire, holder=other.holder, options=WriteOptions(request_id="b"), take_over=True)
     )
     assert other.begin(lease_token=taken.lease.token).state == EFFECT_STATE_UNCERTAIN
     before = place.thread().sequence
@@ -209,7 +213,7 @@ def test_results_are_listed_in_their_order(agent: Agent) -> None:
     assert [each.effect.key for each in agent.list(anchor="c1", names=["y"]).effects] == list("531")
     (one,) = agent.list(anchor="c2", key="0", without_values=True).effects
     assert not one.effect.HasField("value")
-    assert len(agent.list(all_anchors=True).effects) == 8
+    assert len(agent.list().effects) == 8
 
 
 def test_what_is_put_follows_its_rule(agent: Agent) -> None:
@@ -221,10 +225,10 @@ def test_what_is_put_follows_its_rule(agent: Agent) -> None:
     new.on_conflict = Effect.CONFLICT_RULE_REPLACE
     first = agent.put(new, Effect(key="b", value=SMALL), request_id="r1")
     assert (first.written, agent.begin("a").effect.effect.value) == (2, LARGE)
-    assert agent.put(new, Effect(key="b", value=SMALL), request_id="r1") == first
+    assert agent.put(new, Effect(key="b", value=SMALL), request_id="r1") == replayed(first)
     agent.begin("c")
     busy = e.PutEffectsRequest(**agent._place, effects=[Effect(key="d", value=SMALL), Effect(key="c", value=SMALL)],
-                               request_id="r2")  # fmt: skip
+                               options=WriteOptions(request_id="r2"))  # fmt: skip
     assert refused(agent._stub.PutEffects, busy).reason == "CLAIM_LOST"
     assert agent.begin("d").state == EFFECT_STATE_NEW
 
@@ -240,10 +244,10 @@ def test_results_ride_on_a_save(place: Place, agent: Agent) -> None:
                  place.request(expected_version=None, request_id=str(n), diff=Diff(edits=place.request().diff.edits)))
              for n in range(20)]  # fmt: skip
     assert sorted(call.exception() is None for call in calls) == [False] * 10 + [True] * 10
-    assert list(agent.list(all_anchors=True).effects) == []
+    assert list(agent.list().effects) == []
     saved = place.wire.save(place.request(effects=effects, expected_version=12, request_id="with"))
     again = place.wire.save(place.request(effects=effects, expected_version=12, request_id="with"))
-    assert (saved.version, again.version, again.replayed) == (13, 13, True)
+    assert (saved.version, again.version, again.receipt.replayed) == (13, 13, True)
     assert [each.effect.value for each in agent.list().effects] == [SMALL, LARGE]
     assert place.thread().effects == 2
 
@@ -257,7 +261,7 @@ def test_an_effect_comes_before_its_checkpoint(place: Place) -> None:
     listed = place.wire.threads.ListThreads(ListThreadsRequest(namespace=place.namespace)).threads
     assert {each.thread: each.version for each in listed} == {"early": 0, THREAD: 2}
     options = ThreadOptions(labels={"k": "v"}, agent="a")
-    place.wire.save(SaveRequest(**at, expected_version=0, diff=Diff(), create=options))
+    place.wire.save(SaveRequest(**at, options=WriteOptions(expected_version=0, create=options), diff=Diff()))
     thread = place.wire.threads.GetThread(GetThreadRequest(**at)).thread
     assert (thread.version, dict(thread.labels), thread.agent) == (1, {"k": "v"}, "a")
     agent.complete(begun.claim_token, EFFECT_STATE_DONE, value=SMALL)
@@ -274,10 +278,10 @@ def test_an_effect_comes_before_its_checkpoint(place: Place) -> None:
         ({"term": {"nanos": 1}}, "term"),
         ({"term": {"seconds": 86_401}}, "term"),
         ({"max_age": {"seconds": -1}}, "max_age"),
-        ({"request_id": ""}, "request_id"),
-        ({"lease_token": -1}, "lease_token"),
+        ({"request_id": ""}, "options.request_id"),
+        ({"lease_token": -1}, "options.lease_token"),
         ({"sort_key": b"s" * 1025}, "sort_key"),
-        ({"create": ThreadOptions(ttl={"seconds": -1})}, "create.ttl"),
+        ({"create": ThreadOptions(ttl={"seconds": -1})}, "options.create.ttl"),
     ],
 )
 def test_bad_claims_are_refused(untouched: Place, fields: dict[str, Any], field: str) -> None:
@@ -370,6 +374,6 @@ def test_a_renewal_needs_no_archive(place: Place, agent: Agent) -> None:
     begun = agent.begin()
     before = place.thread().sequence
     renewed = agent.renew(begun.claim_token)
-    assert (renewed.effect, renewed.uid) == (begun.effect, begun.uid)
+    assert (renewed.effect, renewed.uid) == (begun.effect, begun.receipt.uid)
     assert renewed.effect.state == EFFECT_STATE_IN_PROGRESS
     assert place.thread().sequence == before

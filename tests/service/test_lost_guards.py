@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.messages import facts_of
 from tests.service.agents import Agent
 from tests.service.conftest import THREAD, Place
 from tests.service.wire import refused
@@ -26,9 +27,9 @@ def test_a_lease_elsewhere_guards_a_save(place: Place) -> None:
     found = refused(place.wire.checkpoints.Save, guarded(place, "lock", token, expected_version=3))
     assert (found.reason, found.metadata["thread"]) == ("LEASE_HELD", "lock")
     for again in (request, guarded(place, "lock", newer, request_id="r")):
-        assert place.wire.checkpoints.Save(again).replayed
+        assert place.wire.checkpoints.Save(again).receipt.replayed
     saves = [guarded(place, "lock", newer, expected_version=3), guarded(place, "lock", token, branch="b")]
-    saves[1].expected_version = 0
+    saves[1].options.expected_version = 0
     found = refused(place.wire.checkpoints.BatchSave, c.BatchSaveRequest(saves=saves))
     assert (found.reason, found.metadata["item"]) == ("LEASE_HELD", "saves[1]")
     assert place.thread().version == 3
@@ -61,5 +62,5 @@ def test_a_writer_takes_neither(place: Place, make: Any, fields: dict[str, Any])
     """A stream has one branch and a lease of its own; the frame is refused, and the field named."""
     stream = make("agent").open()
     stream.send(**fields)
-    assert stream.next().refused.metadata["field"] == f"save.{next(iter(fields))}"
+    assert facts_of(stream.next().refused.status)["field"] == f"save.{next(iter(fields))}"
     stream.end()

@@ -13,11 +13,12 @@ import pytest
 from tests.archive.rig import eventually, fleet
 from tests.crash.faulty_daemon import FaultyDaemon
 from tests.faults.rig import Made, copy, opened, read_rows, verify
+from tests.messages import to_write
 from tests.service.conftest import THREAD, Place
 from tests.service.wire import Wire, appends, refusal_of, refused
 
 from stateward.testing import Daemon, run_daemon
-from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, STATUS_WAITING
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, WORK_STATUS_WAITING
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 from stateward.v1.lease_service_pb2_grpc import LeaseServiceStub
@@ -26,6 +27,7 @@ from stateward.v1.signal_service_pb2 import ListSignalsRequest, SendSignalReques
 from stateward.v1.signal_service_pb2_grpc import SignalServiceStub
 from stateward.v1.state_pb2 import BlobRef, Value
 from stateward.v1.thread_service_pb2 import AttachRequest, ForkThreadRequest, ListThreadsRequest, WatchRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store.signals import list_signals
 
@@ -40,7 +42,7 @@ class Mail:
         self.stub: Any = SignalServiceStub(wire.channel)
 
     def request(self, name: str = "note", **fields: Any) -> SendSignalRequest:
-        return SendSignalRequest(**{**self.at, "name": name, "request_id": os.urandom(8).hex(), **fields})
+        return to_write(SendSignalRequest, **{**self.at, "name": name, "request_id": os.urandom(8).hex(), **fields})
 
     def send(self, name: str = "note", **fields: Any) -> Signal:
         asked = self.request(name, **fields)
@@ -60,14 +62,14 @@ class Mail:
             request.page_token = page.next_page_token
 
     def save(self, **fields: Any) -> int:
-        return self.wire.save(SaveRequest(**{**self.at, "diff": appends("more"), **fields})).version
+        return self.wire.save(to_write(SaveRequest, **{**self.at, "diff": appends("more"), **fields})).version
 
     def take(self) -> None:
         request = AttachRequest(**self.at, mode="ATTACH_MODE_TAKE_OVER")
         self.wire.threads.Attach(request, timeout=TIMEOUT_S)
 
     def ask(self, wait_id: str, **fields: Any) -> int:
-        return self.save(status=STATUS_WAITING, wait_id=wait_id, question={"prompt": "ok?"}, **fields)
+        return self.save(status=WORK_STATUS_WAITING, wait_id=wait_id, question={"prompt": "ok?"}, **fields)
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ def test_a_kill_loses_none(own: tuple[Daemon, Mail]) -> None:
     assert mail.names() == ["0", "1", "2", "3", "4"]
     again = [mail.stub.SendSignal(each, wait_for_ready=True) for each in asked]
     assert [each.signal for each in again] == [each.signal for each in first]
-    assert all(each.replayed for each in again)
+    assert all(each.receipt.replayed for each in again)
     shown = mail.wire.checkpoints.Hydrate(HydrateRequest(**mail.at, include_signals=True)).signals
     assert list(shown) == [each.signal for each in first]
     assert mail.wire.thread("", THREAD).pending_signals == 5
@@ -137,8 +139,8 @@ def test_a_retry_is_one_signal(mail: Mail) -> None:
     request = mail.request("a")
     first, second = mail.stub.SendSignal(request), mail.stub.SendSignal(request)
     assert first.signal == second.signal
-    assert (first.replayed, second.replayed) == (False, True)
-    assert mail.refused("b", request_id=request.request_id).reason == "REQUEST_ID_REUSED"
+    assert (first.receipt.replayed, second.receipt.replayed) == (False, True)
+    assert mail.refused("b", request_id=request.options.request_id).reason == "REQUEST_ID_REUSED"
     assert mail.names() == ["a"]
 
 
@@ -164,7 +166,7 @@ def test_a_retry_of_an_answer_is_never_stale(mail: Mail) -> None:
     request = mail.request("answer", wait_id="w1")
     first = mail.stub.SendSignal(request).signal
     mail.save(expected_version=3, ack_signals=[first.signal_id])
-    assert mail.stub.SendSignal(request).replayed
+    assert mail.stub.SendSignal(request).receipt.replayed
     assert mail.names() == []
 
 
@@ -214,7 +216,7 @@ def test_large_signals_have_a_limit_together(mail: Mail) -> None:
         ({"name": "n" * 257}, "name"),
         ({"sender": "s" * 257}, "sender"),
         ({"wait_id": "w" * 1025}, "wait_id"),
-        ({"request_id": ""}, "request_id"),
+        ({"request_id": ""}, "options.request_id"),
         ({"thread": ""}, "thread"),
     ],
 )
@@ -243,13 +245,15 @@ def test_a_lease_stops_no_signal(mail: Mail) -> None:
     """While somebody holds the lease, signals come in, and only the holder's saves acknowledge."""
     holder = {"name": "agent", "incarnation": "1"}
     lease = LeaseServiceStub(mail.wire.channel).AcquireLease(
-        AcquireLeaseRequest(**mail.at, holder=holder, request_id="l")
+        AcquireLeaseRequest(**mail.at, holder=holder, options=WriteOptions(request_id="l"))
     )
     sent = mail.send("cancel")
-    save = SaveRequest(**mail.at, expected_version=2, diff=appends("x"), ack_signals=[sent.signal_id])
+    save = SaveRequest(
+        **mail.at, options=WriteOptions(expected_version=2), diff=appends("x"), ack_signals=[sent.signal_id]
+    )
     assert refused(mail.wire.checkpoints.Save, save).reason == "LEASE_HELD"
     assert mail.names() == ["cancel"]
-    save.lease_token = lease.lease.token
+    save.options.lease_token = lease.lease.token
     mail.wire.save(save)
     assert mail.names() == []
 
@@ -258,7 +262,9 @@ def test_a_fork_has_none(mail: Mail) -> None:
     """What was said to a thread was not said to its copy, be it of one version or whole."""
     mail.send("cancel")
     for name, whole in (("one", False), ("all", True)):
-        request = ForkThreadRequest(**mail.at, new_thread=name, whole=whole, request_id=name)
+        request = ForkThreadRequest(
+            **mail.at, new_thread=name, all_versions=whole, options=WriteOptions(request_id=name)
+        )
         mail.wire.threads.ForkThread(request, timeout=TIMEOUT_S)
         assert Mail(mail.wire, mail.at["namespace"], name).names() == []
         assert mail.wire.thread(mail.at["namespace"], name).pending_signals == 0
@@ -276,7 +282,9 @@ def test_a_watch_tells_of_each(mail: Mail) -> None:
         next(each)
     sent = mail.send("cancel", payload=Value(data=b"now"), sender="ana")
     holder = {"name": "agent", "incarnation": "1"}
-    LeaseServiceStub(mail.wire.channel).AcquireLease(AcquireLeaseRequest(**mail.at, holder=holder, request_id="l"))
+    LeaseServiceStub(mail.wire.channel).AcquireLease(
+        AcquireLeaseRequest(**mail.at, holder=holder, options=WriteOptions(request_id="l"))
+    )
     for each in streams:
         events = list(next(each).events)
         if len(events) < 2:

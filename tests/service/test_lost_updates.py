@@ -6,13 +6,15 @@ import hashlib
 import os
 
 import pytest
+from google.protobuf.empty_pb2 import Empty
+from tests.messages import to_write
 from tests.service.conftest import Place
-from tests.service.wire import refused, text
+from tests.service.wire import refused, replayed, text
 
-from stateward.v1.checkpoint_pb2 import AttributeValue
+from stateward.v1.checkpoint_pb2 import AttributeFilter, AttributeValue
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
-from stateward.v1.record_pb2 import AttributeFilter, Record, RecordWrite
+from stateward.v1.record_pb2 import RecordWrite, StoredRecord
 from stateward.v1.record_service_pb2 import (
     RECORD_ORDER_NEWEST,
     DeleteRecordsRequest,
@@ -24,6 +26,7 @@ from stateward.v1.record_service_pb2 import (
     PutRecordsResponse,
 )
 from stateward.v1.thread_service_pb2 import ForkThreadRequest, ListThreadsRequest, WatchRequest
+from stateward.v1.write_pb2 import Receipt, WriteOptions
 
 SCOPE = "store/users"
 
@@ -38,7 +41,7 @@ def value(key: str, content: str = "", **fields: object) -> RecordWrite:
 
 def asked(place: Place, *writes: RecordWrite, request_id: str = "", **fields: object) -> PutRecordsRequest:
     name = request_id or hashlib.sha256(repr(writes).encode()).hexdigest()
-    return PutRecordsRequest(**at(place, writes=writes, request_id=name, **fields))
+    return to_write(PutRecordsRequest, **at(place, writes=writes, request_id=name, **fields))
 
 
 def put(place: Place, *writes: RecordWrite, request_id: str = "", **fields: object) -> PutRecordsResponse:
@@ -46,7 +49,7 @@ def put(place: Place, *writes: RecordWrite, request_id: str = "", **fields: obje
     return answer
 
 
-def get(place: Place, *keys: str) -> dict[str, Record]:
+def get(place: Place, *keys: str) -> dict[str, StoredRecord]:
     found = place.wire.records.GetRecords(GetRecordsRequest(**at(place, keys=keys))).records
     return {record.key: record for record in found}
 
@@ -63,7 +66,7 @@ def listed(place: Place, **fields: object) -> list[str]:
 
 
 def delete(place: Place, request_id: str, **fields: object) -> DeleteRecordsResponse:
-    request = DeleteRecordsRequest(**at(place, request_id=request_id, **fields))
+    request = to_write(DeleteRecordsRequest, **at(place, request_id=request_id, **fields))
     answer: DeleteRecordsResponse = place.wire.records.DeleteRecords(request)
     return answer
 
@@ -76,8 +79,8 @@ def test_only_the_expected_revision_is_replaced(place: Place) -> None:
     assert second.revision > first.revision
     for write in (
         value("a", "three", expected_revision=first.revision), value("a", "three", expected_revision=0),
-        RecordWrite(key="a", delete=True, expected_revision=first.revision),
-        RecordWrite(key="a", check=True, expected_revision=first.revision),
+        RecordWrite(key="a", delete=Empty(), expected_revision=first.revision),
+        RecordWrite(key="a", check=Empty(), expected_revision=first.revision),
     ):  # fmt: skip
         refusal = refused(place.wire.records.PutRecords, asked(place, value("new"), write, request_id="again"))
         assert (refusal.reason, refusal.metadata["key"], refusal.metadata["write"]) == ("RECORD_CONFLICT", "a", "1")
@@ -85,23 +88,23 @@ def test_only_the_expected_revision_is_replaced(place: Place) -> None:
     assert list(get(place, "a", "new")) == ["a"]
     missing = refused(place.wire.records.PutRecords, asked(place, value("c", expected_revision=5)))
     assert missing.metadata["current_revision"] == "0"
-    put(place, value("c", expected_revision=0), RecordWrite(key="a", check=True, expected_revision=second.revision))
+    put(place, value("c", expected_revision=0), RecordWrite(key="a", check=Empty(), expected_revision=second.revision))
     assert get(place, "a")["a"].value.data == b"two"
     assert place.findings() == []
 
 
 def test_a_retry_is_applied_once(place: Place) -> None:
     """It gets the first answer, also after others wrote the record; another content under the id is refused."""
-    first = put(place, value("a", "one"), RecordWrite(key="b", delete=True), request_id="r")
+    first = put(place, value("a", "one"), RecordWrite(key="b", delete=Empty()), request_id="r")
     put(place, value("a", "two"))
-    assert put(place, value("a", "one"), RecordWrite(key="b", delete=True), request_id="r") == first
+    assert put(place, value("a", "one"), RecordWrite(key="b", delete=Empty()), request_id="r") == replayed(first)
     assert get(place, "a")["a"].value.data == b"two"
     reused = refused(place.wire.records.PutRecords, asked(place, value("a", "other"), request_id="r"))
     assert reused.reason == "REQUEST_ID_REUSED"
     put(place, value("x/1"), value("x/2"))
     gone = delete(place, "d", prefix="x/")
     put(place, value("x/3"))
-    assert (gone.deleted, delete(place, "d", prefix="x/")) == (2, gone)
+    assert (gone.deleted, delete(place, "d", prefix="x/")) == (2, replayed(gone))
     assert listed(place) == ["a", "x/3"]
 
 
@@ -109,9 +112,10 @@ def test_a_lease_guards_records(place: Place) -> None:
     """While somebody holds the lease of the thread, only its token writes and deletes; anybody reads."""
     put(place, value("a"))
     holder = Holder(name="h", incarnation="i")
-    lease = place.wire.leases.AcquireLease(AcquireLeaseRequest(**at(place, holder=holder, request_id="l"))).lease
+    acquire = to_write(AcquireLeaseRequest, **at(place, holder=holder, request_id="l"))
+    lease = place.wire.leases.AcquireLease(acquire).lease
     assert refused(place.wire.records.PutRecords, asked(place, value("b"))).reason == "LEASE_HELD"
-    request = DeleteRecordsRequest(**at(place, all=True, request_id="d"))
+    request = to_write(DeleteRecordsRequest, **at(place, all=Empty(), request_id="d"))
     assert refused(place.wire.records.DeleteRecords, request).reason == "LEASE_HELD"
     put(place, value("b"), lease_token=lease.token)
     assert listed(place) == ["a", "b"]
@@ -121,11 +125,12 @@ def test_what_is_not_there_makes_no_thread(place: Place) -> None:
     """Reads, deletes and checks of an unknown scope find nothing; only a value makes it, with its settings."""
     assert get(place, "a") == {}
     assert listed(place) == []
-    assert put(place, RecordWrite(key="a", delete=True)) == PutRecordsResponse()
-    assert put(place, RecordWrite(key="a", check=True, expected_revision=0)) == PutRecordsResponse()
-    wrong = asked(place, RecordWrite(key="a", check=True, expected_revision=3))
+    nothing = PutRecordsResponse(receipt=Receipt())
+    assert put(place, RecordWrite(key="a", delete=Empty())) == nothing
+    assert put(place, RecordWrite(key="a", check=Empty(), expected_revision=0)) == nothing
+    wrong = asked(place, RecordWrite(key="a", check=Empty(), expected_revision=3))
     assert refused(place.wire.records.PutRecords, wrong).reason == "RECORD_CONFLICT"
-    gone = DeleteRecordsRequest(**at(place, all=True, request_id="d"))
+    gone = to_write(DeleteRecordsRequest, **at(place, all=Empty(), request_id="d"))
     assert refused(place.wire.records.DeleteRecords, gone).reason == "THREAD_NOT_FOUND"
     create = {"labels": {"kind": "store"}}
     put(place, value("a"), create=create)
@@ -144,7 +149,9 @@ def test_what_is_not_there_makes_no_thread(place: Place) -> None:
 def test_records_live_beside_versions(place: Place) -> None:
     """They change no version, and the thread's state and its effects are as they were."""
     before = place.state()
-    put_here = PutRecordsRequest(namespace=place.namespace, thread="booking-42", writes=[value("k")], request_id="r")
+    put_here = PutRecordsRequest(
+        namespace=place.namespace, thread="booking-42", writes=[value("k")], options=WriteOptions(request_id="r")
+    )
     place.wire.records.PutRecords(put_here)
     assert place.state() == before
     assert place.thread().version == 2
@@ -212,7 +219,7 @@ def test_prefixes_are_counted(place: Place) -> None:
 def test_a_watch_tells_of_records_if_asked(place: Place) -> None:
     """What was written, without values, and what was deleted; others see nothing of it."""
     first = put(place, value("a"), value("b"))
-    put(place, RecordWrite(key="a", delete=True))
+    put(place, RecordWrite(key="a", delete=Empty()))
 
     def events(**fields: object) -> list[str]:
         request = WatchRequest(**at(place, after_sequence=0, **fields))
@@ -236,7 +243,7 @@ def test_a_watch_that_is_behind_gets_what_was_moved(place: Place) -> None:
     kept = put(place, value("kept"))
     for number in range(8):
         put(place, value("large", os.urandom(50_000).hex()), request_id=f"large {number}")
-    request = WatchRequest(**at(place, after_sequence=kept.sequence, include_records=True))  # type: ignore[arg-type]
+    request = WatchRequest(**at(place, after_sequence=kept.receipt.sequence, include_records=True))  # type: ignore[arg-type]
     for message in place.wire.threads.Watch(request, timeout=10):
         changes = [event.records_changed for event in message.events]
         if "kept" in (record.key for each in changes for record in each.written):
@@ -252,10 +259,10 @@ def test_wrong_requests_are_refused(untouched: Place) -> None:
     for writes, field in (
         ([], "writes"), ([RecordWrite(key="a")], "writes[0]"), ([value("")], "writes[0].key"),
         ([value("k" * 1025)], "writes[0].key"), ([value("a"), value("a")], "writes[1].key"),
-        ([RecordWrite(key="a", check=True)], "writes[0].expected_revision"),
-        ([RecordWrite(key="a", delete=True, expected_revision=0)], "writes[0].expected_revision"),
+        ([RecordWrite(key="a", check=Empty())], "writes[0].expected_revision"),
+        ([RecordWrite(key="a", delete=Empty(), expected_revision=0)], "writes[0].expected_revision"),
         ([value("a", expected_revision=-1)], "writes[0].expected_revision"),
-        ([RecordWrite(key="a", delete=True, ttl={"seconds": 5})], "writes[0].delete"),
+        ([RecordWrite(key="a", delete=Empty(), ttl={"seconds": 5})], "writes[0].delete"),
         ([value("a", ttl={"nanos": 5})], "writes[0].ttl"),
         ([RecordWrite(key="a", value={"number": 1})], "writes[0].value.number"),
         ([RecordWrite(key="a", value={"data": bytes(1_000_001)})], "writes[0].value"),
@@ -264,7 +271,7 @@ def test_wrong_requests_are_refused(untouched: Place) -> None:
         refusal = refused(place.wire.records.PutRecords, asked(place, *writes, request_id="r"))
         assert (refusal.reason, refusal.field) == ("INVALID_FIELD", field)
     for verb, request, field in (
-        ("PutRecords", PutRecordsRequest(**at(place, writes=[value("a")])), "request_id"),
+        ("PutRecords", PutRecordsRequest(**at(place, writes=[value("a")])), "options.request_id"),
         ("GetRecords", GetRecordsRequest(**at(place)), "keys"),
         ("GetRecords", GetRecordsRequest(**at(place, keys=["a", "a"])), "keys[1]"),
         ("ListRecords", ListRecordsRequest(**at(place, skip=-1)), "skip"),
@@ -272,8 +279,8 @@ def test_wrong_requests_are_refused(untouched: Place) -> None:
         ("ListRecords", ListRecordsRequest(**at(place, filters=[AttributeFilter(key="a")])), "filters[0].value"),
         ("ListRecords", ListRecordsRequest(**at(place, page_token="x")), "page_token"),
         ("ListRecordPrefixes", ListRecordPrefixesRequest(**at(place)), "delimiter"),
-        ("DeleteRecords", DeleteRecordsRequest(**at(place, request_id="r")), "all"),
-        ("DeleteRecords", DeleteRecordsRequest(**at(place, request_id="r", prefix="a", all=True)), "all"),
+        ("DeleteRecords", to_write(DeleteRecordsRequest, **at(place, request_id="r")), "what"),
+        ("DeleteRecords", to_write(DeleteRecordsRequest, **at(place, request_id="r", prefix="")), "prefix"),
     ):  # fmt: skip
         refusal = refused(getattr(place.wire.records, verb), request)
         assert (refusal.reason, refusal.field) == ("INVALID_FIELD", field)
@@ -283,21 +290,23 @@ def test_a_whole_copy_has_the_records(place: Place) -> None:
     """Also of a scope without versions. They keep revisions, and later writes of the copy are above them."""
     first = put(place, *(value(f"{number:03}", "x" * 300, attributes={"n": AttributeValue(int_value=number)})
                          for number in range(200)))  # fmt: skip
-    put(place, RecordWrite(key="000", delete=True), value("001", "new", ttl={"seconds": 600}))
-    copy = ForkThreadRequest(**at(place, new_thread="copy", whole=True, request_id="f"))
+    put(place, RecordWrite(key="000", delete=Empty()), value("001", "new", ttl={"seconds": 600}))
+    copy = to_write(ForkThreadRequest, **at(place, new_thread="copy", all_versions=True, request_id="f"))
     made = place.wire.threads.ForkThread(copy).thread
     assert (made.records, made.last_version) == (199, 0)
     assert place.wire.threads.ForkThread(copy).thread.uid == made.uid
 
-    def all_of(thread: str) -> list[Record]:
+    def all_of(thread: str) -> list[StoredRecord]:
         asked_for = ListRecordsRequest(namespace=place.namespace, thread=thread, page_size=1000)
-        found: list[Record] = list(place.wire.records.ListRecords(asked_for).records)
+        found: list[StoredRecord] = list(place.wire.records.ListRecords(asked_for).records)
         return found
 
     assert all_of("copy") == all_of(SCOPE)
     assert all_of("copy")[1].revision == first.revision
-    later = PutRecordsRequest(namespace=place.namespace, thread="copy", writes=[value("002", "z")], request_id="l")
+    later = PutRecordsRequest(
+        namespace=place.namespace, thread="copy", writes=[value("002", "z")], options=WriteOptions(request_id="l")
+    )
     assert place.wire.records.PutRecords(later).revision > max(each.revision for each in all_of(SCOPE))
-    one = refused(place.wire.threads.ForkThread, ForkThreadRequest(**at(place, new_thread="one", request_id="o")))
-    assert one.reason == "VERSION_NOT_FOUND"
+    one = to_write(ForkThreadRequest, **at(place, new_thread="one", request_id="o"))
+    assert refused(place.wire.threads.ForkThread, one).reason == "VERSION_NOT_FOUND"
     assert place.findings() == []

@@ -13,6 +13,7 @@ from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, Projection, ReadHistoryRequest
 from stateward.v1.effect_pb2 import Effect, RecordedEffect
 from stateward.v1.effect_service_pb2 import ListEffectsRequest, PutEffectsRequest
+from stateward.v1.write_pb2 import WriteOptions
 
 PAGE = 1024
 SAVES = 150
@@ -24,7 +25,9 @@ def put(place: Place, anchor: str, *keys: str, size_bytes: int = 5) -> None:
         Effect(anchor=anchor, key=key, sort_key=key[::-1].encode(), value=text(f"{anchor} {key} ".ljust(size_bytes)))
         for key in keys
     ]
-    asked = PutEffectsRequest(namespace=place.namespace, thread=THREAD, effects=made, request_id=f"{anchor} {keys}")
+    asked = PutEffectsRequest(
+        namespace=place.namespace, thread=THREAD, effects=made, options=WriteOptions(request_id=f"{anchor} {keys}")
+    )
     place.wire.effects.PutEffects(asked)
 
 
@@ -106,7 +109,9 @@ def test_an_effect_that_comes_between_two_pages(place: Place) -> None:
     for effect in (early, late):
         effect.value.CopyFrom(text("new"))
     place.wire.effects.PutEffects(
-        PutEffectsRequest(namespace=place.namespace, thread=THREAD, effects=[early, late], request_id="between")
+        PutEffectsRequest(
+            namespace=place.namespace, thread=THREAD, effects=[early, late], options=WriteOptions(request_id="between")
+        )
     )
     found = list(first.effects)
     while first.next_page_token:
@@ -146,9 +151,13 @@ def test_effects_of_a_history(place: Place) -> None:
         place.wire.save(place.request(expected_version=number, checkpoint_id=f"c{number}"))
         put(place, f"c{number}", "b", "a")
     put(place, "c4", *"123", size_bytes=1_500_000)
-    for direction in ("DIRECTION_OLDEST_FIRST", "DIRECTION_NEWEST_FIRST"):
+    for direction in ("READ_ORDER_OLDEST_FIRST", "READ_ORDER_NEWEST_FIRST"):
         asked = ReadHistoryRequest(
-            namespace=place.namespace, thread=THREAD, direction=direction, include_effects=True, from_version=2
+            namespace=place.namespace,
+            thread=THREAD,
+            order=direction,
+            include_effects=True,
+            oldest=VersionRef(version=2),
         )
         found = list(place.wire.checkpoints.ReadHistory(asked))
         assert [answer.checkpoint.checkpoint_id for answer in found if answer.effects_omitted] == ["c4"]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.messages import to_write
 from tests.service.inside import Inside, daemon_inside
 from tests.service.wire import Refusal, appends, refused
 
@@ -29,7 +30,7 @@ def two(tmp_path: Path) -> Iterator[tuple[Inside, Inside]]:
 def save(thread: str, **fields: object) -> SaveRequest:
     if "expected_version" not in fields:
         fields["request_id"] = f"only-{thread}"
-    return SaveRequest(thread=thread, diff=appends("x"), **fields)  # type: ignore[arg-type]
+    return to_write(SaveRequest, thread=thread, diff=appends("x"), **fields)  # type: ignore[arg-type]
 
 
 def succeed(daemon: Inside) -> int:

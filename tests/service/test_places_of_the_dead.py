@@ -11,6 +11,7 @@ from tests.service.wire import refused, text
 
 from stateward.v1.record_pb2 import RecordWrite
 from stateward.v1.record_service_pb2 import ListRecordsRequest, PutRecordsRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.store import recordputs
 
 PLACE = {"namespace": "default", "thread": "cache"}
@@ -18,7 +19,7 @@ PLACE = {"namespace": "default", "thread": "cache"}
 
 def asked(*keys: str, seconds: int = 2) -> PutRecordsRequest:
     writes = [RecordWrite(key=key, value=text("x" * 100), ttl={"seconds": seconds}) for key in keys]
-    return PutRecordsRequest(**PLACE, writes=writes, request_id=os.urandom(8).hex())
+    return PutRecordsRequest(**PLACE, writes=writes, options=WriteOptions(request_id=os.urandom(8).hex()))
 
 
 def put(daemon: Inside, *keys: str, seconds: int = 2) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.empty_pb2 import Empty
 from tests.service.inside import Inside, daemon_inside
 from tests.service.wire import refused, text
 
@@ -22,6 +23,7 @@ from stateward.v1.record_service_pb2 import (
     PutRecordsRequest,
     PutRecordsResponse,
 )
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar import errors
 
 PLACE = {"namespace": "default", "thread": "store"}
@@ -43,7 +45,9 @@ def ahead(daemon: Inside, monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def put(daemon: Inside, *writes: RecordWrite, request_id: str = "") -> PutRecordsResponse:
-    request = PutRecordsRequest(**PLACE, writes=writes, request_id=request_id or os.urandom(8).hex())
+    request = PutRecordsRequest(
+        **PLACE, writes=writes, options=WriteOptions(request_id=request_id or os.urandom(8).hex())
+    )
     answer: PutRecordsResponse = daemon.wire.records.PutRecords(request)
     return answer
 
@@ -53,7 +57,7 @@ def value(key: str, seconds: int = 0) -> RecordWrite:
 
 
 def delete_all(daemon: Inside, prefix: str, request_id: str) -> DeleteRecordsResponse:
-    request = DeleteRecordsRequest(**PLACE, prefix=prefix, request_id=request_id)
+    request = DeleteRecordsRequest(**PLACE, prefix=prefix, options=WriteOptions(request_id=request_id))
     answer: DeleteRecordsResponse = daemon.wire.records.DeleteRecords(request)
     return answer
 
@@ -69,11 +73,11 @@ def test_a_delete_counts_what_was_there(daemon: Inside, ahead: list[float]) -> N
     """Expired records count as missing, by key and by prefix, also in the answer of a retry; they are removed now."""
     put(daemon, value("a"), *(value(key, 10) for key in ("b", "c1", "c2", "d")), value("c3"))
     ahead[0] = 11
-    deletes = [RecordWrite(key=key, delete=True) for key in ("a", "b", "never")]
+    deletes = [RecordWrite(key=key, delete=Empty()) for key in ("a", "b", "never")]
     for _ in range(2):
         assert put(daemon, *deletes, request_id="r1").deleted == 1
         assert delete_all(daemon, "c", "r2").deleted == 1
-    assert put(daemon, RecordWrite(key="d", delete=True)).deleted == 0
+    assert put(daemon, RecordWrite(key="d", delete=Empty())).deleted == 0
     assert delete_all(daemon, "b", "r3").deleted == 0
     assert rows(daemon) == 0
     ahead[0] = 0  # what was deleted does not come back with a clock that is set back
@@ -123,5 +127,5 @@ def test_a_drained_daemon_answers_reads_that_refresh(daemon: Inside, ahead: list
     before = seen(daemon)
     daemon.wire.admin.Drain(DrainRequest())
     assert seen(daemon, refresh_ttl=True) == before
-    request = PutRecordsRequest(**PLACE, writes=[value("b")], request_id="r")
+    request = PutRecordsRequest(**PLACE, writes=[value("b")], options=WriteOptions(request_id="r"))
     assert refused(daemon.wire.records.PutRecords, request).reason == "SHUTTING_DOWN"

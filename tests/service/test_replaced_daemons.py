@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.archive.rig import fleet
+from tests.messages import reason_of, to_write
 from tests.service.agents import Agent, messages, new_id
 from tests.service.conftest import THREAD
 from tests.service.wire import Wire, appends
@@ -65,7 +66,7 @@ def test_a_restart_gives_the_full_term_again(mortal: Daemon) -> None:
     wire.close()
     two.wire = wire = Wire(mortal.target)
     begun = time.monotonic()
-    assert wire.thread("", "term").lease.remaining.ToMilliseconds() > 700
+    assert wire.described("", "term").lease.remaining.ToMilliseconds() > 700
     assert two.take(wait={"seconds": 10}) > token
     assert time.monotonic() - begun > 0.7
     wire.close()
@@ -129,7 +130,7 @@ def test_tokens_grow_across_machines(tmp_path: Path) -> None:
         for number in range(3):
             stream.send(expected_version=number, durability=DURABILITY_ARCHIVED)
         archived = [stream.next().saved.save for _ in range(3)]
-        assert [each.durability for each in archived] == [DURABILITY_ARCHIVED] * 3
+        assert [each.receipt.durability for each in archived] == [DURABILITY_ARCHIVED] * 3
         a.kill()
         one, two = Agent(wire_b, "", "one", "moves"), Agent(wire_b, "", "two", "moves")
         with machines.client(b) as client:
@@ -151,7 +152,7 @@ def archived_again(save: SaveRequest, token: int) -> SaveRequest:
     """The same save under another lease."""
     again = SaveRequest()
     again.CopyFrom(save)
-    again.lease_token = token
+    again.options.lease_token = token
     return again
 
 
@@ -168,31 +169,31 @@ def test_a_frame_that_was_applied_elsewhere_is_no_conflict(tmp_path: Path, gives
         place = {"namespace": "default", "thread": THREAD}
         second.threads.Attach(AttachRequest(**place, mode=ATTACH_MODE_TAKE_OVER), timeout=20)
         other = Agent(second, "default", "bob")
-        applied = SaveRequest(
-            **place, diff=appends("once"), request_id="once", expected_version=3, durability=DURABILITY_ARCHIVED,
-            lease_token=other.take(take_over=True),
+        applied = to_write(
+            SaveRequest, **place, diff=appends("once"), request_id="once", expected_version=3,
+            lease_token=other.take(take_over=True), durability=DURABILITY_ARCHIVED,
         )  # fmt: skip
         assert second.save(applied).version == 4
-        further = {**place, "diff": appends("twice"), "request_id": "twice", "lease_token": applied.lease_token}
-        twice = SaveRequest(**further, expected_version=4, durability=DURABILITY_ARCHIVED)
+        further = {**place, "diff": appends("twice"), "request_id": "twice", "lease_token": applied.options.lease_token}
+        twice = to_write(SaveRequest, **further, expected_version=4, durability=DURABILITY_ARCHIVED)
         assert second.save(twice).version == 5
         if gives_up:
             second.threads.Detach(DetachRequest(**place), timeout=20)
         again = SaveRequest()
         again.CopyFrom(twice)
-        again.lease_token = stream.token
+        again.options.lease_token = stream.token
         stream.resend(again)
         stream.send()
         answered, aborted = stream.next(), stream.next()
         if gives_up:
-            assert (answered.saved.save.version, answered.saved.save.replayed) == (5, True)
+            assert (answered.saved.save.version, answered.saved.save.receipt.replayed) == (5, True)
         else:
-            assert answered.refused.reason_name == "NOT_OWNER"
+            assert reason_of(answered.refused.status) == "NOT_OWNER"
         # Behind a frame that was written again, it is the lease that is gone.
-        assert aborted.refused.reason_name == "WRITER_ABORTED" or (
-            gives_up and aborted.refused.reason_name == "LEASE_HELD"
+        assert reason_of(aborted.refused.status) == "WRITER_ABORTED" or (
+            gives_up and reason_of(aborted.refused.status) == "LEASE_HELD"
         )
         stream.send()  # this sidecar knows by now that the thread is another's
-        assert stream.next().refused.reason_name == "WRITER_ABORTED"
+        assert reason_of(stream.next().refused.status) == "WRITER_ABORTED"
         first.close()
         second.close()

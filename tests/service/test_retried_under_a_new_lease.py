@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.messages import to_write
 from tests.service.agents import Agent, new_id
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import appends, refused, text
+from tests.service.wire import appends, refused, replayed, text
 
+from stateward._operations.threads import spans_of
 from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1 import effect_service_pb2 as e
 from stateward.v1 import record_service_pb2 as r
@@ -22,9 +24,11 @@ from stateward.v1.effect_pb2 import (
     EFFECT_STATE_UNCERTAIN,
     Effect,
 )
+from stateward.v1.effect_service_pb2 import EffectKeys
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.record_pb2 import RecordWrite
 from stateward.v1.signal_service_pb2 import SendSignalRequest
+from stateward.v1.write_pb2 import WriteOptions
 
 TOOL = Holder(name="tool", incarnation="1")
 
@@ -39,11 +43,13 @@ def prepare(place: Place, token: int) -> None:
     """An effect, a record and a branch that the calls change."""
     at = {"namespace": place.namespace, "thread": THREAD, "lease_token": token}
     put = Effect(key="old", value=text("1"))
-    place.wire.effects.PutEffects(e.PutEffectsRequest(**at, effects=[put], request_id=new_id()))
+    place.wire.effects.PutEffects(to_write(e.PutEffectsRequest, **at, effects=[put], request_id=new_id()))
     write = RecordWrite(key="old", value=text("1"))
-    place.wire.records.PutRecords(r.PutRecordsRequest(**at, writes=[write], request_id=new_id()))
-    save = c.SaveRequest(**at, branch="side", parent=VersionRef(version=2), expected_version=0, diff=appends("s"))
-    save.request_id = new_id()
+    place.wire.records.PutRecords(to_write(r.PutRecordsRequest, **at, writes=[write], request_id=new_id()))
+    save = to_write(
+        c.SaveRequest, **at, branch="side", parent=VersionRef(version=2), expected_version=0, diff=appends("s")
+    )
+    save.options.request_id = new_id()
     place.wire.save(save)
 
 
@@ -51,22 +57,21 @@ CALLS: dict[str, Callable[[], Any]] = {
     "Save": lambda: c.SaveRequest(diff=appends("more")),
     "PutEffects": lambda: e.PutEffectsRequest(effects=[Effect(key="k", value=text("1"))]),
     "BeginEffect": lambda: e.BeginEffectRequest(key="tool", holder=TOOL),
-    "DeleteEffects": lambda: e.DeleteEffectsRequest(keys=["old"]),
+    "DeleteEffects": lambda: e.DeleteEffectsRequest(keys=EffectKeys(keys=["old"])),
     "PutRecords": lambda: r.PutRecordsRequest(writes=[RecordWrite(key="k", value=text("1"))]),
     "DeleteRecords": lambda: r.DeleteRecordsRequest(prefix="old"),
     "MoveBranch": lambda: t.MoveBranchRequest(version=VersionRef(version=1)),
     "DeleteBranch": lambda: t.DeleteBranchRequest(branch="side"),
-    "PruneThread": lambda: t.PruneThreadRequest(versions=t.VersionList(versions=[2, 3]), move_heads=True),
+    "PruneThread": lambda: t.PruneThreadRequest(versions=spans_of([2, 3]), move_heads=True),
     "SetTag": lambda: t.SetTagRequest(tag="best"),
-    "UpdateThread": lambda: t.UpdateThreadRequest(options={"agent": "a"}, update_mask={"paths": ["agent"]}),
+    "UpdateThread": lambda: t.UpdateThreadRequest(update={"agent": "a"}, update_mask={"paths": ["agent"]}),
     "SendSignal": lambda: SendSignalRequest(name="n"),
 }
 
 
 def make(place: Place, name: str, request: Any, token: int) -> Any:
     request.namespace, request.thread = place.namespace, THREAD
-    if "lease_token" in request.DESCRIPTOR.fields_by_name:
-        request.lease_token = token
+    request.options.lease_token = token
     stubs = place.wire.__dict__.values()
     return next(getattr(stub, name) for stub in stubs if hasattr(stub, name))(request)
 
@@ -76,21 +81,17 @@ def test_the_next_lease_gets_the_first_answer(place: Place, worker: Callable[[],
     """The same request id under the next lease, and then under one that is lost: the first answer, nothing written."""
     prepare(place, first := worker())
     request = CALLS[name]()
-    request.request_id = new_id()
+    request.options.request_id = new_id()
     answer = make(place, name, request, first)
     for token in (worker(), first):
         entries = place.wire.entries_written()
-        if "durability" in request.DESCRIPTOR.fields_by_name:
-            request.durability = DURABILITY_COMMITTED
+        request.options.durability = DURABILITY_COMMITTED
         again = make(place, name, request, token)
-        for field in ("replayed", "archived_sequence"):
-            for each in (again, answer):
-                if field in each.DESCRIPTOR.fields_by_name:
-                    each.ClearField(field)
+        assert again.receipt.replayed
         if name == "BeginEffect":  # the claim goes on under the new lease, which is one entry
             assert (again.state, again.claim_token) == (answer.state, answer.claim_token)
             continue
-        assert again == answer or name == "UpdateThread"  # which answers with the thread as it is now
+        assert again == replayed(answer) or name == "UpdateThread"  # which answers with the thread as it is now
         if not name.endswith("Records"):  # values of records are moved together in the background, which writes entries
             assert place.wire.entries_written() == entries
 
@@ -99,22 +100,22 @@ def test_a_batch_is_answered_again(place: Place, worker: Callable[[], int]) -> N
     """Each item has the token of its own thread."""
     save = place.request(request_id=new_id(), lease_token=worker())
     first = place.wire.checkpoints.BatchSave(c.BatchSaveRequest(saves=[save]))
-    save.lease_token = worker()
+    save.options.lease_token = worker()
     again = place.wire.checkpoints.BatchSave(c.BatchSaveRequest(saves=[save]))
     assert [each.version for each in again.saves] == [each.version for each in first.saves] == [3]
 
 
 def test_another_request_is_told_apart(place: Place, worker: Callable[[], int]) -> None:
     """Only the fields that a retry may change are left out."""
-    request = e.PutEffectsRequest(effects=[Effect(key="k", value=text("1"))], request_id=new_id())
+    request = e.PutEffectsRequest(effects=[Effect(key="k", value=text("1"))], options=WriteOptions(request_id=new_id()))
     make(place, "PutEffects", request, worker())
     request.effects[0].value.data = b"2"
-    request.lease_token = worker()
+    request.options.lease_token = worker()
     assert refused(place.wire.effects.PutEffects, request).reason == "REQUEST_ID_REUSED"
 
 
 def begin(place: Place, request_id: str, token: int, holder: Holder = TOOL) -> e.BeginEffectResponse:
-    request = e.BeginEffectRequest(key="tool", holder=holder, request_id=request_id)
+    request = e.BeginEffectRequest(key="tool", holder=holder, options=WriteOptions(request_id=request_id))
     answer: e.BeginEffectResponse = make(place, "BeginEffect", request, token)
     return answer
 
@@ -157,7 +158,9 @@ def test_a_claim_whose_lease_somebody_took_is_not_given_again(place: Place, work
     token = worker()
     begin(place, "one", token)
     Agent(place.wire, place.namespace, "other").take(take_over=True)
-    request = e.BeginEffectRequest(namespace=place.namespace, thread=THREAD, key="tool", holder=TOOL, lease_token=token)
-    request.request_id = "one"
+    request = e.BeginEffectRequest(
+        namespace=place.namespace, thread=THREAD, key="tool", holder=TOOL, options=WriteOptions(lease_token=token)
+    )
+    request.options.request_id = "one"
     assert refused(place.wire.effects.BeginEffect, request).reason == "LEASE_HELD"
     assert begin(place, "two", 0, Holder(name="other", incarnation="2")).state == EFFECT_STATE_UNCERTAIN

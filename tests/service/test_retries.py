@@ -6,11 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import appends, refused, sets, text
+from tests.service.wire import appends, refused, replayed, sets, text
 
+from stateward._operations.threads import numbers_of
 from stateward.v1 import thread_service_pb2 as t
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import SaveResponse
+from stateward.v1.write_pb2 import WriteOptions
 
 CALLERS = 32
 
@@ -20,10 +22,10 @@ def test_one_request_id_from_many_callers_applies_once(place: Place) -> None:
     save = place.request(expected_version=None, request_id="once", diff=appends("third"))
     with ThreadPoolExecutor(CALLERS) as pool:
         answers: list[SaveResponse] = list(pool.map(lambda _: place.wire.save(save), range(CALLERS)))
-    assert {(answer.version, answer.digest, answer.sequence) for answer in answers} == {
-        (3, answers[0].digest, answers[0].sequence)
+    assert {(answer.version, answer.receipt.digest, answer.receipt.sequence) for answer in answers} == {
+        (3, answers[0].receipt.digest, answers[0].receipt.sequence)
     }
-    assert sum(not answer.replayed for answer in answers) == 1
+    assert sum(not answer.receipt.replayed for answer in answers) == 1
     assert len(place.state().logs["messages"].entries) == 3
 
 
@@ -32,7 +34,7 @@ def test_one_request_id_creates_one_thread(place: Place) -> None:
     save = place.request(thread="new", expected_version=0, request_id="once")
     with ThreadPoolExecutor(CALLERS) as pool:
         answers: list[SaveResponse] = list(pool.map(lambda _: place.wire.save(save), range(CALLERS)))
-    assert len({answer.uid for answer in answers}) == 1
+    assert len({answer.receipt.uid for answer in answers}) == 1
     assert {answer.version for answer in answers} == {1}
 
 
@@ -55,7 +57,7 @@ def test_a_late_retry_gets_the_first_answer(untouched: Place) -> None:
     """A retry after the head has moved on is answered as the first time, not with VERSION_MISMATCH."""
     again = untouched.request(expected_version=0, diff=appends("first", "second"), request_id="made-1")
     answer = untouched.wire.save(again)
-    assert (answer.version, answer.sequence, answer.replayed) == (1, 1, True)
+    assert (answer.version, answer.receipt.sequence, answer.receipt.replayed) == (1, 1, True)
 
 
 def test_a_request_id_with_another_body_is_refused(untouched: Place) -> None:
@@ -78,7 +80,9 @@ def test_a_request_id_with_another_body_is_refused(untouched: Place) -> None:
 
 def test_a_request_id_of_another_verb_is_refused(untouched: Place) -> None:
     """An id that a save used cannot be a tag's."""
-    request = t.SetTagRequest(namespace=untouched.namespace, thread=THREAD, tag="x", request_id="made-1")
+    request = t.SetTagRequest(
+        namespace=untouched.namespace, thread=THREAD, tag="x", options=WriteOptions(request_id="made-1")
+    )
     assert refused(untouched.wire.threads.SetTag, request).reason == "REQUEST_ID_REUSED"
 
 
@@ -111,37 +115,47 @@ def test_tags_and_settings_are_retried_freely(place: Place) -> None:
     at = {"namespace": place.namespace, "thread": THREAD}
     place.wire.save(place.request())
     for call, request in (
-        (place.wire.threads.SetTag, t.SetTagRequest(**at, tag="x", request_id="1")),
-        (place.wire.threads.DeleteTag, t.DeleteTagRequest(**at, tag="x", request_id="2")),
+        (place.wire.threads.SetTag, t.SetTagRequest(**at, tag="x", options=WriteOptions(request_id="1"))),
+        (place.wire.threads.DeleteTag, t.DeleteTagRequest(**at, tag="x", options=WriteOptions(request_id="2"))),
         (
             place.wire.threads.UpdateThread,
             t.UpdateThreadRequest(
-                **at, options={"agent": "a"}, update_mask={"paths": ["agent"]}, expected_version=3, request_id="3"
+                **at,
+                update={"agent": "a"},
+                update_mask={"paths": ["agent"]},
+                options=WriteOptions(request_id="3", expected_version=3),
             ),
         ),
-        (place.wire.threads.ForkThread, t.ForkThreadRequest(**at, new_thread="copy", request_id="5")),
+        (
+            place.wire.threads.ForkThread,
+            t.ForkThreadRequest(**at, new_thread="copy", options=WriteOptions(request_id="5")),
+        ),
     ):
         first = call(request, timeout=20)
         entries = place.wire.entries_written()
-        assert call(request, timeout=20) == first
+        assert call(request, timeout=20) == replayed(first)
         assert place.wire.entries_written() == entries
 
 
 def test_a_prune_is_retried_freely(place: Place) -> None:
     """The second answer to a prune names the versions that the first one removed."""
     request = t.PruneThreadRequest(
-        namespace=place.namespace, thread=THREAD, keep_latest_per_branch=1, expected_version=2, request_id="prune"
+        namespace=place.namespace,
+        thread=THREAD,
+        keep_latest_per_branch=1,
+        options=WriteOptions(request_id="prune", expected_version=2),
     )
     first = place.wire.threads.PruneThread(request)
-    assert list(first.pruned_versions) == [1]
-    assert place.wire.threads.PruneThread(request) == first
+    assert list(numbers_of(first.pruned)) == [1]
+    assert place.wire.threads.PruneThread(request) == replayed(first)
 
 
 def test_a_deletion_is_retried_freely(place: Place) -> None:
     """The second DeleteThread is THREAD_NOT_FOUND, or with `allow_missing` an answer without uid."""
     at = {"namespace": place.namespace, "thread": THREAD}
     uid = place.thread().uid
-    assert place.wire.threads.DeleteThread(t.DeleteThreadRequest(**at, expected_uid=uid)).uid == uid
+    first = t.DeleteThreadRequest(**at, options=WriteOptions(expected_uid=uid))
+    assert place.wire.threads.DeleteThread(first).receipt.uid == uid
     assert refused(place.wire.threads.DeleteThread, t.DeleteThreadRequest(**at)).reason == "THREAD_NOT_FOUND"
-    assert place.wire.threads.DeleteThread(t.DeleteThreadRequest(**at, allow_missing=True)).uid == ""
-    assert place.wire.save(place.request(expected_version=0)).uid != uid
+    assert place.wire.threads.DeleteThread(t.DeleteThreadRequest(**at, allow_missing=True)).receipt.uid == ""
+    assert place.wire.save(place.request(expected_version=0)).receipt.uid != uid

@@ -13,13 +13,14 @@ from tests.service.conftest import Place
 from tests.service.test_error_table import make
 from tests.service.wire import THREAD
 
-from stateward._io.failures import BY_CODE
+from stateward._operations.failures import BY_CODE
 from stateward._operations.reasons import BY_REASON
 from stateward.testing import run_daemon
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.checkpoint_service_pb2_grpc import CheckpointServiceStub
 from stateward.v1.diff_pb2 import AddNumber, Diff, Edit, SetSlot
 from stateward.v1.state_pb2 import Value
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.service.status import CODES, NO_RETRY, PUSHBACK_KEY, trailers
 
 SAVES = 60
@@ -85,9 +86,13 @@ def test_no_save_is_lost_or_doubled_while_the_daemon_is_killed(config: dict[str,
         for number in range(1, SAVES + 1):
             if number % 20 == 0:
                 daemon.kill()
-                pending = stub.Save.future(SaveRequest(thread=THREAD, diff=addition, request_id=str(uuid4())))
+                pending = stub.Save.future(
+                    SaveRequest(thread=THREAD, diff=addition, options=WriteOptions(request_id=str(uuid4())))
+                )
                 daemon.start()
                 answer = pending.result()
             else:
-                answer = stub.Save(SaveRequest(thread=THREAD, diff=addition, request_id=str(uuid4())))
+                answer = stub.Save(
+                    SaveRequest(thread=THREAD, diff=addition, options=WriteOptions(request_id=str(uuid4())))
+                )
         assert (answer.version, answer.numbers["count"]) == (SAVES, SAVES)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.messages import to_write
 from tests.service.inside import WAIT_S, Inside, daemon_inside
 from tests.service.wire import appends
 
@@ -60,7 +61,7 @@ def daemon(tmp_path: Path) -> Iterator[Inside]:
 
 
 def save(daemon: Inside, number: int = 0, **fields: Any) -> None:
-    request = SaveRequest(thread="t", diff=appends("x"), request_id=f"{number}", **fields)
+    request = to_write(SaveRequest, thread="t", diff=appends("x"), request_id=f"{number}", **fields)
     daemon.wire.save(request)
 
 

@@ -21,7 +21,7 @@ def log(place: Place, branch: str) -> list[bytes]:
 
 
 def branches(place: Place) -> dict[str, int]:
-    return {each.name: each.version for each in place.thread().branches}
+    return {each.name: each.version for each in place.described().branches}
 
 
 @pytest.mark.parametrize("name", ["", "mine"])
@@ -33,7 +33,12 @@ def test_a_lost_race_makes_a_branch(place: Place, name: str) -> None:
     made = name or "main-fork-3"
     assert (answer.version, answer.parent_version, answer.branch) == (3, 1, made)
     again = place.wire.checkpoints.Save(request)
-    assert (again.version, again.branch, again.digest, again.replayed) == (3, made, answer.digest, True)
+    assert (again.version, again.branch, again.receipt.digest, again.receipt.replayed) == (
+        3,
+        made,
+        answer.receipt.digest,
+        True,
+    )
     assert branches(place) == {"main": 2, made: 3}
     assert log(place, "") == before
     assert log(place, made) == [*before, *(each.data for each in appends("fork").edits[0].append.entries)]
@@ -53,7 +58,7 @@ def test_a_retry_by_checkpoint_id_finds_the_branch(place: Place, name: str) -> N
     """Without a request id the checkpoint id tells the retry; another content under that id makes a fork of its own."""
     request = place.request(**{**LOST, "request_id": ""}, checkpoint_id="x", fork_branch=name)
     first, again = (place.wire.checkpoints.Save(request) for _ in range(2))
-    assert (again.version, again.branch, again.replayed) == (first.version, first.branch, True)
+    assert (again.version, again.branch, again.receipt.replayed) == (first.version, first.branch, True)
     other = c.SaveRequest()
     other.CopyFrom(request)
     other.step, other.fork_branch = 7, "other" if name else ""
@@ -74,7 +79,7 @@ def test_the_parent_comes_before_the_expectation(place: Place) -> None:
     ("fields", "reason", "field"),
     [
         ({"expected_version": None}, "INVALID_FIELD", "on_mismatch"),
-        ({"request_id": ""}, "INVALID_FIELD", "request_id"),
+        ({"request_id": ""}, "INVALID_FIELD", "options.request_id"),
         ({"on_mismatch": 9}, "INVALID_FIELD", "on_mismatch"),
         ({"on_mismatch": 0, "fork_branch": "b"}, "INVALID_FIELD", "fork_branch"),
         ({"fork_branch": "main"}, "INVALID_FIELD", "fork_branch"),
@@ -118,7 +123,7 @@ def test_a_fork_keeps_its_answer_whatever_became_of_the_id(place: Place) -> None
     assert place.wire.checkpoints.Save(request).version == first.version
     place.wire.threads.DeleteBranch(DeleteBranchRequest(namespace=place.namespace, thread=THREAD, branch="mine"))
     again = place.wire.checkpoints.Save(request)
-    assert (again.version, again.branch, again.replayed) == (first.version, "mine", True)
+    assert (again.version, again.branch, again.receipt.replayed) == (first.version, "mine", True)
     assert branches(place) == {"main": 4}
     assert place.findings() == []
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.messages import to_write
 from tests.service.inside import WAIT_S, Inside, daemon_inside
 from tests.service.wire import appends, sets
 
@@ -36,7 +37,7 @@ def daemon(tmp_path: Path) -> Iterator[Inside]:
 
 
 def save(thread: str, number: int, **fields: Any) -> SaveRequest:
-    return SaveRequest(thread=thread, request_id=f"{thread}-{number}", **{"diff": appends("x"), **fields})
+    return to_write(SaveRequest, thread=thread, request_id=f"{thread}-{number}", **{"diff": appends("x"), **fields})
 
 
 class Sync:
@@ -162,4 +163,4 @@ def test_a_thread_that_left_memory_is_looked_for_beside_the_loop(
             assert find.begun.acquire(timeout=WAIT_S)
             others_are_answered(daemon, busy_version=2)
             assert not call.done()
-        assert call.result(WAIT_S).durability == DURABILITY_ARCHIVED
+        assert call.result(WAIT_S).receipt.durability == DURABILITY_ARCHIVED

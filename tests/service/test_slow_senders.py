@@ -13,12 +13,13 @@ import grpc
 import pytest
 from tests.archive.rig import eventually
 
-from stateward._io.failures import error_from_rpc as explain
+from stateward._operations.failures import error_from_rpc as explain
 from stateward.errors import QueueFull
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.diff_pb2 import Diff, Edit, SetSlot
 from stateward.v1.state_pb2 import Value
+from stateward.v1.write_pb2 import WriteOptions
 
 SENDERS, BYTES, SENT_BYTES = 8, 52 << 20, 50 << 20
 # Without a bound they take 480 MiB and more; with it as many as fit into the budget for requests.
@@ -81,7 +82,9 @@ def own_bytes(pid: int) -> int:
 def test_what_they_sent_is_bounded_and_hinders_nobody(daemon: Daemon, tmp_path: Path) -> None:
     """The oldest are refused in words as soon as others need the memory; a save beside them is answered at once."""
     edits = [Edit(set_slot=SetSlot(slot="s", value=Value(data=bytes(BYTES))))]
-    data = SaveRequest(thread="slow", request_id="slow", diff=Diff(edits=edits)).SerializeToString()
+    data = SaveRequest(
+        thread="slow", options=WriteOptions(request_id="slow"), diff=Diff(edits=edits)
+    ).SerializeToString()
     with ExitStack() as stack, daemon.client() as client:
         calls = []
         for number in range(SENDERS):

@@ -34,6 +34,7 @@ from stateward.v1.call_service_pb2 import RunCallsRequest, RunCallsResponse, Str
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.thread_pb2 import ThreadOptions
+from stateward.v1.write_pb2 import WriteOptions
 from stateward.v1.writer_service_pb2 import OpenWriter, ResetWriter, WriteRequest, WriteResponse, WriterSave
 
 pytestmark = [pytest.mark.slow, NO_MEMORY]
@@ -81,7 +82,7 @@ def test_a_wrong_call_of_every_kind_beside_innocent_saves(walked: Daemon, asked:
 
     def save() -> bytes:
         saves.append(len(saves) + len(wrong) + 1)
-        request = SaveRequest(thread=thread, request_id=f"{saves[-1]}", diff=appends("x"))
+        request = SaveRequest(thread=thread, options=WriteOptions(request_id=f"{saves[-1]}"), diff=appends("x"))
         return in_field(1, StreamedCall(call=saves[-1], save=request).SerializeToString())
 
     for body in unreadable(field.message_type):
@@ -102,12 +103,14 @@ def test_a_wrong_frame_ends_no_writer(walked: Daemon) -> None:
     token, thread = 0, new_name()
 
     def frame(number: int, *, wrong: bytes = b"") -> bytes:
-        save = SaveRequest(request_id=f"f{number}", lease_token=token, diff=appends("x"))
+        save = SaveRequest(options=WriteOptions(request_id=f"f{number}", lease_token=token), diff=appends("x"))
         good = WriteRequest(save=WriterSave(frame=number, save=save)).SerializeToString()
         return in_field(2, WriterSave(frame=number).SerializeToString() + in_field(2, wrong)) if wrong else good
 
     def frames() -> Iterator[bytes]:
-        opened = OpenWriter(thread=thread, holder=Holder(name="h", incarnation="i"), request_id="o")
+        opened = OpenWriter(
+            thread=thread, holder=Holder(name="h", incarnation="i"), options=WriteOptions(request_id="o")
+        )
         yield WriteRequest(open=opened).SerializeToString()
         assert answers[0].wait(PATIENCE_S)
         number = 0
@@ -135,13 +138,15 @@ CROWD = 64
 def opening(name: str) -> Message:
     """What the client of a stream sends first."""
     holder = Holder(name=new_name(), incarnation="i")
-    save = SaveRequest(thread=new_name(), request_id="r", diff=appends("x"))
-    blob = BlobBegin(thread=new_name(), sha256=os.urandom(32), size_bytes=10_000_000, create=ThreadOptions())
+    save = SaveRequest(thread=new_name(), options=WriteOptions(request_id="r"), diff=appends("x"))
+    blob = BlobBegin(
+        thread=new_name(), sha256=os.urandom(32), size_bytes=10_000_000, options=WriteOptions(create=ThreadOptions())
+    )
     return {
-        "Write": WriteRequest(open=OpenWriter(thread=new_name(), holder=holder, request_id="o")),
+        "Write": WriteRequest(open=OpenWriter(thread=new_name(), holder=holder, options=WriteOptions(request_id="o"))),
         "RunCalls": RunCallsRequest(calls=[StreamedCall(call=1, save=save)]),
         "WriteBlob": WriteBlobRequest(begin=blob),
-        "ImportThread": ImportThreadRequest(begin=ImportBegin(thread=new_name(), request_id="r")),
+        "ImportThread": ImportThreadRequest(begin=ImportBegin(thread=new_name(), options=WriteOptions(request_id="r"))),
     }[name]
 
 
@@ -155,7 +160,11 @@ def write(walked: Daemon) -> None:
 
 def run_calls(walked: Daemon) -> None:
     request = RunCallsRequest(
-        calls=[StreamedCall(call=1, save=SaveRequest(thread=new_name(), request_id="r", diff=appends("x")))]
+        calls=[
+            StreamedCall(
+                call=1, save=SaveRequest(thread=new_name(), options=WriteOptions(request_id="r"), diff=appends("x"))
+            )
+        ]
     )
     with grpc.insecure_channel(walked.target) as channel:
         run = channel.stream_stream(path_of(METHODS["RunCalls"]), None, RunCallsResponse.FromString)
@@ -172,7 +181,7 @@ def import_thread(walked: Daemon) -> None:
     with grpc.insecure_channel(walked.target) as channel:
         backups: Any = BackupServiceStub(channel)
         export = backups.ExportThread(ExportThreadRequest(thread="neighbour"), timeout=PATIENCE_S)
-        begin = ImportThreadRequest(begin=ImportBegin(thread=new_name(), request_id="r"))
+        begin = ImportThreadRequest(begin=ImportBegin(thread=new_name(), options=WriteOptions(request_id="r")))
         parts = [ImportThreadRequest(parts=answer.parts) for answer in export]
 
         def is_taken() -> bool:

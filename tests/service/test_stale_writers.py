@@ -84,8 +84,8 @@ def test_a_save_is_repeated_under_another_lease(make: Callable[[str], Agent], wi
     one, again = make("one"), make("one")
     request = one.save(one.take())
     first = wire.save(request)
-    request.lease_token = again.take()
-    assert (wire.save(request).version, wire.save(request).replayed) == (first.version, True)
+    request.options.lease_token = again.take()
+    assert (wire.save(request).version, wire.save(request).receipt.replayed) == (first.version, True)
 
 
 # -- streams -------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def test_nothing_lands_on_a_hole(make: Callable[[str], Agent], wire: Wire) -> No
     found = stream.answers(8)
     assert found == [3, 4, 5, 6, "VERSION_MISMATCH", "WRITER_ABORTED", "WRITER_ABORTED", "WRITER_ABORTED"]
     reset = stream.next().reset
-    assert (reset.version, len(reset.digest)) == (6, 16)  # not what was written after it
+    assert (reset.version, len(reset.version_digest)) == (6, 16)  # not what was written after it
     assert stream.answers(1) == [7]
     stream.end()
     assert messages(wire, stream.agent) == ["first", "second", "1", "2", "3", "4", "after"]
@@ -164,7 +164,7 @@ def test_who_is_replaced_writes_no_more(make: Callable[[str], Agent], wire: Wire
     stream.send()
     assert stream.answers(4) == ["LEASE_HELD", "WRITER_ABORTED", "reset", "LEASE_HELD"]
     stream.end()
-    assert wire.thread(stream.agent.place["namespace"], THREAD).lease.token == newer
+    assert wire.described(stream.agent.place["namespace"], THREAD).lease.token == newer
 
 
 def test_a_broken_stream_keeps_its_lease(make: Callable[[str], Agent], wire: Wire) -> None:

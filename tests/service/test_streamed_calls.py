@@ -14,9 +14,10 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.status_pb2 import Status
+from tests.messages import to_write
 from tests.service.conftest import Place
 from tests.service.inside import daemon_inside
-from tests.service.wire import DETAILS_KEY, THREAD, TIMEOUT_S, Wire, appends, refusal_of, sets
+from tests.service.wire import DETAILS_KEY, THREAD, TIMEOUT_S, Wire, appends, refusal_of, replayed, sets
 
 from stateward.testing import run_daemon
 from stateward.v1.call_service_pb2 import CallAnswer, RunCallsRequest, RunCallsResponse, StreamedCall
@@ -25,6 +26,7 @@ from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.state_pb2 import Value
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.measures import events
 from stateward_sidecar.service import budget, crowd, streamed
 
@@ -69,7 +71,7 @@ def calls(wire: Wire) -> Iterator[Calls]:
 
 def effects(place: Place, key: str, **options: Any) -> PutEffectsRequest:
     made = Effect(key=key, name="tool", value=Value(data=key.encode()))
-    return PutEffectsRequest(namespace=place.namespace, thread=THREAD, effects=[made], **options)
+    return to_write(PutEffectsRequest, namespace=place.namespace, thread=THREAD, effects=[made], **options)
 
 
 def test_answers_are_those_of_calls_by_themselves(place: Place, wire: Wire, calls: Calls) -> None:
@@ -79,12 +81,9 @@ def test_answers_are_those_of_calls_by_themselves(place: Place, wire: Wire, call
     found = calls.answers(4)
     assert [found[n].save.version for n in (1, 2, 3)] == [3, 4, 5]
     for number, save in enumerate(saves, start=1):
-        again = wire.save(save)
-        assert again.replayed
-        again.replayed = False
-        assert again == found[number].save
+        assert wire.save(save) == replayed(found[number].save)
     assert found[4].put_effects.written == 1
-    assert wire.effects.PutEffects(effects(place, "k", request_id="e")).sequence == found[4].put_effects.sequence
+    assert wire.effects.PutEffects(effects(place, "k", request_id="e")) == replayed(found[4].put_effects)
 
 
 WRONG: dict[str, Callable[[Place], Any]] = {
@@ -113,7 +112,7 @@ def test_errors_are_those_of_calls_by_themselves(untouched: Place, wire: Wire, c
 
 
 def test_a_call_without_a_request_is_refused_alone(place: Place, calls: Calls) -> None:
-    """A newer client's method is refused by an older daemon, and the stream goes on."""
+    """Or with a method that this daemon does not know; the stream goes on."""
     calls.put(RunCallsRequest(calls=[StreamedCall(call=1)]))
     calls.number = 1
     calls.send(place.request(expected_version=2, diff=appends("x"), request_id="r"))
@@ -143,11 +142,11 @@ def in_field(number: int, data: bytes) -> bytes:
 
 NOT_UTF8 = in_field(2, b"\xff")  # the thread of a SaveRequest
 UNREADABLE: dict[str, tuple[bytes, str]] = {
-    "not UTF-8": (in_field(3, NOT_UTF8), "request: the bytes are not a SaveRequest"),
-    "cut short": (in_field(3, b"\x12\x05t"), "request: the bytes are not a SaveRequest"),
-    "trace": (in_field(5, b"\xff"), "request: the bytes are not a StreamedCall"),
+    "not UTF-8": (in_field(4, NOT_UTF8), "request: the bytes are not a SaveRequest"),
+    "cut short": (in_field(4, b"\x12\x05t"), "request: the bytes are not a SaveRequest"),
+    "trace": (in_field(3, b"\xff"), "request: the bytes are not a StreamedCall"),
     "too many": (
-        in_field(4, in_field(2, b"t") + in_field(3, in_field(1, b"k" * 70)) * 1001),
+        in_field(5, in_field(2, b"t") + in_field(4, in_field(1, b"k" * 70)) * 1001),
         "effects: more than 1,000 of them in one message",
     ),
 }
@@ -174,11 +173,13 @@ def test_calls_without_memory_are_refused_one_by_one(tmp_path: Path, monkeypatch
     with daemon_inside(tmp_path) as daemon:
         requests, stream = daemon.parts.room.requests, Calls(daemon.wire)
         held = requests.grant(requests.total_bytes)
-        stream.send(*(SaveRequest(thread=f"t{n}", diff=sets("s", "x" * 5000), request_id="r") for n in range(3)))
+        large = sets("s", "x" * 5000)
+        saves = [SaveRequest(thread=f"t{n}", diff=large, options=WriteOptions(request_id="r")) for n in range(3)]
+        stream.send(*saves)
         found = stream.answers(3)
         assert {answer.refused.code for answer in found.values()} == {grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]}
         daemon.loop.call_soon_threadsafe(held.close)
-        stream.send(*(SaveRequest(thread=f"t{n}", diff=sets("s", "x" * 5000), request_id="r") for n in range(3)))
+        stream.send(*saves)
         assert [answer.save.version for answer in stream.answers(3).values()] == [1, 1, 1]
         stream.put(None)
 
@@ -189,7 +190,7 @@ def test_a_client_that_reads_nothing_gets_every_answer(place: Place, calls: Call
         calls.send(*(effects(place, f"{n}", request_id=f"r{n}") for n in range(first, first + 100)))
     calls.put(None)
     found = calls.answers(1000)
-    assert len({answer.put_effects.sequence for answer in found.values()}) == 1000
+    assert len({answer.put_effects.receipt.sequence for answer in found.values()}) == 1000
     with pytest.raises(StopIteration):
         next(calls.stream)
 
@@ -224,7 +225,7 @@ def test_a_stop_answers_what_was_taken() -> None:
         wire = Wire(daemon.target)
         stream = Calls(wire)
         for n in range(500):
-            stream.send(SaveRequest(thread=f"t{n}", diff=appends("x"), request_id="r"))
+            stream.send(SaveRequest(thread=f"t{n}", diff=appends("x"), options=WriteOptions(request_id="r")))
         saved = set(stream.answers(1))
         daemon.stop()
         try:
@@ -234,8 +235,8 @@ def test_a_stop_answers_what_was_taken() -> None:
             assert error.code() is grpc.StatusCode.UNAVAILABLE  # noqa: PT017
         daemon.start()
         for n in range(500):
-            answer = wire.save(SaveRequest(thread=f"t{n}", diff=appends("x"), request_id="r"))
-            assert answer.replayed == (n + 1 in saved), n
+            answer = wire.save(SaveRequest(thread=f"t{n}", diff=appends("x"), options=WriteOptions(request_id="r")))
+            assert answer.receipt.replayed == (n + 1 in saved), n
         stream.put(None)
         wire.close()
 
@@ -271,7 +272,12 @@ def test_streams_share_the_room_for_calls(tmp_path: Path, monkeypatch: pytest.Mo
         daemon.parts.streamed._verbs = {"save": replace(verbs["save"], run=save)}
         streams = [Calls(daemon.wire) for _ in range(5)]
         for index, stream in enumerate(streams):
-            stream.send(*(SaveRequest(thread=f"t{index}-{n}", diff=appends("x"), request_id="r") for n in range(100)))
+            stream.send(
+                *(
+                    SaveRequest(thread=f"t{index}-{n}", diff=appends("x"), options=WriteOptions(request_id="r"))
+                    for n in range(100)
+                )
+            )
         wait_until(lambda: bound._count >= 50)
         time.sleep(0.2)
         assert 50 <= bound._count <= 54
@@ -288,7 +294,10 @@ def test_memory_is_counted_until_the_work_has_ended(tmp_path: Path) -> None:
         budget = daemon.parts.room.requests
         stream = Calls(daemon.wire)
         with daemon.parts.store.context.writer.publishing:
-            stream.send(SaveRequest(thread="t", diff=sets("big", "x" * 300_000), request_id="r"), SaveRequest())
+            stream.send(
+                SaveRequest(thread="t", diff=sets("big", "x" * 300_000), options=WriteOptions(request_id="r")),
+                SaveRequest(),
+            )
             wait_until(lambda: daemon.parts.streamed._crowd._count == 1 and budget.used_bytes > 300_000)
             time.sleep(0.2)
             stream.stream.cancel()

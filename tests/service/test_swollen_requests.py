@@ -25,7 +25,7 @@ from stateward_sidecar.service.weigh import count_items
 MIB = 1 << 20
 CHECKPOINTS = "/stateward.v1.CheckpointService/"
 # Fields of the contract, by number.
-SAVES, DIFF, EDITS, APPEND, ENTRIES, METADATA, LABELS = 1, 10, 1, 4, 2, 16, 15
+SAVES, DIFF, EDITS, APPEND, ENTRIES, METADATA, LABELS = 1, 9, 1, 4, 2, 15, 14
 
 
 def field(number: int, *contents: bytes) -> bytes:

@@ -15,6 +15,7 @@ from tests.service.wire import Wire, appends, sets
 
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.checkpoint_service_pb2 import GetCheckpointRequest, SaveRequest
+from stateward.v1.write_pb2 import WriteOptions
 
 SECRETS = ("secret-space", "secret-thread", "secret-log", "secret-value", "secret-label", "secret-request")
 
@@ -27,7 +28,7 @@ def lines(daemon: Daemon, event: str) -> list[dict[str, Any]]:
 def save(wire: Wire, request_id: str, size_bytes: int = 10) -> None:
     request = SaveRequest(
         namespace="secret-space", thread="secret-thread", diff=appends("secret-value" + os.urandom(size_bytes).hex()),
-        request_id=request_id, labels={"secret-label": "secret-value"},
+        options=WriteOptions(request_id=request_id), labels={"secret-label": "secret-value"},
     )  # fmt: skip
     wire.checkpoints.Save(request, timeout=20)
 
@@ -72,7 +73,9 @@ def test_lines_for_people() -> None:
     """Console is the same in lines of text."""
     with run_daemon(log_format="console", log_level="debug") as daemon:
         wire = Wire(daemon.target)
-        wire.checkpoints.Save(SaveRequest(thread="t", diff=sets("goal", "Paris"), request_id="a" * 32))
+        wire.checkpoints.Save(
+            SaveRequest(thread="t", diff=sets("goal", "Paris"), options=WriteOptions(request_id="a" * 32))
+        )
         wire.close()
         (line,) = [line for line in daemon.stderr.splitlines() if " call " in line]
         assert f"request_id={'a' * 32}" in line

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.messages import to_write
 from tests.service.conftest import Place
 from tests.service.wire import THREAD, TIMEOUT_S, appends, refused
 
@@ -19,15 +20,16 @@ from stateward.v1.signal_service_pb2 import ListSignalsRequest, SendSignalReques
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_service_pb2 import (
     CountThreadsRequest,
-    Event,
     ForkThreadRequest,
+    JournalEvent,
     ListThreadsRequest,
     MoveBranchRequest,
     WatchRequest,
 )
+from stateward.v1.write_pb2 import WriteOptions
 
-RUNNING, WAITING = checkpoint.STATUS_RUNNING, checkpoint.STATUS_WAITING
-COMPLETED, FAILED = checkpoint.STATUS_COMPLETED, checkpoint.STATUS_FAILED
+RUNNING, WAITING = checkpoint.WORK_STATUS_RUNNING, checkpoint.WORK_STATUS_WAITING
+COMPLETED, FAILED = checkpoint.WORK_STATUS_COMPLETED, checkpoint.WORK_STATUS_FAILED
 HEAD = "step-2"
 """The checkpoint id of the version that the thread has."""
 
@@ -44,8 +46,8 @@ class Teller:
             anchor=anchor, key=fields.pop("key", f"task {self.calls}"), value=Value(media_type="text/plain", data=b"x"),
             on_conflict=fields.pop("rule", Effect.CONFLICT_RULE_REPLACE),
         )  # fmt: skip
-        request = PutEffectsRequest(
-            namespace=self.place.namespace, thread=THREAD, effects=[effect], status=status,
+        request = to_write(
+            PutEffectsRequest, namespace=self.place.namespace, thread=THREAD, effects=[effect], status=status,
             request_id=fields.pop("request_id", f"put-{self.calls}"), **fields,
         )  # fmt: skip
         return self.place.wire.effects.PutEffects(request, timeout=TIMEOUT_S)
@@ -98,9 +100,9 @@ def test_a_told_status_is_seen_wherever_a_saved_one_is(teller: Teller, place: Pl
     assert (told.version, told.status, told.wait_id, told.question) == (2, WAITING, "w", question)
 
 
-def events(place: Place) -> list[Event]:
+def events(place: Place) -> list[JournalEvent]:
     request = WatchRequest(namespace=place.namespace, thread=THREAD, after_sequence=0)
-    found, end = list[Event](), place.thread().sequence
+    found, end = list[JournalEvent](), place.thread().sequence
     watch = place.wire.threads.Watch(request, timeout=TIMEOUT_S)
     for response in watch:
         found += response.events
@@ -122,7 +124,7 @@ def test_a_writer_that_only_adds_keeps_it(teller: Teller, place: Place) -> None:
     """A save without an expectation does not know the status of the work, so the question stays open."""
     teller.ask("a", "hotel")
     added = place.request(expected_version=None, request_id="adds")
-    added.ClearField("expected_version")
+    added.options.ClearField("expected_version")
     place.wire.save(added)
     assert teller.now() == (WAITING, "a:hotel", "hotel?")
     assert view(place, 3).question.parts[0].name == "hotel"
@@ -143,7 +145,7 @@ def test_a_move_of_the_head_ends_it(teller: Teller, place: Place) -> None:
     teller.ask("a", "hotel")
     for version in (1, 2):
         request = MoveBranchRequest(
-            namespace=place.namespace, thread=THREAD, branch="main", request_id=f"move-{version}"
+            namespace=place.namespace, thread=THREAD, branch="main", options=WriteOptions(request_id=f"move-{version}")
         )
         request.version.version = version
         place.wire.threads.MoveBranch(request, timeout=TIMEOUT_S)
@@ -162,7 +164,7 @@ def test_it_may_come_before_its_version(teller: Teller, place: Place, status: in
     made = place.wire.save(wanted)
     assert teller.now() == (WAITING, "a:hotel", "hotel?\nflight?")
     assert view(place, 4).status == WAITING
-    assert place.wire.save(wanted).digest == made.digest  # a retry
+    assert place.wire.save(wanted).receipt.digest == made.receipt.digest  # a retry
     place.wire.save(place.request(expected_version=4, request_id="last"))
     assert (teller.now()[0], view(place, 4).status) == (RUNNING, WAITING)
 
@@ -201,7 +203,9 @@ def test_a_failure_may_keep_the_question(teller: Teller, place: Place) -> None:
     teller.ask("a", "hotel")
     teller.ask("b", "flight")
     teller.put(FAILED, asker="a", status_detail="E")
-    answer = SendSignalRequest(namespace=place.namespace, thread=THREAD, name="approve", request_id="s")
+    answer = SendSignalRequest(
+        namespace=place.namespace, thread=THREAD, name="approve", options=WriteOptions(request_id="s")
+    )
     answer.wait_id = "a:hotel"
     assert refused(place.wire.signals.SendSignal, answer).reason == "STALE_ANSWER"
     teller.put(RUNNING, asker="a")
@@ -227,18 +231,20 @@ def test_the_whole_work_goes_on(teller: Teller, place: Place) -> None:
 def test_an_answer_names_what_is_asked_now(teller: Teller, place: Place) -> None:
     """The daemon takes one answer to the told question, and none to an earlier one."""
     teller.ask("a", "hotel")
-    answer = SendSignalRequest(namespace=place.namespace, thread=THREAD, name="approve", request_id="s")
+    answer = SendSignalRequest(
+        namespace=place.namespace, thread=THREAD, name="approve", options=WriteOptions(request_id="s")
+    )
     answer.wait_id = "gone"
     assert refused(place.wire.signals.SendSignal, answer).reason == "STALE_ANSWER"
     answer.wait_id = "a:hotel"
     place.wire.signals.SendSignal(answer, timeout=TIMEOUT_S)
-    answer.request_id = "s2"
+    answer.options.request_id = "s2"
     assert refused(place.wire.signals.SendSignal, answer).reason == "STALE_ANSWER"
 
 
 def reply(place: Place, wait_id: str, request_id: str, *parts: str) -> Signal:
     request = SendSignalRequest(namespace=place.namespace, thread=THREAD, name="approve", wait_id=wait_id, parts=parts)
-    request.request_id = request_id
+    request.options.request_id = request_id
     sent: Signal = place.wire.signals.SendSignal(request, timeout=TIMEOUT_S).signal
     return sent
 
@@ -275,13 +281,18 @@ def test_each_part_has_an_answer_of_its_own(teller: Teller, place: Place) -> Non
     assert list(reply(place, wait_id, "1").parts) == ["flight"]  # a retry names what it likes
     for wrong in (("flight",), ("flight", "seat"), ("gone",)):
         request = SendSignalRequest(
-            namespace=place.namespace, thread=THREAD, name="approve", wait_id=wait_id, parts=wrong, request_id="wrong"
+            namespace=place.namespace,
+            thread=THREAD,
+            name="approve",
+            wait_id=wait_id,
+            parts=wrong,
+            options=WriteOptions(request_id="wrong"),
         )
         assert refused(place.wire.signals.SendSignal, request).reason == "STALE_ANSWER"
     teller.put(RUNNING, asker="meal asker")
     assert list(reply(place, wait_id, "2").parts) == ["hotel", "seat"]
     all_of_it = SendSignalRequest(namespace=place.namespace, thread=THREAD, name="approve", wait_id=wait_id)
-    all_of_it.request_id = "late"
+    all_of_it.options.request_id = "late"
     assert refused(place.wire.signals.SendSignal, all_of_it).reason == "STALE_ANSWER"
 
 
@@ -308,9 +319,15 @@ def test_effects_acknowledge_what_they_hold(teller: Teller, place: Place) -> Non
     """The signal is gone for everybody at once, and the next version of main tells who answered."""
     teller.ask("a", "hotel")
     answer, other = reply(place, "a:hotel", "s").signal_id, reply(place, "", "other").signal_id
-    failed = PutEffectsRequest(namespace=place.namespace, thread=THREAD, request_id="in progress", ack_signals=[answer])
+    failed = PutEffectsRequest(
+        namespace=place.namespace, thread=THREAD, options=WriteOptions(request_id="in progress"), ack_signals=[answer]
+    )
     claim = BeginEffectRequest(
-        namespace=place.namespace, thread=THREAD, key="mine", request_id="b", holder={"name": "h", "incarnation": "i"}
+        namespace=place.namespace,
+        thread=THREAD,
+        key="mine",
+        options=WriteOptions(request_id="b"),
+        holder={"name": "h", "incarnation": "i"},
     )
     place.wire.effects.BeginEffect(claim, timeout=TIMEOUT_S)
     failed.effects.add(key="held", value=Value(media_type="text/plain", data=b"x"))
@@ -320,7 +337,9 @@ def test_effects_acknowledge_what_they_hold(teller: Teller, place: Place) -> Non
     for _ in range(2):  # a retry, too
         teller.ask("a", "hotel", ack_signals=[answer, "unknown"], request_id="asks again", key="k")
         assert listed(place) == [other]
-    again = SendSignalRequest(namespace=place.namespace, thread=THREAD, name="approve", request_id="s2")
+    again = SendSignalRequest(
+        namespace=place.namespace, thread=THREAD, name="approve", options=WriteOptions(request_id="s2")
+    )
     again.wait_id = "a:hotel"
     second = place.wire.signals.SendSignal(again, timeout=TIMEOUT_S).signal.signal_id
     assert listed(place) == [other, second]  # what is asked now was answered by nobody
@@ -365,15 +384,21 @@ def test_a_copy_waits_as_its_source_does(teller: Teller, place: Place) -> None:
     teller.ask("a", "hotel")
     for name, whole in (("one", False), ("all", True)):
         request = ForkThreadRequest(
-            namespace=place.namespace, thread=THREAD, new_thread=name, whole=whole, request_id=name
+            namespace=place.namespace,
+            thread=THREAD,
+            new_thread=name,
+            all_versions=whole,
+            options=WriteOptions(request_id=name),
         )
         assert place.wire.threads.ForkThread(request, timeout=TIMEOUT_S).thread.status == WAITING
-    older = ForkThreadRequest(namespace=place.namespace, thread=THREAD, new_thread="older", request_id="o")
+    older = ForkThreadRequest(
+        namespace=place.namespace, thread=THREAD, new_thread="older", options=WriteOptions(request_id="o")
+    )
     older.version.version = 1
     assert place.wire.threads.ForkThread(older, timeout=TIMEOUT_S).thread.status == RUNNING
     asked = ExportThreadRequest(namespace=place.namespace, thread=THREAD)
     parts = [part for each in place.wire.backups.ExportThread(asked, timeout=TIMEOUT_S) for part in each.parts]
-    begin = ImportBegin(namespace=place.namespace, thread="restored", request_id="restore")
+    begin = ImportBegin(namespace=place.namespace, thread="restored", options=WriteOptions(request_id="restore"))
     made = place.wire.backups.ImportThread(iter([ImportThreadRequest(begin=begin, parts=parts)]), timeout=TIMEOUT_S)
     assert (made.thread.status, made.thread.wait_id, made.thread.question.prompt) == (WAITING, "a:hotel", "hotel?")
 
@@ -400,8 +425,8 @@ def test_what_cannot_be_told_is_refused(untouched: Place) -> None:
     value = Value(media_type="text/plain", data=b"x")
     for name, (field, spoil) in WRONG.items():
         request = PutEffectsRequest(
-            namespace=untouched.namespace, thread=THREAD, request_id="wrong", status=WAITING, wait_id="w", asker="a",
-            effects=[Effect(anchor=HEAD, key=key, value=value) for key in "ab"],
+            namespace=untouched.namespace, thread=THREAD, options=WriteOptions(request_id="wrong"), status=WAITING,
+            wait_id="w", asker="a", effects=[Effect(anchor=HEAD, key=key, value=value) for key in "ab"],
             question=Question(parts=[QuestionPart(name="hotel", prompt="hotel?")]),
         )  # fmt: skip
         spoil(request)

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from tests.service.wire import Wire, appends, refused, text
 
+from stateward._operations.threads import spans_of
 from stateward.testing import run_daemon
 from stateward.v1 import backup_service_pb2 as backup
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
@@ -20,6 +21,7 @@ from stateward.v1.effect_service_pb2 import BeginEffectRequest, CompleteEffectRe
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_service_pb2 import GetThreadRequest, PruneThreadRequest, SetTagRequest
+from stateward.v1.write_pb2 import WriteOptions
 
 AT = {"namespace": "torn", "thread": "t"}
 PIECES = 12
@@ -27,13 +29,17 @@ PIECES = 12
 
 def fill(wire: Wire) -> tuple[str, int]:
     """A thread with a blob, two versions, a signal and an open claim; returns signal id and claim."""
-    begin = WriteBlobRequest(begin=BlobBegin(**AT, create={}))
+    begin = WriteBlobRequest(begin=BlobBegin(**AT, options=WriteOptions(create={})))
     wire.blobs.WriteBlob(iter([begin, *(WriteBlobRequest(data=os.urandom(1 << 20)) for _ in range(PIECES))]))
     for version in range(2):
-        wire.save(SaveRequest(**AT, expected_version=version, diff=appends("x")))
-    signal = wire.signals.SendSignal(SendSignalRequest(**AT, name="s", request_id="s")).signal.signal_id
+        wire.save(SaveRequest(**AT, options=WriteOptions(expected_version=version), diff=appends("x")))
+    signal = wire.signals.SendSignal(
+        SendSignalRequest(**AT, name="s", options=WriteOptions(request_id="s"))
+    ).signal.signal_id
     holder = Holder(name="h", incarnation="1")
-    claim = wire.effects.BeginEffect(BeginEffectRequest(**AT, key="k", holder=holder, request_id="k")).claim_token
+    claim = wire.effects.BeginEffect(
+        BeginEffectRequest(**AT, key="k", holder=holder, options=WriteOptions(request_id="k"))
+    ).claim_token
     return signal, claim
 
 
@@ -42,7 +48,7 @@ def test_an_export_shows_one_moment(wire: Wire) -> None:
     signal, claim = fill(wire)
     stream = wire.backups.ExportThread(backup.ExportThreadRequest(**AT))
     parts = list(next(stream).parts)  # the blob keeps the daemon at work: nothing else was read yet
-    wire.save(SaveRequest(**AT, expected_version=2, diff=appends("y"), ack_signals=[signal]))
+    wire.save(SaveRequest(**AT, options=WriteOptions(expected_version=2), diff=appends("y"), ack_signals=[signal]))
     wire.threads.SetTag(SetTagRequest(**AT, tag="late"))
     done = CompleteEffectRequest(**AT, key="k", claim_token=claim, state=EFFECT_STATE_DONE, value=text("v"))
     wire.effects.CompleteEffect(done)
@@ -57,13 +63,13 @@ def test_an_export_shows_one_moment(wire: Wire) -> None:
 def test_a_head_that_was_pruned_meanwhile_is_told(wire: Wire) -> None:
     """An export that lost a branch's head to pruning is refused by name, and not cut down without a word."""
     place = {**AT, "thread": "pruned"}
-    begin = WriteBlobRequest(begin=BlobBegin(**place, create={}))
+    begin = WriteBlobRequest(begin=BlobBegin(**place, options=WriteOptions(create={})))
     wire.blobs.WriteBlob(iter([begin, *(WriteBlobRequest(data=os.urandom(1 << 20)) for _ in range(PIECES))]))
-    wire.save(SaveRequest(**place, expected_version=0, diff=appends("x")))
+    wire.save(SaveRequest(**place, options=WriteOptions(expected_version=0), diff=appends("x")))
     stream = wire.backups.ExportThread(backup.ExportThreadRequest(**place))
     next(stream)
-    wire.save(SaveRequest(**place, expected_version=1, diff=appends("y")))
-    wire.threads.PruneThread(PruneThreadRequest(**place, versions={"versions": [1]}))
+    wire.save(SaveRequest(**place, options=WriteOptions(expected_version=1), diff=appends("y")))
+    wire.threads.PruneThread(PruneThreadRequest(**place, versions=spans_of([1])))
     with pytest.raises(grpc.RpcError) as failure:
         list(stream)
     assert failure.value.code() is grpc.StatusCode.OUT_OF_RANGE
@@ -77,7 +83,9 @@ def test_a_crash_leaves_nothing_of_an_import(tmp_path: Path) -> None:
         fill(wire)
         answers = wire.backups.ExportThread(backup.ExportThreadRequest(**AT))
         parts = [part for answer in answers for part in answer.parts]
-        first = backup.ImportThreadRequest(begin=backup.ImportBegin(namespace="torn", thread="copy", request_id="r"))
+        first = backup.ImportThreadRequest(
+            begin=backup.ImportBegin(namespace="torn", thread="copy", options=WriteOptions(request_id="r"))
+        )
         messages: queue.SimpleQueue[backup.ImportThreadRequest | None] = queue.SimpleQueue()
         call = wire.backups.ImportThread.future(iter(messages.get, None))
         messages.put(first)
@@ -96,6 +104,6 @@ def test_a_crash_leaves_nothing_of_an_import(tmp_path: Path) -> None:
         )
         again = Wire(daemon.target)
         whole: Iterator[backup.ImportThreadRequest] = iter([first, backup.ImportThreadRequest(parts=parts)])
-        assert not again.backups.ImportThread(whole).existed
+        assert not again.backups.ImportThread(whole).receipt.replayed
         assert again.findings() == []
         assert sum(1 for _ in blobs.iterdir()) == 2

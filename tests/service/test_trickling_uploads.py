@@ -15,6 +15,7 @@ from tests.service.inside import WAIT_S, daemon_inside
 from stateward import Client
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 from stateward.v1.thread_pb2 import ThreadOptions
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import QueueFull
 from stateward_sidecar.service import blobs, uploads
 from stateward_sidecar.service.uploads import LEAST_BYTES_PER_S, SLOW_FROM_S, Places
@@ -27,7 +28,9 @@ def test_a_save_with_a_blob_passes_uploads_that_trickle(tmp_path: Path, monkeypa
 
     def trickle(number: int) -> Iterator[WriteBlobRequest]:
         sha256 = hashlib.sha256(bytes([number])).digest()
-        begin = BlobBegin(thread=f"slow-{number}", sha256=sha256, size_bytes=10_000_000, create=ThreadOptions())
+        begin = BlobBegin(
+            thread=f"slow-{number}", sha256=sha256, size_bytes=10_000_000, options=WriteOptions(create=ThreadOptions())
+        )
         yield WriteBlobRequest(begin=begin)
         while not over.wait(0.2):
             yield WriteBlobRequest(data=b"x")

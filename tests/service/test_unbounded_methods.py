@@ -47,6 +47,7 @@ from stateward.v1.diff_pb2 import Diff, Edit, SetSlot
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import ThreadOptions
+from stateward.v1.write_pb2 import WriteOptions
 from stateward.v1.writer_service_pb2 import OpenWriter, WriteRequest, WriterSave
 
 pytestmark = [pytest.mark.slow, NO_MEMORY]
@@ -213,24 +214,30 @@ UNREAD, STILL_S = 40, 1.0
 
 def write(number: int, call: Any) -> Iterator[Message]:
     holder = Holder(name=f"h{number}", incarnation="x")
-    yield WriteRequest(open=OpenWriter(thread=f"silent-{number}", holder=holder, request_id=f"o{number}"))
+    yield WriteRequest(
+        open=OpenWriter(thread=f"silent-{number}", holder=holder, options=WriteOptions(request_id=f"o{number}"))
+    )
     token = next(call()).opened.lease.token
     for frame in range(1, 2000):
         content = b"a" if frame < UNREAD else os.urandom(60_000)
         diff = Diff(edits=[Edit(set_slot=SetSlot(slot="s", value=Value(data=content)))])
-        save = SaveRequest(request_id=f"{frame}", expected_version=frame - 1, lease_token=token, diff=diff)
+        save = SaveRequest(
+            options=WriteOptions(request_id=f"{frame}", expected_version=frame - 1, lease_token=token), diff=diff
+        )
         yield WriteRequest(save=WriterSave(frame=frame, save=save))
 
 
 def run_calls(number: int, call: Any) -> Iterator[Message]:
     for each in range(1, 2000):
         diff = appends("a" if each < 450 else "x" * 60_000)
-        save = SaveRequest(thread=f"called-{number}-{each % 7}", request_id=f"{each}", diff=diff)
+        save = SaveRequest(thread=f"called-{number}-{each % 7}", options=WriteOptions(request_id=f"{each}"), diff=diff)
         yield RunCallsRequest(calls=[StreamedCall(call=each, save=save)])
 
 
 def write_blob(number: int, call: Any) -> Iterator[Message]:
-    begin = BlobBegin(thread=f"blob-{number}", sha256=BLOB, size_bytes=1 << 40, create=ThreadOptions())
+    begin = BlobBegin(
+        thread=f"blob-{number}", sha256=BLOB, size_bytes=1 << 40, options=WriteOptions(create=ThreadOptions())
+    )
     yield WriteBlobRequest(begin=begin)
     for _ in range(40):
         yield WriteBlobRequest(data=bytes(MIB))

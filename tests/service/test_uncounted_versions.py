@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import grpc
+from tests.messages import facts_of, reason_of
 from tests.service.agents import Agent, new_id
 from tests.service.wire import Wire, appends
 
-from stateward.v1 import writer_service_pb2 as w
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.write_pb2 import WriteOptions
 
 
 def fill(wire: Wire, namespace: str) -> None:
     """Main at version 1, and another branch at 4."""
     place = {"namespace": namespace, "thread": "t"}
-    wire.save(SaveRequest(**place, expected_version=0, diff=appends("1")))
+    wire.save(SaveRequest(**place, options=WriteOptions(expected_version=0), diff=appends("1")))
     for version in (0, 2, 3):
-        save = SaveRequest(**place, expected_version=version, branch="side", diff=appends("side"))
+        save = SaveRequest(**place, options=WriteOptions(expected_version=version), branch="side", diff=appends("side"))
         save.parent.CopyFrom(VersionRef(version=version or 1))
         wire.save(save)
 
@@ -43,7 +44,7 @@ def test_frames_name_versions_before_they_are_answered(wire: Wire) -> None:
 def test_a_new_thread_counts_from_nothing(wire: Wire) -> None:
     """A thread that the stream made has no version, and says so."""
     opened = Agent(wire, "counted", "agent", new_id()).open().opened
-    assert (opened.version, opened.HasField("last_version"), opened.last_version) == (0, True, 0)
+    assert (opened.version, opened.last_version) == (0, 0)
 
 
 def test_a_refusal_names_its_reason_as_every_error_does(wire: Wire) -> None:
@@ -53,7 +54,6 @@ def test_a_refusal_names_its_reason_as_every_error_does(wire: Wire) -> None:
     stream.send(expected_version=3)
     stream.send()
     first, second = stream.next().refused, stream.next().refused
-    assert (first.reason_name, first.code) == ("VERSION_MISMATCH", grpc.StatusCode.ABORTED.value[0])
-    assert first.metadata["current_version"] == "1"
-    assert (second.reason_name, second.code) == ("WRITER_ABORTED", grpc.StatusCode.ABORTED.value[0])
-    assert first.reason == w.WriterRefused(reason="ERROR_REASON_VERSION_MISMATCH").reason
+    assert (reason_of(first.status), first.status.code) == ("VERSION_MISMATCH", grpc.StatusCode.ABORTED.value[0])
+    assert facts_of(first.status)["current_version"] == "1"
+    assert (reason_of(second.status), second.status.code) == ("WRITER_ABORTED", grpc.StatusCode.ABORTED.value[0])

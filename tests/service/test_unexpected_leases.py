@@ -20,6 +20,7 @@ from tests.service.test_retried_under_a_new_lease import CALLS, prepare
 from tests.service.wire import appends, refused
 
 import stateward.v1
+from stateward._operations.threads import spans_of
 from stateward.v1 import backup_service_pb2 as b
 from stateward.v1 import blob_service_pb2 as blobs
 from stateward.v1 import checkpoint_service_pb2 as c
@@ -29,6 +30,8 @@ from stateward.v1 import thread_service_pb2 as t
 from stateward.v1 import writer_service_pb2 as w
 from stateward.v1.effect_pb2 import EFFECT_STATE_NEW
 from stateward.v1.lease_pb2 import Holder
+from stateward.v1.write_pb2 import WriteOptions
+from stateward_sidecar.service.rules import RULES, Lease
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 PASSES, REFUSED, HEADS = "passes", "refused", "refused if it moves heads, else passes"
@@ -65,23 +68,18 @@ def test_every_method_has_a_row() -> None:
     assert not rows().keys() & READS
 
 
-def test_what_is_refused_has_a_field_for_the_token() -> None:
-    """And what passes has none, but for effects with a claim, whose token is checked only if it is given."""
-    inside = {"BatchSave": "saves"}
-    for method in methods():
-        kind = method.input_type
-        if method.name in inside:
-            kind = kind.fields_by_name[inside[method.name]].message_type
-        if method.name not in rows() or method.name in {"AcquireLease", "RenewLease", "ReleaseLease", "Write"}:
-            continue
-        may_be_given = rows()[method.name] != PASSES or method.name in {"BeginEffect", "CompleteEffect"}
-        assert ("lease_token" in kind.fields_by_name) == (may_be_given and method.name != "RunCalls"), method.name
+def test_what_is_refused_needs_the_token() -> None:
+    """This table and that of what each write has say the same."""
+    for name, what in rows().items():
+        rule = RULES.get("Save" if name == "BatchSave" else name)
+        if rule and name not in {"AcquireLease", "ReleaseLease", "Write"}:
+            assert (what != PASSES) == (rule.lease is Lease.NEEDED), name
 
 
 def begun(place: Place) -> int:
     """The token of a claim that was made before the lease."""
     request = e.BeginEffectRequest(
-        namespace=place.namespace, thread=THREAD, key="begun", request_id=new_id(),
+        namespace=place.namespace, thread=THREAD, key="begun", options=WriteOptions(request_id=new_id()),
         holder=Holder(name="h", incarnation="1"),
     )  # fmt: skip
     return int(place.wire.effects.BeginEffect(request).claim_token)
@@ -89,7 +87,7 @@ def begun(place: Place) -> int:
 
 def imported(place: Place) -> Iterator[Any]:
     asked = b.ExportThreadRequest(namespace=place.namespace, thread=THREAD)
-    begin = b.ImportBegin(namespace=place.namespace, thread="imported", request_id=new_id())
+    begin = b.ImportBegin(namespace=place.namespace, thread="imported", options=WriteOptions(request_id=new_id()))
     yield b.ImportThreadRequest(begin=begin)
     for answer in place.wire.backups.ExportThread(asked):
         yield b.ImportThreadRequest(parts=answer.parts)
@@ -111,10 +109,16 @@ REQUESTS: dict[str, Callable[[Place], Any]] = {
     ),
     "RenewEffect": lambda place: e.RenewEffectRequest(key="begun", claim_token=begun(place)),
     "AcquireLease": lambda _: l.AcquireLeaseRequest(holder=OTHER),
-    "RenewLease": lambda _: l.RenewLeaseRequest(token=1),
-    "ReleaseLease": lambda _: l.ReleaseLeaseRequest(token=1),
+    "RenewLease": lambda _: l.RenewLeaseRequest(lease_token=1),
+    "ReleaseLease": lambda _: l.ReleaseLeaseRequest(options=WriteOptions(lease_token=1)),
     "Write": lambda place: iter(
-        [w.WriteRequest(open=w.OpenWriter(namespace=place.namespace, thread=THREAD, holder=OTHER, request_id=new_id()))]
+        [
+            w.WriteRequest(
+                open=w.OpenWriter(
+                    namespace=place.namespace, thread=THREAD, holder=OTHER, options=WriteOptions(request_id=new_id())
+                )
+            )
+        ]
     ),
     "DeleteTag": lambda _: t.DeleteTagRequest(tag="kept"),
     "ForkThread": lambda _: t.ForkThreadRequest(new_thread="copy"),
@@ -135,8 +139,8 @@ def test_a_lease_does_what_the_table_says(place: Place, name: str) -> None:
     Agent(place.wire, place.namespace, "holder").take()
     if hasattr(request, "DESCRIPTOR") and name != "BatchSave":
         request.namespace, request.thread = place.namespace, THREAD
-        if "request_id" in request.DESCRIPTOR.fields_by_name:
-            request.request_id = new_id()
+        if "options" in request.DESCRIPTOR.fields_by_name:
+            request.options.request_id = new_id()
     stubs = place.wire.__dict__.values()
     call = next(getattr(stub, name) for stub in stubs if hasattr(stub, name))
     before = place.look()[1:]  # the view of the thread shows how long the lease lives
@@ -148,7 +152,7 @@ def test_a_lease_does_what_the_table_says(place: Place, name: str) -> None:
     assert place.look()[1:] == before
     if what == HEADS:
         place.wire.threads.DeleteTag(t.DeleteTagRequest(namespace=place.namespace, thread=THREAD, tag="kept"))
-        call(t.PruneThreadRequest(namespace=place.namespace, thread=THREAD, versions=t.VersionList(versions=[1])))
+        call(t.PruneThreadRequest(namespace=place.namespace, thread=THREAD, versions=spans_of([1])))
 
 
 def test_a_token_that_is_given_is_checked(place: Place) -> None:
@@ -157,7 +161,11 @@ def test_a_token_that_is_given_is_checked(place: Place) -> None:
     lost = agent.take()
     Agent(place.wire, place.namespace, "holder").take()
     request = e.BeginEffectRequest(
-        namespace=place.namespace, thread=THREAD, key="k", holder=OTHER, request_id=new_id(), lease_token=lost
+        namespace=place.namespace,
+        thread=THREAD,
+        key="k",
+        holder=OTHER,
+        options=WriteOptions(request_id=new_id(), lease_token=lost),
     )
     assert refused(place.wire.effects.BeginEffect, request).reason == "LEASE_HELD"
 
@@ -167,7 +175,10 @@ def test_the_holder_writes_nothing_after_a_deletion(place: Place) -> None:
     token = Agent(place.wire, place.namespace, "holder").take()
     place.wire.threads.DeleteThread(t.DeleteThreadRequest(namespace=place.namespace, thread=THREAD))
     late = c.SaveRequest(
-        namespace=place.namespace, thread=THREAD, lease_token=token, diff=appends("late"), request_id=new_id()
+        namespace=place.namespace,
+        thread=THREAD,
+        options=WriteOptions(request_id=new_id(), lease_token=token),
+        diff=appends("late"),
     )
     assert refused(place.wire.checkpoints.Save, late).reason == "LEASE_HELD"
     listed = place.wire.threads.ListThreads(t.ListThreadsRequest(namespace=place.namespace))

@@ -17,6 +17,7 @@ from tests.service.rawhttp2 import DATA, RawConnection
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, Projection, SaveRequest
 from stateward.v1.state_pb2 import State, Value
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import QueueFull
 from stateward_sidecar.service import method as method_module
 from stateward_sidecar.service.budget import FREE_ANSWER_BYTES, Budget, Share
@@ -32,7 +33,11 @@ CONTENT = bytes(range(256)) * 24576  # 6 MiB
 def inside(tmp_path: Path) -> Iterator[Inside]:
     """Of so little memory that one unread answer leaves none for the next."""
     with daemon_inside(tmp_path, memory_limit="96MiB", sweep_interval="0") as running:
-        running.wire.save(SaveRequest(thread="t", expected_version=0, state=State(slots={"s": Value(data=CONTENT)})))
+        running.wire.save(
+            SaveRequest(
+                thread="t", options=WriteOptions(expected_version=0), state=State(slots={"s": Value(data=CONTENT)})
+            )
+        )
         yield running
 
 
@@ -59,7 +64,7 @@ def test_small_pages_are_the_whole_state(inside: Inside) -> None:
     answers = inside.parts.room.answers  # type: ignore[attr-defined]
     answers.used_bytes = answers.total_bytes
     slots = {"s": Value(data=CONTENT[:100_000])}
-    inside.wire.save(SaveRequest(thread="u", expected_version=0, state=State(slots=slots)))
+    inside.wire.save(SaveRequest(thread="u", options=WriteOptions(expected_version=0), state=State(slots=slots)))
     found = inside.wire.hydrate(HydrateRequest(thread="u", max_bytes=MIB))
     assert found.slots["s"].data == CONTENT[:100_000]
 

@@ -6,13 +6,14 @@ import threading
 from typing import Any
 
 import grpc
+from tests.messages import reason_of
 from tests.service.conftest import Place
 from tests.service.wire import THREAD, TIMEOUT_S, Wire, appends
 
 from stateward.v1 import writer_service_pb2 as w
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
-from stateward.v1.error_reason_pb2 import ErrorReason
 from stateward.v1.lease_pb2 import Holder
+from stateward.v1.write_pb2 import WriteOptions
 
 
 def test_a_frame_that_cannot_be_read_is_refused_as_any_other(place: Place, wire: Wire) -> None:
@@ -20,12 +21,14 @@ def test_a_frame_that_cannot_be_read_is_refused_as_any_other(place: Place, wire:
     token, is_open = 0, threading.Event()
 
     def frame(number: int) -> bytes:
-        save = SaveRequest(request_id=f"f{number}", lease_token=token, diff=appends("x"))
+        save = SaveRequest(options=WriteOptions(request_id=f"f{number}", lease_token=token), diff=appends("x"))
         return w.WriteRequest(save=w.WriterSave(frame=number, save=save)).SerializeToString()
 
     def frames() -> Any:
         holder = Holder(name="ada", incarnation="1")
-        opened = w.OpenWriter(namespace=place.namespace, thread=THREAD, holder=holder, request_id="o")
+        opened = w.OpenWriter(
+            namespace=place.namespace, thread=THREAD, holder=holder, options=WriteOptions(request_id="o")
+        )
         yield w.WriteRequest(open=opened).SerializeToString()
         assert is_open.wait(TIMEOUT_S)
         yield frame(1)
@@ -40,6 +43,6 @@ def test_a_frame_that_cannot_be_read_is_refused_as_any_other(place: Place, wire:
     is_open.set()
     saved, wrong, behind, _, again = stream
     assert (saved.saved.frame, again.saved.frame) == (1, 4)
-    assert (wrong.refused.frame, wrong.refused.reason) == (2, ErrorReason.ERROR_REASON_INVALID_FIELD)
-    assert wrong.refused.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
-    assert (behind.refused.frame, behind.refused.reason) == (3, ErrorReason.ERROR_REASON_WRITER_ABORTED)
+    assert (wrong.refused.frame, reason_of(wrong.refused.status)) == (2, "INVALID_FIELD")
+    assert wrong.refused.status.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+    assert (behind.refused.frame, reason_of(behind.refused.status)) == (3, "WRITER_ABORTED")

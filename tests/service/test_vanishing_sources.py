@@ -31,12 +31,12 @@ def test_a_fork_of_a_thread_that_is_being_deleted(whole: bool) -> None:
     with run_daemon(log_level="warning") as daemon, daemon.client() as client, ThreadPoolExecutor(1) as pool:
         make(client, "undisturbed")
         started = time.monotonic()
-        client.thread("undisturbed").fork("its copy", whole=whole)
+        client.thread("undisturbed").fork("its copy", all_versions=whole)
         took = time.monotonic() - started  # a busy machine needs longer
         for number in range(ROUNDS):
             source, copy = f"source-{number}", f"copy-{number}"
             make(client, source)
-            forked = pool.submit(client.thread(source).fork, copy, whole=whole)
+            forked = pool.submit(client.thread(source).fork, copy, all_versions=whole)
             with suppress(TimeoutError):
                 forked.result(timeout=dice.uniform(0, 2 * took) if number else None)
             client.thread(source).delete()

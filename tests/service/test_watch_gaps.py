@@ -18,9 +18,9 @@ def watch(place: Place, **fields: Any) -> Any:
     return place.wire.threads.Watch(request, timeout=20)
 
 
-def events(stream: Any, count: int) -> list[t.Event]:
+def events(stream: Any, count: int) -> list[t.JournalEvent]:
     """So many events; the stream is ended."""
-    found: list[t.Event] = []
+    found: list[t.JournalEvent] = []
     for answer in stream:
         found += answer.events
         if len(found) >= count:
@@ -52,7 +52,7 @@ def test_every_entry_comes_once_and_in_order(place: Place) -> None:
     at = {"namespace": place.namespace, "thread": THREAD}
     place.wire.threads.SetTag(t.SetTagRequest(**at, tag="x"))
     place.wire.threads.PruneThread(t.PruneThreadRequest(**at, keep_latest_per_branch=3))
-    found: list[t.Event] = []
+    found: list[t.JournalEvent] = []
     while len(found) < 14:  # a deletion destroys what was not told yet
         found += next(stream).events
     place.wire.threads.DeleteThread(t.DeleteThreadRequest(**at))

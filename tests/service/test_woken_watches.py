@@ -14,6 +14,7 @@ from tests.service.wire import appends
 from stateward.v1.checkpoint_service_pb2 import ReadLogRequest, SaveRequest
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, WatchRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.service.feed import SLICE
 
 TIMEOUT_S = 20.0
@@ -47,11 +48,8 @@ def inside(tmp_path: Path) -> Iterator[Inside]:
 
 
 def save(inside: Inside, thread: str, number: int, namespace: str = "n", labels: dict[str, str] | None = None) -> None:
-    request = SaveRequest(
-        namespace=namespace, thread=thread, request_id=f"{thread}-{number}", diff=appends(f"{number}"),
-        create=ThreadOptions(labels=labels or {}),
-    )  # fmt: skip
-    inside.wire.save(request)
+    options = WriteOptions(request_id=f"{thread}-{number}", create=ThreadOptions(labels=labels or {}))
+    inside.wire.save(SaveRequest(namespace=namespace, thread=thread, options=options, diff=appends(f"{number}")))
 
 
 def watch(inside: Inside, thread: str, namespace: str = "n", **fields: Any) -> Any:

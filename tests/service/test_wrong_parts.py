@@ -7,18 +7,21 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from tests.messages import to_write
 from tests.service.wire import Wire, appends, refused, text
 
+from stateward._operations.threads import spans_of
 from stateward.v1 import backup_service_pb2 as backup
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.diff_pb2 import Append, Diff, Edit
 from stateward.v1.effect_pb2 import EFFECT_STATE_NEW, EFFECT_STATE_UNSPECIFIED, Effect
-from stateward.v1.record_pb2 import Record, RecordWrite
+from stateward.v1.record_pb2 import RecordWrite, StoredRecord
 from stateward.v1.record_service_pb2 import PutRecordsRequest
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest, PruneThreadRequest, SetTagRequest
+from stateward.v1.write_pb2 import WriteOptions
 
 Parts = list[backup.ThreadPart]
 
@@ -28,25 +31,33 @@ def parts(wire: Wire) -> Parts:
     """Those of a thread with two branches, a pruned version, a blob, a tag, an effect and a signal."""
     # A namespace of its own: a worker that takes the rest of the file from another one makes the thread once more.
     at = {"namespace": uuid.uuid4().hex, "thread": "t"}
-    begin = WriteBlobRequest(begin=BlobBegin(**at, create={}))
+    begin = WriteBlobRequest(begin=BlobBegin(**at, options=WriteOptions(create={})))
     blob = wire.blobs.WriteBlob(iter([begin, WriteBlobRequest(data=b"blob")])).blob
     effects = [Effect(key="k", value=text("v"))]
-    wire.save(SaveRequest(**at, expected_version=0, diff=appends("1"), effects=effects))
+    wire.save(SaveRequest(**at, options=WriteOptions(expected_version=0), diff=appends("1"), effects=effects))
     named = Diff(edits=[Edit(append=Append(log="messages", entries=[text("2")]))])
     named.edits[0].append.entries.add().blob.CopyFrom(blob)
-    wire.save(SaveRequest(**at, expected_version=1, diff=named))
-    wire.save(SaveRequest(**at, expected_version=2, diff=appends("3")))
-    wire.save(SaveRequest(**at, expected_version=0, branch="side", parent=VersionRef(version=1), diff=appends("4")))
+    wire.save(SaveRequest(**at, options=WriteOptions(expected_version=1), diff=named))
+    wire.save(SaveRequest(**at, options=WriteOptions(expected_version=2), diff=appends("3")))
+    wire.save(
+        SaveRequest(
+            **at,
+            options=WriteOptions(expected_version=0),
+            branch="side",
+            parent=VersionRef(version=1),
+            diff=appends("4"),
+        )
+    )
     wire.threads.SetTag(SetTagRequest(**at, tag="tag"))
-    wire.signals.SendSignal(SendSignalRequest(**at, name="s", request_id="s"))
-    wire.threads.PruneThread(PruneThreadRequest(**at, versions={"versions": [2]}))
+    wire.signals.SendSignal(SendSignalRequest(**at, name="s", options=WriteOptions(request_id="s")))
+    wire.threads.PruneThread(PruneThreadRequest(**at, versions=spans_of([2])))
     answers = wire.backups.ExportThread(backup.ExportThreadRequest(**at))
     return [part for answer in answers for part in answer.parts]
 
 
 def send(wire: Wire, parts: Iterable[backup.ThreadPart], **begin: Any) -> Any:
     """The messages of an import."""
-    first = backup.ImportBegin(**{"namespace": "other", "thread": "t", "request_id": "r", **begin})
+    first = to_write(backup.ImportBegin, **{"namespace": "other", "thread": "t", "request_id": "r", **begin})
     return iter([backup.ImportThreadRequest(begin=first, parts=parts)])
 
 
@@ -148,12 +159,12 @@ def test_wrong_parts_are_refused_by_name(wire: Wire, parts: Parts) -> None:
         assert found.field.endswith(field), (found, field)
         assert found.reason in ("INVALID_FIELD", "EDIT_CONFLICT")
     assert len(wire.threads.ListThreads(ListThreadsRequest(namespace="other")).threads) == 0
-    for begin, field in (({"thread": ""}, "begin.thread"), ({"request_id": ""}, "begin.request_id")):
+    for begin, field in (({"thread": ""}, "begin.thread"), ({"request_id": ""}, "begin.options.request_id")):
         assert refused(wire.backups.ImportThread, send(wire, parts, **begin)).field == field
     assert refused(wire.backups.ImportThread, iter([])).field == "begin"
     made = wire.backups.ImportThread(send(wire, parts))
-    assert (made.existed, made.thread.last_version) == (False, 4)
-    assert wire.backups.ImportThread(send(wire, parts)).existed
+    assert (made.receipt.replayed, made.thread.last_version) == (False, 4)
+    assert wire.backups.ImportThread(send(wire, parts)).receipt.replayed
     assert refused(wire.backups.ImportThread, send(wire, parts, request_id="other")).reason == "THREAD_EXISTS"
     assert wire.findings() == []
 
@@ -162,12 +173,14 @@ def test_revisions_after_a_restore_are_higher(wire: Wire) -> None:
     """Also if a record of the backup has a higher revision than the thread had when the export began."""
     at = {"namespace": "revisions", "thread": "records"}
     write = RecordWrite(key="a", value=text("1"))
-    wire.records.PutRecords(PutRecordsRequest(**at, writes=[write], request_id="a"))
+    wire.records.PutRecords(PutRecordsRequest(**at, writes=[write], options=WriteOptions(request_id="a")))
     answers = wire.backups.ExportThread(backup.ExportThreadRequest(**at))
     parts = [part for answer in answers for part in answer.parts]
     revision = 5 << 40
-    parts = changed("record", lambda each: each.record.MergeFrom(Record(revision=revision)))(parts)
+    parts = changed("record", lambda each: each.record.MergeFrom(StoredRecord(revision=revision)))(parts)
     wire.backups.ImportThread(send(wire, parts, namespace="restored", thread="records", request_id="records"))
     write = RecordWrite(key="a", value=text("2"), expected_revision=revision)
-    request = PutRecordsRequest(namespace="restored", thread="records", writes=[write], request_id="b")
+    request = PutRecordsRequest(
+        namespace="restored", thread="records", writes=[write], options=WriteOptions(request_id="b")
+    )
     assert wire.records.PutRecords(request).revision > revision

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.messages import to_write
 from tests.model.plain import PlainState
 from tests.model.strategies import ANY_EDITS
 from tests.service.conftest import THREAD, Place
 from tests.service.test_missing_effects import listed, put
 from tests.service.wire import Wire, appends, refused, sets
 
+from stateward._operations.threads import spans_of
 from stateward._operations.unfolding import Shown, unfold
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import (
@@ -29,7 +31,8 @@ from stateward.v1.checkpoint_service_pb2 import (
 )
 from stateward.v1.diff_pb2 import DeleteLog, Diff, Edit, SpliceSlot, TrimLog
 from stateward.v1.state_pb2 import Log, State, Value
-from stateward.v1.thread_service_pb2 import PruneThreadRequest, VersionList
+from stateward.v1.thread_service_pb2 import PruneThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 
 COUNT = itertools.count()
 MIB = 1 << 20
@@ -78,16 +81,16 @@ def test_states_of_any_history(wire: Wire, steps: list[list[Edit]], part: Projec
     """Of versions of one branch and of two, with one pruned, from one page and from many."""
     at = {"namespace": "wrong steps", "thread": f"t{next(COUNT)}"}
     state = PlainState().apply(appends("first", log="l"), 1)
-    wire.save(SaveRequest(**at, diff=appends("first", log="l"), expected_version=0))
+    wire.save(SaveRequest(**at, diff=appends("first", log="l"), options=WriteOptions(expected_version=0)))
     for version, edits in enumerate(steps, 2):
         fitting = Diff(edits=state.fit(edits))
         state = state.apply(fitting, version)
-        wire.save(SaveRequest(**at, diff=fitting, expected_version=version - 1))
+        wire.save(SaveRequest(**at, diff=fitting, options=WriteOptions(expected_version=version - 1)))
     last, middle = len(steps) + 1, len(steps) // 2 + 1
     side = {"branch": "side", "expected_version": 0, "parent": VersionRef(version=middle)}
-    wire.save(SaveRequest(**at, diff=appends("aside", log="l"), **side))
+    wire.save(to_write(SaveRequest, **at, diff=appends("aside", log="l"), **side))
     if middle < last:
-        gone = VersionList(versions=[middle])
+        gone = spans_of([middle])
         wire.threads.PruneThread(PruneThreadRequest(**at, versions=gone))
     for branch in ("", "main", "side"):
         found = states(wire, **at, branch=branch, projection=part, page_size=size)
@@ -122,7 +125,7 @@ def test_states_and_effects_of_the_versions_that_a_filter_leaves(place: Place) -
     at = {"namespace": place.namespace, "thread": THREAD}
     for with_states in (True, False):
         asked = ListCheckpointsRequest(
-            **at, attributes={"even": {"bool_value": True}}, include_effects=True, page_size=10,
+            **at, filters=[{"key": "even", "value": {"bool_value": True}}], include_effects=True, page_size=10,
             include_states=with_states,
         )  # fmt: skip
         page = place.wire.checkpoints.ListCheckpoints(asked)

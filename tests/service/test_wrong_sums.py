@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import pytest
+from tests.messages import to_write
 from tests.service.agents import Agent
 from tests.service.conftest import THREAD, Place
 from tests.service.wire import sets, state
@@ -23,7 +24,7 @@ def adds(**deltas: int) -> Diff:
 def request_(place: Place) -> Any:
     def make(**fields: Any) -> SaveRequest:
         at = {"namespace": place.namespace, "thread": THREAD, "request_id": os.urandom(8).hex()}
-        return SaveRequest(**{**at, **fields})
+        return to_write(SaveRequest, **{**at, **fields})
 
     return make
 
@@ -45,7 +46,7 @@ def test_many_numbers_in_one_save(place: Place, request_: Any) -> None:
     """What an entry keeps for retries has a bound: of 100 slots the first 64 are told, again and again."""
     request = request_(diff=adds(**{f"n{number:03}": number for number in range(100)}))
     first, again = place.wire.save(request), place.wire.save(request)
-    assert again.replayed
+    assert again.receipt.replayed
     assert dict(first.numbers) == dict(again.numbers) == {f"n{number:03}": number for number in range(64)}
 
 
@@ -69,5 +70,5 @@ def test_numbers_of_a_writers_stream(place: Place) -> None:
     again.resend(sent[1])
     again.send(diff=adds(n=1))
     answers = [again.next().saved.save for _ in range(2)]
-    assert [(each.replayed, dict(each.numbers)) for each in answers] == [(True, {"n": 7}), (False, {"n": 13})]
+    assert [(each.receipt.replayed, dict(each.numbers)) for each in answers] == [(True, {"n": 7}), (False, {"n": 13})]
     again.call.cancel()

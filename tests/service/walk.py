@@ -29,6 +29,7 @@ from stateward.testing import Daemon, run_daemon
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.signal_service_pb2_grpc import SignalServiceStub
 from stateward.v1.state_pb2 import Value
+from stateward.v1.write_pb2 import WriteOptions
 
 MIB = 1 << 20
 LIMIT_MIB, CACHE_MIB = 160, 8
@@ -112,7 +113,9 @@ def run_walked() -> Iterator[Daemon]:
             send = SignalServiceStub(channel).SendSignal
             for n in range(6):
                 value = Value(media_type="text/plain", data=b"x" * 500_000)
-                send(SendSignalRequest(thread=THREAD, name="k0", payload=value, request_id=f"{n}"))
+                send(
+                    SendSignalRequest(thread=THREAD, name="k0", payload=value, options=WriteOptions(request_id=f"{n}"))
+                )
         yield running
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from stateward.v1 import (
@@ -21,12 +22,12 @@ from stateward.v1 import (
     thread_service_pb2_grpc,
     writer_service_pb2_grpc,
 )
-from stateward.v1.admin_service_pb2 import Finding, GetStatsRequest, VerifyRequest
+from stateward.v1.admin_service_pb2 import GetStatsRequest, VerifyFinding, VerifyRequest
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest, SaveResponse
 from stateward.v1.diff_pb2 import Append, Diff, Edit, SetSlot
 from stateward.v1.state_pb2 import Log, State, Value
-from stateward.v1.thread_pb2 import Thread
-from stateward.v1.thread_service_pb2 import GetThreadRequest
+from stateward.v1.thread_pb2 import ThreadInfo
+from stateward.v1.thread_service_pb2 import GetThreadRequest, GetThreadResponse
 
 DETAILS_KEY = "grpc-status-details-bin"
 DOMAIN = "stateward"
@@ -34,6 +35,7 @@ TIMEOUT_S = 20.0
 MESSAGE_BYTES_MAX = 80 << 20
 
 THREAD = "booking-42"
+M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,14 @@ def refused(call: Callable[..., Any], request: Any, *, timeout: float = TIMEOUT_
     raise NotRefused(f"{type(request).__name__} was answered: {str(answer)[:300]}")
 
 
+def replayed(first: M) -> M:
+    """The answer to a write, as a retry gets it."""
+    again: Any = type(first)()
+    again.CopyFrom(first)
+    again.receipt.replayed = True
+    return again  # type: ignore[no-any-return]
+
+
 class Wire:
     """The services of a daemon."""
 
@@ -120,10 +130,14 @@ class Wire:
         answer: SaveResponse = self.checkpoints.Save(request, timeout=timeout, wait_for_ready=True)
         return answer
 
-    def thread(self, namespace: str, thread: str) -> Thread:
+    def thread(self, namespace: str, thread: str) -> ThreadInfo:
+        """A thread, without its branches and tags."""
+        return self.described(namespace, thread).thread
+
+    def described(self, namespace: str, thread: str) -> GetThreadResponse:
         """What is known about a thread."""
         request = GetThreadRequest(namespace=namespace, thread=thread)
-        found: Thread = self.threads.GetThread(request, timeout=TIMEOUT_S, wait_for_ready=True).thread
+        found: GetThreadResponse = self.threads.GetThread(request, timeout=TIMEOUT_S, wait_for_ready=True)
         return found
 
     def hydrate(self, request: HydrateRequest) -> State:
@@ -154,11 +168,10 @@ class Wire:
         assert first.base_version == request.known_version
         return put_over(known, first, part)
 
-    def findings(self, namespace: str = "", thread: str = "") -> list[Finding]:
+    def findings(self, namespace: str = "", thread: str = "") -> list[VerifyFinding]:
         """What Verify finds."""
         stream = self.admin.Verify(VerifyRequest(namespace=namespace, thread=thread), timeout=60, wait_for_ready=True)
         answers = list(stream)
-        assert answers[-1].done
         return [answer.finding for answer in answers if answer.HasField("finding")]
 
     def entries_written(self) -> int:

@@ -99,7 +99,7 @@ class Asides:
 
         def send(key: str) -> dict[str, Any]:
             thread = self.desk.client.thread(known.name)
-            copy = thread.fork(new, whole=True) if is_whole else thread.fork(new, version=version)
+            copy = thread.fork(new, all_versions=True) if is_whole else thread.fork(new, version=version)
             self.desk.do(copy)
             return {"uid": self.desk.do(self.desk.client.thread(new).hydrate(must_exist=True)).checkpoint.uid}
 

@@ -37,6 +37,7 @@ from stateward.v1.checkpoint_service_pb2 import (
 from stateward.v1.diff_pb2 import Append, Diff, Edit, SetSlot
 from stateward.v1.state_pb2 import State, Value
 from stateward.v1.thread_service_pb2 import WatchRequest
+from stateward.v1.write_pb2 import WriteOptions
 
 MIB = 1 << 20
 CALLS_PER_S, TIMEOUT_S = 50, 60.0
@@ -50,7 +51,7 @@ OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_leng
 def append(thread: str, request_id: str, data: bytes = b"x" * 200) -> SaveRequest:
     """A small save on top of whatever is there."""
     diff = Diff(edits=[Edit(append=Append(log="m", entries=[Value(data=data)]))])
-    return SaveRequest(thread=thread, request_id=request_id, diff=diff)
+    return SaveRequest(thread=thread, options=WriteOptions(request_id=request_id), diff=diff)
 
 
 # -- what is there before ------------------------------------------------------------------------------------------
@@ -61,11 +62,15 @@ def prepare(socket: str, size: float) -> None:
     with grpc.insecure_channel(f"unix:{socket}", OPTIONS) as channel:
         saves = checkpoint_service_pb2_grpc.CheckpointServiceStub(channel)
         large = State(slots={"s": Value(data=os.urandom(int(30 * MIB * size)))})
-        saves.Save(SaveRequest(thread="large", expected_version=0, state=large), timeout=TIMEOUT_S)
+        saves.Save(
+            SaveRequest(thread="large", options=WriteOptions(expected_version=0), state=large), timeout=TIMEOUT_S
+        )
         for version in range(HISTORY_VERSIONS):
             value = Value(data=os.urandom(int(HISTORY_BYTES * size)))
             edits = [Edit(set_slot=SetSlot(slot="s", value=value))]
-            request = SaveRequest(thread="history", expected_version=version, diff=Diff(edits=edits))
+            request = SaveRequest(
+                thread="history", options=WriteOptions(expected_version=version), diff=Diff(edits=edits)
+            )
             saves.Save(request, timeout=TIMEOUT_S)
     make_thread(socket, "damaged")
 
@@ -74,7 +79,7 @@ def make_thread(socket: str, thread: str) -> None:
     """A thread with one version, which is archived."""
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         request = append(thread, "first")
-        request.durability = DURABILITY_ARCHIVED
+        request.options.durability = DURABILITY_ARCHIVED
         checkpoint_service_pb2_grpc.CheckpointServiceStub(channel).Save(request, timeout=TIMEOUT_S)
 
 
@@ -117,7 +122,8 @@ class Attack:
 
     def empty_edits(self) -> None:
         edits = b"\x0a\x00" * self.count(30 * MIB)
-        self.raw("Save", append("x", "x").SerializeToString() + b"\x52" + _varint(len(edits)) + edits)
+        diff = _varint(SaveRequest.DIFF_FIELD_NUMBER << 3 | 2)
+        self.raw("Save", append("x", "x").SerializeToString() + diff + _varint(len(edits)) + edits)
 
     def unread_states(self) -> None:
         self.leave_unread("Hydrate", HydrateRequest(thread="large", max_bytes=64 * MIB), self.count(40))
@@ -128,7 +134,7 @@ class Attack:
     def failing_batches(self) -> None:
         async def fail(stub: Any, number: int) -> None:
             saves = [append(f"batch-{number}-{item}", "r") for item in range(7)]
-            saves[-1].expected_version = 3
+            saves[-1].options.expected_version = 3
             with suppress(grpc.RpcError):
                 await stub.BatchSave(BatchSaveRequest(saves=saves), timeout=TIMEOUT_S)
 
@@ -146,7 +152,7 @@ class Attack:
     def hanging_bucket(self) -> None:
         async def save(stub: Any, number: int) -> None:
             request = append("hung", f"hung-{number}")
-            request.durability = DURABILITY_ARCHIVED
+            request.options.durability = DURABILITY_ARCHIVED
             with suppress(grpc.RpcError):
                 await stub.Save(request, timeout=HELD_S * max(self.size, HELD_PART))
 

@@ -42,7 +42,7 @@ def save(daemon: Daemon, request: SaveRequest) -> int:
     """The memory that a save and what follows it take at most, in MiB."""
     peak, wire = Peak(daemon.pid), Wire(f"unix:{daemon.socket}")
     try:
-        request.request_id = os.urandom(8).hex()
+        request.options.request_id = os.urandom(8).hex()
         wire.checkpoints.Save(request, timeout=TIMEOUT_S)
         time.sleep(SETTLES_S)
         return peak.take()

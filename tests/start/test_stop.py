@@ -17,12 +17,14 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.messages import to_write
 from tests.service.wire import Wire, appends
 
 from stateward.testing import run_daemon
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.thread_service_pb2 import WaitDurableRequest, WatchRequest
+from stateward.v1.write_pb2 import Receipt
 
 QUICK_S = 3.0
 GRACE_S = 1.0
@@ -30,7 +32,7 @@ WRITERS = 8
 
 
 def append(thread: str, number: int, **fields: Any) -> SaveRequest:
-    return SaveRequest(thread=thread, diff=appends(f"{number}"), request_id=f"{thread} {number}", **fields)
+    return to_write(SaveRequest, thread=thread, diff=appends(f"{number}"), request_id=f"{thread} {number}", **fields)
 
 
 @pytest.mark.usefixtures("begun_warm")
@@ -120,8 +122,10 @@ def test_a_bucket_that_hangs_does_not_hold_up_the_stop(tmp_path: Path) -> None:
         daemon.start()
         wire = Wire(daemon.target)
         for thread, sequence in (("idle", 3), ("waited for", 2)):
-            request = WaitDurableRequest(thread=thread, sequence=sequence, durability=DURABILITY_ARCHIVED)
-            assert wire.threads.WaitDurable(request, timeout=10).durability == DURABILITY_ARCHIVED
+            request = WaitDurableRequest(
+                thread=thread, receipt=Receipt(sequence=sequence), durability=DURABILITY_ARCHIVED
+            )
+            assert wire.threads.WaitDurable(request, timeout=10).receipt.durability == DURABILITY_ARCHIVED
         wire.close()
 
 

@@ -29,6 +29,7 @@ from stateward.testing import Daemon, run_daemon
 from stateward.v1 import call_service_pb2, call_service_pb2_grpc, checkpoint_service_pb2_grpc, thread_service_pb2_grpc
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest
+from stateward.v1.write_pb2 import WriteOptions
 
 pytestmark = pytest.mark.usefixtures("begun_warm")
 
@@ -58,7 +59,7 @@ def channel_to(daemon: Daemon) -> grpc.Channel:
 
 def save(request_id: str) -> SaveRequest:
     """A save that appends one entry."""
-    request = SaveRequest(thread="t", request_id=request_id)
+    request = SaveRequest(thread="t", options=WriteOptions(request_id=request_id))
     request.diff.edits.add().append.log = "m"
     request.diff.edits[0].append.entries.add(media_type="text/plain", data=b"x")
     return request

@@ -10,9 +10,10 @@ from typing import Any
 
 import lmdb
 import pytest
+from tests.messages import to_write
 from tests.service.wire import appends
 
-from stateward.v1.admin_service_pb2 import Finding, VerifyRequest
+from stateward.v1.admin_service_pb2 import VerifyFinding, VerifyRequest
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest, SaveResponse
 from stateward.v1.diff_pb2 import Diff
 from stateward_sidecar.clock import Clock
@@ -110,7 +111,9 @@ def write(store: Store, run: Callable[..., Any], **fields: Any) -> Any:
 
 def save(store: Store, text: str, thread: str = "t", diff: Diff | None = None, **fields: Any) -> SaveResponse:
     """One save, as the service makes it; no snapshot follows."""
-    request = SaveRequest(namespace="default", thread=thread, diff=diff or appends(text), request_id=text, **fields)
+    request = to_write(
+        SaveRequest, namespace="default", thread=thread, diff=diff or appends(text), request_id=text, **fields
+    )
     prepared = SaveWrite(store.context, store.threads, request)
     with store.context.engine.read() as txn:
         prepared.prepare(txn, store.threads.find(txn, "default", thread))
@@ -142,6 +145,6 @@ def hydrate(store: Store, name: str = "t", version: int = 0) -> HydrateResponse:
     return HydrateResponse.FromString(store.read(store.reader.hydrate, request))
 
 
-def findings(store: Store) -> list[Finding]:
+def findings(store: Store) -> list[VerifyFinding]:
     """What Verify finds in the whole store."""
     return [each.finding for each in store.verifier.verify(VerifyRequest()) if each.HasField("finding")]

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.messages import to_write
 from tests.service.wire import appends
 from tests.storage.inside import hydrate, opened, save, write
 
+from stateward._operations.threads import spans_of
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
-from stateward.v1.thread_service_pb2 import PruneThreadRequest, VersionList
+from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.errors import VersionPruned
 from stateward_sidecar.store import clear, replay
 from stateward_sidecar.store.save import SaveWrite
@@ -20,14 +22,14 @@ from stateward_sidecar.store.store import Store
 
 def prepare(store: Store, **fields: Any) -> tuple[SaveWrite, bool]:
     """A save, and whether memory was enough to prepare it."""
-    request = SaveRequest(namespace="default", thread="t", request_id="new", diff=appends("x"), **fields)
+    request = to_write(SaveRequest, namespace="default", thread="t", request_id="new", diff=appends("x"), **fields)
     prepared, thread = SaveWrite(store.context, store.threads, request), store.threads.cached("default", "t")
     assert thread is not None
     return prepared, prepared.prepare_hot(thread)
 
 
 def prune(store: Store, version: int) -> None:
-    store.pruner.prune(PruneThreadRequest(namespace="default", thread="t", versions=VersionList(versions=[version])))
+    store.pruner.prune(PruneThreadRequest(namespace="default", thread="t", versions=spans_of([version])))
 
 
 REFS = {

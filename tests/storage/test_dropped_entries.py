@@ -11,6 +11,7 @@ from tests.service.wire import appends
 from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, SetTagRequest, WatchRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import VersionMismatch, VersionPruned
 from stateward_sidecar.storage.queue import Write
@@ -37,7 +38,8 @@ def write(store: Store, run: Any) -> Any:
 
 def save(store: Store, version: int) -> Any:
     request = SaveRequest(
-        namespace="default", thread="t", expected_version=version, diff=appends(f"{version}"), request_id=f"{version}"
+        namespace="default", thread="t", options=WriteOptions(request_id=f"{version}", expected_version=version),
+        diff=appends(f"{version}")
     )
     prepared = SaveWrite(store.context, store.threads, request)
     with store.context.engine.read() as txn:
@@ -115,6 +117,6 @@ def test_verify_takes_removed_entries_for_what_they_are(store: Store) -> None:
 
 def test_retries_inside_the_window_still_answer(store: Store) -> None:
     """A request id of the last 1,024 entries is answered again; one that left the window is judged anew."""
-    assert save(store, OLD + REQUEST_WINDOW_ENTRIES).replayed
+    assert save(store, OLD + REQUEST_WINDOW_ENTRIES).receipt.replayed
     with pytest.raises(VersionMismatch):
         save(store, 1)

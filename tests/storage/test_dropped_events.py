@@ -9,17 +9,17 @@ import pytest
 from tests.storage.inside import opened, save
 from tests.storage.test_slow_prunes import cut, line
 
-from stateward.v1.thread_service_pb2 import Event, WatchRequest
+from stateward.v1.thread_service_pb2 import JournalEvent, WatchRequest
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.store import Store
 
 
-def read_all(store: Store) -> list[Event]:
+def read_all(store: Store) -> list[JournalEvent]:
     """All events of the namespace, with what each version changed, as the service reads them."""
     request = WatchRequest(namespace="default", thread="-", after_cursor="n.0", include_diff=True)
     watch = store.watcher.open(request)
-    found: list[Event] = []
+    found: list[JournalEvent] = []
     while events := store.read(store.watcher.read, watch):
         found += events
     return found

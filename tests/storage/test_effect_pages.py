@@ -12,6 +12,7 @@ from tests.storage.inside import between, opened, write
 
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import ListEffectsRequest, ListEffectsResponse, PutEffectsRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.store import effectrows
 from stateward_sidecar.store.store import Store
 
@@ -19,12 +20,14 @@ COUNT, PAGE = 400, 30
 
 
 def put(store: Store, *effects: Effect) -> None:
-    request = PutEffectsRequest(namespace="default", thread="t", effects=effects, request_id=str(random.random()))
+    request = PutEffectsRequest(
+        namespace="default", thread="t", effects=effects, options=WriteOptions(request_id=str(random.random()))
+    )
     write(store, store.effects.put(request))
 
 
 def page(store: Store, token: str = "", **fields: Any) -> ListEffectsResponse:
-    asked = {"all_anchors": True, "page_size": PAGE, **fields}
+    asked = {"page_size": PAGE, **fields}
     answer: ListEffectsResponse = store.read(
         store.effect_list.read, ListEffectsRequest(namespace="default", thread="t", page_token=token, **asked)
     )
@@ -59,14 +62,14 @@ def test_pages_hold_every_effect_once_in_order(tmp_path: Path) -> None:
     effects = sorted(map(made, range(COUNT)), key=order)
     with opened(tmp_path) as store:
         put(store, *effects)
-        for fields in ({}, {"all_anchors": False, "anchor": "anchor 3"}, {"names": ["name 1", "name 2"]}):
+        for fields in ({}, {"anchor": "anchor 3"}, {"names": ["name 1", "name 2"]}):
             wanted = [
                 each for each in effects
                 if fields.get("anchor") in (None, each.anchor) and each.name in fields.get("names", [each.name])
             ]  # fmt: skip
             for _ in range(2):  # the second time from what is kept
                 assert read_all(store, **fields) == wanted
-        one = page(store, all_anchors=False, anchor="anchor 3", key="3")
+        one = page(store, anchor="anchor 3", key="3")
         assert [each.effect.key for each in one.effects] == ["3"]
 
 
@@ -128,7 +131,7 @@ def test_a_page_is_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             changed.sort_key = b"000" if is_first else b"999"
             changed.on_conflict = Effect.CONFLICT_RULE_REPLACE
             put(store, changed)
-            store.read(store.effect_list.read, ListEffectsRequest(namespace="default", thread="t", all_anchors=True))
+            store.read(store.effect_list.read, ListEffectsRequest(namespace="default", thread="t"))
 
         with between(store, monkeypatch, act):
             for _ in range(4):

@@ -14,6 +14,7 @@ from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import ListEffectsRequest, PutEffectsRequest
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.store import clear, replay, verify
 from stateward_sidecar.store.context import REQUEST_WINDOW_S
 from stateward_sidecar.store.store import Store
@@ -25,7 +26,8 @@ LARGE = Value(media_type="application/octet-stream", data=os.urandom(3 << 20))
 def put(store: Store, number: int, value: Value, **fields: object) -> None:
     effect = Effect(anchor=f"c{number}", key="k", value=value, on_conflict=Effect.CONFLICT_RULE_REPLACE, **fields)
     effect.anchor = effect.anchor if number else "free"
-    write(store, store.effects.put(PutEffectsRequest(**PLACE, effects=[effect], request_id=os.urandom(8).hex())))
+    options = WriteOptions(request_id=os.urandom(8).hex())
+    write(store, store.effects.put(PutEffectsRequest(**PLACE, effects=[effect], options=options)))
 
 
 def fill(store: Store, count: int, first: int = 0) -> None:
@@ -55,7 +57,7 @@ def prune(store: Store, keep: int) -> None:
 
 
 def anchors(store: Store) -> set[str]:
-    asked = ListEffectsRequest(**PLACE, all_anchors=True, without_values=True, page_size=1000)
+    asked = ListEffectsRequest(**PLACE, without_values=True, page_size=1000)
     return {each.effect.anchor for each in store.effect_list.read(asked).effects}
 
 

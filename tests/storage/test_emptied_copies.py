@@ -9,16 +9,18 @@ import lmdb
 import pytest
 from tests.storage.inside import findings, get, hydrate, opened, save, write
 
+from stateward._operations.threads import spans_of
 from stateward.v1.backup_service_pb2 import ExportThreadRequest, ImportBegin
 from stateward.v1.checkpoint_service_pb2 import DiffCheckpointsRequest
 from stateward.v1.thread_service_pb2 import ForkThreadRequest, PruneThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import rows
 
 
 def fork(store: Store, source: str, new: str, *, whole: bool = False) -> None:
-    store.forker.fork(ForkThreadRequest(namespace="default", thread=source, new_thread=new, whole=whole))
+    store.forker.fork(ForkThreadRequest(namespace="default", thread=source, new_thread=new, all_versions=whole))
 
 
 def export(store: Store) -> list[bool]:
@@ -29,7 +31,7 @@ def export(store: Store) -> list[bool]:
 
 
 def restore(store: Store, source: str, new: str) -> None:
-    made = store.importer.begin(ImportBegin(namespace="default", thread=new, request_id=new))
+    made = store.importer.begin(ImportBegin(namespace="default", thread=new, options=WriteOptions(request_id=new)))
     for message in store.exporter.open(ExportThreadRequest(namespace="default", thread=source)):
         made.take(message.parts)
     made.finish()
@@ -51,7 +53,7 @@ READERS: dict[str, Callable[[Store], object]] = {
     "whole copy": lambda store: fork(store, "copy", "next", whole=True),
     "export": export,
     "prune": lambda store: store.pruner.prune(
-        PruneThreadRequest(namespace="default", thread="copy", versions={"versions": [1]})
+        PruneThreadRequest(namespace="default", thread="copy", versions=spans_of([1]))
     ),
 }
 

@@ -11,6 +11,7 @@ from tests.storage.inside import MovedClock, findings, get, hydrate, opened, sav
 from tests.storage.test_revived_keys import archived
 from tests.storage.test_slow_prunes import cut, entry
 
+from stateward._operations.threads import spans_of
 from stateward_sidecar.archive.packs import snapshot_rows
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 from stateward_sidecar.store.fetched import is_entry
@@ -39,7 +40,7 @@ def test_what_was_pruned_here_does_not_come_back(tmp_path: Path, new: int) -> No
         save_many(store, (entry(os.urandom(30)) for _ in range(new)))
         old = archived(store)(store).rows
         clock.ahead_s = 7200
-        cut(store, versions={"versions": [2, 3, 4]})
+        cut(store, versions=spans_of([2, 3, 4]))
         settle(store)
     shutil.copytree(tmp_path / "here", tmp_path / "elsewhere")
     with opened(tmp_path / "elsewhere", clock) as other:
@@ -68,7 +69,7 @@ def test_what_was_pruned_elsewhere_is_cleared_here_too(tmp_path: Path, is_here: 
         shutil.copytree(tmp_path / "elsewhere", tmp_path / "after")
         old = archived(other)(other).rows
         clock.ahead_s = 7200
-        cut(other, versions={"versions": [3]})
+        cut(other, versions=spans_of([3]))
         save(other, "elsewhere")
         incoming, thread, outbox = archived(other), get(other), Outbox(other.context, other.threads)
         pieces = {version: outbox.snapshot(thread, version) for version in thread.snapshots}
@@ -83,6 +84,6 @@ def test_what_was_pruned_elsewhere_is_cleared_here_too(tmp_path: Path, is_here: 
         store.sweeper.sweep()
         settle(store)
         assert sum(key[5:6] == b"P" for key in rows_of(store)) == 0
-        cut(store, versions={"versions": [4]})
+        cut(store, versions=spans_of([4]))
         assert findings(store) == []
         assert hydrate(store).checkpoint.version == get(store).head.last_version

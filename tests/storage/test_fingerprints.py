@@ -13,7 +13,8 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 import stateward.v1
-from stateward_sidecar.store.requests import MAY_CHANGE, fingerprint
+from stateward.v1.write_pb2 import WriteOptions
+from stateward_sidecar.store.requests import MAY_CHANGE, MAY_CHANGE_BESIDE, fingerprint
 
 PLAIN = {
     FieldDescriptor.CPPTYPE_STRING: "x",
@@ -24,14 +25,15 @@ PLAIN = {
 
 
 def kinds() -> Iterator[type[Message]]:
-    """The messages of the contract that have a request id."""
+    """The messages of the contract that have the options of a write."""
     for module in pkgutil.iter_modules(stateward.v1.__path__):
         if module.name.endswith("_service_pb2"):
             found = importlib.import_module(f"stateward.v1.{module.name}").DESCRIPTOR
             yield from (
                 GetMessageClass(each)
                 for each in found.message_types_by_name.values()
-                if "request_id" in each.fields_by_name
+                if "options" in each.fields_by_name
+                and each.fields_by_name["options"].message_type is WriteOptions.DESCRIPTOR
             )
 
 
@@ -59,8 +61,15 @@ def test_one_rule_for_all_requests(kind: type[Message], is_large: bool) -> None:
     """What a retry may change changes no fingerprint, every other field does, and the request stays as it is."""
     bare = fingerprint(kind(), is_large=is_large)
     for field in kind.DESCRIPTOR.fields:
-        message = kind()
+        message = kind(options=WriteOptions())
         give(message, field)
+        before = message.SerializeToString(deterministic=True)
+        may_change = field.name in (*MAY_CHANGE_BESIDE, "options")  # options that are there and empty change nothing
+        assert (fingerprint(message, is_large=is_large) == bare) == may_change, field.name
+        assert message.SerializeToString(deterministic=True) == before
+    for field in WriteOptions.DESCRIPTOR.fields:
+        message = kind(options=WriteOptions())
+        give(message.options, field)
         before = message.SerializeToString(deterministic=True)
         assert (fingerprint(message, is_large=is_large) == bare) == (field.name in MAY_CHANGE), field.name
         assert message.SerializeToString(deterministic=True) == before

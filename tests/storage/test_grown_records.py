@@ -10,6 +10,7 @@ from pathlib import Path
 
 import lmdb
 import pytest
+from google.protobuf.empty_pb2 import Empty
 from tests.service.wire import appends, text
 from tests.storage.inside import MovedClock, findings, get, make_store, opened, rest, save_many, settle, write
 
@@ -24,6 +25,7 @@ from stateward.v1.record_service_pb2 import (
     PutRecordsResponse,
 )
 from stateward.v1.state_pb2 import Value
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.codec.entry import stored_bytes
 from stateward_sidecar.errors import Corrupt, QuotaExceeded, ShuttingDown
 from stateward_sidecar.storage import layout
@@ -40,7 +42,7 @@ SECOND = {"seconds": 1}
 
 
 def put(store: Store, *writes: RecordWrite) -> PutRecordsResponse:
-    request = PutRecordsRequest(**PLACE, writes=writes, request_id=os.urandom(8).hex())
+    request = PutRecordsRequest(**PLACE, writes=writes, options=WriteOptions(request_id=os.urandom(8).hex()))
     answer: PutRecordsResponse = write(store, store.record_puts.put(request))
     store.record_mover.consider("default", "t")
     return answer
@@ -112,7 +114,7 @@ def test_what_is_deleted_leaves_no_values(tmp_path: Path) -> None:
     """If no record is left, no value is on the disk."""
     with opened(tmp_path) as store:
         put(store, *(value(f"a/{number}", os.urandom(900)) for number in range(40)))
-        request = DeleteRecordsRequest(**PLACE, all=True, request_id="d")
+        request = DeleteRecordsRequest(**PLACE, all=Empty(), options=WriteOptions(request_id="d"))
         read = store.record_list.to_delete(request)
         assert write(store, store.record_puts.delete(request, read)).deleted == 40
         store.record_mover.consider("default", "t")
@@ -209,7 +211,7 @@ def test_a_refresh_is_a_write_only_if_it_is_due(tmp_path: Path, tight: None) -> 
         for number in range(200):  # moves carry a refreshed record, whose value is in an older entry
             put(store, value("c", os.urandom(600) + bytes((number,))))
         rest(store)
-        assert get(store).pruned.records.last > first.sequence
+        assert get(store).pruned.records.last > first.receipt.sequence
         assert left(store)["a"] == content["a"]
         assert findings(store) == []
         clock.ahead_s += 101
@@ -227,7 +229,7 @@ def test_limits_are_refused_before_a_write(tmp_path: Path, monkeypatch: pytest.M
             with pytest.raises(QuotaExceeded):
                 put(store, *writes)
             assert get(store).head == before
-        put(store, RecordWrite(key="a", delete=True), value("d", b"x"))
+        put(store, RecordWrite(key="a", delete=Empty()), value("d", b"x"))
         assert sorted(left(store)) == ["b", "c", "d"]
 
 
@@ -253,7 +255,7 @@ def test_an_order_follows_the_commits(tmp_path: Path) -> None:
         left(store)
         for _ in range(60):
             keys = dice.sample(range(300), dice.choice((1, 3, 60)))
-            put(store, *(value(f"{key}", b"x") if dice.random() < 0.6 else RecordWrite(key=f"{key}", delete=True)
+            put(store, *(value(f"{key}", b"x") if dice.random() < 0.6 else RecordWrite(key=f"{key}", delete=Empty())
                          for key in keys))  # fmt: skip
             orders = store.context.cache.record_orders(get(store).number)
             assert orders is not None
@@ -307,9 +309,15 @@ def test_a_move_reads_no_saves_in_the_writer(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(recordmoves, "SLACK_BYTES", 0)
     monkeypatch.setattr(recordmoves, "FOUND_AT_ONCE", 7)
     with opened(tmp_path) as store:
-        save_many(store, (SaveRequest(diff=appends("x"), request_id=str(number)) for number in range(40)))
-        first = put(store, value("a", os.urandom(500))).sequence
-        save_many(store, (SaveRequest(diff=appends("x"), request_id=f"b{number}") for number in range(40)))
+        save_many(
+            store,
+            (SaveRequest(diff=appends("x"), options=WriteOptions(request_id=str(number))) for number in range(40))
+        )  # fmt: skip
+        first = put(store, value("a", os.urandom(500))).receipt.sequence
+        save_many(
+            store,
+            (SaveRequest(diff=appends("x"), options=WriteOptions(request_id=f"b{number}")) for number in range(40))
+        )  # fmt: skip
         store.record_mover.start = lambda thread: None  # type: ignore[method-assign]
         for _ in range(4):
             put(store, value("a", b"last" + os.urandom(500)), value("b", b"b"))

@@ -11,11 +11,12 @@ from tests.storage.inside import get, opened, rest, save, write
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
 from stateward.storage.v1.head_pb2 import SignalRow
-from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, STATUS_WAITING
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, WORK_STATUS_WAITING
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.signal_service_pb2 import SendSignalRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.store import read as read_module
@@ -43,7 +44,7 @@ def make_history(store: Store) -> None:
     save(store, "a", "t", diff=appends("one"), labels={"k": "v"}, metrics={"cost": 1.5}, step=7, checkpoint_id="c")
     save(
         store, "b", "t", diff=appends("two"), expected_version=1, metadata=text("about it"),
-        status=STATUS_WAITING, wait_id="w", status_detail="for a person", schema_version=3,
+        status=WORK_STATUS_WAITING, wait_id="w", status_detail="for a person", schema_version=3,
     )  # fmt: skip
     save(store, "c", "t", diff=appends("side"), branch="side", parent={"version": 1})
 
@@ -126,7 +127,7 @@ def test_effects_of_a_head_cost_one_transaction_and_none_if_the_thread_has_none(
 
 def put(store: Store, name: str, count: int, size_bytes: int = 10) -> None:
     made = [Effect(anchor="c", key=f"{name} {n}", value=text("x" * size_bytes)) for n in range(count)]
-    asked = PutEffectsRequest(namespace="default", thread="t", effects=made, request_id=name)
+    asked = PutEffectsRequest(namespace="default", thread="t", effects=made, options=WriteOptions(request_id=name))
     write(store, store.effects.put(asked))
 
 
@@ -162,7 +163,9 @@ def test_signals_are_never_older_than_the_version(tmp_path: Path, monkeypatch: p
 
     with opened(tmp_path) as store:
         save(store, "1")
-        write(store, store.signals.send(SendSignalRequest(namespace="default", thread="t", name="n", request_id="s")))
+        options = WriteOptions(request_id="s")
+        send = SendSignalRequest(namespace="default", thread="t", name="n", options=options)
+        write(store, store.signals.send(send))
         (sent,) = (each.signal_id for each in hydrate(store).signals)
         monkeypatch.setattr(Draft, "all_signals", all_signals)
         save(store, "2", ack_signals=[sent])

@@ -17,6 +17,7 @@ from tests.storage.test_shared_drafts import full_at, together
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import DiskFull, NotOwner
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.context import ArchiveHooks, Claim
@@ -58,7 +59,9 @@ def at_the_same_time(store: Store, verb: Callable[[], object], request: SaveRequ
 
 def test_a_copy_that_fails_leaves_the_key_of_a_save_under_the_same_claim(tmp_path: Path) -> None:
     """A claim fixes uid and key of a name, so both have the same. The save was answered, and must be readable."""
-    request = SaveRequest(namespace="default", thread="c", diff=appends("1"), request_id="1", expected_version=0)
+    request = SaveRequest(
+        namespace="default", thread="c", diff=appends("1"), options=WriteOptions(request_id="1", expected_version=0)
+    )
     with opened(tmp_path) as store:
         save(store, "0", expected_version=0)
         uid, key = os.urandom(16), os.urandom(32)
@@ -78,7 +81,7 @@ def test_a_copy_that_fails_leaves_the_key_of_a_save_under_the_same_claim(tmp_pat
 
 def test_a_copy_that_could_not_be_shown_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last row did not fit. A save that is written at that moment does not make it visible."""
-    request = SaveRequest(namespace="default", thread="t", diff=appends("1"), request_id="1")
+    request = SaveRequest(namespace="default", thread="t", diff=appends("1"), options=WriteOptions(request_id="1"))
     errors = list[BaseException]()
     with opened(tmp_path) as store:
         save(store, "0", expected_version=0)
@@ -105,7 +108,10 @@ def test_a_copy_that_could_not_be_shown_is_not_seen(tmp_path: Path, monkeypatch:
 def test_a_thread_is_not_made_with_the_key_of_the_one_that_its_batch_deleted(tmp_path: Path) -> None:
     """A first save, its deletion on this disk and the next first save share a commit, and their claim fixes one key."""
     first, again = (
-        SaveRequest(namespace="default", thread="c", diff=appends(each), request_id=each, expected_version=0)
+        SaveRequest(
+            namespace="default", thread="c", diff=appends(each),
+            options=WriteOptions(request_id=each, expected_version=0)
+        )
         for each in ("1", "2")
     )
     with opened(tmp_path) as store:

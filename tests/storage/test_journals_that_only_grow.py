@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.messages import to_write
 from tests.service.wire import appends
 from tests.storage.inside import MovedClock, findings, get, opened, write
 
@@ -31,6 +32,7 @@ from stateward.v1.thread_service_pb2 import (
     UpdateThreadRequest,
     WatchRequest,
 )
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import RequestIdReused
 from stateward_sidecar.store import clear, context, journal, replay, requests, verify
 from stateward_sidecar.store.save import SaveWrite
@@ -52,7 +54,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 
 
 def save(store: Store, *acks: str, **more: Any) -> int:
-    request = SaveRequest(**PLACE, request_id=os.urandom(8).hex(), diff=appends("x"), ack_signals=acks, **more)
+    request = to_write(
+        SaveRequest, **PLACE, request_id=os.urandom(8).hex(), diff=appends("x"), ack_signals=acks, **more
+    )
     prepared = SaveWrite(store.context, store.threads, request)
     with store.context.engine.read() as txn:
         prepared.prepare(txn, store.threads.find(txn, "default", "t"))
@@ -61,7 +65,9 @@ def save(store: Store, *acks: str, **more: Any) -> int:
 
 
 def send(store: Store, payload: bytes = SECRET, request_id: str = "") -> SendSignalResponse:
-    request = SendSignalRequest(**PLACE, name="mail", request_id=request_id or os.urandom(8).hex())
+    request = SendSignalRequest(
+        **PLACE, name="mail", options=WriteOptions(request_id=request_id or os.urandom(8).hex())
+    )
     request.payload.media_type, request.payload.data = "text/plain", payload
     answer: SendSignalResponse = write(store, store.signals.send(request))
     return answer
@@ -69,10 +75,10 @@ def send(store: Store, payload: bytes = SECRET, request_id: str = "") -> SendSig
 
 def lock(store: Store) -> int:
     """Takes the lock, and gives it back."""
-    request = AcquireLeaseRequest(**PLACE, request_id=os.urandom(8).hex())
+    request = AcquireLeaseRequest(**PLACE, options=WriteOptions(request_id=os.urandom(8).hex()))
     request.holder.name, request.holder.incarnation = "w", "1"
     token: int = write(store, store.leases.acquire(request)).lease.token
-    write(store, store.leases.release(ReleaseLeaseRequest(**PLACE, token=token)))
+    write(store, store.leases.release(ReleaseLeaseRequest(**PLACE, options=WriteOptions(lease_token=token))))
     return token
 
 
@@ -82,8 +88,10 @@ def prune(store: Store, keep: int = 1) -> None:
 
 def move(store: Store, version: int, request_id: str = "") -> int:
     """Moves main's head. Returns the sequence."""
-    request = MoveBranchRequest(**PLACE, request_id=request_id or os.urandom(8).hex(), version={"version": version})
-    sequence: int = write(store, store.mover.move(request)).sequence
+    request = MoveBranchRequest(
+        **PLACE, options=WriteOptions(request_id=request_id or os.urandom(8).hex()), version={"version": version}
+    )
+    sequence: int = write(store, store.mover.move(request)).receipt.sequence
     return sequence
 
 
@@ -168,7 +176,7 @@ def test_tags_and_settings_go(store: Store) -> None:
         request.version.version = version
         write(store, store.settings.set_tag(request))
         update = UpdateThreadRequest(**PLACE)
-        update.options.labels["n"] = f"{number}"
+        update.update.labels["n"] = f"{number}"
         update.update_mask.paths.append("labels")
         write(store, store.settings.update(update))
     save(store)
@@ -192,7 +200,7 @@ def test_retries_in_the_window_get_their_answer(store: Store, monkeypatch: pytes
     save(store)
     prune(store)
     again = send(store, request_id="once")
-    assert (again.replayed, again.signal.signal_id) == (True, first.signal.signal_id)
+    assert (again.receipt.replayed, again.signal.signal_id) == (True, first.signal.signal_id)
     with pytest.raises(RequestIdReused):
         send(store, b"something else", request_id="once")
     assert not get(store).signals
@@ -289,7 +297,9 @@ def test_an_effect_of_a_deleted_branch_stays(store: Store) -> None:
     tag = SetTagRequest(**PLACE, tag="kept")
     tag.version.version = kept
     write(store, store.settings.set_tag(tag))
-    request = SaveRequest(**PLACE, request_id="with an effect", diff=appends("x"), checkpoint_id="c")
+    request = SaveRequest(
+        **PLACE, options=WriteOptions(request_id="with an effect"), diff=appends("x"), checkpoint_id="c"
+    )
     request.effects.add(anchor="c", key="k")
     prepared = SaveWrite(store.context, store.threads, request)
     with store.context.engine.read() as txn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from google.protobuf.empty_pb2 import Empty
 from tests.storage.inside import opened, write
 
 from stateward.v1.record_service_pb2 import DeleteRecordsRequest, ListRecordsRequest, PutRecordsRequest
@@ -26,7 +27,7 @@ def put(store: Store, *keys: str) -> int:
 def test_the_next_thread_keeps_a_whole_put(tmp_path: Path) -> None:
     """Its records have the same keys and revisions as those that were read, and one that nobody read."""
     with opened(tmp_path) as store:
-        request = DeleteRecordsRequest(**PLACE, all=True)
+        request = DeleteRecordsRequest(**PLACE, all=Empty())
         first = put(store, "a", "b")
         read = store.read(store.record_list.to_delete, request)
         write(store, store.deleter.delete(DeleteThreadRequest(**PLACE)))

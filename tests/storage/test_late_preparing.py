@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.messages import to_write
 from tests.service.wire import appends
 from tests.storage.inside import get, hydrate, opened, save, write
 
@@ -20,7 +21,7 @@ def begin(store: Store, text: str = "new", **fields: Any) -> SaveWrite:
     """A save that came while everything was in memory."""
     hydrate(store)
     fields = {"request_id": text, "diff": appends(text)} | fields
-    late = SaveWrite(store.context, store.threads, SaveRequest(namespace="default", thread="t", **fields))
+    late = SaveWrite(store.context, store.threads, to_write(SaveRequest, namespace="default", thread="t", **fields))
     assert late.is_hot(get(store))
     return late
 
@@ -54,7 +55,8 @@ def test_what_went_meanwhile_is_read_in_the_writer(tmp_path: Path, meanwhile: Ca
         again = begin(store)
         again.prepare_late()
         replayed = write(store, again.run)
-        assert (replayed.version, replayed.digest, replayed.replayed) == (answer.version, answer.digest, True)
+        assert replayed.receipt.replayed
+        assert (replayed.version, replayed.receipt.digest) == (answer.version, answer.receipt.digest)
         reused = begin(store, diff=appends("something else"))
         reused.prepare_late()
         with pytest.raises(RequestIdReused):

@@ -11,6 +11,7 @@ from tests.storage.inside import findings, get, opened, save, settle, write
 
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ListThreadsRequest, UpdateThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import labelled, listing
 from stateward_sidecar.store.store import Store
@@ -62,8 +63,8 @@ def fill(store: Store, threads: int = 60) -> None:
 
 
 def relabel(store: Store, name: str, labels: dict[str, str]) -> None:
-    request = UpdateThreadRequest(namespace="default", thread=name, request_id=f"{name}{labels}")
-    request.options.labels.update(labels)
+    request = UpdateThreadRequest(namespace="default", thread=name, options=WriteOptions(request_id=f"{name}{labels}"))
+    request.update.labels.update(labels)
     request.update_mask.paths.append("labels")
     write(store, store.settings.update(request))
 

@@ -12,6 +12,7 @@ import pytest
 from tests.storage.inside import findings, get, hydrate, make_store, opened, save, save_many, write
 from tests.storage.test_slow_prunes import cut, entry
 
+from stateward._operations.threads import numbers_of, spans_of
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest
 from stateward.v1.thread_service_pb2 import DeleteBranchRequest, MoveBranchRequest
 from stateward_sidecar.codec.snapshot import to_snapshot
@@ -78,7 +79,7 @@ def cut_heads(store: Store, doomed: list[int], made: dict[str, list[int]]) -> No
     """Prunes versions, heads too: a branch falls back to its newest earlier version, or is no longer ``made``."""
     old = {name: head.version for name, head in get(store).branches.items()}
     with suppress(InvalidField):  # main would have nothing left
-        cut(store, versions={"versions": doomed}, move_heads=True)
+        cut(store, versions=spans_of(doomed), move_heads=True)
     thread = get(store)
     for name, head in old.items():
         left = [version for version in made[name] if version <= head and version not in thread.pruned]
@@ -181,7 +182,7 @@ def test_a_base_is_pruned_while_the_thread_is_busy(tmp_path: Path, monkeypatch: 
             return commit(*arguments)
 
         monkeypatch.setattr(store.pruner, "_commit_request", busy)
-        assert list(cut(store, versions={"versions": [3]}).pruned_versions) == [3]
+        assert list(numbers_of(cut(store, versions=spans_of([3])).pruned)) == [3]
         assert get(store).head.last_version == 8
         store.threads.forget(get(store))
         assert hydrate(store, version=7).state == before

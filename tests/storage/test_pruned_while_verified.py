@@ -9,6 +9,7 @@ import pytest
 from tests.storage.inside import MovedClock, findings, opened, save_many
 from tests.storage.test_slow_prunes import cut, entry
 
+from stateward._operations.threads import spans_of
 from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
 
@@ -22,10 +23,10 @@ def test_entries_that_a_prune_removes_meanwhile_are_no_finding(tmp_path: Path, n
         save_many(store, (entry(os.urandom(30)) for _ in range(count)))
         clock.ahead_s = 7200
         if was_pruned:
-            cut(store, versions={"versions": [3]})
+            cut(store, versions=spans_of([3]))
         answers = store.verifier.verify(VerifyRequest(namespace="default", thread="t"))
         assert next(answers).records
         save_many(store, (entry(os.urandom(30)) for _ in range(new)))
-        cut(store, versions={"versions": list(range(540 + new, 570 + new))})
+        cut(store, versions=spans_of(range(540 + new, 570 + new)))
         assert [each.finding.message for each in answers if each.HasField("finding")] == []
         assert findings(store) == []

@@ -18,6 +18,7 @@ from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.archive.image import Cutter
 from stateward_sidecar.errors import DiskFull
 from stateward_sidecar.storage.keystore import KeyStore
@@ -162,7 +163,9 @@ def test_a_creation_that_fails_leaves_the_key_of_an_orphan(
         name, _ = Orphans(store.context, store.threads).set_aside(get(store), 0, ArchiveRow(head=row.head))
         store.context.archive = hooks = MagicMock(spec=ArchiveHooks)
         hooks.claims = {("default", "t"): Claim(identity.uid, key, row)}
-        request = SaveRequest(namespace="default", thread="t", diff=appends("1"), request_id="1", expected_version=0)
+        request = SaveRequest(
+            namespace="default", thread="t", diff=appends("1"), options=WriteOptions(request_id="1", expected_version=0)
+        )
         run = SaveWrite(store.context, store.threads, request).run
         if kind == "effect":
             effects = [Effect(anchor="a", key="k")]

@@ -16,6 +16,7 @@ from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import ListEffectsRequest, PutEffectsRequest
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import SetTagRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import DiskFull
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Write
@@ -87,7 +88,7 @@ def test_results_of_which_one_does_not_fit_leave_the_batch_as_it_was(
         store.context.had_archive = True
         puts = [
             PutEffectsRequest(
-                namespace="default", thread="t", create=ThreadOptions(),
+                namespace="default", thread="t", options=WriteOptions(create=ThreadOptions()),
                 effects=[Effect(key=f"{name}{number}", value=text("x")) for number in range(3)],
             )
             for name in "abc"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.empty_pb2 import Empty
 from tests.storage.inside import between, get, opened, save, write
 
 from stateward.v1.backup_service_pb2 import ExportThreadRequest
@@ -23,6 +24,7 @@ from stateward.v1.record_service_pb2 import (
 )
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_service_pb2 import ForkThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.store import recordmoves, recordorder
 from stateward_sidecar.store.recordmoves import RecordMover
 from stateward_sidecar.store.recordorder import Item, OrderChange, RecordOrder
@@ -34,7 +36,8 @@ Read = Callable[[Store], list[str]]
 
 
 def put(store: Store, *writes: RecordWrite) -> None:
-    write(store, store.record_puts.put(PutRecordsRequest(**PLACE, writes=writes, request_id=os.urandom(8).hex())))
+    options = WriteOptions(request_id=os.urandom(8).hex())
+    write(store, store.record_puts.put(PutRecordsRequest(**PLACE, writes=writes, options=options)))
 
 
 def value(key: str, data: bytes = b"x" * 9000) -> RecordWrite:
@@ -87,7 +90,7 @@ def export(store: Store) -> list[str]:
 def copy(store: Store) -> list[str]:
     """A whole copy, which has as many entries of records as the source has records."""
     name = f"copy-{os.urandom(4).hex()}"
-    store.forker.fork(ForkThreadRequest(**PLACE, new_thread=name, whole=True))
+    store.forker.fork(ForkThreadRequest(**PLACE, new_thread=name, all_versions=True))
     request = ListRecordsRequest(namespace="default", thread=name, page_size=1000, prefix="a/")
     return [record.key for record in store.read(store.record_list.read, request).answer.records]
 
@@ -135,7 +138,7 @@ def test_what_is_renamed_is_there_once(tmp_path: Path, monkeypatch: pytest.Monke
         def act() -> None:
             nonlocal is_new
             old, new = ("a/new", "a/0") if is_new else ("a/0", "a/new")
-            put(store, RecordWrite(key=old, delete=True), value(new))
+            put(store, RecordWrite(key=old, delete=Empty()), value(new))
             is_new = not is_new
 
         with between(store, monkeypatch, act):

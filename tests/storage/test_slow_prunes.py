@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.messages import to_write
 from tests.storage.inside import MovedClock, findings, get, hydrate, opened, rest, save, save_many, write
 
+from stateward._operations.threads import numbers_of, spans_of
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.thread_pb2 import Retention
@@ -30,7 +32,7 @@ BLOCKS = [random.Random(number).randbytes(2000) for number in range(3)]
 
 def entry(data: bytes, **fields: Any) -> SaveRequest:
     """A save that appends one entry."""
-    request = SaveRequest(diff=Diff(), **fields)
+    request = to_write(SaveRequest, diff=Diff(), **fields)
     request.diff.edits.add().append.log = "m"
     request.diff.edits[0].append.entries.add(media_type="a/b", data=data)
     return request
@@ -50,7 +52,7 @@ def snapshot(store: Store, version: int) -> tuple[bytes, bytes]:
 
 def cut(store: Store, **fields: Any) -> PruneThreadResponse:
     """Prunes by request."""
-    return store.pruner.prune(PruneThreadRequest(namespace="default", thread="t", **fields))
+    return store.pruner.prune(to_write(PruneThreadRequest, namespace="default", thread="t", **fields))
 
 
 def states(store: Store) -> dict[int, bytes]:
@@ -92,7 +94,7 @@ def test_a_prune_reads_what_it_prunes(tmp_path: Path, reads: list[int]) -> None:
         cut(store, keep_latest_per_branch=LINE - 10)
         store.context.cache.drop_thread(get(store).number)
         before = reads[0]
-        assert len(cut(store, keep_latest_per_branch=LINE - 20).pruned_versions) == 10
+        assert len(list(numbers_of(cut(store, keep_latest_per_branch=LINE - 20).pruned))) == 10
         assert reads[0] - before < LINE / 3
         assert findings(store) == []
 
@@ -103,7 +105,7 @@ def test_an_age_rule_reads_nothing_while_nothing_ages(tmp_path: Path, reads: lis
     with opened(tmp_path, clock) as store:
         rule = Retention(keep_for={"seconds": 1800})
         first = entry(b"first")
-        first.create.retention.CopyFrom(rule)
+        first.options.create.retention.CopyFrom(rule)
         save_many(store, [first])
         line(store, LINE)
         store.sweeper.sweep()
@@ -122,7 +124,7 @@ def test_a_version_saved_beside_a_sweep_is_not_overlooked(tmp_path: Path, monkey
     with opened(tmp_path) as store:
         rule = Retention(keep_last=2)
         first = entry(b"x")
-        first.create.retention.CopyFrom(rule)
+        first.options.create.retention.CopyFrom(rule)
         save_many(store, [first])
         line(store, 4)
         retain = store.pruner.retain
@@ -248,7 +250,7 @@ def test_what_came_after_the_plan_is_not_lost(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setattr(store.pruner, "_commit_request", meanwhile)
         answer = cut(store, keep_latest_per_branch=4)
         assert rounds == [False, False, True]
-        assert list(answer.pruned_versions) == [1, 2, 4, *range(6, 17)]
+        assert list(numbers_of(answer.pruned)) == [1, 2, 4, *range(6, 17)]
         now = states(store)
         assert {version: now[version] for version in expected if version in now} == {
             version: state for version, state in expected.items() if version in now
@@ -272,7 +274,8 @@ def test_a_retry_of_a_prune_answers_as_the_first(tmp_path: Path) -> None:
         first = cut(store, keep_latest_per_branch=15, request_id="r")
         line(store, 3)
         again = cut(store, keep_latest_per_branch=15, request_id="r")
-        assert (list(again.pruned_versions), again.sequence) == (list(first.pruned_versions), first.sequence)
+        assert again.pruned == first.pruned
+        assert again.receipt.sequence == first.receipt.sequence
         assert get(store).head.retained_versions == 18
 
 
@@ -385,8 +388,8 @@ def shrink(store: Store, dice: random.Random, clock: MovedClock) -> list[int]:
         thread = get(store)
         free = [version for version in free if version not in {each.version for each in thread.branches.values()}]
         doomed = sorted(dice.sample(free, min(len(free), 5)))
-        answer = cut(store, versions={"versions": doomed}) if doomed else PruneThreadResponse()
-    assert list(answer.pruned_versions) == doomed
+        answer = cut(store, versions=spans_of(doomed)) if doomed else PruneThreadResponse()
+    assert list(numbers_of(answer.pruned)) == doomed
     return doomed
 
 

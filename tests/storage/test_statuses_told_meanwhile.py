@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.messages import to_write
 from tests.service.wire import appends, text
 from tests.storage.inside import get, hydrate, opened, save, write
 
-from stateward.v1.checkpoint_pb2 import STATUS_WAITING
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_WAITING
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.signal_pb2 import Question, QuestionPart
 from stateward.v1.signal_service_pb2 import SendSignalRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.store import make
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import Store
@@ -24,7 +26,8 @@ from stateward_sidecar.store.store import Store
 def tell(store: Store, anchor: str, number: int = 1) -> None:
     """Asks a question with an effect of this anchor."""
     request = PutEffectsRequest(
-        namespace="default", thread="t", request_id=f"told-{number}", status=STATUS_WAITING, wait_id=f"w{number}",
+        namespace="default", thread="t", options=WriteOptions(request_id=f"told-{number}"), status=WORK_STATUS_WAITING,
+        wait_id=f"w{number}",
         question=Question(prompt=f"{number}?"), effects=[Effect(anchor=anchor, key=str(number), value=text("x"))],
     )  # fmt: skip
     write(store, store.effects.put(request))
@@ -51,12 +54,12 @@ def test_a_save_under_way_takes_what_is_told_meanwhile(
         prepare(store, adding)
         tell(store, "a")
         write(store, adding.run)
-        assert shown(store) == (2, STATUS_WAITING, "w1", "1?")
+        assert shown(store) == (2, WORK_STATUS_WAITING, "w1", "1?")
         made = begin(store, "b", checkpoint_id="b", expected_version=2, expected_digest=get(store).head.main_digest)
         prepare(store, made)
         tell(store, "b", 2)
         write(store, made.run)
-        assert shown(store) == (3, STATUS_WAITING, "w2", "2?")
+        assert shown(store) == (3, WORK_STATUS_WAITING, "w2", "2?")
         assert not get(store).head.HasField("early")
 
 
@@ -78,11 +81,11 @@ def test_what_is_told_while_a_save_is_prepared_is_taken(tmp_path: Path, monkeypa
         assert made.prepare_hot(get(store))
         assert asked
         write(store, made.run)
-        assert shown(store) == (2, STATUS_WAITING, "w1", "1?")
+        assert shown(store) == (2, WORK_STATUS_WAITING, "w1", "1?")
 
 
 def begin(store: Store, name: str, **fields: Any) -> SaveWrite:
-    request = SaveRequest(namespace="default", thread="t", request_id=name, diff=appends(name), **fields)
+    request = to_write(SaveRequest, namespace="default", thread="t", request_id=name, diff=appends(name), **fields)
     return SaveWrite(store.context, store.threads, request)
 
 
@@ -100,14 +103,15 @@ def test_a_signal_whose_write_is_made_again_names_the_same_parts(tmp_path: Path)
         save(store, "1", checkpoint_id="c", status=0)
         for name in ("hotel", "flight"):
             asked = PutEffectsRequest(
-                namespace="default", thread="t", request_id=name, status=STATUS_WAITING, wait_id="w", asker=name,
+                namespace="default", thread="t", options=WriteOptions(request_id=name), status=WORK_STATUS_WAITING,
+                wait_id="w", asker=name,
                 question=Question(parts=[QuestionPart(name=name)]),
                 effects=[Effect(anchor="c", key=name, value=text("x"))],
             )  # fmt: skip
             write(store, store.effects.put(asked))
         sent = SendSignalRequest(
             namespace="default", thread="t", name="answer", wait_id=get(store).head.wait_id, parts=["flight"],
-            request_id="s",
+            options=WriteOptions(request_id="s"),
         )  # fmt: skip
         store.signals.send(sent)
         assert list(write(store, store.signals.send(sent)).signal.parts) == ["flight"]

@@ -9,11 +9,15 @@ from typing import Any
 
 import lmdb
 import pytest
+from google.protobuf.empty_pb2 import Empty
+from tests.messages import to_write
 from tests.storage.inside import findings, get, hydrate, opened, rest, save, save_many, write
 from tests.storage.test_slow_prunes import cut, dictionaries, entry, words
 
-from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, PutEffectsRequest
-from stateward.v1.thread_service_pb2 import PruneThreadRequest, VersionList
+from stateward._operations.threads import spans_of
+from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, EffectKeys, PutEffectsRequest
+from stateward.v1.thread_service_pb2 import PruneThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import QueueFull, ShuttingDown
 from stateward_sidecar.store import clear, records, snapshots, verify
 from stateward_sidecar.store.store import Store
@@ -21,20 +25,20 @@ from stateward_sidecar.store.thread import rows
 
 
 def prune(store: Store, *versions: int) -> None:
-    what = VersionList(versions=versions)
+    what = spans_of(versions)
     store.pruner.prune(PruneThreadRequest(namespace="default", thread="t", versions=what))
 
 
 def put(store: Store, request_id: str, *effects: tuple[str, str]) -> None:
     """Puts effects, as (anchor, key)."""
-    request = PutEffectsRequest(namespace="default", thread="t", request_id=request_id)
+    request = PutEffectsRequest(namespace="default", thread="t", options=WriteOptions(request_id=request_id))
     for anchor, key in effects:
         request.effects.add(anchor=anchor, key=key).value.data = request_id.encode()
     write(store, store.effects.put(request))
 
 
 def delete(store: Store, **fields: Any) -> int:
-    request = DeleteEffectsRequest(namespace="default", thread="t", request_id="delete", **fields)
+    request = to_write(DeleteEffectsRequest, namespace="default", thread="t", request_id="delete", **fields)
     return store.effect_deleter.delete(request).deleted
 
 
@@ -111,7 +115,8 @@ def test_saves_do_not_keep_free_effects_from_being_deleted(
             return found
 
         monkeypatch.setattr(store.effect_deleter, "_plan", plan_then_save)
-        assert delete(store, anchor="", keys=keys) == 2
+        what = {"keys": EffectKeys(keys=keys)} if keys else {"all": Empty()}
+        assert delete(store, anchor="", **what) == 2
         assert findings(store) == []
 
 
@@ -130,7 +135,7 @@ def test_an_effect_that_is_put_after_the_plan_is_planned_for(tmp_path: Path, mon
 
         monkeypatch.setattr(store.effect_deleter, "_plan", plan_then_put)
         with pytest.raises(QueueFull):
-            delete(store, anchor="", keys=[f"k{number}" for number in range(1, 40)])
+            delete(store, anchor="", keys=EffectKeys(keys=[f"k{number}" for number in range(1, 40)]))
         assert findings(store) == []
 
 

@@ -8,10 +8,11 @@ import pytest
 from tests.storage.inside import opened
 
 from stateward.v1.backup_service_pb2 import ImportBegin
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import QueueFull
 from stateward_sidecar.store.store import Store
 
-BEGIN = ImportBegin(namespace="default", thread="job", request_id="first")
+BEGIN = ImportBegin(namespace="default", thread="job", options=WriteOptions(request_id="first"))
 
 
 def is_taken(store: Store) -> bool:

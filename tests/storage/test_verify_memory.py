@@ -11,6 +11,7 @@ from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import ThreadOptions
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.store.storeverify import StoreVerifier
 
 CALLS, ENTRIES = 10, 10_000
@@ -24,7 +25,9 @@ def test_entries_cost_a_bit_each(tmp_path: Path) -> None:
         for first in range(0, ENTRIES, ENTRIES // CALLS):
             keys = [f"k{number}" for number in range(first, first + ENTRIES // CALLS)]
             effects = [Effect(key=key, name="tool", value=Value(media_type="text/plain", data=b"x")) for key in keys]
-            request = PutEffectsRequest(thread="t", request_id=f"{first}", effects=effects, create=ThreadOptions())
+            request = PutEffectsRequest(
+                thread="t", options=WriteOptions(request_id=f"{first}", create=ThreadOptions()), effects=effects
+            )
             daemon.wire.effects.PutEffects(request, timeout=60)
         assert daemon.wire.entries_written() >= ENTRIES
         context = daemon.parts.store.context

@@ -22,6 +22,7 @@ from stateward import AsyncClient
 from stateward.testing import run_daemon
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward.v1.writer_service_pb2 import WriteRequest, WriterSave
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.settings import load_settings
@@ -44,7 +45,9 @@ def test_a_save_is_part_of_its_callers_trace(collector: Collector) -> None:
     """The call lies under the caller's span, queue and commit under the call, in the order in which they happened."""
     with run_daemon(traces=collector.url) as daemon:
         wire = Wire(daemon.target)
-        wire.checkpoints.Save(SaveRequest(thread=SECRET, diff=appends(SECRET), request_id="one"), metadata=PARENT)
+        wire.checkpoints.Save(
+            SaveRequest(thread=SECRET, diff=appends(SECRET), options=WriteOptions(request_id="one")), metadata=PARENT
+        )
         wire.close()
         call = collector.wait_for(SAVE)
         assert (call.trace_id.hex(), call.parent_span_id.hex()) == (TRACE, SPAN)
@@ -101,7 +104,7 @@ def test_errors_and_sampling(collector: Collector) -> None:
     """A refused call has its code, a caller that does not record is not recorded, and no names are in any span."""
     with run_daemon(traces=collector.url) as daemon:
         wire = Wire(daemon.target)
-        request = SaveRequest(thread=SECRET, diff=appends(SECRET), request_id="one")
+        request = SaveRequest(thread=SECRET, diff=appends(SECRET), options=WriteOptions(request_id="one"))
         wire.checkpoints.Save(request, metadata=UNSAMPLED)
         asked = HydrateRequest(thread=f"{SECRET}-2", version=VersionRef(version=7))
         with pytest.raises(Exception, match="NOT_FOUND"):
@@ -226,7 +229,9 @@ def test_log_lines_name_the_trace(collector: Collector) -> None:
     """A line about a call leads to its trace."""
     with run_daemon(traces=collector.url, log_level="debug") as daemon:
         wire = Wire(daemon.target)
-        wire.checkpoints.Save(SaveRequest(thread="t", diff=appends("x"), request_id="one"), metadata=PARENT)
+        wire.checkpoints.Save(
+            SaveRequest(thread="t", diff=appends("x"), options=WriteOptions(request_id="one")), metadata=PARENT
+        )
         wire.close()
         lines = [json.loads(line) for line in daemon.stderr.splitlines()]
     assert [line["trace_id"] for line in lines if line["event"] == "call"] == [TRACE]

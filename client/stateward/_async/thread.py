@@ -188,8 +188,8 @@ class AsyncThread:
         again, another version may have the same number, and only the digest tells them apart. A number alone is for a
         person who has just seen it. The same holds for every method that takes either.
 
-        Without `parent` the edits go on top of any head, and only SlotSet, SlotDeleted, NumberAdded
-        and EntriesAppended are allowed. An append without entries is left out.
+        Without `parent` the edits go on top of any head, and only SetSlot, DeleteSlot, AddNumber
+        and Append are allowed. An append without entries is left out.
 
         With `parent` the options mean what they mean for `save`: the status is RUNNING unless it is given, and an open
         question ends. Its answer waits until `ack` names it. Without `parent` status and question stay as they are.
@@ -227,7 +227,7 @@ class AsyncThread:
 
     def history(
         self,
-        from_version: int = 0,
+        oldest: Checkpoint | int | None = None,
         version: Checkpoint | int | None = None,
         newest_first: bool = False,
         *,
@@ -235,7 +235,7 @@ class AsyncThread:
         logs: Mapping[str, int | None] | Iterable[str] | None = None,
         effects: bool = False,
     ) -> AsyncStream[HistoryEntry]:
-        """Streams `version` (None = the head) and its ancestors back to `from_version`.
+        """Streams `version` (None = the head) and its ancestors back to `oldest`.
 
         Each item is (checkpoint, state, changes). Only the first item has a state; the others have the changes against
         their parents. If versions were pruned meanwhile, an item may begin anew: `item.begins` is True, and the item
@@ -244,7 +244,7 @@ class AsyncThread:
         """
         reader = HistoryReader(
             self._ref,
-            from_version=from_version,
+            oldest=oldest,
             version=version,
             newest_first=newest_first,
             projection=projection(slots, logs),
@@ -318,15 +318,15 @@ class AsyncThread:
         new_thread: str,
         version: Checkpoint | int | None = None,
         *,
-        whole: bool = False,
+        all_versions: bool = False,
         create: ThreadOptions | None = None,
     ) -> AsyncThread:
-        """Copies a version (None = the head), or with `whole` all, to a new thread. Returns a handle on it.
+        """Copies a version (None = the head), or with `all_versions` all, to a new thread. Returns a handle on it.
 
         Results of effects are copied if their anchor is the checkpoint id of a copied version. Records are copied with
-        `whole`; they keep their revisions.
+        `all_versions`; they keep their revisions.
         """
-        info = await self._run(threads.fork(self._ref, new_thread, version, whole, create))
+        info = await self._run(threads.fork(self._ref, new_thread, version, all_versions, create))
         return AsyncThread(self._session, self._session.refer(info.name, migrations=self._ref.migrations or False))
 
     async def tag(

@@ -15,9 +15,9 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
 import grpc as grpc  # noqa: PLC0414  the rest of the package takes it from here, so that the line above comes first
 
 from stateward._io import forks
-from stateward._io.failures import DETAILS_KEY, error_from_rpc
 from stateward._io.target import advice, find_fault, is_socket_missing
 from stateward._io.token import Token
+from stateward._operations.failures import DETAILS_KEY, error_from_rpc
 from stateward.blobs import Content
 from stateward.errors import Internal, ServerUnavailable, StatewardError, WrongTarget
 from stateward.v1 import (

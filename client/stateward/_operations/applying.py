@@ -83,19 +83,19 @@ def _request(
         request = bare_request(ref, options)
         version, digest = parent if isinstance(parent, int) else parent.version, b""
         if isinstance(parent, Checkpoint):
-            digest, request.expected_uid = parent.digest, parent.uid or request.expected_uid
+            digest, request.options.expected_uid = parent.digest, parent.uid or request.options.expected_uid
         elif version:  # 0 continues nothing
-            request.expected_uid = request.expected_uid or ref.held.read_uid
+            request.options.expected_uid = request.options.expected_uid or ref.held.read_uid
         if ref.at is not None and version == ref.at:  # the first version of a branch
-            request.expected_version, request.parent.version = 0, version
+            request.options.expected_version, request.parent.version = 0, version
             request.parent.digest = digest or ref.at_digest
         else:
-            request.expected_version, request.expected_digest = version, digest
+            request.options.expected_version, request.options.expected_digest = version, digest
         yield from _complete_splices(ref, edits, parent)
     stored = [value for edit in edits for value in _values_of(edit)]
     # A parent is of a thread that is there already.
-    may_make = not (request.expected_version or request.parent.version)
-    values = yield from store_values(ref, stored, options, request.expected_uid, may_make=may_make)
+    may_make = not (request.options.expected_version or request.parent.version)
+    values = yield from store_values(ref, stored, options, request.options.expected_uid, may_make=may_make)
     for value, taken in zip(stored, values, strict=True):
         if value is not taken:
             value.CopyFrom(taken)

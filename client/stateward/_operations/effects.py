@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn, TypedDict, TypeVar
 
+from google.protobuf.empty_pb2 import Empty
+
 from stateward import values
 from stateward._clock import boottime
 from stateward._operations import threads
@@ -63,7 +65,7 @@ class EffectOptions(TypedDict, total=False):
     anchor: str
     """What the effect belongs to, at most 1,024 bytes. The key is unique under its anchor. If the anchor is a
     checkpoint id, the effect is deleted when the last version with this id is pruned."""
-    stays: bool
+    keep_when_pruned: bool
     """Keeps the effect when the versions with its anchor as checkpoint id are pruned."""
     name: str
     """A name to select effects by, such as the tool's; at most 1,024 bytes."""
@@ -95,7 +97,8 @@ class Plan:
         self.term_s = seconds(options.get("term", TERM_S), "term")
         self.wait_s = wait_seconds(options.get("wait"), self.term_s)
         self.anchor, self.name = options.get("anchor", ""), options.get("name", "")
-        self.retry_failed, self.stays = options.get("retry_failed", False), options.get("stays", False)
+        self.retry_failed = options.get("retry_failed", False)
+        self.keep_when_pruned = options.get("keep_when_pruned", False)
 
 
 def wait_seconds(wait: Duration | None, term_s: float) -> float:
@@ -149,7 +152,7 @@ class Claim:
             term=timedelta(seconds=plan.term_s),
             max_age=max_age,
             retry_failed=plan.retry_failed,
-            stays=plan.stays,
+            keep_when_pruned=plan.keep_when_pruned,
             lease_token=self._ref.held.for_call(),
             durability=plan.durability,
         )
@@ -190,10 +193,10 @@ class Claim:
 
     def _ask(self, request: service.BeginEffectRequest) -> Operation[EffectState]:
         # Each time under a new id: a repeated id would get the earlier answer again.
-        request.request_id, self._asked_at = new_request_id(), boottime()
+        request.options.request_id, self._asked_at = new_request_id(), boottime()
         self.begun: service.BeginEffectResponse = yield Call("BeginEffect", request)
         self.token, self.idempotency_key = self.begun.claim_token, self.begun.idempotency_key
-        self.uid = self.begun.uid
+        self.uid = self.begun.receipt.uid
         return EffectState(self.begun.state)
 
     @property
@@ -296,12 +299,12 @@ next caller of such an effect gives the claim back first. By target, namespace, 
 def await_archived(claim: Claim, begun: service.BeginEffectResponse) -> Operation[None]:
     """Waits until a claim is as durable as the daemon wants it, and renews it meanwhile. On failure, gives it back and
     raises the error."""
-    if begun.durability >= begun.required_durability:
+    if begun.receipt.durability >= begun.required_durability:
         return
     end = time.monotonic() + claim.patience_s
     try:
         while True:
-            entry = threads.entry_of(claim._ref, begun, begun.effect.sequence)
+            entry = threads.entry_of(claim._ref, begun.receipt)
             try:
                 left_s = max(end - time.monotonic(), 0.0)
                 yield from threads.await_archived(claim._ref, entry, min(left_s, claim.interval_s) or None)
@@ -387,8 +390,8 @@ def put_effects(
         create=options_to_proto(create),
     )
     response: service.PutEffectsResponse = yield Call("PutEffects", request)
-    if response.durability < request.durability:
-        yield from threads.await_archived(ref, threads.entry_of(ref, response, response.sequence))
+    if response.receipt.durability < request.options.durability:
+        yield from threads.await_archived(ref, threads.entry_of(ref, response.receipt))
     return response.written
 
 
@@ -402,15 +405,14 @@ def delete_effects(
     request = ref.to_write(
         service.DeleteEffectsRequest,
         anchor=anchor,
-        keys=named or (),
-        all=named is None,
+        **({"all": Empty()} if named is None else {"keys": service.EffectKeys(keys=named)}),
         request_id=new_request_id(),
         lease_token=ref.held.for_call(),
         durability=choice_number(Durability, durability),
     )
     response: service.DeleteEffectsResponse = yield Call("DeleteEffects", request)
-    if response.durability < request.durability:
-        yield from threads.await_archived(ref, threads.entry_of(ref, response, response.sequence))
+    if response.receipt.durability < request.options.durability:
+        yield from threads.await_archived(ref, threads.entry_of(ref, response.receipt))
     return response.deleted
 
 
@@ -422,8 +424,7 @@ def list_effects(
         raise TypeError("names takes a list of names, not one name")
     return ref.about(
         service.ListEffectsRequest,
-        anchor=anchor or "",
-        all_anchors=anchor is None,
+        anchor=anchor,
         names=names,
         key=key,
         without_values=not with_values,

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stateward._operations.reasons import BY_REASON
+from stateward._operations.failures import error_from_status
 from stateward._operations.steps import Operation, Pause
 from stateward._state.unsaved import Unsaved
 from stateward.errors import NotArchivedYet, StatewardError
@@ -86,8 +86,4 @@ def message_of(frame: Frame) -> writers.WriteRequest:
 
 def error_of(refused: writers.WriterRefused) -> StatewardError:
     """Returns the exception for a refused frame."""
-    from google.rpc import code_pb2  # noqa: PLC0415  only a failing program needs it
-
-    kind = BY_REASON.get(refused.reason_name, StatewardError)
-    code = code_pb2.Code.Name(refused.code) if refused.code in code_pb2.Code.values() else ""
-    return kind(refused.message, reason=refused.reason_name, code=code, metadata=dict(refused.metadata))
+    return error_from_status(refused.status)

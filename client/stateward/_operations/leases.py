@@ -68,7 +68,7 @@ def acquire(ref: ThreadRef, claim: Claim) -> Operation[Lease]:
         try:
             deadline_s = left_s + ANSWER_S if left_s else None
             answer = yield Call("AcquireLease", request, deadline_s, waits_for_owner=False)
-            return replace(Lease.from_proto(answer.lease), uid=answer.uid)
+            return replace(Lease.from_proto(answer.lease), uid=answer.receipt.uid)
         except LeaseHeld as error:
             raise advised(error, claim) from None
         except NotOwner:
@@ -89,7 +89,7 @@ def advised(error: StatewardError, claim: Claim) -> StatewardError:
 
 def renew(ref: ThreadRef, token: int, uid: str, deadline_s: float | None = None) -> Operation[Lease]:
     """Starts the term of a lease again. Raises LeaseHeld if the lease is lost, also if its thread is deleted."""
-    request = ref.about(leases.RenewLeaseRequest, token=token, expected_uid=uid)
+    request = ref.about(leases.RenewLeaseRequest, lease_token=token, expected_uid=uid)
     try:
         return Lease.from_proto((yield Call("RenewLease", request, deadline_s)).lease)
     except (ThreadNotFound, UidMismatch) as error:
@@ -98,7 +98,7 @@ def renew(ref: ThreadRef, token: int, uid: str, deadline_s: float | None = None)
 
 def release(ref: ThreadRef, token: int, uid: str) -> Operation[bool]:
     """Gives the lease back. Returns False if it was not held any more, or if the call failed."""
-    request = ref.about(leases.ReleaseLeaseRequest, token=token, expected_uid=uid)
+    request = ref.about(leases.ReleaseLeaseRequest, lease_token=token, expected_uid=uid)
     try:
         return bool((yield Call("ReleaseLease", request, RELEASE_PATIENCE_S)).released)
     except StatewardError:

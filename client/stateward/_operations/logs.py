@@ -45,7 +45,7 @@ class LogPages:
                 raise
             self.ended = True
             return []
-        self._request.version.version, self._request.version.digest = page.version, page.digest
+        self._request.version.version, self._request.version.digest = page.version, page.version_digest
         note_known(self._request, page)
         self._is_begun = True
         self._request.from_index, self.ended = page.next_index, page.next_index >= page.end_index
@@ -70,9 +70,9 @@ class LogFollower:
             yield from prepare_reading(self._ref, None)
             self._is_begun = True
         if self._starts_at_end:
-            request.max_entries = 1
+            request.page_size = 1
             page = yield from read_page(self._ref, request)
-            request.ClearField("max_entries")
+            request.ClearField("page_size")
             request.from_index, self._version, self._starts_at_end = page.end_index, page.version, False
             note_known(request, page)
         request.wait.FromTimedelta(timedelta(seconds=self._wait_s))
@@ -102,7 +102,7 @@ def page_request(ref: ThreadRef, log: str, start: int, version: int | None) -> c
 
 def note_known(request: checkpoints.ReadLogRequest, page: checkpoints.ReadLogResponse) -> None:
     """Names a page in the request for the next one, so that this is of the same thread and history."""
-    request.known_uid, request.known_version, request.known_digest = page.uid, page.version, page.digest
+    request.expected_uid, request.known_version, request.known_digest = page.uid, page.version, page.version_digest
 
 
 def read_page(ref: ThreadRef, request: checkpoints.ReadLogRequest) -> Operation[checkpoints.ReadLogResponse]:

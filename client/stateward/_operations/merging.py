@@ -57,7 +57,7 @@ def set_slot(
     encoded = values.encode_slot(value, f"slots.{slot}")
     if expected is not ANY:
         edit.expected_sha256 = _digest(slot, expected)
-    edit.value.CopyFrom((yield from store_values(ref, [encoded], options, request.expected_uid))[0])
+    edit.value.CopyFrom((yield from store_values(ref, [encoded], options, request.options.expected_uid))[0])
     return (yield from merge(ref, request))
 
 

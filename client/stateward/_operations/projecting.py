@@ -87,7 +87,7 @@ def _fold(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, fold: Fold) 
     """Folds the new entries. Starts again, with a new Fold, if folded entries have changed."""
     yield from prepare_reading(ref, None)
     request = page_request(ref, log, fold.index, None)
-    request.known_uid, request.known_version, request.known_digest = fold.uid, fold.version, fold.digest
+    request.expected_uid, request.known_version, request.known_digest = fold.uid, fold.version, fold.digest
     restarts = 0
     while True:
         page = yield from read_page(ref, request)
@@ -96,7 +96,7 @@ def _fold(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, fold: Fold) 
             restarts += 1
             request.known_version, request.known_digest = 0, b""
             if restarts > RESTARTS_MAX:
-                request.version.version, request.version.digest = page.version, page.digest
+                request.version.version, request.version.digest = page.version, page.version_digest
             if request.from_index:
                 request.from_index = 0
                 continue
@@ -104,7 +104,7 @@ def _fold(ref: ThreadRef, log: str, reducer: Reducer, initial: Any, fold: Fold) 
             result = reducer(fold.value, entry.value)
             fold.value = (yield Await(result)) if inspect.isawaitable(result) else result
         fold.index = request.from_index = page.next_index
-        fold.version, fold.uid, fold.digest = page.version, page.uid, page.digest
+        fold.version, fold.uid, fold.digest = page.version, page.uid, page.version_digest
         note_known(request, page)
         if page.next_index >= page.end_index:
             return fold

@@ -13,11 +13,11 @@ from stateward._operations.threads import unreadable
 from stateward._operations.uploads import fetch_blobs
 from stateward._state.log import Log
 from stateward.arguments import instance, message, several
-from stateward.attributes import Attribute, write_attributes
 from stateward.changes import Change, changes_from_proto
 from stateward.effects import RecordedEffect
 from stateward.errors import ThreadNotFound, VersionNotFound
 from stateward.models import Checkpoint, Status, choice_number
+from stateward.records import Where, write_filters
 from stateward.signals import Signal
 from stateward.state import Origin, State
 from stateward.v1 import checkpoint_pb2, state_pb2
@@ -30,8 +30,9 @@ class CheckpointFilters(TypedDict, total=False):
 
     labels: Mapping[str, str] | None
     """Only versions that have all of these labels."""
-    attributes: Mapping[str, Attribute] | None
-    """Only versions that have all of these attributes, with values of the same type. The daemon reads every version."""
+    where: Where | None
+    """Only versions that meet all of these conditions on their attributes, as in `records.list`: a dict of values that
+    they must equal, or a list of (key, operator, value). The daemon reads every version."""
     statuses: Iterable[Status | str | int]
     """Only versions that have one of these statuses; empty = any status."""
     page_size: int
@@ -199,7 +200,7 @@ def list_checkpoints(
     branch: str = "",
     before: Checkpoint | int | None = None,
     labels: Mapping[str, str] | None = None,
-    attributes: Mapping[str, Attribute] | None = None,
+    where: Where | None = None,
     statuses: Iterable[Status | str | int] = (),
     page_size: int = 0,
     **contents: Any,
@@ -210,7 +211,7 @@ def list_checkpoints(
         "thread": thread,
         "branch": branch,
         "labels": _as_dict(labels),
-        "attributes": write_attributes(attributes or {}),
+        "filters": write_filters(where),
         "statuses": [choice_number(Status, each, "statuses") for each in several(statuses, "statuses", "Statuses")],
         "before": version_ref(before, called="before"),
         "page_size": page_size,

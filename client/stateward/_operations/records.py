@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from google.protobuf.empty_pb2 import Empty
+
 from stateward._operations import threads
 from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id
 from stateward.arguments import INT32_MAX, several, text, whole_number
@@ -43,8 +45,8 @@ def write_encoded(
         create=options_to_proto(create),
     )
     response: service.PutRecordsResponse = yield Call("PutRecords", request)
-    if response.uid and response.durability < request.durability:
-        yield from threads.await_archived(ref, threads.entry_of(ref, response, response.sequence))
+    if response.receipt.uid and response.receipt.durability < request.options.durability:
+        yield from threads.await_archived(ref, threads.entry_of(ref, response.receipt))
     return RecordsWritten.from_proto(response)
 
 
@@ -131,15 +133,14 @@ def delete_prefix(
         request = ref.to_write(
             service.DeleteRecordsRequest,
             expected_uid=uid,
-            prefix=text(prefix, "prefix"),
-            all=not prefix,
+            **({"prefix": text(prefix, "prefix")} if prefix else {"all": Empty()}),
             max_revision=most,
             request_id=new_request_id(),
             lease_token=ref.held.for_call(),
             durability=choice_number(Durability, durability),
         )
         response: service.DeleteRecordsResponse = yield Call("DeleteRecords", request)
-        if response.durability < request.durability:
-            yield from threads.await_archived(ref, threads.entry_of(ref, response, response.sequence))
-        deleted, has_more, uid = deleted + response.deleted, response.has_more, response.uid
+        if response.receipt.durability < request.options.durability:
+            yield from threads.await_archived(ref, threads.entry_of(ref, response.receipt))
+        deleted, has_more, uid = deleted + response.deleted, response.has_more, response.receipt.uid
     return deleted

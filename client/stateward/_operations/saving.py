@@ -63,7 +63,7 @@ class SaveOptions(TypedDict, total=False):
     """At most 64 labels. They are indexed: `checkpoints(labels=…)` finds versions by them, also among all threads."""
     attributes: Mapping[str, Attribute] | None
     """At most 64 typed facts (text, int, float, bool), 16 KiB together. They cost a save less than labels, because no
-    index holds them. `checkpoints(attributes=…)` selects by them."""
+    index holds them. `checkpoints(where=…)` selects by them."""
     metadata: Any
     """One opaque value, at most 1 MiB."""
     metrics: Mapping[str, float] | None
@@ -191,14 +191,14 @@ def store_blobs(
         return save_request(prepared)
     is_first = not prepared.state.version or prepared.options.get("overwrite")  # then they may make the thread
     create = (prepared.options.get("create") or ThreadOptions()) if is_first else None
-    yield from write_blobs(prepared.ref, unsaved.blobs, create, request.expected_uid)
+    yield from write_blobs(prepared.ref, unsaved.blobs, create, request.options.expected_uid)
     return request, unsaved
 
 
 def require_durable(requests: Iterable[checkpoints.SaveRequest], made: Sequence[Checkpoint]) -> None:
     """Raises NotArchivedYet for the first version that is less durable than its request asks."""
     for request, checkpoint in zip(requests, made, strict=True):
-        if (checkpoint.durability or 0) < request.durability:
+        if (checkpoint.durability or 0) < request.options.durability:
             raise NotArchivedYet(checkpoint.thread, checkpoint.sequence, checkpoint, made)
 
 
@@ -229,7 +229,8 @@ def save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Unsav
     origin = state.origin
     is_of_thread = origin is not None and (origin.namespace, origin.thread) == (ref.namespace, ref.thread)
     if is_of_thread and state.checkpoint is not None and state.checkpoint.uid:
-        request.expected_uid = state.checkpoint.uid  # the state continues this creation of the thread, and no other
+        # The state continues this creation of the thread, and no other.
+        request.options.expected_uid = state.checkpoint.uid
     if request.overwrite:
         unsaved = state._collect(blob_threshold=threshold)
         request.state.CopyFrom(state._whole(unsaved))
@@ -237,11 +238,11 @@ def save_request(prepared: PreparedSave) -> tuple[checkpoints.SaveRequest, Unsav
     if origin is not None and not is_of_thread:
         raise ValueError(f"this state belongs to thread {origin.thread!r}, not {ref.thread!r}; fork copies a state")
     if state.version == 0 or origin is None:
-        request.expected_version = 0
+        request.options.expected_version = 0
     elif origin.branch == ref.branch:
-        request.expected_version, request.expected_digest = state.version, state.digest
+        request.options.expected_version, request.options.expected_digest = state.version, state.digest
     elif ref.at == state.version:
-        request.expected_version = 0
+        request.options.expected_version = 0
         request.parent.version, request.parent.digest = state.version, state.digest
     else:
         raise ValueError(
@@ -320,12 +321,12 @@ def read_checkpoint(request: checkpoints.SaveRequest, response: checkpoints.Save
     return Checkpoint(
         namespace=request.namespace,
         thread=request.thread,
-        uid=response.uid,
+        uid=response.receipt.uid,
         version=response.version,
         parent_version=response.parent_version,
         branch=response.branch or request.branch,
         checkpoint_id=request.checkpoint_id,
-        digest=response.digest,
+        digest=response.receipt.digest,
         status=read_member(Status, request.status or response.status) or Status.RUNNING,
         status_detail=request.status_detail,
         step=request.step if request.HasField("step") else None,
@@ -335,10 +336,10 @@ def read_checkpoint(request: checkpoints.SaveRequest, response: checkpoints.Save
         create_time=read_time(response.create_time),
         edit_bytes=request.diff.ByteSize() if request.HasField("diff") else request.state.ByteSize(),
         stored_bytes=response.stored_bytes,
-        sequence=response.sequence,
-        durability=read_member(Durability, response.durability),
+        sequence=response.receipt.sequence,
+        durability=read_member(Durability, response.receipt.durability),
         wait_id=request.wait_id or response.wait_id,
-        replayed=response.replayed,
+        replayed=response.receipt.replayed,
         metadata_value=request.metadata if request.HasField("metadata") else None,
         question=Question.from_proto(request.question) if request.HasField("question") else None,
         parent_checkpoint_id=response.parent_checkpoint_id,
@@ -387,7 +388,7 @@ def append(ref: ThreadRef, log: str, entries: Sequence[Any], options: SaveOption
     edit = request.diff.edits.add().append
     edit.log = log
     encoded = [values.encode(value, f"logs.{log}[{position}]") for position, value in enumerate(entries)]
-    edit.entries.extend((yield from store_values(ref, encoded, options, request.expected_uid)))
+    edit.entries.extend((yield from store_values(ref, encoded, options, request.options.expected_uid)))
     return (yield from merge(ref, request))
 
 
@@ -403,7 +404,7 @@ def begin_merge(what: str, ref: ThreadRef, options: SaveOptions) -> Operation[ch
     if ref.migrations is not None and options.get("schema_version") is None:
         options = {**options, "schema_version": (yield from ref.migrations._prepare_append(ref))}
     request = bare_request(ref, options)
-    request.expected_uid = request.expected_uid or ref.held.read_uid
+    request.options.expected_uid = request.options.expected_uid or ref.held.read_uid
     return request
 
 

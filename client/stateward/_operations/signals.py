@@ -127,7 +127,7 @@ def send(
         request,
         waits_for_owner=False,  # a working agent keeps its thread, and may save nothing for minutes
     )
-    if response.durability < request.durability:
+    if response.receipt.durability < request.options.durability:
         raise NotArchivedYet(ref.thread, response.signal.sequence)
     return Signal.from_proto(response.signal)
 

@@ -135,25 +135,25 @@ class HistoryReader(Reader[HistoryEntry]):
         self,
         ref: ThreadRef,
         *,
-        from_version: int,
+        oldest: Checkpoint | int | None,
         version: Checkpoint | int | None,
         newest_first: bool,
         projection: checkpoints.Projection | None,
         effects: bool,
     ) -> None:
-        direction = checkpoints.DIRECTION_NEWEST_FIRST if newest_first else checkpoints.DIRECTION_OLDEST_FIRST
+        order = checkpoints.READ_ORDER_NEWEST_FIRST if newest_first else checkpoints.READ_ORDER_OLDEST_FIRST
         request = ref.on_branch(
             checkpoints.ReadHistoryRequest,
             version=version_ref(version),
-            from_version=from_version,
-            direction=direction,
+            oldest=version_ref(oldest, called="oldest"),
+            order=order,
             projection=projection,
             include_effects=effects,
         )
         super().__init__("ReadHistory", request)
         self._ref = ref
         self._newest_first = newest_first
-        self._from_version = from_version
+        self._oldest = oldest.version if isinstance(oldest, Checkpoint) else oldest or 0
         self._last: checkpoint_pb2.Checkpoint | None = None  # the version that was returned last
         self._is_whole = True  # the line up to the last version is still there, as far as is known
         self._is_first = True  # the next message is the first of its stream
@@ -164,17 +164,19 @@ class HistoryReader(Reader[HistoryEntry]):
         if last is not None and self._newest_first:
             self._request.version.CopyFrom(checkpoint_pb2.VersionRef(version=last.parent_version))
         elif last is not None:
-            self._request.from_version = last.version if self._is_whole else 0
+            self._request.ClearField("oldest")
+            if self._is_whole:
+                self._request.oldest.version = last.version
         return super().request()
 
     def is_done(self) -> bool:
         last = self._last
-        return last is not None and self._newest_first and last.parent_version < max(self._from_version, 1)
+        return last is not None and self._newest_first and last.parent_version < max(self._oldest, 1)
 
     def recover(self, error: StatewardError) -> Recovery:
         last = self._last
-        is_left = isinstance(error, InvalidField) and error.field == "from_version"
-        if last is None or self._from_version or not (is_left or isinstance(error, VersionPruned)):
+        is_left = isinstance(error, InvalidField) and error.field == "oldest"
+        if last is None or self._oldest or not (is_left or isinstance(error, VersionPruned)):
             return Recovery.NONE
         if self._newest_first:  # a line ends before the nearest ancestor that was pruned
             return Recovery.END if self._is_first else Recovery.NONE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NoReturn, SupportsIndex, TypedDict, Unpack
 
@@ -21,7 +21,7 @@ from stateward._operations.steps import (
     version_ref,
 )
 from stateward.admin import Diagnoses, DrainResult, ServerInfo, Stats
-from stateward.arguments import instance, message, several, text
+from stateward.arguments import instance, message, several, text, whole_number
 from stateward.durations import Duration, seconds, span
 from stateward.errors import (
     DeadlineExceeded,
@@ -47,8 +47,9 @@ from stateward.models import (
 )
 from stateward.options import Retention, ThreadOptions, options_to_proto
 from stateward.v1 import admin_service_pb2 as admin
-from stateward.v1 import checkpoint_pb2, effect_service_pb2, record_service_pb2, thread_pb2
+from stateward.v1 import checkpoint_pb2, thread_pb2
 from stateward.v1 import thread_service_pb2 as threads
+from stateward.v1.write_pb2 import Receipt
 
 GRACE_MAX_S = 3600.0
 # The deadline of a drain is this much longer than its grace time: the daemon answers when the grace time ends.
@@ -76,7 +77,7 @@ class OptionChanges(TypedDict, total=False):
 
 def get_thread(ref: ThreadRef) -> Operation[ThreadInfo]:
     """Returns what the daemon knows about the thread."""
-    return ThreadInfo.from_proto((yield Call("GetThread", ref.about(threads.GetThreadRequest))).thread)
+    return ThreadInfo.from_proto((yield Call("GetThread", ref.about(threads.GetThreadRequest))))
 
 
 _KINDS: dict[str, tuple[Any, str]] = {
@@ -181,15 +182,16 @@ def unreadable(found: Iterable[thread_pb2.UnreadableThread]) -> ThreadsUnreadabl
 
 
 def fork(
-    ref: ThreadRef, new_thread: str, version: Checkpoint | int | None, whole: bool, create: ThreadOptions | None
+    ref: ThreadRef, new_thread: str, version: Checkpoint | int | None, all_versions: bool,
+    create: ThreadOptions | None,
 ) -> Operation[ThreadInfo]:
     """Copies one version, or the whole thread, to a new thread."""
     request = ref.about(
         threads.ForkThreadRequest,
-        branch="" if whole else ref.branch,
+        branch="" if all_versions else ref.branch,
         version=version_ref(version),
         new_thread=new_thread,
-        whole=whole,
+        all_versions=all_versions,
         create=options_to_proto(create),
         request_id=new_request_id(),
     )
@@ -218,7 +220,7 @@ def prune(
     request = ref.to_write(
         threads.PruneThreadRequest,
         **{**expectation(expected), **({"expected_uid": expected_uid} if expected_uid else {})},
-        versions=None if versions is None else _version_list(versions),
+        versions=None if versions is None else spans_of(versions),
         older_than=None if older_than is None else span(older_than, "older_than"),
         keep_latest_per_branch=keep_latest_per_branch,
         move_heads=move_heads,
@@ -231,11 +233,7 @@ def prune(
         return plan  # there was nothing to remove
     response: threads.PruneThreadResponse = yield Call("PruneThread", request)
     found = response.plan if response.HasField("plan") else None
-    return PruneResult(tuple(response.pruned_versions), response.retained_versions, found)
-
-
-def _version_list(versions: Iterable[int]) -> threads.VersionList:
-    return message(threads.VersionList, {"versions": several(versions, "versions", "whole numbers")})
+    return PruneResult(tuple(numbers_of(response.pruned)), response.retained_versions, found)
 
 
 def delete(
@@ -260,21 +258,21 @@ def delete(
     )
     if unchanged_since is not None:
         expected_uid = expected_uid or unchanged_since.uid
-    wanted = request.expected_uid = text(expected_uid, "expected_uid") or request.expected_uid
+    wanted = request.options.expected_uid = text(expected_uid, "expected_uid") or request.options.expected_uid
     try:
         # A deletion on this disk does not need the archive. The read could wait for it.
         found = yield Call("GetThread", ref.about(threads.GetThreadRequest), LOCAL_LOOK_S if local_only else None)
-        request.expected_uid = wanted or found.thread.uid
-        is_there = bool(request.expected_uid == found.thread.uid)
+        request.options.expected_uid = wanted or found.thread.uid
+        is_there = bool(request.options.expected_uid == found.thread.uid)
     except ThreadNotFound:
-        request.expected_uid = wanted or NO_UID
-        is_there = not local_only and bool((yield Call("DeleteThread", request)).uid)
+        request.options.expected_uid = wanted or NO_UID
+        is_there = not local_only and bool((yield Call("DeleteThread", request)).receipt.uid)
         if not is_there and not missing_ok and not wanted:
             raise
     except StatewardError:
         if not local_only:
             raise
-        is_there = bool((yield Call("DeleteThread", request)).uid)
+        is_there = bool((yield Call("DeleteThread", request)).receipt.uid)
     else:
         yield Call("DeleteThread", request)
     ref.held.read_uid = ""
@@ -299,7 +297,7 @@ def update_options(ref: ThreadRef, options: OptionChanges) -> Operation[ThreadIn
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     request = ref.to_write(
         threads.UpdateThreadRequest,
-        options=ThreadOptions(**given).to_proto(),
+        update=ThreadOptions(**given).to_proto(),
         update_mask=FieldMask(paths=options),
         request_id=new_request_id(),
     )
@@ -389,7 +387,7 @@ def await_archived(
 ) -> Operation[DurableResult]:
     """Waits until the entry that a request names is archived. Raises NotArchivedYet, with its `version`, on timeout."""
     request.durability = checkpoint_pb2.DURABILITY_ARCHIVED
-    late = NotArchivedYet(ref.thread, request.sequence, version, () if version is None else (version,))
+    late = NotArchivedYet(ref.thread, request.receipt.sequence, version, () if version is None else (version,))
     try:
         result = DurableResult.from_proto((yield Call("WaitDurable", request, timeout_s)))
     except DeadlineExceeded:
@@ -399,28 +397,35 @@ def await_archived(
     return result
 
 
-Written = (
-    Checkpoint
-    | effect_service_pb2.BeginEffectResponse
-    | effect_service_pb2.PutEffectsResponse
-    | effect_service_pb2.DeleteEffectsResponse
-    | record_service_pb2.PutRecordsResponse
-    | record_service_pb2.DeleteRecordsResponse
-)
-
-
-def entry_of(ref: ThreadRef, answer: Written, sequence: int) -> threads.WaitDurableRequest:
+def entry_of(ref: ThreadRef, receipt: Receipt) -> threads.WaitDurableRequest:
     """Names the journal entry of an answer by its digest, too: after a takeover its position may have another entry."""
-    return ref.about(threads.WaitDurableRequest, sequence=sequence, uid=answer.uid, digest=answer.digest)
+    return ref.about(threads.WaitDurableRequest, receipt=receipt)
 
 
 def _wait_request(ref: ThreadRef, what: Checkpoint | int) -> threads.WaitDurableRequest:
     if not isinstance(what, Checkpoint):
         instance(what, "what", SupportsIndex, "a Checkpoint or a sequence")
-        return ref.about(threads.WaitDurableRequest, sequence=what)
+        return entry_of(ref, message(Receipt, {"sequence": what}))
     if (what.namespace, what.thread) != (ref.namespace, ref.thread):
         raise ValueError(f"this version belongs to thread {what.thread!r}, not {ref.thread!r}")
-    return entry_of(ref, what, what.sequence)
+    return entry_of(ref, Receipt(uid=what.uid, sequence=what.sequence, digest=what.digest))
+
+
+def spans_of(versions: Iterable[int]) -> threads.VersionSpans:
+    """Returns versions as the contract has them."""
+    spans = list[threads.VersionSpan]()
+    for version in sorted({whole_number(each, "versions") for each in several(versions, "versions", "whole numbers")}):
+        if spans and version == spans[-1].last + 1:
+            spans[-1].last = version
+        else:
+            spans.append(threads.VersionSpan(first=version, last=version))
+    return threads.VersionSpans(spans=spans)
+
+
+def numbers_of(versions: threads.VersionSpans) -> Iterator[int]:
+    """Yields the versions of spans."""
+    for each in versions.spans:
+        yield from range(each.first, each.last + 1)
 
 
 def server_info() -> Operation[ServerInfo]:

@@ -26,8 +26,8 @@ def write_blob(
     if content.size_bytes is not None:
         begin.size_bytes = content.size_bytes
     if create is not None:
-        begin.create.CopyFrom(create.to_proto())
-        begin.create.SetInParent()
+        begin.options.create.CopyFrom(create.to_proto())
+        begin.options.create.SetInParent()
     answer = None
     if content.sha256 and (yield from _is_written(begin)):
         answer = yield from _announce(begin, content)

@@ -38,6 +38,7 @@ from stateward.options import options_to_proto
 from stateward.state import State
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import writer_service_pb2 as writers
+from stateward.v1.write_pb2 import Receipt
 
 FRAMES_MAX = 128
 """The most unanswered frames; `send` waits beyond that. The daemon accepts twice as many."""
@@ -131,7 +132,8 @@ class Writing:
             token = str(opened.lease.token)
             raise thread_error(LeaseHeld, self.ref.thread, what, reason="LEASE_HELD", token=token)
         if not self.token:
-            self.token, self.uid, self.head = opened.lease.token, opened.uid, (opened.version, opened.digest)
+            self.token, self.uid = opened.lease.token, opened.receipt.uid
+            self.head = opened.version, opened.version_digest
             self._numbering.start(opened.last_version)
         self.is_open = True
         return opened
@@ -182,7 +184,7 @@ class Writing:
         frame = Frame(self._number, request, state, request.ByteSize(), traceparent=trace_parent())
         if is_early:
             answer = checkpoints.SaveResponse(
-                version=self._next_version(state), parent_version=state.version, digest=NO_DIGEST
+                version=self._next_version(state), parent_version=state.version, receipt=Receipt(digest=NO_DIGEST)
             )
             frame.expected = saving.read_checkpoint(request, answer)
             saving.go_on(self.ref, state, request, unsaved, frame.expected)
@@ -205,11 +207,12 @@ class Writing:
             yield from self.flush()  # the daemon can only be asked about a saved version
             yield Run(saving.learn_numbers(self.ref, state, unnumbered))
         request, unsaved = saving.save_request(prepared)
-        request.expected_uid = request.expected_uid or self.uid
+        request.options.expected_uid = request.options.expected_uid or self.uid
         if unsaved.blobs:
             request, unsaved = yield Run(saving.store_blobs(prepared, request, unsaved))
         if state.checkpoint is not None and state.checkpoint is self._tip and state.digest == NO_DIGEST:
-            request.ClearField("expected_digest")  # not known yet; the stream ensures that no version comes between
+            # Not known yet; the stream ensures that no version comes between.
+            request.options.ClearField("expected_digest")
         return request, unsaved
 
     def check(self) -> None:
@@ -312,7 +315,7 @@ class Writing:
             frame.state.checkpoint = checkpoint
         self.head = checkpoint.version, checkpoint.digest
         self._numbering.saw(checkpoint.version)
-        if response.durability < frame.request.durability:
+        if response.receipt.durability < frame.request.options.durability:
             frame.late = NotArchivedYet(checkpoint.thread, checkpoint.sequence, checkpoint, [checkpoint])
             self.late = self.late or frame.late
 

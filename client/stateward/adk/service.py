@@ -51,7 +51,7 @@ from stateward.adk._sessions import (
     unprefixed,
 )
 from stateward.adk._telling import USER, answer_of, calls_asked, status_after
-from stateward.changes import Change, EntriesAppended, SlotSet
+from stateward.changes import Append, Change, SetSlot
 from stateward.durations import Duration
 from stateward.errors import ThreadNotFound, UidMismatch, VersionMismatch
 from stateward.models import Checkpoint, Status, ThreadInfo
@@ -119,9 +119,9 @@ class StatewardSessionService(Connected, BaseSessionService):
         labels = {APP_LABEL: name_for(app_name), USER_LABEL: name_for(user_id)}
         create = replace(self._made_with, labels=labels)
         thread = self._thread(app_name, user_id, session_id)
-        changes: list[Change] = [SlotSet(STATE, keep(scopes.session, "state"))]
+        changes: list[Change] = [SetSlot(STATE, keep(scopes.session, "state"))]
         if parts_of(thread.name) is None:
-            changes.append(SlotSet(PLACE, keep([app_name, user_id, session_id], PLACE)))
+            changes.append(SetSlot(PLACE, keep([app_name, user_id, session_id], PLACE)))
         first = PreparedEdits(thread._ref, changes, 0, {"create": create, "metrics": {UPDATED: now}})
         try:
             (made, *_) = await self._save([first, *self._shared(app_name, user_id, scopes, None)])
@@ -250,7 +250,7 @@ class StatewardSessionService(Connected, BaseSessionService):
         base = await find_base(thread, session)
         encoded = encode_event(event)
         scopes = split(event.actions.state_delta, "event.actions.state_delta")  # not as in the event
-        changes: list[Change] = [EntriesAppended(EVENTS, (encoded,))]
+        changes: list[Change] = [Append(EVENTS, (encoded,))]
         if scopes.session:
             try:
                 stored = await read_stored_state(thread, session, base)
@@ -260,7 +260,7 @@ class StatewardSessionService(Connected, BaseSessionService):
                     return made
                 raise
             state = {**stored, **scopes.session}
-            changes.append(SlotSet(STATE, keep(state, "state")))
+            changes.append(SetSlot(STATE, keep(state, "state")))
         # The same event after the same revision has the same request id, so it is stored once.
         request_id = sha256(f"{base.version}:{base.digest.hex()}:".encode() + encoded.data).hexdigest()
         options: SaveOptions = {"metrics": {UPDATED: event.timestamp}, "request_id": request_id}
@@ -320,6 +320,6 @@ def _answers(event: Event, given: Answered) -> bool:
     return event.author == USER and not given.decisions.keys().isdisjoint(found)
 
 
-def _set_key(key: str, value: Any) -> SlotSet:
+def _set_key(key: str, value: Any) -> SetSlot:
     slot, value = slot_of(key, value)
-    return SlotSet(slot, keep(value, f"state[{key!r}]"))
+    return SetSlot(slot, keep(value, f"state[{key!r}]"))

@@ -13,8 +13,8 @@ A record is one line with a JSON object. All records of a thread are together, i
      "edits": [EDIT, …]     from its parent to it, or, if its parent was pruned or it began as a copy,
      "state": {"slots": {name: VALUE}, "logs": {name: {"first_index", "rewritten_version", "values"}},
                "retired_logs": {name: index}}}
-    {…, "kind": "effect", "key": …, "state": "done", "anchor", "name", "sort_key", "stays", "value", "holder",
-     "claim_token", "begin_time", "end_time", "detail", "attempts", "idempotency_key"}
+    {…, "kind": "effect", "key": …, "state": "done", "anchor", "name", "sort_key", "keep_when_pruned", "value",
+     "holder", "claim_token", "begin_time", "end_time", "detail", "attempts", "idempotency_key"}
     {…, "kind": "record", "key": …, "revision": n, "create_time", "update_time", "value", "attributes", "ttl_s"}
     {…, "kind": "signal", "signal_id", "name", "time", "payload", "sender", "wait_id", "request"}
     {…, "kind": "end", "last_version", "branches", "tags": {name: version}, "versions", "blobs", "effects", "signals",
@@ -43,7 +43,7 @@ from stateward.transfer import read_parts
 from stateward.v1 import backup_service_pb2 as backup
 from stateward.v1.checkpoint_pb2 import Checkpoint
 from stateward.v1.effect_pb2 import EffectState
-from stateward.v1.record_pb2 import Record
+from stateward.v1.record_pb2 import StoredRecord
 from stateward.v1.signal_pb2 import Question
 from stateward.v1.state_pb2 import State
 
@@ -189,7 +189,7 @@ def _effect_record(part: backup.BackupEffect) -> dict[str, Any]:
             anchor=effect.anchor,
             name=effect.name,
             sort_key=to_base64(effect.sort_key),
-            stays=effect.stays,
+            keep_when_pruned=effect.keep_when_pruned,
             holder=_given(name=each.holder.name, incarnation=each.holder.incarnation),
             claim_token=each.claim_token,
             end_time=_time(each.end_time) if each.HasField("end_time") else None,
@@ -201,7 +201,7 @@ def _effect_record(part: backup.BackupEffect) -> dict[str, Any]:
     return record | ({"value": value_to_json(effect.value)} if effect.HasField("value") else {})
 
 
-def _kept_record(each: Record) -> dict[str, Any]:
+def _kept_record(each: StoredRecord) -> dict[str, Any]:
     return {
         KIND: "record",
         "key": each.key,

@@ -39,7 +39,7 @@ def fork(
         raise typer.BadParameter("it copies all versions; leave out --at and --branch", param_hint="--whole")
     with connect(context, target, namespace) as client:
         source = client.thread(thread, branch=branch)
-        info = source.fork(new, find_checkpoint(source, at), whole=whole).info()
+        info = source.fork(new, find_checkpoint(source, at), all_versions=whole).info()
     if as_json:
         print_json(thread_as_json(info))
         return

@@ -64,7 +64,7 @@ def replay(
         begin, end = find_version(handle, first, "--from"), find_version(handle, last, "--to")
         slots: list[str] | None = None if as_json else []
         timeline, before = Timeline(handle, handle.info()), None
-        with looking_at(handle), _on_one_line(thread), handle.history(begin or 0, end, slots=slots) as line:
+        with looking_at(handle), _on_one_line(thread), handle.history(begin or None, end, slots=slots) as line:
             if as_json:
                 for entry in line:
                     checkpoint, state, changes = entry
@@ -89,7 +89,7 @@ def _on_one_line(thread: str) -> Iterator[None]:
     try:
         yield
     except InvalidField as error:
-        if error.field != "from_version":
+        if error.field != "oldest":
             raise
         what = error.message.partition(": ")[2]
         raise CommandError(f"--from: {what}; `stateward history {thread} --all` draws which came from which") from None

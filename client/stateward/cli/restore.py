@@ -244,7 +244,7 @@ class _Thread:
                 "a --thread-prefix"
             )
         try:
-            return bool(ThreadUpload(self.client, self.name, self.request_id).finish().existed)
+            return bool(ThreadUpload(self.client, self.name, self.request_id).finish().receipt.replayed)
         except ThreadExists:
             raise RunRefused(
                 f"thread {self.name!r} exists, and was not restored from this export; nothing was written; give "

@@ -151,7 +151,8 @@ def _effect(record: Mapping[str, Any]) -> backup.BackupEffect:
     part = backup.BackupEffect(idempotency_key=record.get("idempotency_key", ""))
     each, effect = part.effect, part.effect.effect
     effect.key, effect.anchor, effect.name = record["key"], record.get("anchor", ""), record.get("name", "")
-    effect.sort_key, effect.stays = from_base64(record.get("sort_key", "")), record.get("stays", False)
+    effect.sort_key = from_base64(record.get("sort_key", ""))
+    effect.keep_when_pruned = record.get("keep_when_pruned", False)
     each.state = EffectState.Value(f"EFFECT_STATE_{record['state'].upper()}")  # type: ignore[assignment]
     each.claim_token, each.attempts = record.get("claim_token", 0), record.get("attempts", 0)
     each.detail = record.get("detail", "")

@@ -108,7 +108,7 @@ def _is_plain(steps: list[Step]) -> bool:
 
 def _steps(thread: Thread, head: State) -> Iterator[Step]:
     """Yields step number, metadata and all messages of every version, oldest first. Raises NoRun."""
-    from stateward.changes import EntriesAppended, EntryReplaced, LogTrimmed  # noqa: PLC0415
+    from stateward.changes import Append, ReplaceEntry, TrimLog  # noqa: PLC0415
 
     with thread.history(version=head.version, logs=[MESSAGES_LOG]) as line:
         messages: list[Any] = []
@@ -123,11 +123,11 @@ def _steps(thread: Thread, head: State) -> Iterator[Step]:
                     raise NoRun("its messages were trimmed at the start")
             for change in () if entry.begins else changes:
                 match change:
-                    case EntriesAppended():
+                    case Append():
                         messages = [*messages, *change.entries]
-                    case EntryReplaced():
+                    case ReplaceEntry():
                         messages = [*messages[: change.index], change.value, *messages[change.index + 1 :]]
-                    case LogTrimmed(from_index=int(index)):
+                    case TrimLog(from_index=int(index)):
                         messages = messages[:index]
                     case _:
                         raise NoRun("its messages were trimmed at the start, or removed")

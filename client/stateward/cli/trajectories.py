@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import Message
 
 from stateward.blobs import MARK
-from stateward.changes import EntriesAppended, EntryReplaced, LogTrimmed
+from stateward.changes import Append, ReplaceEntry, TrimLog
 from stateward.cli import layouts
 from stateward.cli.decoding import readable
 from stateward.cli.describe import entry_of, slot_of
@@ -178,13 +178,13 @@ def _earlier(thread: Thread, version: int, name: str) -> dict[int, Any]:
                 continue
             for change in changes:
                 match change:
-                    case EntriesAppended():
+                    case Append():
                         following = following if change.at_index is None else change.at_index
                         entries |= dict(enumerate(map(readable, change.entries), following))
                         following += len(change.entries)
-                    case EntryReplaced():
+                    case ReplaceEntry():
                         entries[change.index] = readable(change.value)
-                    case LogTrimmed(from_index=int(index)):
+                    case TrimLog(from_index=int(index)):
                         entries = {place: value for place, value in entries.items() if place < index}
                         following = min(following, index)
     return entries

@@ -3,7 +3,8 @@
 Only the fields that a scenario is about are compared. A client is free in all others: page sizes, status, labels and so
 on. Fields that the contract leaves to the client, such as `at_index`, may be missing; if they are set, they must be
 right. A save on top of a version names its number, its digest and the uid of the thread, because a number alone may
-mean another version.
+mean another version. What a write expects and the lease under which it is made are compared in every request, also if
+the scenario gives it no `options`; its request id is looked at elsewhere.
 """
 
 from __future__ import annotations
@@ -13,28 +14,31 @@ from collections.abc import Iterator
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
+from stateward.v1.write_pb2 import WriteOptions
+
 # The fields of each request that are compared.
 _COMPARED: dict[str, frozenset[str]] = {
     "HydrateRequest": frozenset(
         {"thread", "branch", "version", "projection", "page_token", "known_version", "known_digest"}
     ),
     "SaveRequest": frozenset(
-        {"thread", "branch", "expected_version", "expected_digest", "parent", "overwrite", "state", "diff"}
-        | {"lease_token", "on_mismatch", "guard", "ack_signals"}
+        {"thread", "options", "branch", "parent", "overwrite", "state", "diff", "on_mismatch", "guard", "ack_signals"}
     ),
-    "AcquireLeaseRequest": frozenset({"thread", "term", "take_over"}),
-    "BeginEffectRequest": frozenset({"thread", "anchor", "key", "retry_failed", "lease_token"}),
-    "CompleteEffectRequest": frozenset({"thread", "anchor", "key", "claim_token", "state", "value"}),
-    "SendSignalRequest": frozenset({"thread", "name", "payload", "wait_id"}),
+    "AcquireLeaseRequest": frozenset({"thread", "options", "term", "take_over"}),
+    "BeginEffectRequest": frozenset({"thread", "options", "anchor", "key", "retry_failed"}),
+    "CompleteEffectRequest": frozenset({"thread", "options", "anchor", "key", "claim_token", "state", "value"}),
+    "SendSignalRequest": frozenset({"thread", "options", "name", "payload", "wait_id"}),
     "GetRecordsRequest": frozenset({"thread", "keys", "without_values"}),
-    "PutRecordsRequest": frozenset({"thread", "writes", "lease_token"}),
+    "PutRecordsRequest": frozenset({"thread", "options", "writes"}),
     "ListRecordsRequest": frozenset({"thread", "prefix", "filters", "without_values", "page_token"}),
     "WatchRequest": frozenset({"thread", "after_sequence", "after_cursor", "slots", "logs", "labels"}),
-    "OpenWriter": frozenset({"thread", "branch"}),
+    "OpenWriter": frozenset({"thread", "options", "branch"}),
     "ReadBlobRequest": frozenset({"thread", "blob"}),
     "StatBlobRequest": frozenset({"thread", "sha256"}),
+    "WriteOptions": frozenset({"expected_version", "expected_digest", "lease_token"}),
+    "Receipt": frozenset({"uid", "sequence", "digest"}),  # the daemon looks at nothing else
 }
-# Fields that may be missing, or wrong if they are set: by message, and for a writer's frames.
+# Fields that may be missing, or wrong if they are set.
 _HINTS: dict[str, frozenset[str]] = {
     "SetSlot": frozenset({"expected_sha256"}),
     "Append": frozenset({"at_index"}),
@@ -43,10 +47,11 @@ _HINTS: dict[str, frozenset[str]] = {
 # Fields that are compared only if the scenario sets them.
 _IF_SET: dict[str, frozenset[str]] = {
     "HydrateRequest": frozenset({"include_signals"}),
-    "SaveRequest": frozenset({"status", "wait_id", "expected_uid"}),
-    "CompleteEffectRequest": frozenset({"expected_uid"}),
+    "SaveRequest": frozenset({"status", "wait_id"}),
+    "WriteOptions": frozenset({"expected_uid"}),
 }
 FRAME_HINTS = frozenset({"expected_version", "expected_digest"})
+"""Of the options of a writer's frame: they may be missing, or wrong if they are set."""
 # Fields whose empty value means the same as another one.
 _DEFAULTS = {"namespace": "default", "branch": "main"}
 SHOWN_CHARS = 100
@@ -68,6 +73,9 @@ def _differences(expected: Message, seen: Message, path: str, hints: frozenset[s
         if compared is not None and name not in compared:
             continue
         place = f"{path}.{name}" if path else name
+        if field.message_type is WriteOptions.DESCRIPTOR:  # none are the same as empty ones
+            yield from _differences(getattr(expected, name), getattr(seen, name), place, hints)
+            continue
         if field.has_presence and name in may_miss and not seen.HasField(name):
             continue
         if field.is_repeated:

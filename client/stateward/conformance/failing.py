@@ -33,20 +33,26 @@ def fail(context: grpc.ServicerContext, failure: Failure) -> NoReturn:
 
 
 def _trailers(failure: Failure, code: grpc.StatusCode, message: str) -> tuple[tuple[str, str | bytes], ...]:
-    status = status_pb2.Status(code=code.value[0], message=message)
+    trailers: list[tuple[str, str | bytes]] = []
+    if failure.HasField("retry_delay"):
+        trailers.append((PUSHBACK_KEY, str(failure.retry_delay.ToMilliseconds())))
+    elif code is grpc.StatusCode.RESOURCE_EXHAUSTED:  # as the daemon does
+        trailers.append((PUSHBACK_KEY, NO_RETRY))
+    return (*trailers, (DETAILS_KEY, status_of(failure, message).SerializeToString()))
+
+
+def status_of(failure: Failure, message: str) -> status_pb2.Status:
+    """Returns the status of an error."""
+    status = status_pb2.Status(code=grpc.StatusCode[failure.code].value[0], message=message)
     if failure.unknown_detail:
         status.details.add(type_url="type.googleapis.com/example.later.Detail", value=b"\x0a\x01x")
     domain = failure.domain or DOMAIN
     info = error_details_pb2.ErrorInfo(reason=failure.reason, domain=domain, metadata=failure.metadata)
     details = [info]
-    trailers: list[tuple[str, str | bytes]] = []
     if failure.HasField("retry_delay"):
         details.append(error_details_pb2.RetryInfo(retry_delay=failure.retry_delay))
-        trailers.append((PUSHBACK_KEY, str(failure.retry_delay.ToMilliseconds())))
-    elif code is grpc.StatusCode.RESOURCE_EXHAUSTED:  # as the daemon does
-        trailers.append((PUSHBACK_KEY, NO_RETRY))
     for detail in details:
         packed = AnyMessage()
         packed.Pack(detail)
         status.details.append(packed)
-    return (*trailers, (DETAILS_KEY, status.SerializeToString()))
+    return status

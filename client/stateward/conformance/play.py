@@ -18,6 +18,8 @@ from stateward.v1.state_pb2 import BlobRef
 from stateward.v1.writer_service_pb2 import OpenWriter, WriteRequest
 
 REQUEST_ID_BYTES_MAX = 256
+# Writes that need no request id: what they name cannot happen twice.
+_NEED_NO_ID = frozenset({"CompleteEffectRequest", "ReleaseLeaseRequest"})
 # A client's clock may run a little faster than ours.
 PAUSE_SHARE = 0.9
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -95,7 +97,7 @@ class Play:
         self._next = at + 1
         self._last[method] = request
         self._called = self._clock()
-        if request_id := getattr(request, "request_id", ""):
+        if request_id := _request_id_of(request):
             self._request_ids.add(request_id)
         if method in ("Watch", "Write", "WriteBlob", "ReadBlob"):
             self._open_streams += 1
@@ -139,7 +141,10 @@ class Play:
         fields = request.DESCRIPTOR.fields_by_name
         if "holder" in fields and not (request.holder.name and request.holder.incarnation):  # type: ignore[attr-defined]
             return "holder.name and holder.incarnation are required"
-        return self._check_request_id(request.request_id) if "request_id" in fields else ""  # type: ignore[attr-defined]
+        request_id = _request_id_of(request)
+        if not request_id and ("options" not in fields or request.DESCRIPTOR.name in _NEED_NO_ID):
+            return ""
+        return self._check_request_id(request_id)
 
     def _check_request_id(self, request_id: str) -> str:
         if not request_id:
@@ -148,14 +153,13 @@ class Play:
             return f"request_id has more than {REQUEST_ID_BYTES_MAX} bytes"
         return "another request had the same request_id" if request_id in self._request_ids else ""
 
-    @staticmethod
-    def _check_open(turn: Turn, request: OpenWriter, before: Message | None) -> str:
-        if not request.request_id or not request.holder.name or not request.holder.incarnation:
+    def _check_open(self, turn: Turn, request: OpenWriter, before: Message | None) -> str:
+        if not request.options.request_id or not request.holder.name or not request.holder.incarnation:
             return "request_id, holder.name and holder.incarnation are required"
         if turn.again and isinstance(before, OpenWriter):
-            is_same = before.request_id == request.request_id and before.holder == request.holder
+            is_same = before.options.request_id == request.options.request_id and before.holder == request.holder
             return "" if is_same else "request_id and holder are not those of the stream before"
-        return ""
+        return self._check_request_id(request.options.request_id)
 
     def take_frame(self, frame: WriterFrame, message: WriteRequest, last_number: int) -> None:
         """Checks a frame of a writer. Raises ScenarioFailed."""
@@ -183,8 +187,8 @@ class Play:
         if frame.again and before is not None:
             return "" if before == save else f"frame {seen.save.frame} is not the same as the one that was not answered"
         self._frames[edits] = save
-        problem = self._check_request_id(save.request_id) if before is None else ""
-        self._request_ids.add(save.request_id)
+        problem = self._check_request_id(save.options.request_id) if before is None else ""
+        self._request_ids.add(save.options.request_id)
         return f"frame {seen.save.frame}: {problem}" if problem else ""
 
 
@@ -196,6 +200,12 @@ def _explain(expected: SaveRequest, seen: SaveRequest) -> str:
     if len(found) < 2 or found[0] == found[1] or not all(_DIGEST.fullmatch(each) for each in found):
         return ""
     return f"the state that the client has is not the right one: its digest is {found[1]}, not {found[0]}"
+
+
+def _request_id_of(request: Message) -> str:
+    """Returns the request id of a write; "" = it has none, or the request is no write."""
+    has_options = "options" in request.DESCRIPTOR.fields_by_name
+    return request.options.request_id if has_options else ""  # type: ignore[attr-defined]
 
 
 def _paged(request: Message) -> Message:

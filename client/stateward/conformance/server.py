@@ -17,7 +17,7 @@ from stateward.conformance import streams
 from stateward.conformance.failing import fail, refuse
 from stateward.conformance.play import Play, ScenarioFailed
 from stateward.conformance.relay import Relay
-from stateward.conformance.scenarios import THREAD, load
+from stateward.conformance.scenarios import THREAD, UID, load
 from stateward.conformance.v1.scenario_pb2 import Turn
 from stateward.v1 import (
     admin_service_pb2,
@@ -32,7 +32,7 @@ from stateward.v1 import (
     thread_service_pb2,
     writer_service_pb2,
 )
-from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED, STATUS_RUNNING, Checkpoint
+from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED, WORK_STATUS_RUNNING, Checkpoint
 
 FEATURES = ("blobs", "effects", "leases", "records", "signals", "writer")
 LOCKS = "locks/"
@@ -43,7 +43,6 @@ SILENCE_MAX_S = 10.0
 NO_DEADLINE_S = 1e9
 """gRPC reports a missing deadline as one in the far future."""
 END_S = 0.2
-UID = "0123456789abcdef0123456789abcdef"
 _FILES = (
     admin_service_pb2, archive_service_pb2, backup_service_pb2, blob_service_pb2, checkpoint_service_pb2,
     effect_service_pb2, lease_service_pb2, record_service_pb2, signal_service_pb2, thread_service_pb2,
@@ -185,7 +184,7 @@ def _describe(checkpoint: Checkpoint, thread: str) -> None:
     checkpoint.uid = UID
     checkpoint.parent_version = checkpoint.version - 1
     checkpoint.sequence = checkpoint.sequence or checkpoint.version
-    checkpoint.status = checkpoint.status or STATUS_RUNNING
+    checkpoint.status = checkpoint.status or WORK_STATUS_RUNNING
     checkpoint.durability = checkpoint.durability or DURABILITY_COMMITTED
 
 

@@ -12,18 +12,17 @@ from collections.abc import Callable, Iterator
 
 import grpc
 
-from stateward.conformance.failing import fail
+from stateward.conformance.compare import difference
+from stateward.conformance.failing import fail, status_of
 from stateward.conformance.play import Play
-from stateward.conformance.v1.scenario_pb2 import Turn, WriterStream
+from stateward.conformance.v1.scenario_pb2 import Failure, Turn, WriterStream
 from stateward.v1.blob_service_pb2 import ReadBlobRequest, ReadBlobResponse, WriteBlobRequest
-from stateward.v1.error_reason_pb2 import ERROR_REASON_WRITER_ABORTED
 from stateward.v1.state_pb2 import BlobRef
 from stateward.v1.thread_service_pb2 import WatchRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward.v1.writer_service_pb2 import WriteRequest, WriteResponse, WriterRefused
 
 PIECE_BYTES = 4
-ABORTED = 10
-"""The code of gRPC's ABORTED."""
 POLL_S = 0.05
 CANCELLED_S = 0.3
 OPEN_MAX_S = 60.0
@@ -115,10 +114,9 @@ def _aborted(number: int) -> WriteResponse:
     return WriteResponse(
         refused=WriterRefused(
             frame=number,
-            reason=ERROR_REASON_WRITER_ABORTED,
-            reason_name="WRITER_ABORTED",
-            code=ABORTED,
-            message="an earlier frame was refused; reset the writer",
+            status=status_of(
+                Failure(code="ABORTED", reason="WRITER_ABORTED"), "an earlier frame was refused; reset the writer"
+            ),
         )
     )
 
@@ -154,6 +152,8 @@ def take_blob(play: Play, first: WriteBlobRequest, messages: Iterator[WriteBlobR
     turn = play.take("WriteBlob", first)
     upload = turn.write_blob
     begin, hasher, size_bytes = first.begin, hashlib.sha256(), 0
+    if problem := difference(WriteOptions(), begin.options):
+        raise play.fail(f"begin.options.{problem}")
     if begin.sha256 and begin.sha256 != upload.sha256:
         raise play.fail("begin.sha256 is not that of the bytes")
     if begin.HasField("size_bytes") and begin.size_bytes != upload.size_bytes:

@@ -65,7 +65,7 @@ class Given:
         if ERROR in wrote and HANDLED not in wrote:  # it has used no answer: it gets the same one again
             return Taken([each for each in writes if each[0] != RESUME], told)
         if told is None and branch == MAIN and not wrote & {INTERRUPT, ERROR}:
-            told = Told(checkpoint_pb2.STATUS_RUNNING, asker=name_for(task_id))
+            told = Told(checkpoint_pb2.WORK_STATUS_RUNNING, asker=name_for(task_id))
         return Taken(writes, told)
 
 

@@ -287,11 +287,11 @@ def put_effects(
     for start in range(0, len(made), _EFFECTS_MAX):
         part = made[start : start + _EFFECTS_MAX]
         request = ref.about(effects.PutEffectsRequest, effects=part, request_id=new_request_id(), expected_uid=uid)
-        request.create.CopyFrom(create.to_proto())
+        request.options.create.CopyFrom(create.to_proto())
         if told is not None and start + _EFFECTS_MAX >= len(made):
             told.add_to(request)
         answer: effects.PutEffectsResponse = yield Call("PutEffects", request)
-        uid = answer.uid
+        uid = answer.receipt.uid
     return uid
 
 
@@ -342,8 +342,8 @@ def put(
         edits = _edits(serde, base, wanted)
         rest = dump(serde, dict(wanted.rest))
         request = _request(ref, serde, edits, wanted, rest)
-        request.expected_uid = base.uid or uid
-        request.create.CopyFrom(create.to_proto())
+        request.options.expected_uid = base.uid or uid
+        request.options.create.CopyFrom(create.to_proto())
         request.ack_signals.extend(acks)
         try:
             saved = yield from _save(request, base, owns=owns)
@@ -353,11 +353,12 @@ def put(
             if not known or (owns and isinstance(error, VersionMismatch)):
                 raise
             base, known = None, False  # what is remembered is not what is there: look
-    creations.note(ref, name, saved.uid)
+    creations.note(ref, name, saved.receipt.uid)
     if acks:
         ANSWERS.forget(uid, acks)
     if all(each.first is not None for each in edits.channels.values()):
-        kept = Base(saved.version, wanted.channel_versions, edits.channels, saved.digest, saved.uid, rest)
+        digest, uid = saved.receipt.digest, saved.receipt.uid
+        kept = Base(saved.version, wanted.channel_versions, edits.channels, digest, uid, rest)
         bases.keep(ref, wanted.checkpoint_id, kept)
     else:
         bases.forget(ref)  # the next checkpoint reads where the new log begins
@@ -430,14 +431,14 @@ def _metadata(serde: Serializer, about: Mapping[str, Any], wanted: Put) -> state
 
 def _save(request: checkpoints.SaveRequest, base: Base, *, owns: bool) -> Operation[checkpoints.SaveResponse]:
     """Saves on top of the base, or beside the versions that were saved on top of it since."""
-    request.expected_version, request.expected_digest = base.version, base.digest
+    request.options.expected_version, request.options.expected_digest = base.version, base.digest
     try:
         answer: checkpoints.SaveResponse = yield Call("Save", request)
     except VersionMismatch:
         if owns:
             raise
-        request.ClearField("expected_version")
-        request.ClearField("expected_digest")
+        request.options.ClearField("expected_version")
+        request.options.ClearField("expected_digest")
         request.parent.version, request.parent.digest = base.version, base.digest
         answer = yield Call("Save", request)
     return answer

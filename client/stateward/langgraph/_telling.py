@@ -29,7 +29,7 @@ Writes = Sequence[tuple[str, Any]]
 # -- checkpoints ------------------------------------------------------------------------------------------------------
 
 
-def status_of(checkpoint: Mapping[str, Any], values: Mapping[str, Any], source: Any) -> checkpoint_pb2.Status:
+def status_of(checkpoint: Mapping[str, Any], values: Mapping[str, Any], source: Any) -> checkpoint_pb2.WorkStatus:
     """Returns COMPLETED if no task follows the checkpoint, else RUNNING, also if that cannot be told.
 
     The saver does not know the graph. But in a graph of states, and in the functional form, nodes are triggered by
@@ -40,7 +40,7 @@ def status_of(checkpoint: Mapping[str, Any], values: Mapping[str, Any], source: 
         is_over = not any(_is_edge(channel) for channel in updated)
     if is_over and (not checkpoint.get("updated_channels") or source == "update"):
         is_over = not any(_is_edge(channel) and _may_trigger(value) for channel, value in values.items())
-    return checkpoint_pb2.STATUS_COMPLETED if is_over else checkpoint_pb2.STATUS_RUNNING
+    return checkpoint_pb2.WORK_STATUS_COMPLETED if is_over else checkpoint_pb2.WORK_STATUS_RUNNING
 
 
 def _names_its_edges(checkpoint: Mapping[str, Any]) -> bool:
@@ -68,7 +68,7 @@ def _may_trigger(value: Any) -> bool:
 class Told:
     """What the writes of a task tell."""
 
-    status: checkpoint_pb2.Status
+    status: checkpoint_pb2.WorkStatus
     detail: str = ""
     asker: str = ""
     wait_id: str = ""
@@ -94,9 +94,9 @@ def told_by(writes: Writes, checkpoint_id: str, task_id: str) -> Told | None:
         # A task is cancelled because another one failed, or from outside. And a node that handles errors runs on.
         if HANDLED in found or type(error).__name__ == "CancelledError":
             return None
-        return Told(checkpoint_pb2.STATUS_FAILED, cut(_describe(error), DETAIL_BYTES_MAX), name_for(task_id))
+        return Told(checkpoint_pb2.WORK_STATUS_FAILED, cut(_describe(error), DETAIL_BYTES_MAX), name_for(task_id))
     if RESUME in found:
-        return Told(checkpoint_pb2.STATUS_RUNNING, asker="" if task_id == NO_TASK else name_for(task_id))
+        return Told(checkpoint_pb2.WORK_STATUS_RUNNING, asker="" if task_id == NO_TASK else name_for(task_id))
     return None
 
 
@@ -112,10 +112,10 @@ def _asked(interrupts: Any, checkpoint_id: str, task_id: str, turn: int) -> Told
         has_room = len(prompt.encode()) + len(text.encode()) <= room
         parts[name] = signal_pb2.QuestionPart(name=name, prompt=prompt, answer_schema=text if has_room else "")
     if not parts:
-        return Told(checkpoint_pb2.STATUS_WAITING)
+        return Told(checkpoint_pb2.WORK_STATUS_WAITING)
     question = signal_pb2.Question(prompt="\n".join(part.prompt for part in parts.values()), parts=parts.values())
     wait_id = name_of(checkpoint_id, task_id, *parts, turn)
-    return Told(checkpoint_pb2.STATUS_WAITING, asker=name_for(task_id), wait_id=wait_id, question=question)
+    return Told(checkpoint_pb2.WORK_STATUS_WAITING, asker=name_for(task_id), wait_id=wait_id, question=question)
 
 
 def _describe(error: Any) -> str:

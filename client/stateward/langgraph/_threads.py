@@ -8,7 +8,7 @@ from typing import Any
 
 from stateward._naming import is_orphans, name_for
 from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id, thread_error
-from stateward._operations.threads import NO_UID
+from stateward._operations.threads import NO_UID, spans_of
 from stateward.errors import ThreadNotFound, UidMismatch, VersionMismatch
 from stateward.langgraph._channels import Serializer
 from stateward.langgraph._lists import list_all
@@ -42,7 +42,7 @@ def delete_thread(ref: ThreadRef) -> Operation[None]:
 
 def copy_thread(ref: ThreadRef, target: str) -> Operation[None]:
     """Copies a thread whole. A source that does not exist is copied as nothing."""
-    request = ref.about(threads.ForkThreadRequest, new_thread=target, whole=True, request_id=new_request_id())
+    request = ref.about(threads.ForkThreadRequest, new_thread=target, all_versions=True, request_id=new_request_id())
     try:
         yield Call("ForkThread", request)
     except ThreadNotFound:
@@ -96,9 +96,10 @@ def _prune(
     be others'."""
     if not versions:
         return True
-    request = ref.about(threads.PruneThreadRequest, versions=threads.VersionList(versions=versions))
-    request.move_heads, request.request_id, request.expected_uid = move_heads, new_request_id(), listed[0].uid
-    request.expected_version, request.expected_digest = _head(listed)
+    request = ref.about(threads.PruneThreadRequest, versions=spans_of(versions))
+    request.move_heads, options = move_heads, request.options
+    options.request_id, options.expected_uid = new_request_id(), listed[0].uid
+    options.expected_version, options.expected_digest = _head(listed)
     try:
         yield Call("PruneThread", request)
     except (VersionMismatch, ThreadNotFound, UidMismatch):
@@ -150,7 +151,7 @@ def _delete_versions(ref: ThreadRef, gone: set[tuple[str, int]]) -> Operation[No
                 return
             if head and MAIN not in left:
                 request = ref.on_branch(checkpoints.SaveRequest, state=state_pb2.State(), **about)
-                request.request_id = new_request_id()
+                request.options.request_id = new_request_id()
                 yield Call("Save", request)
                 listed = yield from list_all(ref)
         except (VersionMismatch, ThreadNotFound, UidMismatch):

@@ -134,18 +134,16 @@ class VerifyRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
-    __slots__ = ("records", "threads", "finding", "done")
+    __slots__ = ("records", "threads", "finding")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
     FINDING_FIELD_NUMBER: _ClassVar[int]
-    DONE_FIELD_NUMBER: _ClassVar[int]
     records: int
     threads: int
-    finding: Finding
-    done: bool
-    def __init__(self, records: _Optional[int] = ..., threads: _Optional[int] = ..., finding: _Optional[_Union[Finding, _Mapping]] = ..., done: bool = ...) -> None: ...
+    finding: VerifyFinding
+    def __init__(self, records: _Optional[int] = ..., threads: _Optional[int] = ..., finding: _Optional[_Union[VerifyFinding, _Mapping]] = ...) -> None: ...
 
-class Finding(_message.Message):
+class VerifyFinding(_message.Message):
     __slots__ = ("reason", "namespace", "thread", "uid", "version", "sequence", "message")
     REASON_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]

@@ -28,7 +28,7 @@ from stateward.v1 import admin_service_pb2 as stateward_dot_v1_dot_admin__servic
 from stateward.v1 import thread_pb2 as stateward_dot_v1_dot_thread__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"stateward/v1/archive_service.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a stateward/v1/admin_service.proto\x1a\x19stateward/v1/thread.proto\"\x13\n\x11GetArchiveRequest\"\xc9\x01\n\x12GetArchiveResponse\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x12\n\narchive_id\x18\x02 \x01(\t\x12\x10\n\x08owner_id\x18\x03 \x01(\t\x12)\n\x05stats\x18\x04 \x01(\x0b\x32\x1a.stateward.v1.ArchiveStats\x12+\n\x08interval\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05lease\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"I\n\x12ListArchiveRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x08\x12\x11\n\telsewhere\x18\x03 \x01(\x08\"\xa6\x01\n\x13ListArchiveResponse\x12$\n\x06thread\x18\x01 \x01(\x0b\x32\x14.stateward.v1.Thread\x12\x10\n\x08\x64\x65tached\x18\x02 \x01(\x08\x12\x14\n\x0cobject_bytes\x18\x03 \x01(\x03\x12\x30\n\x0c\x61rchive_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07problem\x18\x05 \x01(\t\"O\n\x14VerifyArchiveRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x14\n\x0c\x64\x61ta_percent\x18\x03 \x01(\x01\"~\n\x15VerifyArchiveResponse\x12\x0f\n\x07threads\x18\x01 \x01(\x03\x12\x0f\n\x07objects\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12&\n\x07\x66inding\x18\x04 \x01(\x0b\x32\x15.stateward.v1.Finding\x12\x0c\n\x04\x64one\x18\x05 \x01(\x08\"K\n\x15RestoreArchiveRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"\x8f\x01\n\x16RestoreArchiveResponse\x12\x15\n\rtotal_threads\x18\x01 \x01(\x03\x12\x0f\n\x07threads\x18\x02 \x01(\x03\x12\x0f\n\x07\x65ntries\x18\x03 \x01(\x03\x12\r\n\x05\x62ytes\x18\x04 \x01(\x03\x12\x0e\n\x06thread\x18\x05 \x01(\t\x12\x0f\n\x07problem\x18\x06 \x01(\t\x12\x0c\n\x04\x64one\x18\x07 \x01(\x08\"e\n\x15\x43ollectGarbageRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12(\n\x05grace\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x9e\x01\n\x16\x43ollectGarbageResponse\x12\x0f\n\x07threads\x18\x01 \x01(\x03\x12\x0f\n\x07objects\x18\x02 \x01(\x03\x12\x0f\n\x07removed\x18\x03 \x01(\x03\x12\x15\n\rremoved_bytes\x18\x04 \x01(\x03\x12\x0b\n\x03key\x18\x05 \x01(\t\x12\x0c\n\x04\x64one\x18\x06 \x01(\x08\x12\x0e\n\x06\x66\x61iled\x18\x07 \x01(\x03\x12\x0f\n\x07problem\x18\x08 \x01(\t\"I\n\x13RepairThreadRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"N\n\x14RepairThreadResponse\x12$\n\x06thread\x18\x01 \x01(\x0b\x32\x14.stateward.v1.Thread\x12\x10\n\x08\x66indings\x18\x02 \x03(\t2\xa8\x04\n\x0e\x41rchiveService\x12O\n\nGetArchive\x12\x1f.stateward.v1.GetArchiveRequest\x1a .stateward.v1.GetArchiveResponse\x12T\n\x0bListArchive\x12 .stateward.v1.ListArchiveRequest\x1a!.stateward.v1.ListArchiveResponse0\x01\x12Z\n\rVerifyArchive\x12\".stateward.v1.VerifyArchiveRequest\x1a#.stateward.v1.VerifyArchiveResponse0\x01\x12]\n\x0eRestoreArchive\x12#.stateward.v1.RestoreArchiveRequest\x1a$.stateward.v1.RestoreArchiveResponse0\x01\x12]\n\x0e\x43ollectGarbage\x12#.stateward.v1.CollectGarbageRequest\x1a$.stateward.v1.CollectGarbageResponse0\x01\x12U\n\x0cRepairThread\x12!.stateward.v1.RepairThreadRequest\x1a\".stateward.v1.RepairThreadResponseBx\n\x10\x63om.stateward.v1B\x13\x41rchiveServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"stateward/v1/archive_service.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a stateward/v1/admin_service.proto\x1a\x19stateward/v1/thread.proto\"\x13\n\x11GetArchiveRequest\"\xc9\x01\n\x12GetArchiveResponse\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x12\n\narchive_id\x18\x02 \x01(\t\x12\x10\n\x08owner_id\x18\x03 \x01(\t\x12)\n\x05stats\x18\x04 \x01(\x0b\x32\x1a.stateward.v1.ArchiveStats\x12+\n\x08interval\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05lease\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"I\n\x12ListArchiveRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x08\x12\x11\n\telsewhere\x18\x03 \x01(\x08\"\xaa\x01\n\x13ListArchiveResponse\x12(\n\x06thread\x18\x01 \x01(\x0b\x32\x18.stateward.v1.ThreadInfo\x12\x10\n\x08\x64\x65tached\x18\x02 \x01(\x08\x12\x14\n\x0cobject_bytes\x18\x03 \x01(\x03\x12\x30\n\x0c\x61rchive_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07problem\x18\x05 \x01(\t\"O\n\x14VerifyArchiveRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x14\n\x0c\x64\x61ta_percent\x18\x03 \x01(\x01\"v\n\x15VerifyArchiveResponse\x12\x0f\n\x07threads\x18\x01 \x01(\x03\x12\x0f\n\x07objects\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12,\n\x07\x66inding\x18\x04 \x01(\x0b\x32\x1b.stateward.v1.VerifyFinding\"K\n\x15RestoreArchiveRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"\x81\x01\n\x16RestoreArchiveResponse\x12\x15\n\rtotal_threads\x18\x01 \x01(\x03\x12\x0f\n\x07threads\x18\x02 \x01(\x03\x12\x0f\n\x07\x65ntries\x18\x03 \x01(\x03\x12\r\n\x05\x62ytes\x18\x04 \x01(\x03\x12\x0e\n\x06thread\x18\x05 \x01(\t\x12\x0f\n\x07problem\x18\x06 \x01(\t\"e\n\x15\x43ollectGarbageRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12(\n\x05grace\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x90\x01\n\x16\x43ollectGarbageResponse\x12\x0f\n\x07threads\x18\x01 \x01(\x03\x12\x0f\n\x07objects\x18\x02 \x01(\x03\x12\x0f\n\x07removed\x18\x03 \x01(\x03\x12\x15\n\rremoved_bytes\x18\x04 \x01(\x03\x12\x0b\n\x03key\x18\x05 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x06 \x01(\x03\x12\x0f\n\x07problem\x18\x07 \x01(\t\"I\n\x13RepairThreadRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"R\n\x14RepairThreadResponse\x12(\n\x06thread\x18\x01 \x01(\x0b\x32\x18.stateward.v1.ThreadInfo\x12\x10\n\x08\x66indings\x18\x02 \x03(\t2\xa8\x04\n\x0e\x41rchiveService\x12O\n\nGetArchive\x12\x1f.stateward.v1.GetArchiveRequest\x1a .stateward.v1.GetArchiveResponse\x12T\n\x0bListArchive\x12 .stateward.v1.ListArchiveRequest\x1a!.stateward.v1.ListArchiveResponse0\x01\x12Z\n\rVerifyArchive\x12\".stateward.v1.VerifyArchiveRequest\x1a#.stateward.v1.VerifyArchiveResponse0\x01\x12]\n\x0eRestoreArchive\x12#.stateward.v1.RestoreArchiveRequest\x1a$.stateward.v1.RestoreArchiveResponse0\x01\x12]\n\x0e\x43ollectGarbage\x12#.stateward.v1.CollectGarbageRequest\x1a$.stateward.v1.CollectGarbageResponse0\x01\x12U\n\x0cRepairThread\x12!.stateward.v1.RepairThreadRequest\x1a\".stateward.v1.RepairThreadResponseBx\n\x10\x63om.stateward.v1B\x13\x41rchiveServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,23 +43,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTARCHIVEREQUEST']._serialized_start=403
   _globals['_LISTARCHIVEREQUEST']._serialized_end=476
   _globals['_LISTARCHIVERESPONSE']._serialized_start=479
-  _globals['_LISTARCHIVERESPONSE']._serialized_end=645
-  _globals['_VERIFYARCHIVEREQUEST']._serialized_start=647
-  _globals['_VERIFYARCHIVEREQUEST']._serialized_end=726
-  _globals['_VERIFYARCHIVERESPONSE']._serialized_start=728
-  _globals['_VERIFYARCHIVERESPONSE']._serialized_end=854
-  _globals['_RESTOREARCHIVEREQUEST']._serialized_start=856
-  _globals['_RESTOREARCHIVEREQUEST']._serialized_end=931
-  _globals['_RESTOREARCHIVERESPONSE']._serialized_start=934
-  _globals['_RESTOREARCHIVERESPONSE']._serialized_end=1077
-  _globals['_COLLECTGARBAGEREQUEST']._serialized_start=1079
-  _globals['_COLLECTGARBAGEREQUEST']._serialized_end=1180
-  _globals['_COLLECTGARBAGERESPONSE']._serialized_start=1183
-  _globals['_COLLECTGARBAGERESPONSE']._serialized_end=1341
-  _globals['_REPAIRTHREADREQUEST']._serialized_start=1343
-  _globals['_REPAIRTHREADREQUEST']._serialized_end=1416
-  _globals['_REPAIRTHREADRESPONSE']._serialized_start=1418
-  _globals['_REPAIRTHREADRESPONSE']._serialized_end=1496
-  _globals['_ARCHIVESERVICE']._serialized_start=1499
-  _globals['_ARCHIVESERVICE']._serialized_end=2051
+  _globals['_LISTARCHIVERESPONSE']._serialized_end=649
+  _globals['_VERIFYARCHIVEREQUEST']._serialized_start=651
+  _globals['_VERIFYARCHIVEREQUEST']._serialized_end=730
+  _globals['_VERIFYARCHIVERESPONSE']._serialized_start=732
+  _globals['_VERIFYARCHIVERESPONSE']._serialized_end=850
+  _globals['_RESTOREARCHIVEREQUEST']._serialized_start=852
+  _globals['_RESTOREARCHIVEREQUEST']._serialized_end=927
+  _globals['_RESTOREARCHIVERESPONSE']._serialized_start=930
+  _globals['_RESTOREARCHIVERESPONSE']._serialized_end=1059
+  _globals['_COLLECTGARBAGEREQUEST']._serialized_start=1061
+  _globals['_COLLECTGARBAGEREQUEST']._serialized_end=1162
+  _globals['_COLLECTGARBAGERESPONSE']._serialized_start=1165
+  _globals['_COLLECTGARBAGERESPONSE']._serialized_end=1309
+  _globals['_REPAIRTHREADREQUEST']._serialized_start=1311
+  _globals['_REPAIRTHREADREQUEST']._serialized_end=1384
+  _globals['_REPAIRTHREADRESPONSE']._serialized_start=1386
+  _globals['_REPAIRTHREADRESPONSE']._serialized_end=1468
+  _globals['_ARCHIVESERVICE']._serialized_start=1471
+  _globals['_ARCHIVESERVICE']._serialized_end=2023
 # @@protoc_insertion_point(module_scope)

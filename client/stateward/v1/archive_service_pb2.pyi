@@ -49,12 +49,12 @@ class ListArchiveResponse(_message.Message):
     OBJECT_BYTES_FIELD_NUMBER: _ClassVar[int]
     ARCHIVE_TIME_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
-    thread: _thread_pb2.Thread
+    thread: _thread_pb2.ThreadInfo
     detached: bool
     object_bytes: int
     archive_time: _timestamp_pb2.Timestamp
     problem: str
-    def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ..., detached: bool = ..., object_bytes: _Optional[int] = ..., archive_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., problem: _Optional[str] = ...) -> None: ...
+    def __init__(self, thread: _Optional[_Union[_thread_pb2.ThreadInfo, _Mapping]] = ..., detached: bool = ..., object_bytes: _Optional[int] = ..., archive_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class VerifyArchiveRequest(_message.Message):
     __slots__ = ("namespace", "thread", "data_percent")
@@ -67,18 +67,16 @@ class VerifyArchiveRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., data_percent: _Optional[float] = ...) -> None: ...
 
 class VerifyArchiveResponse(_message.Message):
-    __slots__ = ("threads", "objects", "bytes", "finding", "done")
+    __slots__ = ("threads", "objects", "bytes", "finding")
     THREADS_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     FINDING_FIELD_NUMBER: _ClassVar[int]
-    DONE_FIELD_NUMBER: _ClassVar[int]
     threads: int
     objects: int
     bytes: int
-    finding: _admin_service_pb2.Finding
-    done: bool
-    def __init__(self, threads: _Optional[int] = ..., objects: _Optional[int] = ..., bytes: _Optional[int] = ..., finding: _Optional[_Union[_admin_service_pb2.Finding, _Mapping]] = ..., done: bool = ...) -> None: ...
+    finding: _admin_service_pb2.VerifyFinding
+    def __init__(self, threads: _Optional[int] = ..., objects: _Optional[int] = ..., bytes: _Optional[int] = ..., finding: _Optional[_Union[_admin_service_pb2.VerifyFinding, _Mapping]] = ...) -> None: ...
 
 class RestoreArchiveRequest(_message.Message):
     __slots__ = ("namespace", "thread", "dry_run")
@@ -91,22 +89,20 @@ class RestoreArchiveRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., dry_run: bool = ...) -> None: ...
 
 class RestoreArchiveResponse(_message.Message):
-    __slots__ = ("total_threads", "threads", "entries", "bytes", "thread", "problem", "done")
+    __slots__ = ("total_threads", "threads", "entries", "bytes", "thread", "problem")
     TOTAL_THREADS_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
-    DONE_FIELD_NUMBER: _ClassVar[int]
     total_threads: int
     threads: int
     entries: int
     bytes: int
     thread: str
     problem: str
-    done: bool
-    def __init__(self, total_threads: _Optional[int] = ..., threads: _Optional[int] = ..., entries: _Optional[int] = ..., bytes: _Optional[int] = ..., thread: _Optional[str] = ..., problem: _Optional[str] = ..., done: bool = ...) -> None: ...
+    def __init__(self, total_threads: _Optional[int] = ..., threads: _Optional[int] = ..., entries: _Optional[int] = ..., bytes: _Optional[int] = ..., thread: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class CollectGarbageRequest(_message.Message):
     __slots__ = ("namespace", "dry_run", "grace")
@@ -119,13 +115,12 @@ class CollectGarbageRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., dry_run: bool = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class CollectGarbageResponse(_message.Message):
-    __slots__ = ("threads", "objects", "removed", "removed_bytes", "key", "done", "failed", "problem")
+    __slots__ = ("threads", "objects", "removed", "removed_bytes", "key", "failed", "problem")
     THREADS_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     REMOVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
-    DONE_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     threads: int
@@ -133,10 +128,9 @@ class CollectGarbageResponse(_message.Message):
     removed: int
     removed_bytes: int
     key: str
-    done: bool
     failed: int
     problem: str
-    def __init__(self, threads: _Optional[int] = ..., objects: _Optional[int] = ..., removed: _Optional[int] = ..., removed_bytes: _Optional[int] = ..., key: _Optional[str] = ..., done: bool = ..., failed: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
+    def __init__(self, threads: _Optional[int] = ..., objects: _Optional[int] = ..., removed: _Optional[int] = ..., removed_bytes: _Optional[int] = ..., key: _Optional[str] = ..., failed: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class RepairThreadRequest(_message.Message):
     __slots__ = ("namespace", "thread", "dry_run")
@@ -152,6 +146,6 @@ class RepairThreadResponse(_message.Message):
     __slots__ = ("thread", "findings")
     THREAD_FIELD_NUMBER: _ClassVar[int]
     FINDINGS_FIELD_NUMBER: _ClassVar[int]
-    thread: _thread_pb2.Thread
+    thread: _thread_pb2.ThreadInfo
     findings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ..., findings: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, thread: _Optional[_Union[_thread_pb2.ThreadInfo, _Mapping]] = ..., findings: _Optional[_Iterable[str]] = ...) -> None: ...

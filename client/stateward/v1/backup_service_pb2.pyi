@@ -8,6 +8,7 @@ from stateward.v1 import record_pb2 as _record_pb2
 from stateward.v1 import signal_pb2 as _signal_pb2
 from stateward.v1 import state_pb2 as _state_pb2
 from stateward.v1 import thread_pb2 as _thread_pb2
+from stateward.v1 import write_pb2 as _write_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -39,22 +40,22 @@ class ImportThreadRequest(_message.Message):
     def __init__(self, begin: _Optional[_Union[ImportBegin, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[ThreadPart, _Mapping]]] = ...) -> None: ...
 
 class ImportBegin(_message.Message):
-    __slots__ = ("namespace", "thread", "request_id")
+    __slots__ = ("namespace", "thread", "options")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
-    request_id: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    options: _write_pb2.WriteOptions
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ...) -> None: ...
 
 class ImportThreadResponse(_message.Message):
-    __slots__ = ("thread", "existed")
+    __slots__ = ("receipt", "thread")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
-    EXISTED_FIELD_NUMBER: _ClassVar[int]
-    thread: _thread_pb2.Thread
-    existed: bool
-    def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ..., existed: bool = ...) -> None: ...
+    receipt: _write_pb2.Receipt
+    thread: _thread_pb2.ThreadInfo
+    def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., thread: _Optional[_Union[_thread_pb2.ThreadInfo, _Mapping]] = ...) -> None: ...
 
 class ThreadPart(_message.Message):
     __slots__ = ("thread", "blob", "blob_data", "version", "state", "diff", "effect", "signal", "end", "record")
@@ -144,8 +145,8 @@ class BackupEffect(_message.Message):
 class BackupRecord(_message.Message):
     __slots__ = ("record",)
     RECORD_FIELD_NUMBER: _ClassVar[int]
-    record: _record_pb2.Record
-    def __init__(self, record: _Optional[_Union[_record_pb2.Record, _Mapping]] = ...) -> None: ...
+    record: _record_pb2.StoredRecord
+    def __init__(self, record: _Optional[_Union[_record_pb2.StoredRecord, _Mapping]] = ...) -> None: ...
 
 class BackupSignal(_message.Message):
     __slots__ = ("signal", "request")

@@ -3,7 +3,7 @@ import datetime
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
 from stateward.v1 import state_pb2 as _state_pb2
-from stateward.v1 import thread_pb2 as _thread_pb2
+from stateward.v1 import write_pb2 as _write_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Mapping as _Mapping
@@ -20,36 +20,30 @@ class WriteBlobRequest(_message.Message):
     def __init__(self, begin: _Optional[_Union[BlobBegin, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class BlobBegin(_message.Message):
-    __slots__ = ("namespace", "thread", "media_type", "sha256", "size_bytes", "create", "expected_uid")
+    __slots__ = ("namespace", "thread", "options", "media_type", "sha256", "size_bytes")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
-    CREATE_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
+    options: _write_pb2.WriteOptions
     media_type: str
     sha256: bytes
     size_bytes: int
-    create: _thread_pb2.ThreadOptions
-    expected_uid: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., media_type: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., expected_uid: _Optional[str] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ..., media_type: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class WriteBlobResponse(_message.Message):
-    __slots__ = ("blob", "sequence", "durability", "uid", "existed")
+    __slots__ = ("receipt", "blob", "existed")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     BLOB_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    UID_FIELD_NUMBER: _ClassVar[int]
     EXISTED_FIELD_NUMBER: _ClassVar[int]
+    receipt: _write_pb2.Receipt
     blob: _state_pb2.BlobRef
-    sequence: int
-    durability: _checkpoint_pb2.Durability
-    uid: str
     existed: bool
-    def __init__(self, blob: _Optional[_Union[_state_pb2.BlobRef, _Mapping]] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., uid: _Optional[str] = ..., existed: bool = ...) -> None: ...
+    def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., blob: _Optional[_Union[_state_pb2.BlobRef, _Mapping]] = ..., existed: bool = ...) -> None: ...
 
 class ReadBlobRequest(_message.Message):
     __slots__ = ("namespace", "thread", "blob", "offset", "length")

@@ -12,28 +12,28 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class Status(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+class WorkStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
-    STATUS_UNSPECIFIED: _ClassVar[Status]
-    STATUS_RUNNING: _ClassVar[Status]
-    STATUS_WAITING: _ClassVar[Status]
-    STATUS_PAUSED: _ClassVar[Status]
-    STATUS_COMPLETED: _ClassVar[Status]
-    STATUS_FAILED: _ClassVar[Status]
-    STATUS_CANCELLED: _ClassVar[Status]
+    WORK_STATUS_UNSPECIFIED: _ClassVar[WorkStatus]
+    WORK_STATUS_RUNNING: _ClassVar[WorkStatus]
+    WORK_STATUS_WAITING: _ClassVar[WorkStatus]
+    WORK_STATUS_PAUSED: _ClassVar[WorkStatus]
+    WORK_STATUS_COMPLETED: _ClassVar[WorkStatus]
+    WORK_STATUS_FAILED: _ClassVar[WorkStatus]
+    WORK_STATUS_CANCELLED: _ClassVar[WorkStatus]
 
 class Durability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     DURABILITY_UNSPECIFIED: _ClassVar[Durability]
     DURABILITY_COMMITTED: _ClassVar[Durability]
     DURABILITY_ARCHIVED: _ClassVar[Durability]
-STATUS_UNSPECIFIED: Status
-STATUS_RUNNING: Status
-STATUS_WAITING: Status
-STATUS_PAUSED: Status
-STATUS_COMPLETED: Status
-STATUS_FAILED: Status
-STATUS_CANCELLED: Status
+WORK_STATUS_UNSPECIFIED: WorkStatus
+WORK_STATUS_RUNNING: WorkStatus
+WORK_STATUS_WAITING: WorkStatus
+WORK_STATUS_PAUSED: WorkStatus
+WORK_STATUS_COMPLETED: WorkStatus
+WORK_STATUS_FAILED: WorkStatus
+WORK_STATUS_CANCELLED: WorkStatus
 DURABILITY_UNSPECIFIED: Durability
 DURABILITY_COMMITTED: Durability
 DURABILITY_ARCHIVED: Durability
@@ -63,6 +63,32 @@ class AttributeValue(_message.Message):
     double_value: float
     bool_value: bool
     def __init__(self, string_value: _Optional[str] = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., bool_value: bool = ...) -> None: ...
+
+class AttributeFilter(_message.Message):
+    __slots__ = ("key", "operator", "value")
+    class Operator(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        OPERATOR_UNSPECIFIED: _ClassVar[AttributeFilter.Operator]
+        OPERATOR_EQ: _ClassVar[AttributeFilter.Operator]
+        OPERATOR_NE: _ClassVar[AttributeFilter.Operator]
+        OPERATOR_GT: _ClassVar[AttributeFilter.Operator]
+        OPERATOR_GTE: _ClassVar[AttributeFilter.Operator]
+        OPERATOR_LT: _ClassVar[AttributeFilter.Operator]
+        OPERATOR_LTE: _ClassVar[AttributeFilter.Operator]
+    OPERATOR_UNSPECIFIED: AttributeFilter.Operator
+    OPERATOR_EQ: AttributeFilter.Operator
+    OPERATOR_NE: AttributeFilter.Operator
+    OPERATOR_GT: AttributeFilter.Operator
+    OPERATOR_GTE: AttributeFilter.Operator
+    OPERATOR_LT: AttributeFilter.Operator
+    OPERATOR_LTE: AttributeFilter.Operator
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    operator: AttributeFilter.Operator
+    value: AttributeValue
+    def __init__(self, key: _Optional[str] = ..., operator: _Optional[_Union[AttributeFilter.Operator, str]] = ..., value: _Optional[_Union[AttributeValue, _Mapping]] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
     __slots__ = ("namespace", "thread", "uid", "version", "parent_version", "branch", "checkpoint_id", "digest", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "create_time", "edit_bytes", "stored_bytes", "sequence", "durability", "wait_id", "question", "parent_checkpoint_id", "attributes", "acknowledged_signals")
@@ -120,7 +146,7 @@ class Checkpoint(_message.Message):
     branch: str
     checkpoint_id: str
     digest: bytes
-    status: Status
+    status: WorkStatus
     status_detail: str
     step: int
     schema_version: int
@@ -137,7 +163,7 @@ class Checkpoint(_message.Message):
     parent_checkpoint_id: str
     attributes: _containers.MessageMap[str, AttributeValue]
     acknowledged_signals: int
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., edit_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[Durability, str]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., parent_checkpoint_id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, AttributeValue]] = ..., acknowledged_signals: _Optional[int] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[WorkStatus, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., edit_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[Durability, str]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., parent_checkpoint_id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, AttributeValue]] = ..., acknowledged_signals: _Optional[int] = ...) -> None: ...
 
 class StatusTold(_message.Message):
     __slots__ = ("version", "status", "status_detail", "wait_id", "question")
@@ -147,8 +173,8 @@ class StatusTold(_message.Message):
     WAIT_ID_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     version: int
-    status: Status
+    status: WorkStatus
     status_detail: str
     wait_id: str
     question: _signal_pb2.Question
-    def __init__(self, version: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ..., status_detail: _Optional[str] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., status: _Optional[_Union[WorkStatus, str]] = ..., status_detail: _Optional[str] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ...) -> None: ...

@@ -8,6 +8,7 @@ from stateward.v1 import effect_pb2 as _effect_pb2
 from stateward.v1 import signal_pb2 as _signal_pb2
 from stateward.v1 import state_pb2 as _state_pb2
 from stateward.v1 import thread_pb2 as _thread_pb2
+from stateward.v1 import write_pb2 as _write_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -23,17 +24,17 @@ class OnMismatch(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ON_MISMATCH_FAIL: _ClassVar[OnMismatch]
     ON_MISMATCH_FORK: _ClassVar[OnMismatch]
 
-class Direction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+class ReadOrder(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
-    DIRECTION_UNSPECIFIED: _ClassVar[Direction]
-    DIRECTION_OLDEST_FIRST: _ClassVar[Direction]
-    DIRECTION_NEWEST_FIRST: _ClassVar[Direction]
+    READ_ORDER_UNSPECIFIED: _ClassVar[ReadOrder]
+    READ_ORDER_OLDEST_FIRST: _ClassVar[ReadOrder]
+    READ_ORDER_NEWEST_FIRST: _ClassVar[ReadOrder]
 ON_MISMATCH_UNSPECIFIED: OnMismatch
 ON_MISMATCH_FAIL: OnMismatch
 ON_MISMATCH_FORK: OnMismatch
-DIRECTION_UNSPECIFIED: Direction
-DIRECTION_OLDEST_FIRST: Direction
-DIRECTION_NEWEST_FIRST: Direction
+READ_ORDER_UNSPECIFIED: ReadOrder
+READ_ORDER_OLDEST_FIRST: ReadOrder
+READ_ORDER_NEWEST_FIRST: ReadOrder
 
 class LeaseGuard(_message.Message):
     __slots__ = ("thread", "token", "expected_uid")
@@ -46,7 +47,7 @@ class LeaseGuard(_message.Message):
     def __init__(self, thread: _Optional[str] = ..., token: _Optional[int] = ..., expected_uid: _Optional[str] = ...) -> None: ...
 
 class SaveRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "checkpoint_id", "expected_version", "expected_digest", "parent", "overwrite", "state", "diff", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "effects", "ack_signals", "lease_token", "request_id", "durability", "create", "wait_id", "question", "on_mismatch", "guard", "fork_branch", "attributes", "expected_uid")
+    __slots__ = ("namespace", "thread", "options", "branch", "checkpoint_id", "parent", "overwrite", "state", "diff", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "effects", "ack_signals", "wait_id", "question", "on_mismatch", "guard", "fork_branch", "attributes")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -70,10 +71,9 @@ class SaveRequest(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_checkpoint_pb2.AttributeValue, _Mapping]] = ...) -> None: ...
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
     OVERWRITE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -87,28 +87,22 @@ class SaveRequest(_message.Message):
     METRICS_FIELD_NUMBER: _ClassVar[int]
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
     ACK_SIGNALS_FIELD_NUMBER: _ClassVar[int]
-    LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    CREATE_FIELD_NUMBER: _ClassVar[int]
     WAIT_ID_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     ON_MISMATCH_FIELD_NUMBER: _ClassVar[int]
     GUARD_FIELD_NUMBER: _ClassVar[int]
     FORK_BRANCH_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
+    options: _write_pb2.WriteOptions
     branch: str
     checkpoint_id: str
-    expected_version: int
-    expected_digest: bytes
     parent: _checkpoint_pb2.VersionRef
     overwrite: bool
     state: _state_pb2.State
     diff: _diff_pb2.Diff
-    status: _checkpoint_pb2.Status
+    status: _checkpoint_pb2.WorkStatus
     status_detail: str
     step: int
     schema_version: int
@@ -117,21 +111,16 @@ class SaveRequest(_message.Message):
     metrics: _containers.ScalarMap[str, float]
     effects: _containers.RepeatedCompositeFieldContainer[_effect_pb2.Effect]
     ack_signals: _containers.RepeatedScalarFieldContainer[str]
-    lease_token: int
-    request_id: str
-    durability: _checkpoint_pb2.Durability
-    create: _thread_pb2.ThreadOptions
     wait_id: str
     question: _signal_pb2.Question
     on_mismatch: OnMismatch
     guard: LeaseGuard
     fork_branch: str
     attributes: _containers.MessageMap[str, _checkpoint_pb2.AttributeValue]
-    expected_uid: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_digest: _Optional[bytes] = ..., parent: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., overwrite: bool = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., ack_signals: _Optional[_Iterable[str]] = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., guard: _Optional[_Union[LeaseGuard, _Mapping]] = ..., fork_branch: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ..., expected_uid: _Optional[str] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., parent: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., overwrite: bool = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.WorkStatus, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., ack_signals: _Optional[_Iterable[str]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., guard: _Optional[_Union[LeaseGuard, _Mapping]] = ..., fork_branch: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ...) -> None: ...
 
 class SaveResponse(_message.Message):
-    __slots__ = ("version", "digest", "parent_version", "sequence", "archived_sequence", "durability", "uid", "create_time", "replayed", "stored_bytes", "status", "wait_id", "schema_version", "numbers", "branch", "parent_checkpoint_id")
+    __slots__ = ("receipt", "version", "parent_version", "create_time", "stored_bytes", "status", "wait_id", "schema_version", "numbers", "branch", "parent_checkpoint_id")
     class NumbersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -139,15 +128,10 @@ class SaveResponse(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
     PARENT_VERSION_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    UID_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
-    REPLAYED_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     WAIT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -155,23 +139,18 @@ class SaveResponse(_message.Message):
     NUMBERS_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
     PARENT_CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    receipt: _write_pb2.Receipt
     version: int
-    digest: bytes
     parent_version: int
-    sequence: int
-    archived_sequence: int
-    durability: _checkpoint_pb2.Durability
-    uid: str
     create_time: _timestamp_pb2.Timestamp
-    replayed: bool
     stored_bytes: int
-    status: _checkpoint_pb2.Status
+    status: _checkpoint_pb2.WorkStatus
     wait_id: str
     schema_version: int
     numbers: _containers.ScalarMap[str, int]
     branch: str
     parent_checkpoint_id: str
-    def __init__(self, version: _Optional[int] = ..., digest: _Optional[bytes] = ..., parent_version: _Optional[int] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., uid: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., replayed: bool = ..., stored_bytes: _Optional[int] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., wait_id: _Optional[str] = ..., schema_version: _Optional[int] = ..., numbers: _Optional[_Mapping[str, int]] = ..., branch: _Optional[str] = ..., parent_checkpoint_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., stored_bytes: _Optional[int] = ..., status: _Optional[_Union[_checkpoint_pb2.WorkStatus, str]] = ..., wait_id: _Optional[str] = ..., schema_version: _Optional[int] = ..., numbers: _Optional[_Mapping[str, int]] = ..., branch: _Optional[str] = ..., parent_checkpoint_id: _Optional[str] = ...) -> None: ...
 
 class BatchSaveRequest(_message.Message):
     __slots__ = ("saves",)
@@ -290,7 +269,7 @@ class GetCheckpointResponse(_message.Message):
     def __init__(self, checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ...) -> None: ...
 
 class ListCheckpointsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "labels", "statuses", "before", "page_size", "page_token", "projection", "include_effects", "attributes", "include_states", "skip_unreadable")
+    __slots__ = ("namespace", "thread", "branch", "labels", "statuses", "before", "page_size", "page_token", "projection", "include_effects", "filters", "include_states", "skip_unreadable")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -298,13 +277,6 @@ class ListCheckpointsRequest(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-    class AttributesEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: _checkpoint_pb2.AttributeValue
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_checkpoint_pb2.AttributeValue, _Mapping]] = ...) -> None: ...
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
@@ -315,23 +287,23 @@ class ListCheckpointsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     PROJECTION_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_EFFECTS_FIELD_NUMBER: _ClassVar[int]
-    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    FILTERS_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_STATES_FIELD_NUMBER: _ClassVar[int]
     SKIP_UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     branch: str
     labels: _containers.ScalarMap[str, str]
-    statuses: _containers.RepeatedScalarFieldContainer[_checkpoint_pb2.Status]
+    statuses: _containers.RepeatedScalarFieldContainer[_checkpoint_pb2.WorkStatus]
     before: _checkpoint_pb2.VersionRef
     page_size: int
     page_token: str
     projection: Projection
     include_effects: bool
-    attributes: _containers.MessageMap[str, _checkpoint_pb2.AttributeValue]
+    filters: _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.AttributeFilter]
     include_states: bool
     skip_unreadable: bool
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., statuses: _Optional[_Iterable[_Union[_checkpoint_pb2.Status, str]]] = ..., before: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., include_effects: bool = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ..., include_states: bool = ..., skip_unreadable: bool = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., statuses: _Optional[_Iterable[_Union[_checkpoint_pb2.WorkStatus, str]]] = ..., before: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., include_effects: bool = ..., filters: _Optional[_Iterable[_Union[_checkpoint_pb2.AttributeFilter, _Mapping]]] = ..., include_states: bool = ..., skip_unreadable: bool = ...) -> None: ...
 
 class ListCheckpointsResponse(_message.Message):
     __slots__ = ("checkpoints", "next_page_token", "contents", "unreadable", "unreadable_parts")
@@ -380,24 +352,24 @@ class CheckpointContent(_message.Message):
     def __init__(self, state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., rewritten_versions: _Optional[_Mapping[str, int]] = ..., state_omitted: bool = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.RecordedEffect, _Mapping]]] = ..., effects_omitted: bool = ..., retired_logs: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ReadHistoryRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "version", "from_version", "direction", "projection", "include_effects")
+    __slots__ = ("namespace", "thread", "branch", "version", "oldest", "order", "projection", "include_effects")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
-    FROM_VERSION_FIELD_NUMBER: _ClassVar[int]
-    DIRECTION_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
     PROJECTION_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_EFFECTS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     branch: str
     version: _checkpoint_pb2.VersionRef
-    from_version: int
-    direction: Direction
+    oldest: _checkpoint_pb2.VersionRef
+    order: ReadOrder
     projection: Projection
     include_effects: bool
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., from_version: _Optional[int] = ..., direction: _Optional[_Union[Direction, str]] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., include_effects: bool = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., oldest: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., order: _Optional[_Union[ReadOrder, str]] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ..., include_effects: bool = ...) -> None: ...
 
 class ReadHistoryResponse(_message.Message):
     __slots__ = ("checkpoint", "state", "diff", "state_omitted", "effects", "effects_omitted")
@@ -446,17 +418,17 @@ class DiffCheckpointsResponse(_message.Message):
     def __init__(self, base: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., target: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ReadLogRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "version", "log", "from_index", "max_entries", "max_bytes", "wait", "known_uid", "known_version", "known_digest")
+    __slots__ = ("namespace", "thread", "branch", "version", "log", "from_index", "page_size", "max_bytes", "wait", "expected_uid", "known_version", "known_digest")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
     FROM_INDEX_FIELD_NUMBER: _ClassVar[int]
-    MAX_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
-    KNOWN_UID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     KNOWN_VERSION_FIELD_NUMBER: _ClassVar[int]
     KNOWN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
@@ -465,16 +437,16 @@ class ReadLogRequest(_message.Message):
     version: _checkpoint_pb2.VersionRef
     log: str
     from_index: int
-    max_entries: int
+    page_size: int
     max_bytes: int
     wait: _duration_pb2.Duration
-    known_uid: str
+    expected_uid: str
     known_version: int
     known_digest: bytes
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., log: _Optional[str] = ..., from_index: _Optional[int] = ..., max_entries: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., known_uid: _Optional[str] = ..., known_version: _Optional[int] = ..., known_digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., log: _Optional[str] = ..., from_index: _Optional[int] = ..., page_size: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., expected_uid: _Optional[str] = ..., known_version: _Optional[int] = ..., known_digest: _Optional[bytes] = ...) -> None: ...
 
 class ReadLogResponse(_message.Message):
-    __slots__ = ("first_index", "entries", "next_index", "end_index", "rewritten_version", "version", "uid", "digest", "known_missing")
+    __slots__ = ("first_index", "entries", "next_index", "end_index", "rewritten_version", "version", "uid", "version_digest", "known_missing")
     FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     NEXT_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -482,7 +454,7 @@ class ReadLogResponse(_message.Message):
     REWRITTEN_VERSION_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    VERSION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     KNOWN_MISSING_FIELD_NUMBER: _ClassVar[int]
     first_index: int
     entries: _containers.RepeatedCompositeFieldContainer[_state_pb2.Value]
@@ -491,6 +463,6 @@ class ReadLogResponse(_message.Message):
     rewritten_version: int
     version: int
     uid: str
-    digest: bytes
+    version_digest: bytes
     known_missing: bool
-    def __init__(self, first_index: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[_state_pb2.Value, _Mapping]]] = ..., next_index: _Optional[int] = ..., end_index: _Optional[int] = ..., rewritten_version: _Optional[int] = ..., version: _Optional[int] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ..., known_missing: bool = ...) -> None: ...
+    def __init__(self, first_index: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[_state_pb2.Value, _Mapping]]] = ..., next_index: _Optional[int] = ..., end_index: _Optional[int] = ..., rewritten_version: _Optional[int] = ..., version: _Optional[int] = ..., uid: _Optional[str] = ..., version_digest: _Optional[bytes] = ..., known_missing: bool = ...) -> None: ...

@@ -27,7 +27,7 @@ from stateward.v1 import lease_pb2 as stateward_dot_v1_dot_lease__pb2
 from stateward.v1 import state_pb2 as stateward_dot_v1_dot_state__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19stateward/v1/effect.proto\x12\x0cstateward.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18stateward/v1/lease.proto\x1a\x18stateward/v1/state.proto\"\x92\x02\n\x06\x45\x66\x66\x65\x63t\x12\x0e\n\x06\x61nchor\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x10\n\x08sort_key\x18\x03 \x01(\x0c\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x36\n\x0bon_conflict\x18\x05 \x01(\x0e\x32!.stateward.v1.Effect.ConflictRule\x12\"\n\x05value\x18\x06 \x01(\x0b\x32\x13.stateward.v1.Value\x12\r\n\x05stays\x18\x08 \x01(\x08\"`\n\x0c\x43onflictRule\x12\x1d\n\x19\x43ONFLICT_RULE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43ONFLICT_RULE_KEEP\x10\x01\x12\x19\n\x15\x43ONFLICT_RULE_REPLACE\x10\x02\"\xad\x02\n\x0eRecordedEffect\x12$\n\x06\x65\x66\x66\x65\x63t\x18\x01 \x01(\x0b\x32\x14.stateward.v1.Effect\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.stateward.v1.EffectState\x12$\n\x06holder\x18\x03 \x01(\x0b\x32\x14.stateward.v1.Holder\x12\x13\n\x0b\x63laim_token\x18\x04 \x01(\x03\x12.\n\nbegin_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08sequence\x18\x07 \x01(\x03\x12\x0e\n\x06\x64\x65tail\x18\x08 \x01(\t\x12\x10\n\x08\x61ttempts\x18\t \x01(\x05\"/\n\x0e\x45\x66\x66\x65\x63tsDeleted\x12\x0e\n\x06\x61nchor\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x05*\xab\x01\n\x0b\x45\x66\x66\x65\x63tState\x12\x1c\n\x18\x45\x46\x46\x45\x43T_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45\x46\x46\x45\x43T_STATE_NEW\x10\x01\x12\x1c\n\x18\x45\x46\x46\x45\x43T_STATE_IN_PROGRESS\x10\x02\x12\x1a\n\x16\x45\x46\x46\x45\x43T_STATE_UNCERTAIN\x10\x03\x12\x15\n\x11\x45\x46\x46\x45\x43T_STATE_DONE\x10\x04\x12\x17\n\x13\x45\x46\x46\x45\x43T_STATE_FAILED\x10\x05\x42p\n\x10\x63om.stateward.v1B\x0b\x45\x66\x66\x65\x63tProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19stateward/v1/effect.proto\x12\x0cstateward.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18stateward/v1/lease.proto\x1a\x18stateward/v1/state.proto\"\x9d\x02\n\x06\x45\x66\x66\x65\x63t\x12\x0e\n\x06\x61nchor\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x10\n\x08sort_key\x18\x03 \x01(\x0c\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x36\n\x0bon_conflict\x18\x05 \x01(\x0e\x32!.stateward.v1.Effect.ConflictRule\x12\"\n\x05value\x18\x06 \x01(\x0b\x32\x13.stateward.v1.Value\x12\x18\n\x10keep_when_pruned\x18\x07 \x01(\x08\"`\n\x0c\x43onflictRule\x12\x1d\n\x19\x43ONFLICT_RULE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43ONFLICT_RULE_KEEP\x10\x01\x12\x19\n\x15\x43ONFLICT_RULE_REPLACE\x10\x02\"\xad\x02\n\x0eRecordedEffect\x12$\n\x06\x65\x66\x66\x65\x63t\x18\x01 \x01(\x0b\x32\x14.stateward.v1.Effect\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.stateward.v1.EffectState\x12$\n\x06holder\x18\x03 \x01(\x0b\x32\x14.stateward.v1.Holder\x12\x13\n\x0b\x63laim_token\x18\x04 \x01(\x03\x12.\n\nbegin_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08sequence\x18\x07 \x01(\x03\x12\x0e\n\x06\x64\x65tail\x18\x08 \x01(\t\x12\x10\n\x08\x61ttempts\x18\t \x01(\x05\"/\n\x0e\x45\x66\x66\x65\x63tsDeleted\x12\x0e\n\x06\x61nchor\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x05*\xab\x01\n\x0b\x45\x66\x66\x65\x63tState\x12\x1c\n\x18\x45\x46\x46\x45\x43T_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45\x46\x46\x45\x43T_STATE_NEW\x10\x01\x12\x1c\n\x18\x45\x46\x46\x45\x43T_STATE_IN_PROGRESS\x10\x02\x12\x1a\n\x16\x45\x46\x46\x45\x43T_STATE_UNCERTAIN\x10\x03\x12\x15\n\x11\x45\x46\x46\x45\x43T_STATE_DONE\x10\x04\x12\x17\n\x13\x45\x46\x46\x45\x43T_STATE_FAILED\x10\x05\x42p\n\x10\x63om.stateward.v1B\x0b\x45\x66\x66\x65\x63tProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,14 +35,14 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stateward.v1.effect_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.stateward.v1B\013EffectProtoP\001Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\252\002\014Stateward.V1'
-  _globals['_EFFECTSTATE']._serialized_start=759
-  _globals['_EFFECTSTATE']._serialized_end=930
+  _globals['_EFFECTSTATE']._serialized_start=770
+  _globals['_EFFECTSTATE']._serialized_end=941
   _globals['_EFFECT']._serialized_start=129
-  _globals['_EFFECT']._serialized_end=403
-  _globals['_EFFECT_CONFLICTRULE']._serialized_start=307
-  _globals['_EFFECT_CONFLICTRULE']._serialized_end=403
-  _globals['_RECORDEDEFFECT']._serialized_start=406
-  _globals['_RECORDEDEFFECT']._serialized_end=707
-  _globals['_EFFECTSDELETED']._serialized_start=709
-  _globals['_EFFECTSDELETED']._serialized_end=756
+  _globals['_EFFECT']._serialized_end=414
+  _globals['_EFFECT_CONFLICTRULE']._serialized_start=318
+  _globals['_EFFECT_CONFLICTRULE']._serialized_end=414
+  _globals['_RECORDEDEFFECT']._serialized_start=417
+  _globals['_RECORDEDEFFECT']._serialized_end=718
+  _globals['_EFFECTSDELETED']._serialized_start=720
+  _globals['_EFFECTSDELETED']._serialized_end=767
 # @@protoc_insertion_point(module_scope)

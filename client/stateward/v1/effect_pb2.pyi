@@ -27,7 +27,7 @@ EFFECT_STATE_DONE: EffectState
 EFFECT_STATE_FAILED: EffectState
 
 class Effect(_message.Message):
-    __slots__ = ("anchor", "key", "sort_key", "name", "on_conflict", "value", "stays")
+    __slots__ = ("anchor", "key", "sort_key", "name", "on_conflict", "value", "keep_when_pruned")
     class ConflictRule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CONFLICT_RULE_UNSPECIFIED: _ClassVar[Effect.ConflictRule]
@@ -42,15 +42,15 @@ class Effect(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     ON_CONFLICT_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
-    STAYS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_WHEN_PRUNED_FIELD_NUMBER: _ClassVar[int]
     anchor: str
     key: str
     sort_key: bytes
     name: str
     on_conflict: Effect.ConflictRule
     value: _state_pb2.Value
-    stays: bool
-    def __init__(self, anchor: _Optional[str] = ..., key: _Optional[str] = ..., sort_key: _Optional[bytes] = ..., name: _Optional[str] = ..., on_conflict: _Optional[_Union[Effect.ConflictRule, str]] = ..., value: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., stays: bool = ...) -> None: ...
+    keep_when_pruned: bool
+    def __init__(self, anchor: _Optional[str] = ..., key: _Optional[str] = ..., sort_key: _Optional[bytes] = ..., name: _Optional[str] = ..., on_conflict: _Optional[_Union[Effect.ConflictRule, str]] = ..., value: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., keep_when_pruned: bool = ...) -> None: ...
 
 class RecordedEffect(_message.Message):
     __slots__ = ("effect", "state", "holder", "claim_token", "begin_time", "end_time", "sequence", "detail", "attempts")

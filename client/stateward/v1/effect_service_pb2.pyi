@@ -1,12 +1,14 @@
 import datetime
 
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import empty_pb2 as _empty_pb2
 from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
 from stateward.v1 import effect_pb2 as _effect_pb2
 from stateward.v1 import lease_pb2 as _lease_pb2
 from stateward.v1 import signal_pb2 as _signal_pb2
 from stateward.v1 import state_pb2 as _state_pb2
 from stateward.v1 import thread_pb2 as _thread_pb2
+from stateward.v1 import write_pb2 as _write_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -16,9 +18,10 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class BeginEffectRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "anchor", "key", "name", "sort_key", "holder", "term", "max_age", "retry_failed", "lease_token", "request_id", "create", "durability", "stays", "expected_uid")
+    __slots__ = ("namespace", "thread", "options", "anchor", "key", "name", "sort_key", "holder", "term", "max_age", "retry_failed", "keep_when_pruned")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     ANCHOR_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -27,14 +30,10 @@ class BeginEffectRequest(_message.Message):
     TERM_FIELD_NUMBER: _ClassVar[int]
     MAX_AGE_FIELD_NUMBER: _ClassVar[int]
     RETRY_FAILED_FIELD_NUMBER: _ClassVar[int]
-    LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    CREATE_FIELD_NUMBER: _ClassVar[int]
-    DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    STAYS_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
+    KEEP_WHEN_PRUNED_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
+    options: _write_pb2.WriteOptions
     anchor: str
     key: str
     name: str
@@ -43,75 +42,56 @@ class BeginEffectRequest(_message.Message):
     term: _duration_pb2.Duration
     max_age: _duration_pb2.Duration
     retry_failed: bool
-    lease_token: int
-    request_id: str
-    create: _thread_pb2.ThreadOptions
-    durability: _checkpoint_pb2.Durability
-    stays: bool
-    expected_uid: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., key: _Optional[str] = ..., name: _Optional[str] = ..., sort_key: _Optional[bytes] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., term: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_failed: bool = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., stays: bool = ..., expected_uid: _Optional[str] = ...) -> None: ...
+    keep_when_pruned: bool
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ..., anchor: _Optional[str] = ..., key: _Optional[str] = ..., name: _Optional[str] = ..., sort_key: _Optional[bytes] = ..., holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., term: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_failed: bool = ..., keep_when_pruned: bool = ...) -> None: ...
 
 class BeginEffectResponse(_message.Message):
-    __slots__ = ("state", "claim_token", "effect", "retry_after", "idempotency_key", "durability", "required_durability", "uid", "digest")
+    __slots__ = ("receipt", "state", "claim_token", "effect", "retry_after", "idempotency_key", "required_durability")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     CLAIM_TOKEN_FIELD_NUMBER: _ClassVar[int]
     EFFECT_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
-    DURABILITY_FIELD_NUMBER: _ClassVar[int]
     REQUIRED_DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    UID_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    receipt: _write_pb2.Receipt
     state: _effect_pb2.EffectState
     claim_token: int
     effect: _effect_pb2.RecordedEffect
     retry_after: _duration_pb2.Duration
     idempotency_key: str
-    durability: _checkpoint_pb2.Durability
     required_durability: _checkpoint_pb2.Durability
-    uid: str
-    digest: bytes
-    def __init__(self, state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., claim_token: _Optional[int] = ..., effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., retry_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., idempotency_key: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., required_durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., claim_token: _Optional[int] = ..., effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., retry_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., idempotency_key: _Optional[str] = ..., required_durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ...) -> None: ...
 
 class CompleteEffectRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "anchor", "key", "claim_token", "state", "value", "detail", "lease_token", "durability", "expected_uid")
+    __slots__ = ("namespace", "thread", "options", "anchor", "key", "claim_token", "state", "value", "detail")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     ANCHOR_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     CLAIM_TOKEN_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
-    LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
+    options: _write_pb2.WriteOptions
     anchor: str
     key: str
     claim_token: int
     state: _effect_pb2.EffectState
     value: _state_pb2.Value
     detail: str
-    lease_token: int
-    durability: _checkpoint_pb2.Durability
-    expected_uid: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., key: _Optional[str] = ..., claim_token: _Optional[int] = ..., state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., value: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., detail: _Optional[str] = ..., lease_token: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., expected_uid: _Optional[str] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ..., anchor: _Optional[str] = ..., key: _Optional[str] = ..., claim_token: _Optional[int] = ..., state: _Optional[_Union[_effect_pb2.EffectState, str]] = ..., value: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class CompleteEffectResponse(_message.Message):
-    __slots__ = ("effect", "durability", "archived_sequence", "uid", "digest")
+    __slots__ = ("receipt", "effect")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     EFFECT_FIELD_NUMBER: _ClassVar[int]
-    DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    UID_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    receipt: _write_pb2.Receipt
     effect: _effect_pb2.RecordedEffect
-    durability: _checkpoint_pb2.Durability
-    archived_sequence: int
-    uid: str
-    digest: bytes
-    def __init__(self, effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., archived_sequence: _Optional[int] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ...) -> None: ...
 
 class RenewEffectRequest(_message.Message):
     __slots__ = ("namespace", "thread", "anchor", "key", "claim_token", "expected_uid")
@@ -138,15 +118,11 @@ class RenewEffectResponse(_message.Message):
     def __init__(self, effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., uid: _Optional[str] = ...) -> None: ...
 
 class PutEffectsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "effects", "request_id", "durability", "create", "lease_token", "expected_uid", "status", "status_detail", "wait_id", "question", "asker", "ack_signals")
+    __slots__ = ("namespace", "thread", "options", "effects", "status", "status_detail", "wait_id", "question", "asker", "ack_signals")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    CREATE_FIELD_NUMBER: _ClassVar[int]
-    LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     STATUS_DETAIL_FIELD_NUMBER: _ClassVar[int]
     WAIT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -155,42 +131,29 @@ class PutEffectsRequest(_message.Message):
     ACK_SIGNALS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
+    options: _write_pb2.WriteOptions
     effects: _containers.RepeatedCompositeFieldContainer[_effect_pb2.Effect]
-    request_id: str
-    durability: _checkpoint_pb2.Durability
-    create: _thread_pb2.ThreadOptions
-    lease_token: int
-    expected_uid: str
-    status: _checkpoint_pb2.Status
+    status: _checkpoint_pb2.WorkStatus
     status_detail: str
     wait_id: str
     question: _signal_pb2.Question
     asker: str
     ack_signals: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., request_id: _Optional[str] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., lease_token: _Optional[int] = ..., expected_uid: _Optional[str] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., asker: _Optional[str] = ..., ack_signals: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., status: _Optional[_Union[_checkpoint_pb2.WorkStatus, str]] = ..., status_detail: _Optional[str] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., asker: _Optional[str] = ..., ack_signals: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PutEffectsResponse(_message.Message):
-    __slots__ = ("written", "sequence", "durability", "archived_sequence", "uid", "digest")
+    __slots__ = ("receipt", "written")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    UID_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    receipt: _write_pb2.Receipt
     written: int
-    sequence: int
-    durability: _checkpoint_pb2.Durability
-    archived_sequence: int
-    uid: str
-    digest: bytes
-    def __init__(self, written: _Optional[int] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., archived_sequence: _Optional[int] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., written: _Optional[int] = ...) -> None: ...
 
 class ListEffectsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "anchor", "all_anchors", "names", "key", "without_values", "page_size", "page_token", "skip_unreadable")
+    __slots__ = ("namespace", "thread", "anchor", "names", "key", "without_values", "page_size", "page_token", "skip_unreadable")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     ANCHOR_FIELD_NUMBER: _ClassVar[int]
-    ALL_ANCHORS_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_VALUES_FIELD_NUMBER: _ClassVar[int]
@@ -200,14 +163,13 @@ class ListEffectsRequest(_message.Message):
     namespace: str
     thread: str
     anchor: str
-    all_anchors: bool
     names: _containers.RepeatedScalarFieldContainer[str]
     key: str
     without_values: bool
     page_size: int
     page_token: str
     skip_unreadable: bool
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., all_anchors: bool = ..., names: _Optional[_Iterable[str]] = ..., key: _Optional[str] = ..., without_values: bool = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., skip_unreadable: bool = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., key: _Optional[str] = ..., without_values: bool = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., skip_unreadable: bool = ...) -> None: ...
 
 class ListEffectsResponse(_message.Message):
     __slots__ = ("effects", "next_page_token", "unreadable_parts")
@@ -220,39 +182,31 @@ class ListEffectsResponse(_message.Message):
     def __init__(self, effects: _Optional[_Iterable[_Union[_effect_pb2.RecordedEffect, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., unreadable_parts: _Optional[_Iterable[_Union[_thread_pb2.UnreadablePart, _Mapping]]] = ...) -> None: ...
 
 class DeleteEffectsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "anchor", "keys", "request_id", "lease_token", "durability", "all", "expected_uid")
+    __slots__ = ("namespace", "thread", "options", "anchor", "keys", "all")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     ANCHOR_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    DURABILITY_FIELD_NUMBER: _ClassVar[int]
     ALL_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
+    options: _write_pb2.WriteOptions
     anchor: str
+    keys: EffectKeys
+    all: _empty_pb2.Empty
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ..., anchor: _Optional[str] = ..., keys: _Optional[_Union[EffectKeys, _Mapping]] = ..., all: _Optional[_Union[_empty_pb2.Empty, _Mapping]] = ...) -> None: ...
+
+class EffectKeys(_message.Message):
+    __slots__ = ("keys",)
+    KEYS_FIELD_NUMBER: _ClassVar[int]
     keys: _containers.RepeatedScalarFieldContainer[str]
-    request_id: str
-    lease_token: int
-    durability: _checkpoint_pb2.Durability
-    all: bool
-    expected_uid: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., anchor: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., lease_token: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., all: bool = ..., expected_uid: _Optional[str] = ...) -> None: ...
+    def __init__(self, keys: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DeleteEffectsResponse(_message.Message):
-    __slots__ = ("deleted", "sequence", "durability", "archived_sequence", "uid", "digest")
+    __slots__ = ("receipt", "deleted")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    UID_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    receipt: _write_pb2.Receipt
     deleted: int
-    sequence: int
-    durability: _checkpoint_pb2.Durability
-    archived_sequence: int
-    uid: str
-    digest: bytes
-    def __init__(self, deleted: _Optional[int] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., archived_sequence: _Optional[int] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., deleted: _Optional[int] = ...) -> None: ...

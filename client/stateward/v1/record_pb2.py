@@ -23,12 +23,13 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.protobuf import empty_pb2 as google_dot_protobuf_dot_empty__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from stateward.v1 import checkpoint_pb2 as stateward_dot_v1_dot_checkpoint__pb2
 from stateward.v1 import state_pb2 as stateward_dot_v1_dot_state__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19stateward/v1/record.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x18stateward/v1/state.proto\"\xa6\x03\n\x06Record\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\"\n\x05value\x18\x02 \x01(\x0b\x32\x13.stateward.v1.Value\x12\x38\n\nattributes\x18\x03 \x03(\x0b\x32$.stateward.v1.Record.AttributesEntry\x12\x10\n\x08revision\x18\x04 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x03ttl\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0b\x65xpire_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bvalue_bytes\x18\t \x01(\x03\x1aO\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12+\n\x05value\x18\x02 \x01(\x0b\x32\x1c.stateward.v1.AttributeValue:\x02\x38\x01\"\xdb\x02\n\x0bRecordWrite\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x13.stateward.v1.ValueH\x00\x12\x10\n\x06\x64\x65lete\x18\x03 \x01(\x08H\x00\x12\x0f\n\x05\x63heck\x18\x04 \x01(\x08H\x00\x12\x1e\n\x11\x65xpected_revision\x18\x05 \x01(\x03H\x01\x88\x01\x01\x12&\n\x03ttl\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12=\n\nattributes\x18\x07 \x03(\x0b\x32).stateward.v1.RecordWrite.AttributesEntry\x1aO\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12+\n\x05value\x18\x02 \x01(\x0b\x32\x1c.stateward.v1.AttributeValue:\x02\x38\x01\x42\x08\n\x06\x63hangeB\x14\n\x12_expected_revision\"\x94\x02\n\x0f\x41ttributeFilter\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x38\n\x08operator\x18\x02 \x01(\x0e\x32&.stateward.v1.AttributeFilter.Operator\x12+\n\x05value\x18\x03 \x01(\x0b\x32\x1c.stateward.v1.AttributeValue\"\x8c\x01\n\x08Operator\x12\x18\n\x14OPERATOR_UNSPECIFIED\x10\x00\x12\x0f\n\x0bOPERATOR_EQ\x10\x01\x12\x0f\n\x0bOPERATOR_NE\x10\x02\x12\x0f\n\x0bOPERATOR_GT\x10\x03\x12\x10\n\x0cOPERATOR_GTE\x10\x04\x12\x0f\n\x0bOPERATOR_LT\x10\x05\x12\x10\n\x0cOPERATOR_LTE\x10\x06\"/\n\x0cRecordPrefix\x12\x0e\n\x06prefix\x18\x01 \x01(\t\x12\x0f\n\x07records\x18\x02 \x01(\x03\"g\n\rRecordsChange\x12%\n\x07written\x18\x01 \x03(\x0b\x32\x14.stateward.v1.Record\x12\x0f\n\x07\x64\x65leted\x18\x02 \x03(\t\x12\x0f\n\x07\x65xpired\x18\x03 \x01(\x08\x12\r\n\x05moved\x18\x04 \x01(\x08\x42p\n\x10\x63om.stateward.v1B\x0bRecordProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19stateward/v1/record.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x18stateward/v1/state.proto\"\xb2\x03\n\x0cStoredRecord\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\"\n\x05value\x18\x02 \x01(\x0b\x32\x13.stateward.v1.Value\x12>\n\nattributes\x18\x03 \x03(\x0b\x32*.stateward.v1.StoredRecord.AttributesEntry\x12\x10\n\x08revision\x18\x04 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x03ttl\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0b\x65xpire_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bvalue_bytes\x18\t \x01(\x03\x1aO\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12+\n\x05value\x18\x02 \x01(\x0b\x32\x1c.stateward.v1.AttributeValue:\x02\x38\x01\"\x8b\x03\n\x0bRecordWrite\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x13.stateward.v1.ValueH\x00\x12(\n\x06\x64\x65lete\x18\x03 \x01(\x0b\x32\x16.google.protobuf.EmptyH\x00\x12\'\n\x05\x63heck\x18\x04 \x01(\x0b\x32\x16.google.protobuf.EmptyH\x00\x12\x1e\n\x11\x65xpected_revision\x18\x05 \x01(\x03H\x01\x88\x01\x01\x12&\n\x03ttl\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12=\n\nattributes\x18\x07 \x03(\x0b\x32).stateward.v1.RecordWrite.AttributesEntry\x1aO\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12+\n\x05value\x18\x02 \x01(\x0b\x32\x1c.stateward.v1.AttributeValue:\x02\x38\x01\x42\x08\n\x06\x63hangeB\x14\n\x12_expected_revision\"/\n\x0cRecordPrefix\x12\x0e\n\x06prefix\x18\x01 \x01(\t\x12\x0f\n\x07records\x18\x02 \x01(\x03\"m\n\rRecordsChange\x12+\n\x07written\x18\x01 \x03(\x0b\x32\x1a.stateward.v1.StoredRecord\x12\x0f\n\x07\x64\x65leted\x18\x02 \x03(\t\x12\x0f\n\x07\x65xpired\x18\x03 \x01(\x08\x12\r\n\x05moved\x18\x04 \x01(\x08\x42p\n\x10\x63om.stateward.v1B\x0bRecordProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,24 +37,20 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stateward.v1.record_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.stateward.v1B\013RecordProtoP\001Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\252\002\014Stateward.V1'
-  _globals['_RECORD_ATTRIBUTESENTRY']._loaded_options = None
-  _globals['_RECORD_ATTRIBUTESENTRY']._serialized_options = b'8\001'
+  _globals['_STOREDRECORD_ATTRIBUTESENTRY']._loaded_options = None
+  _globals['_STOREDRECORD_ATTRIBUTESENTRY']._serialized_options = b'8\001'
   _globals['_RECORDWRITE_ATTRIBUTESENTRY']._loaded_options = None
   _globals['_RECORDWRITE_ATTRIBUTESENTRY']._serialized_options = b'8\001'
-  _globals['_RECORD']._serialized_start=166
-  _globals['_RECORD']._serialized_end=588
-  _globals['_RECORD_ATTRIBUTESENTRY']._serialized_start=509
-  _globals['_RECORD_ATTRIBUTESENTRY']._serialized_end=588
-  _globals['_RECORDWRITE']._serialized_start=591
-  _globals['_RECORDWRITE']._serialized_end=938
-  _globals['_RECORDWRITE_ATTRIBUTESENTRY']._serialized_start=509
-  _globals['_RECORDWRITE_ATTRIBUTESENTRY']._serialized_end=588
-  _globals['_ATTRIBUTEFILTER']._serialized_start=941
-  _globals['_ATTRIBUTEFILTER']._serialized_end=1217
-  _globals['_ATTRIBUTEFILTER_OPERATOR']._serialized_start=1077
-  _globals['_ATTRIBUTEFILTER_OPERATOR']._serialized_end=1217
-  _globals['_RECORDPREFIX']._serialized_start=1219
-  _globals['_RECORDPREFIX']._serialized_end=1266
-  _globals['_RECORDSCHANGE']._serialized_start=1268
-  _globals['_RECORDSCHANGE']._serialized_end=1371
+  _globals['_STOREDRECORD']._serialized_start=195
+  _globals['_STOREDRECORD']._serialized_end=629
+  _globals['_STOREDRECORD_ATTRIBUTESENTRY']._serialized_start=550
+  _globals['_STOREDRECORD_ATTRIBUTESENTRY']._serialized_end=629
+  _globals['_RECORDWRITE']._serialized_start=632
+  _globals['_RECORDWRITE']._serialized_end=1027
+  _globals['_RECORDWRITE_ATTRIBUTESENTRY']._serialized_start=550
+  _globals['_RECORDWRITE_ATTRIBUTESENTRY']._serialized_end=629
+  _globals['_RECORDPREFIX']._serialized_start=1029
+  _globals['_RECORDPREFIX']._serialized_end=1076
+  _globals['_RECORDSCHANGE']._serialized_start=1078
+  _globals['_RECORDSCHANGE']._serialized_end=1187
 # @@protoc_insertion_point(module_scope)

@@ -1,11 +1,11 @@
 import datetime
 
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import empty_pb2 as _empty_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
 from stateward.v1 import state_pb2 as _state_pb2
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -13,7 +13,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class Record(_message.Message):
+class StoredRecord(_message.Message):
     __slots__ = ("key", "value", "attributes", "revision", "create_time", "update_time", "ttl", "expire_time", "value_bytes")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
@@ -60,38 +60,12 @@ class RecordWrite(_message.Message):
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     key: str
     value: _state_pb2.Value
-    delete: bool
-    check: bool
+    delete: _empty_pb2.Empty
+    check: _empty_pb2.Empty
     expected_revision: int
     ttl: _duration_pb2.Duration
     attributes: _containers.MessageMap[str, _checkpoint_pb2.AttributeValue]
-    def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., delete: bool = ..., check: bool = ..., expected_revision: _Optional[int] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ...) -> None: ...
-
-class AttributeFilter(_message.Message):
-    __slots__ = ("key", "operator", "value")
-    class Operator(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        OPERATOR_UNSPECIFIED: _ClassVar[AttributeFilter.Operator]
-        OPERATOR_EQ: _ClassVar[AttributeFilter.Operator]
-        OPERATOR_NE: _ClassVar[AttributeFilter.Operator]
-        OPERATOR_GT: _ClassVar[AttributeFilter.Operator]
-        OPERATOR_GTE: _ClassVar[AttributeFilter.Operator]
-        OPERATOR_LT: _ClassVar[AttributeFilter.Operator]
-        OPERATOR_LTE: _ClassVar[AttributeFilter.Operator]
-    OPERATOR_UNSPECIFIED: AttributeFilter.Operator
-    OPERATOR_EQ: AttributeFilter.Operator
-    OPERATOR_NE: AttributeFilter.Operator
-    OPERATOR_GT: AttributeFilter.Operator
-    OPERATOR_GTE: AttributeFilter.Operator
-    OPERATOR_LT: AttributeFilter.Operator
-    OPERATOR_LTE: AttributeFilter.Operator
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    OPERATOR_FIELD_NUMBER: _ClassVar[int]
-    VALUE_FIELD_NUMBER: _ClassVar[int]
-    key: str
-    operator: AttributeFilter.Operator
-    value: _checkpoint_pb2.AttributeValue
-    def __init__(self, key: _Optional[str] = ..., operator: _Optional[_Union[AttributeFilter.Operator, str]] = ..., value: _Optional[_Union[_checkpoint_pb2.AttributeValue, _Mapping]] = ...) -> None: ...
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., delete: _Optional[_Union[_empty_pb2.Empty, _Mapping]] = ..., check: _Optional[_Union[_empty_pb2.Empty, _Mapping]] = ..., expected_revision: _Optional[int] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ...) -> None: ...
 
 class RecordPrefix(_message.Message):
     __slots__ = ("prefix", "records")
@@ -107,8 +81,8 @@ class RecordsChange(_message.Message):
     DELETED_FIELD_NUMBER: _ClassVar[int]
     EXPIRED_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
-    written: _containers.RepeatedCompositeFieldContainer[Record]
+    written: _containers.RepeatedCompositeFieldContainer[StoredRecord]
     deleted: _containers.RepeatedScalarFieldContainer[str]
     expired: bool
     moved: bool
-    def __init__(self, written: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., deleted: _Optional[_Iterable[str]] = ..., expired: bool = ..., moved: bool = ...) -> None: ...
+    def __init__(self, written: _Optional[_Iterable[_Union[StoredRecord, _Mapping]]] = ..., deleted: _Optional[_Iterable[str]] = ..., expired: bool = ..., moved: bool = ...) -> None: ...

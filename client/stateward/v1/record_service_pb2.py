@@ -22,12 +22,14 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import empty_pb2 as google_dot_protobuf_dot_empty__pb2
 from stateward.v1 import checkpoint_pb2 as stateward_dot_v1_dot_checkpoint__pb2
 from stateward.v1 import record_pb2 as stateward_dot_v1_dot_record__pb2
 from stateward.v1 import thread_pb2 as stateward_dot_v1_dot_thread__pb2
+from stateward.v1 import write_pb2 as stateward_dot_v1_dot_write__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stateward/v1/record_service.proto\x12\x0cstateward.v1\x1a\x1dstateward/v1/checkpoint.proto\x1a\x19stateward/v1/record.proto\x1a\x19stateward/v1/thread.proto\"\xfb\x01\n\x11PutRecordsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12)\n\x06writes\x18\x03 \x03(\x0b\x32\x19.stateward.v1.RecordWrite\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x13\n\x0blease_token\x18\x05 \x01(\x03\x12,\n\ndurability\x18\x06 \x01(\x0e\x32\x18.stateward.v1.Durability\x12+\n\x06\x63reate\x18\x07 \x01(\x0b\x32\x1b.stateward.v1.ThreadOptions\x12\x14\n\x0c\x65xpected_uid\x18\x08 \x01(\t\"\xc0\x01\n\x12PutRecordsResponse\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12\x0f\n\x07written\x18\x02 \x01(\x05\x12\x0f\n\x07\x64\x65leted\x18\x03 \x01(\x05\x12\x10\n\x08sequence\x18\x04 \x01(\x03\x12,\n\ndurability\x18\x05 \x01(\x0e\x32\x18.stateward.v1.Durability\x12\x19\n\x11\x61rchived_sequence\x18\x06 \x01(\x03\x12\x0b\n\x03uid\x18\x07 \x01(\t\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x0c\"q\n\x11GetRecordsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0c\n\x04keys\x18\x03 \x03(\t\x12\x13\n\x0brefresh_ttl\x18\x04 \x01(\x08\x12\x16\n\x0ewithout_values\x18\x05 \x01(\x08\"I\n\x12GetRecordsResponse\x12%\n\x07records\x18\x01 \x03(\x0b\x32\x14.stateward.v1.Record\x12\x0c\n\x04rest\x18\x02 \x03(\t\"\x9c\x02\n\x12ListRecordsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06prefix\x18\x03 \x01(\t\x12.\n\x07\x66ilters\x18\x04 \x03(\x0b\x32\x1d.stateward.v1.AttributeFilter\x12(\n\x05order\x18\x05 \x01(\x0e\x32\x19.stateward.v1.RecordOrder\x12\x0c\n\x04skip\x18\x06 \x01(\x05\x12\x16\n\x0ewithout_values\x18\x07 \x01(\x08\x12\x13\n\x0brefresh_ttl\x18\x08 \x01(\x08\x12\x11\n\tpage_size\x18\t \x01(\x05\x12\x12\n\npage_token\x18\n \x01(\t\x12\x17\n\x0fskip_unreadable\x18\x0b \x01(\x08\"\x8d\x01\n\x13ListRecordsResponse\x12%\n\x07records\x18\x01 \x03(\x0b\x32\x14.stateward.v1.Record\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x36\n\x10unreadable_parts\x18\x03 \x03(\x0b\x32\x1c.stateward.v1.UnreadablePart\"\xb4\x01\n\x19ListRecordPrefixesRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06prefix\x18\x03 \x01(\t\x12\x11\n\tdelimiter\x18\x04 \x01(\t\x12\x11\n\tmax_depth\x18\x05 \x01(\x05\x12\x11\n\tpage_size\x18\x06 \x01(\x05\x12\x12\n\npage_token\x18\x07 \x01(\t\x12\x17\n\x0fskip_unreadable\x18\x08 \x01(\x08\"\x9b\x01\n\x1aListRecordPrefixesResponse\x12,\n\x08prefixes\x18\x01 \x03(\x0b\x32\x1a.stateward.v1.RecordPrefix\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x36\n\x10unreadable_parts\x18\x03 \x03(\x0b\x32\x1c.stateward.v1.UnreadablePart\"\xd9\x01\n\x14\x44\x65leteRecordsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06prefix\x18\x03 \x01(\t\x12\x0b\n\x03\x61ll\x18\x04 \x01(\x08\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x13\n\x0blease_token\x18\x06 \x01(\x03\x12,\n\ndurability\x18\x07 \x01(\x0e\x32\x18.stateward.v1.Durability\x12\x14\n\x0c\x65xpected_uid\x18\x08 \x01(\t\x12\x14\n\x0cmax_revision\x18\t \x01(\x03\"\xb2\x01\n\x15\x44\x65leteRecordsResponse\x12\x0f\n\x07\x64\x65leted\x18\x01 \x01(\x05\x12\x10\n\x08has_more\x18\x02 \x01(\x08\x12\x10\n\x08sequence\x18\x03 \x01(\x03\x12,\n\ndurability\x18\x04 \x01(\x0e\x32\x18.stateward.v1.Durability\x12\x19\n\x11\x61rchived_sequence\x18\x05 \x01(\x03\x12\x0b\n\x03uid\x18\x06 \x01(\t\x12\x0e\n\x06\x64igest\x18\x07 \x01(\x0c*Z\n\x0bRecordOrder\x12\x1c\n\x18RECORD_ORDER_UNSPECIFIED\x10\x00\x12\x14\n\x10RECORD_ORDER_KEY\x10\x01\x12\x17\n\x13RECORD_ORDER_NEWEST\x10\x02\x32\xc8\x03\n\rRecordService\x12O\n\nPutRecords\x12\x1f.stateward.v1.PutRecordsRequest\x1a .stateward.v1.PutRecordsResponse\x12O\n\nGetRecords\x12\x1f.stateward.v1.GetRecordsRequest\x1a .stateward.v1.GetRecordsResponse\x12R\n\x0bListRecords\x12 .stateward.v1.ListRecordsRequest\x1a!.stateward.v1.ListRecordsResponse\x12g\n\x12ListRecordPrefixes\x12\'.stateward.v1.ListRecordPrefixesRequest\x1a(.stateward.v1.ListRecordPrefixesResponse\x12X\n\rDeleteRecords\x12\".stateward.v1.DeleteRecordsRequest\x1a#.stateward.v1.DeleteRecordsResponseBw\n\x10\x63om.stateward.v1B\x12RecordServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stateward/v1/record_service.proto\x12\x0cstateward.v1\x1a\x1bgoogle/protobuf/empty.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x19stateward/v1/record.proto\x1a\x19stateward/v1/thread.proto\x1a\x18stateward/v1/write.proto\"\x8e\x01\n\x11PutRecordsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12)\n\x06writes\x18\x04 \x03(\x0b\x32\x19.stateward.v1.RecordWrite\"p\n\x12PutRecordsResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x0f\n\x07written\x18\x03 \x01(\x05\x12\x0f\n\x07\x64\x65leted\x18\x04 \x01(\x05\"q\n\x11GetRecordsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0c\n\x04keys\x18\x03 \x03(\t\x12\x13\n\x0brefresh_ttl\x18\x04 \x01(\x08\x12\x16\n\x0ewithout_values\x18\x05 \x01(\x08\"O\n\x12GetRecordsResponse\x12+\n\x07records\x18\x01 \x03(\x0b\x32\x1a.stateward.v1.StoredRecord\x12\x0c\n\x04rest\x18\x02 \x03(\t\"\x9c\x02\n\x12ListRecordsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06prefix\x18\x03 \x01(\t\x12.\n\x07\x66ilters\x18\x04 \x03(\x0b\x32\x1d.stateward.v1.AttributeFilter\x12(\n\x05order\x18\x05 \x01(\x0e\x32\x19.stateward.v1.RecordOrder\x12\x0c\n\x04skip\x18\x06 \x01(\x05\x12\x16\n\x0ewithout_values\x18\x07 \x01(\x08\x12\x13\n\x0brefresh_ttl\x18\x08 \x01(\x08\x12\x11\n\tpage_size\x18\t \x01(\x05\x12\x12\n\npage_token\x18\n \x01(\t\x12\x17\n\x0fskip_unreadable\x18\x0b \x01(\x08\"\x93\x01\n\x13ListRecordsResponse\x12+\n\x07records\x18\x01 \x03(\x0b\x32\x1a.stateward.v1.StoredRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x36\n\x10unreadable_parts\x18\x03 \x03(\x0b\x32\x1c.stateward.v1.UnreadablePart\"\xb4\x01\n\x19ListRecordPrefixesRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06prefix\x18\x03 \x01(\t\x12\x11\n\tdelimiter\x18\x04 \x01(\t\x12\x11\n\tmax_depth\x18\x05 \x01(\x05\x12\x11\n\tpage_size\x18\x06 \x01(\x05\x12\x12\n\npage_token\x18\x07 \x01(\t\x12\x17\n\x0fskip_unreadable\x18\x08 \x01(\x08\"\x9b\x01\n\x1aListRecordPrefixesResponse\x12,\n\x08prefixes\x18\x01 \x03(\x0b\x32\x1a.stateward.v1.RecordPrefix\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x36\n\x10unreadable_parts\x18\x03 \x03(\x0b\x32\x1c.stateward.v1.UnreadablePart\"\xbd\x01\n\x14\x44\x65leteRecordsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12\x10\n\x06prefix\x18\x04 \x01(\tH\x00\x12%\n\x03\x61ll\x18\x05 \x01(\x0b\x32\x16.google.protobuf.EmptyH\x00\x12\x14\n\x0cmax_revision\x18\x06 \x01(\x03\x42\x06\n\x04what\"b\n\x15\x44\x65leteRecordsResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12\x0f\n\x07\x64\x65leted\x18\x02 \x01(\x05\x12\x10\n\x08has_more\x18\x03 \x01(\x08*Z\n\x0bRecordOrder\x12\x1c\n\x18RECORD_ORDER_UNSPECIFIED\x10\x00\x12\x14\n\x10RECORD_ORDER_KEY\x10\x01\x12\x17\n\x13RECORD_ORDER_NEWEST\x10\x02\x32\xc8\x03\n\rRecordService\x12O\n\nPutRecords\x12\x1f.stateward.v1.PutRecordsRequest\x1a .stateward.v1.PutRecordsResponse\x12O\n\nGetRecords\x12\x1f.stateward.v1.GetRecordsRequest\x1a .stateward.v1.GetRecordsResponse\x12R\n\x0bListRecords\x12 .stateward.v1.ListRecordsRequest\x1a!.stateward.v1.ListRecordsResponse\x12g\n\x12ListRecordPrefixes\x12\'.stateward.v1.ListRecordPrefixesRequest\x1a(.stateward.v1.ListRecordPrefixesResponse\x12X\n\rDeleteRecords\x12\".stateward.v1.DeleteRecordsRequest\x1a#.stateward.v1.DeleteRecordsResponseBw\n\x10\x63om.stateward.v1B\x12RecordServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,28 +37,28 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stateward.v1.record_service
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.stateward.v1B\022RecordServiceProtoP\001Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\252\002\014Stateward.V1'
-  _globals['_RECORDORDER']._serialized_start=1948
-  _globals['_RECORDORDER']._serialized_end=2038
-  _globals['_PUTRECORDSREQUEST']._serialized_start=137
-  _globals['_PUTRECORDSREQUEST']._serialized_end=388
-  _globals['_PUTRECORDSRESPONSE']._serialized_start=391
-  _globals['_PUTRECORDSRESPONSE']._serialized_end=583
-  _globals['_GETRECORDSREQUEST']._serialized_start=585
-  _globals['_GETRECORDSREQUEST']._serialized_end=698
-  _globals['_GETRECORDSRESPONSE']._serialized_start=700
-  _globals['_GETRECORDSRESPONSE']._serialized_end=773
-  _globals['_LISTRECORDSREQUEST']._serialized_start=776
-  _globals['_LISTRECORDSREQUEST']._serialized_end=1060
-  _globals['_LISTRECORDSRESPONSE']._serialized_start=1063
-  _globals['_LISTRECORDSRESPONSE']._serialized_end=1204
-  _globals['_LISTRECORDPREFIXESREQUEST']._serialized_start=1207
-  _globals['_LISTRECORDPREFIXESREQUEST']._serialized_end=1387
-  _globals['_LISTRECORDPREFIXESRESPONSE']._serialized_start=1390
-  _globals['_LISTRECORDPREFIXESRESPONSE']._serialized_end=1545
-  _globals['_DELETERECORDSREQUEST']._serialized_start=1548
-  _globals['_DELETERECORDSREQUEST']._serialized_end=1765
-  _globals['_DELETERECORDSRESPONSE']._serialized_start=1768
-  _globals['_DELETERECORDSRESPONSE']._serialized_end=1946
-  _globals['_RECORDSERVICE']._serialized_start=2041
-  _globals['_RECORDSERVICE']._serialized_end=2497
+  _globals['_RECORDORDER']._serialized_start=1716
+  _globals['_RECORDORDER']._serialized_end=1806
+  _globals['_PUTRECORDSREQUEST']._serialized_start=192
+  _globals['_PUTRECORDSREQUEST']._serialized_end=334
+  _globals['_PUTRECORDSRESPONSE']._serialized_start=336
+  _globals['_PUTRECORDSRESPONSE']._serialized_end=448
+  _globals['_GETRECORDSREQUEST']._serialized_start=450
+  _globals['_GETRECORDSREQUEST']._serialized_end=563
+  _globals['_GETRECORDSRESPONSE']._serialized_start=565
+  _globals['_GETRECORDSRESPONSE']._serialized_end=644
+  _globals['_LISTRECORDSREQUEST']._serialized_start=647
+  _globals['_LISTRECORDSREQUEST']._serialized_end=931
+  _globals['_LISTRECORDSRESPONSE']._serialized_start=934
+  _globals['_LISTRECORDSRESPONSE']._serialized_end=1081
+  _globals['_LISTRECORDPREFIXESREQUEST']._serialized_start=1084
+  _globals['_LISTRECORDPREFIXESREQUEST']._serialized_end=1264
+  _globals['_LISTRECORDPREFIXESRESPONSE']._serialized_start=1267
+  _globals['_LISTRECORDPREFIXESRESPONSE']._serialized_end=1422
+  _globals['_DELETERECORDSREQUEST']._serialized_start=1425
+  _globals['_DELETERECORDSREQUEST']._serialized_end=1614
+  _globals['_DELETERECORDSRESPONSE']._serialized_start=1616
+  _globals['_DELETERECORDSRESPONSE']._serialized_end=1714
+  _globals['_RECORDSERVICE']._serialized_start=1809
+  _globals['_RECORDSERVICE']._serialized_end=2265
 # @@protoc_insertion_point(module_scope)

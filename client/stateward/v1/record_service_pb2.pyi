@@ -1,6 +1,8 @@
+from google.protobuf import empty_pb2 as _empty_pb2
 from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
 from stateward.v1 import record_pb2 as _record_pb2
 from stateward.v1 import thread_pb2 as _thread_pb2
+from stateward.v1 import write_pb2 as _write_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -20,44 +22,28 @@ RECORD_ORDER_KEY: RecordOrder
 RECORD_ORDER_NEWEST: RecordOrder
 
 class PutRecordsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "writes", "request_id", "lease_token", "durability", "create", "expected_uid")
+    __slots__ = ("namespace", "thread", "options", "writes")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     WRITES_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    CREATE_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
+    options: _write_pb2.WriteOptions
     writes: _containers.RepeatedCompositeFieldContainer[_record_pb2.RecordWrite]
-    request_id: str
-    lease_token: int
-    durability: _checkpoint_pb2.Durability
-    create: _thread_pb2.ThreadOptions
-    expected_uid: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., writes: _Optional[_Iterable[_Union[_record_pb2.RecordWrite, _Mapping]]] = ..., request_id: _Optional[str] = ..., lease_token: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., expected_uid: _Optional[str] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ..., writes: _Optional[_Iterable[_Union[_record_pb2.RecordWrite, _Mapping]]] = ...) -> None: ...
 
 class PutRecordsResponse(_message.Message):
-    __slots__ = ("revision", "written", "deleted", "sequence", "durability", "archived_sequence", "uid", "digest")
+    __slots__ = ("receipt", "revision", "written", "deleted")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    UID_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    receipt: _write_pb2.Receipt
     revision: int
     written: int
     deleted: int
-    sequence: int
-    durability: _checkpoint_pb2.Durability
-    archived_sequence: int
-    uid: str
-    digest: bytes
-    def __init__(self, revision: _Optional[int] = ..., written: _Optional[int] = ..., deleted: _Optional[int] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., archived_sequence: _Optional[int] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., revision: _Optional[int] = ..., written: _Optional[int] = ..., deleted: _Optional[int] = ...) -> None: ...
 
 class GetRecordsRequest(_message.Message):
     __slots__ = ("namespace", "thread", "keys", "refresh_ttl", "without_values")
@@ -77,9 +63,9 @@ class GetRecordsResponse(_message.Message):
     __slots__ = ("records", "rest")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     REST_FIELD_NUMBER: _ClassVar[int]
-    records: _containers.RepeatedCompositeFieldContainer[_record_pb2.Record]
+    records: _containers.RepeatedCompositeFieldContainer[_record_pb2.StoredRecord]
     rest: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, records: _Optional[_Iterable[_Union[_record_pb2.Record, _Mapping]]] = ..., rest: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, records: _Optional[_Iterable[_Union[_record_pb2.StoredRecord, _Mapping]]] = ..., rest: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListRecordsRequest(_message.Message):
     __slots__ = ("namespace", "thread", "prefix", "filters", "order", "skip", "without_values", "refresh_ttl", "page_size", "page_token", "skip_unreadable")
@@ -97,7 +83,7 @@ class ListRecordsRequest(_message.Message):
     namespace: str
     thread: str
     prefix: str
-    filters: _containers.RepeatedCompositeFieldContainer[_record_pb2.AttributeFilter]
+    filters: _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.AttributeFilter]
     order: RecordOrder
     skip: int
     without_values: bool
@@ -105,17 +91,17 @@ class ListRecordsRequest(_message.Message):
     page_size: int
     page_token: str
     skip_unreadable: bool
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., prefix: _Optional[str] = ..., filters: _Optional[_Iterable[_Union[_record_pb2.AttributeFilter, _Mapping]]] = ..., order: _Optional[_Union[RecordOrder, str]] = ..., skip: _Optional[int] = ..., without_values: bool = ..., refresh_ttl: bool = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., skip_unreadable: bool = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., prefix: _Optional[str] = ..., filters: _Optional[_Iterable[_Union[_checkpoint_pb2.AttributeFilter, _Mapping]]] = ..., order: _Optional[_Union[RecordOrder, str]] = ..., skip: _Optional[int] = ..., without_values: bool = ..., refresh_ttl: bool = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., skip_unreadable: bool = ...) -> None: ...
 
 class ListRecordsResponse(_message.Message):
     __slots__ = ("records", "next_page_token", "unreadable_parts")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_PARTS_FIELD_NUMBER: _ClassVar[int]
-    records: _containers.RepeatedCompositeFieldContainer[_record_pb2.Record]
+    records: _containers.RepeatedCompositeFieldContainer[_record_pb2.StoredRecord]
     next_page_token: str
     unreadable_parts: _containers.RepeatedCompositeFieldContainer[_thread_pb2.UnreadablePart]
-    def __init__(self, records: _Optional[_Iterable[_Union[_record_pb2.Record, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., unreadable_parts: _Optional[_Iterable[_Union[_thread_pb2.UnreadablePart, _Mapping]]] = ...) -> None: ...
+    def __init__(self, records: _Optional[_Iterable[_Union[_record_pb2.StoredRecord, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., unreadable_parts: _Optional[_Iterable[_Union[_thread_pb2.UnreadablePart, _Mapping]]] = ...) -> None: ...
 
 class ListRecordPrefixesRequest(_message.Message):
     __slots__ = ("namespace", "thread", "prefix", "delimiter", "max_depth", "page_size", "page_token", "skip_unreadable")
@@ -148,41 +134,27 @@ class ListRecordPrefixesResponse(_message.Message):
     def __init__(self, prefixes: _Optional[_Iterable[_Union[_record_pb2.RecordPrefix, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., unreadable_parts: _Optional[_Iterable[_Union[_thread_pb2.UnreadablePart, _Mapping]]] = ...) -> None: ...
 
 class DeleteRecordsRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "prefix", "all", "request_id", "lease_token", "durability", "expected_uid", "max_revision")
+    __slots__ = ("namespace", "thread", "options", "prefix", "all", "max_revision")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     ALL_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     MAX_REVISION_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
+    options: _write_pb2.WriteOptions
     prefix: str
-    all: bool
-    request_id: str
-    lease_token: int
-    durability: _checkpoint_pb2.Durability
-    expected_uid: str
+    all: _empty_pb2.Empty
     max_revision: int
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., prefix: _Optional[str] = ..., all: bool = ..., request_id: _Optional[str] = ..., lease_token: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., expected_uid: _Optional[str] = ..., max_revision: _Optional[int] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ..., prefix: _Optional[str] = ..., all: _Optional[_Union[_empty_pb2.Empty, _Mapping]] = ..., max_revision: _Optional[int] = ...) -> None: ...
 
 class DeleteRecordsResponse(_message.Message):
-    __slots__ = ("deleted", "has_more", "sequence", "durability", "archived_sequence", "uid", "digest")
+    __slots__ = ("receipt", "deleted", "has_more")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
     HAS_MORE_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    UID_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    receipt: _write_pb2.Receipt
     deleted: int
     has_more: bool
-    sequence: int
-    durability: _checkpoint_pb2.Durability
-    archived_sequence: int
-    uid: str
-    digest: bytes
-    def __init__(self, deleted: _Optional[int] = ..., has_more: bool = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., archived_sequence: _Optional[int] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., deleted: _Optional[int] = ..., has_more: bool = ...) -> None: ...

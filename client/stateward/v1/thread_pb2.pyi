@@ -4,27 +4,26 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
 from stateward.v1 import error_reason_pb2 as _error_reason_pb2
-from stateward.v1 import lease_pb2 as _lease_pb2
 from stateward.v1 import signal_pb2 as _signal_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from collections.abc import Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class Access(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+class ThreadAccess(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
-    ACCESS_UNSPECIFIED: _ClassVar[Access]
-    ACCESS_OWNED: _ClassVar[Access]
-    ACCESS_REMOTE: _ClassVar[Access]
-    ACCESS_ORPHAN: _ClassVar[Access]
-ACCESS_UNSPECIFIED: Access
-ACCESS_OWNED: Access
-ACCESS_REMOTE: Access
-ACCESS_ORPHAN: Access
+    THREAD_ACCESS_UNSPECIFIED: _ClassVar[ThreadAccess]
+    THREAD_ACCESS_OWNED: _ClassVar[ThreadAccess]
+    THREAD_ACCESS_REMOTE: _ClassVar[ThreadAccess]
+    THREAD_ACCESS_ORPHAN: _ClassVar[ThreadAccess]
+THREAD_ACCESS_UNSPECIFIED: ThreadAccess
+THREAD_ACCESS_OWNED: ThreadAccess
+THREAD_ACCESS_REMOTE: ThreadAccess
+THREAD_ACCESS_ORPHAN: ThreadAccess
 
 class Retention(_message.Message):
     __slots__ = ("keep_last", "keep_for")
@@ -56,22 +55,22 @@ class ThreadOptions(_message.Message):
     def __init__(self, labels: _Optional[_Mapping[str, str]] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., parent_thread: _Optional[str] = ..., agent: _Optional[str] = ...) -> None: ...
 
 class Branch(_message.Message):
-    __slots__ = ("name", "version", "digest", "base_version", "moved_version", "newest_version", "first_version")
+    __slots__ = ("name", "version", "version_digest", "base_version", "moved_version", "newest_version", "first_version")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    VERSION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     MOVED_VERSION_FIELD_NUMBER: _ClassVar[int]
     NEWEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     FIRST_VERSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
-    digest: bytes
+    version_digest: bytes
     base_version: int
     moved_version: int
     newest_version: int
     first_version: int
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., base_version: _Optional[int] = ..., moved_version: _Optional[int] = ..., newest_version: _Optional[int] = ..., first_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., version_digest: _Optional[bytes] = ..., base_version: _Optional[int] = ..., moved_version: _Optional[int] = ..., newest_version: _Optional[int] = ..., first_version: _Optional[int] = ...) -> None: ...
 
 class Tag(_message.Message):
     __slots__ = ("name", "version")
@@ -125,8 +124,8 @@ class Orphan(_message.Message):
     epoch: int
     def __init__(self, thread: _Optional[str] = ..., common_sequence: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
-class Thread(_message.Message):
-    __slots__ = ("namespace", "thread", "uid", "version", "digest", "status", "status_detail", "step", "metrics", "labels", "create_time", "update_time", "ttl", "expire_time", "retention", "parent_thread", "agent", "forked_from", "sequence", "archived_sequence", "last_version", "retained_versions", "branches", "tags", "stored_bytes", "wait_id", "access", "owner_id", "owner_epoch", "orphan", "question", "lease", "pending_signals", "effects", "records", "record_bytes", "sequence_digest")
+class ThreadInfo(_message.Message):
+    __slots__ = ("namespace", "thread", "uid", "version", "version_digest", "status", "status_detail", "step", "metrics", "labels", "create_time", "update_time", "ttl", "expire_time", "retention", "parent_thread", "agent", "forked_from", "sequence", "archived_sequence", "last_version", "retained_versions", "stored_bytes", "wait_id", "access", "owner_id", "owner_epoch", "orphan", "question", "pending_signals", "effects", "records", "record_bytes", "sequence_digest")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -145,7 +144,7 @@ class Thread(_message.Message):
     THREAD_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    VERSION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     STATUS_DETAIL_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -163,8 +162,6 @@ class Thread(_message.Message):
     ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
     RETAINED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
-    BRANCHES_FIELD_NUMBER: _ClassVar[int]
-    TAGS_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     WAIT_ID_FIELD_NUMBER: _ClassVar[int]
     ACCESS_FIELD_NUMBER: _ClassVar[int]
@@ -172,7 +169,6 @@ class Thread(_message.Message):
     OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     ORPHAN_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
-    LEASE_FIELD_NUMBER: _ClassVar[int]
     PENDING_SIGNALS_FIELD_NUMBER: _ClassVar[int]
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
@@ -182,8 +178,8 @@ class Thread(_message.Message):
     thread: str
     uid: str
     version: int
-    digest: bytes
-    status: _checkpoint_pb2.Status
+    version_digest: bytes
+    status: _checkpoint_pb2.WorkStatus
     status_detail: str
     step: int
     metrics: _containers.ScalarMap[str, float]
@@ -200,19 +196,16 @@ class Thread(_message.Message):
     archived_sequence: int
     last_version: int
     retained_versions: int
-    branches: _containers.RepeatedCompositeFieldContainer[Branch]
-    tags: _containers.RepeatedCompositeFieldContainer[Tag]
     stored_bytes: int
     wait_id: str
-    access: Access
+    access: ThreadAccess
     owner_id: str
     owner_epoch: int
     orphan: Orphan
     question: _signal_pb2.Question
-    lease: _lease_pb2.Lease
     pending_signals: int
     effects: int
     records: int
     record_bytes: int
     sequence_digest: bytes
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., labels: _Optional[_Mapping[str, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., parent_thread: _Optional[str] = ..., agent: _Optional[str] = ..., forked_from: _Optional[_Union[ForkSource, _Mapping]] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ..., last_version: _Optional[int] = ..., retained_versions: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[Branch, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[Tag, _Mapping]]] = ..., stored_bytes: _Optional[int] = ..., wait_id: _Optional[str] = ..., access: _Optional[_Union[Access, str]] = ..., owner_id: _Optional[str] = ..., owner_epoch: _Optional[int] = ..., orphan: _Optional[_Union[Orphan, _Mapping]] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ..., pending_signals: _Optional[int] = ..., effects: _Optional[int] = ..., records: _Optional[int] = ..., record_bytes: _Optional[int] = ..., sequence_digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., version_digest: _Optional[bytes] = ..., status: _Optional[_Union[_checkpoint_pb2.WorkStatus, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., labels: _Optional[_Mapping[str, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., parent_thread: _Optional[str] = ..., agent: _Optional[str] = ..., forked_from: _Optional[_Union[ForkSource, _Mapping]] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ..., last_version: _Optional[int] = ..., retained_versions: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., wait_id: _Optional[str] = ..., access: _Optional[_Union[ThreadAccess, str]] = ..., owner_id: _Optional[str] = ..., owner_epoch: _Optional[int] = ..., orphan: _Optional[_Union[Orphan, _Mapping]] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., pending_signals: _Optional[int] = ..., effects: _Optional[int] = ..., records: _Optional[int] = ..., record_bytes: _Optional[int] = ..., sequence_digest: _Optional[bytes] = ...) -> None: ...

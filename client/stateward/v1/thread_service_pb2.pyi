@@ -10,6 +10,7 @@ from stateward.v1 import lease_pb2 as _lease_pb2
 from stateward.v1 import record_pb2 as _record_pb2
 from stateward.v1 import signal_pb2 as _signal_pb2
 from stateward.v1 import thread_pb2 as _thread_pb2
+from stateward.v1 import write_pb2 as _write_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -39,10 +40,16 @@ class GetThreadRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ...) -> None: ...
 
 class GetThreadResponse(_message.Message):
-    __slots__ = ("thread",)
+    __slots__ = ("thread", "branches", "tags", "lease")
     THREAD_FIELD_NUMBER: _ClassVar[int]
-    thread: _thread_pb2.Thread
-    def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ...) -> None: ...
+    BRANCHES_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    thread: _thread_pb2.ThreadInfo
+    branches: _containers.RepeatedCompositeFieldContainer[_thread_pb2.Branch]
+    tags: _containers.RepeatedCompositeFieldContainer[_thread_pb2.Tag]
+    lease: _lease_pb2.Lease
+    def __init__(self, thread: _Optional[_Union[_thread_pb2.ThreadInfo, _Mapping]] = ..., branches: _Optional[_Iterable[_Union[_thread_pb2.Branch, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[_thread_pb2.Tag, _Mapping]]] = ..., lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ...) -> None: ...
 
 class ListThreadsRequest(_message.Message):
     __slots__ = ("namespace", "statuses", "labels", "name_prefix", "updated_after", "updated_before", "min_step", "max_step", "page_size", "page_token", "has_versions", "has_records")
@@ -66,7 +73,7 @@ class ListThreadsRequest(_message.Message):
     HAS_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     HAS_RECORDS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
-    statuses: _containers.RepeatedScalarFieldContainer[_checkpoint_pb2.Status]
+    statuses: _containers.RepeatedScalarFieldContainer[_checkpoint_pb2.WorkStatus]
     labels: _containers.ScalarMap[str, str]
     name_prefix: str
     updated_after: _timestamp_pb2.Timestamp
@@ -77,17 +84,17 @@ class ListThreadsRequest(_message.Message):
     page_token: str
     has_versions: bool
     has_records: bool
-    def __init__(self, namespace: _Optional[str] = ..., statuses: _Optional[_Iterable[_Union[_checkpoint_pb2.Status, str]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., name_prefix: _Optional[str] = ..., updated_after: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_before: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., min_step: _Optional[int] = ..., max_step: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., has_versions: bool = ..., has_records: bool = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., statuses: _Optional[_Iterable[_Union[_checkpoint_pb2.WorkStatus, str]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., name_prefix: _Optional[str] = ..., updated_after: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_before: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., min_step: _Optional[int] = ..., max_step: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., has_versions: bool = ..., has_records: bool = ...) -> None: ...
 
 class ListThreadsResponse(_message.Message):
     __slots__ = ("threads", "next_page_token", "unreadable")
     THREADS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_FIELD_NUMBER: _ClassVar[int]
-    threads: _containers.RepeatedCompositeFieldContainer[_thread_pb2.Thread]
+    threads: _containers.RepeatedCompositeFieldContainer[_thread_pb2.ThreadInfo]
     next_page_token: str
     unreadable: _containers.RepeatedCompositeFieldContainer[_thread_pb2.UnreadableThread]
-    def __init__(self, threads: _Optional[_Iterable[_Union[_thread_pb2.Thread, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., unreadable: _Optional[_Iterable[_Union[_thread_pb2.UnreadableThread, _Mapping]]] = ...) -> None: ...
+    def __init__(self, threads: _Optional[_Iterable[_Union[_thread_pb2.ThreadInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., unreadable: _Optional[_Iterable[_Union[_thread_pb2.UnreadableThread, _Mapping]]] = ...) -> None: ...
 
 class CountThreadsRequest(_message.Message):
     __slots__ = ("namespace", "updated_after", "updated_before")
@@ -111,67 +118,57 @@ class StatusCount(_message.Message):
     __slots__ = ("status", "count")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
-    status: _checkpoint_pb2.Status
+    status: _checkpoint_pb2.WorkStatus
     count: int
-    def __init__(self, status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., count: _Optional[int] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_checkpoint_pb2.WorkStatus, str]] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ForkThreadRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "version", "new_thread", "whole", "create", "request_id", "expected_uid")
+    __slots__ = ("namespace", "thread", "options", "branch", "version", "new_thread", "all_versions")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NEW_THREAD_FIELD_NUMBER: _ClassVar[int]
-    WHOLE_FIELD_NUMBER: _ClassVar[int]
-    CREATE_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
+    ALL_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
+    options: _write_pb2.WriteOptions
     branch: str
     version: _checkpoint_pb2.VersionRef
     new_thread: str
-    whole: bool
-    create: _thread_pb2.ThreadOptions
-    request_id: str
-    expected_uid: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., new_thread: _Optional[str] = ..., whole: bool = ..., create: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., request_id: _Optional[str] = ..., expected_uid: _Optional[str] = ...) -> None: ...
+    all_versions: bool
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., new_thread: _Optional[str] = ..., all_versions: bool = ...) -> None: ...
 
 class ForkThreadResponse(_message.Message):
-    __slots__ = ("thread",)
+    __slots__ = ("receipt", "thread")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
-    thread: _thread_pb2.Thread
-    def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ...) -> None: ...
+    receipt: _write_pb2.Receipt
+    thread: _thread_pb2.ThreadInfo
+    def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., thread: _Optional[_Union[_thread_pb2.ThreadInfo, _Mapping]] = ...) -> None: ...
 
 class PruneThreadRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "versions", "older_than", "keep_latest_per_branch", "expected_version", "expected_uid", "dry_run", "request_id", "move_heads", "lease_token", "expected_digest", "plan")
+    __slots__ = ("namespace", "thread", "options", "versions", "older_than", "keep_latest_per_branch", "dry_run", "move_heads", "plan")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     OLDER_THAN_FIELD_NUMBER: _ClassVar[int]
     KEEP_LATEST_PER_BRANCH_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MOVE_HEADS_FIELD_NUMBER: _ClassVar[int]
-    LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
-    versions: VersionList
+    options: _write_pb2.WriteOptions
+    versions: VersionSpans
     older_than: _duration_pb2.Duration
     keep_latest_per_branch: int
-    expected_version: int
-    expected_uid: str
     dry_run: bool
-    request_id: str
     move_heads: bool
-    lease_token: int
-    expected_digest: bytes
     plan: PrunePlan
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., versions: _Optional[_Union[VersionList, _Mapping]] = ..., older_than: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., keep_latest_per_branch: _Optional[int] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., dry_run: bool = ..., request_id: _Optional[str] = ..., move_heads: bool = ..., lease_token: _Optional[int] = ..., expected_digest: _Optional[bytes] = ..., plan: _Optional[_Union[PrunePlan, _Mapping]] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ..., versions: _Optional[_Union[VersionSpans, _Mapping]] = ..., older_than: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., keep_latest_per_branch: _Optional[int] = ..., dry_run: bool = ..., move_heads: bool = ..., plan: _Optional[_Union[PrunePlan, _Mapping]] = ...) -> None: ...
 
 class PrunePlan(_message.Message):
     __slots__ = ("uid", "versions", "newest_digest", "moved_heads")
@@ -180,10 +177,10 @@ class PrunePlan(_message.Message):
     NEWEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
     MOVED_HEADS_FIELD_NUMBER: _ClassVar[int]
     uid: str
-    versions: _containers.RepeatedCompositeFieldContainer[VersionSpan]
+    versions: VersionSpans
     newest_digest: bytes
     moved_heads: _containers.RepeatedCompositeFieldContainer[MovedHead]
-    def __init__(self, uid: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[VersionSpan, _Mapping]]] = ..., newest_digest: _Optional[bytes] = ..., moved_heads: _Optional[_Iterable[_Union[MovedHead, _Mapping]]] = ...) -> None: ...
+    def __init__(self, uid: _Optional[str] = ..., versions: _Optional[_Union[VersionSpans, _Mapping]] = ..., newest_digest: _Optional[bytes] = ..., moved_heads: _Optional[_Iterable[_Union[MovedHead, _Mapping]]] = ...) -> None: ...
 
 class VersionSpan(_message.Message):
     __slots__ = ("first", "last")
@@ -193,213 +190,173 @@ class VersionSpan(_message.Message):
     last: int
     def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
 
-class VersionList(_message.Message):
-    __slots__ = ("versions",)
-    VERSIONS_FIELD_NUMBER: _ClassVar[int]
-    versions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, versions: _Optional[_Iterable[int]] = ...) -> None: ...
+class VersionSpans(_message.Message):
+    __slots__ = ("spans",)
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    spans: _containers.RepeatedCompositeFieldContainer[VersionSpan]
+    def __init__(self, spans: _Optional[_Iterable[_Union[VersionSpan, _Mapping]]] = ...) -> None: ...
 
 class PruneThreadResponse(_message.Message):
-    __slots__ = ("pruned_versions", "retained_versions", "sequence", "archived_sequence", "plan")
-    PRUNED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("receipt", "pruned", "retained_versions", "plan")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    PRUNED_FIELD_NUMBER: _ClassVar[int]
     RETAINED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
-    pruned_versions: _containers.RepeatedScalarFieldContainer[int]
+    receipt: _write_pb2.Receipt
+    pruned: VersionSpans
     retained_versions: int
-    sequence: int
-    archived_sequence: int
     plan: PrunePlan
-    def __init__(self, pruned_versions: _Optional[_Iterable[int]] = ..., retained_versions: _Optional[int] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ..., plan: _Optional[_Union[PrunePlan, _Mapping]] = ...) -> None: ...
+    def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., pruned: _Optional[_Union[VersionSpans, _Mapping]] = ..., retained_versions: _Optional[int] = ..., plan: _Optional[_Union[PrunePlan, _Mapping]] = ...) -> None: ...
 
 class DeleteThreadRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "expected_version", "expected_uid", "allow_missing", "durability", "local_only", "expected_digest", "expected_sequence", "expected_sequence_digest")
+    __slots__ = ("namespace", "thread", "options", "allow_missing", "local_only", "expected_sequence", "expected_sequence_digest")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     ALLOW_MISSING_FIELD_NUMBER: _ClassVar[int]
-    DURABILITY_FIELD_NUMBER: _ClassVar[int]
     LOCAL_ONLY_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_SEQUENCE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
-    expected_version: int
-    expected_uid: str
+    options: _write_pb2.WriteOptions
     allow_missing: bool
-    durability: _checkpoint_pb2.Durability
     local_only: bool
-    expected_digest: bytes
     expected_sequence: int
     expected_sequence_digest: bytes
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., allow_missing: bool = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., local_only: bool = ..., expected_digest: _Optional[bytes] = ..., expected_sequence: _Optional[int] = ..., expected_sequence_digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ..., allow_missing: bool = ..., local_only: bool = ..., expected_sequence: _Optional[int] = ..., expected_sequence_digest: _Optional[bytes] = ...) -> None: ...
 
 class DeleteThreadResponse(_message.Message):
-    __slots__ = ("uid", "forks", "everywhere")
-    UID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("receipt", "forks", "everywhere")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     FORKS_FIELD_NUMBER: _ClassVar[int]
     EVERYWHERE_FIELD_NUMBER: _ClassVar[int]
-    uid: str
+    receipt: _write_pb2.Receipt
     forks: int
     everywhere: bool
-    def __init__(self, uid: _Optional[str] = ..., forks: _Optional[int] = ..., everywhere: bool = ...) -> None: ...
+    def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., forks: _Optional[int] = ..., everywhere: bool = ...) -> None: ...
 
 class UpdateThreadRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "options", "update_mask", "expected_version", "expected_uid", "request_id", "expected_digest")
+    __slots__ = ("namespace", "thread", "options", "update", "update_mask")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
     UPDATE_MASK_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
-    options: _thread_pb2.ThreadOptions
+    options: _write_pb2.WriteOptions
+    update: _thread_pb2.ThreadOptions
     update_mask: _field_mask_pb2.FieldMask
-    expected_version: int
-    expected_uid: str
-    request_id: str
-    expected_digest: bytes
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., request_id: _Optional[str] = ..., expected_digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ..., update: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ...) -> None: ...
 
 class UpdateThreadResponse(_message.Message):
-    __slots__ = ("thread",)
+    __slots__ = ("receipt", "thread")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
-    thread: _thread_pb2.Thread
-    def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ...) -> None: ...
+    receipt: _write_pb2.Receipt
+    thread: _thread_pb2.ThreadInfo
+    def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., thread: _Optional[_Union[_thread_pb2.ThreadInfo, _Mapping]] = ...) -> None: ...
 
 class SetTagRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "tag", "version", "expected_tagged_version", "expected_uid", "request_id", "expected_tagged_digest")
+    __slots__ = ("namespace", "thread", "options", "branch", "tag", "version", "expected_tagged_version", "expected_tagged_digest")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_TAGGED_VERSION_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_TAGGED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
+    options: _write_pb2.WriteOptions
     branch: str
     tag: str
     version: _checkpoint_pb2.VersionRef
     expected_tagged_version: int
-    expected_uid: str
-    request_id: str
     expected_tagged_digest: bytes
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., tag: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., expected_tagged_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., request_id: _Optional[str] = ..., expected_tagged_digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ..., branch: _Optional[str] = ..., tag: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., expected_tagged_version: _Optional[int] = ..., expected_tagged_digest: _Optional[bytes] = ...) -> None: ...
 
 class SetTagResponse(_message.Message):
-    __slots__ = ("tag", "sequence", "archived_sequence")
+    __slots__ = ("receipt", "tag")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    receipt: _write_pb2.Receipt
     tag: _thread_pb2.Tag
-    sequence: int
-    archived_sequence: int
-    def __init__(self, tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
+    def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ...) -> None: ...
 
 class DeleteTagRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "tag", "expected_uid", "request_id", "expected_tagged_version", "expected_tagged_digest")
+    __slots__ = ("namespace", "thread", "options", "tag", "expected_tagged_version", "expected_tagged_digest")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_TAGGED_VERSION_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_TAGGED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
+    options: _write_pb2.WriteOptions
     tag: str
-    expected_uid: str
-    request_id: str
     expected_tagged_version: int
     expected_tagged_digest: bytes
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., tag: _Optional[str] = ..., expected_uid: _Optional[str] = ..., request_id: _Optional[str] = ..., expected_tagged_version: _Optional[int] = ..., expected_tagged_digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ..., tag: _Optional[str] = ..., expected_tagged_version: _Optional[int] = ..., expected_tagged_digest: _Optional[bytes] = ...) -> None: ...
 
 class DeleteTagResponse(_message.Message):
-    __slots__ = ("tag", "sequence", "archived_sequence")
+    __slots__ = ("receipt", "tag")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    receipt: _write_pb2.Receipt
     tag: _thread_pb2.Tag
-    sequence: int
-    archived_sequence: int
-    def __init__(self, tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
+    def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ...) -> None: ...
 
 class MoveBranchRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "version", "expected_version", "expected_uid", "lease_token", "request_id", "expected_digest")
+    __slots__ = ("namespace", "thread", "options", "branch", "version")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
-    LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
+    options: _write_pb2.WriteOptions
     branch: str
     version: _checkpoint_pb2.VersionRef
-    expected_version: int
-    expected_uid: str
-    lease_token: int
-    request_id: str
-    expected_digest: bytes
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., expected_digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ..., branch: _Optional[str] = ..., version: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ...) -> None: ...
 
 class MoveBranchResponse(_message.Message):
-    __slots__ = ("version", "digest", "previous_version", "sequence", "archived_sequence")
+    __slots__ = ("receipt", "version", "version_digest", "previous_version")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    VERSION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_VERSION_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    receipt: _write_pb2.Receipt
     version: int
-    digest: bytes
+    version_digest: bytes
     previous_version: int
-    sequence: int
-    archived_sequence: int
-    def __init__(self, version: _Optional[int] = ..., digest: _Optional[bytes] = ..., previous_version: _Optional[int] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
+    def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., version: _Optional[int] = ..., version_digest: _Optional[bytes] = ..., previous_version: _Optional[int] = ...) -> None: ...
 
 class DeleteBranchRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "branch", "expected_version", "expected_uid", "lease_token", "request_id", "expected_digest")
+    __slots__ = ("namespace", "thread", "options", "branch")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
-    LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
+    options: _write_pb2.WriteOptions
     branch: str
-    expected_version: int
-    expected_uid: str
-    lease_token: int
-    request_id: str
-    expected_digest: bytes
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., branch: _Optional[str] = ..., expected_version: _Optional[int] = ..., expected_uid: _Optional[str] = ..., lease_token: _Optional[int] = ..., request_id: _Optional[str] = ..., expected_digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ..., branch: _Optional[str] = ...) -> None: ...
 
 class DeleteBranchResponse(_message.Message):
-    __slots__ = ("version", "digest", "sequence", "archived_sequence")
+    __slots__ = ("receipt", "version", "version_digest")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    receipt: _write_pb2.Receipt
     version: int
-    digest: bytes
-    sequence: int
-    archived_sequence: int
-    def __init__(self, version: _Optional[int] = ..., digest: _Optional[bytes] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
+    version_digest: bytes
+    def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., version: _Optional[int] = ..., version_digest: _Optional[bytes] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("namespace", "thread", "after_sequence", "after_cursor", "include_diff", "labels", "slots", "logs", "include_records")
@@ -434,11 +391,11 @@ class WatchResponse(_message.Message):
     __slots__ = ("events", "cursor")
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
-    events: _containers.RepeatedCompositeFieldContainer[Event]
+    events: _containers.RepeatedCompositeFieldContainer[JournalEvent]
     cursor: str
-    def __init__(self, events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
+    def __init__(self, events: _Optional[_Iterable[_Union[JournalEvent, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
-class Event(_message.Message):
+class JournalEvent(_message.Message):
     __slots__ = ("cursor", "thread", "uid", "sequence", "time", "checkpoint", "tag_set", "tag_deleted", "options_changed", "pruned", "deleted", "signal", "effect", "lease", "heads_moved", "effects_deleted", "records_changed", "diff", "status_told")
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
@@ -468,7 +425,7 @@ class Event(_message.Message):
     tag_set: _thread_pb2.Tag
     tag_deleted: _thread_pb2.Tag
     options_changed: _thread_pb2.ThreadOptions
-    pruned: VersionList
+    pruned: VersionSpans
     deleted: ThreadDeletion
     signal: _signal_pb2.Signal
     effect: _effect_pb2.RecordedEffect
@@ -478,7 +435,7 @@ class Event(_message.Message):
     records_changed: _record_pb2.RecordsChange
     diff: _diff_pb2.Diff
     status_told: _checkpoint_pb2.StatusTold
-    def __init__(self, cursor: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., sequence: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., tag_set: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., tag_deleted: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options_changed: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[VersionList, _Mapping]] = ..., deleted: _Optional[_Union[ThreadDeletion, _Mapping]] = ..., signal: _Optional[_Union[_signal_pb2.Signal, _Mapping]] = ..., effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ..., heads_moved: _Optional[_Union[HeadsMoved, _Mapping]] = ..., effects_deleted: _Optional[_Union[_effect_pb2.EffectsDeleted, _Mapping]] = ..., records_changed: _Optional[_Union[_record_pb2.RecordsChange, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., status_told: _Optional[_Union[_checkpoint_pb2.StatusTold, _Mapping]] = ...) -> None: ...
+    def __init__(self, cursor: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., sequence: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., checkpoint: _Optional[_Union[_checkpoint_pb2.Checkpoint, _Mapping]] = ..., tag_set: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., tag_deleted: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options_changed: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[VersionSpans, _Mapping]] = ..., deleted: _Optional[_Union[ThreadDeletion, _Mapping]] = ..., signal: _Optional[_Union[_signal_pb2.Signal, _Mapping]] = ..., effect: _Optional[_Union[_effect_pb2.RecordedEffect, _Mapping]] = ..., lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ..., heads_moved: _Optional[_Union[HeadsMoved, _Mapping]] = ..., effects_deleted: _Optional[_Union[_effect_pb2.EffectsDeleted, _Mapping]] = ..., records_changed: _Optional[_Union[_record_pb2.RecordsChange, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., status_told: _Optional[_Union[_checkpoint_pb2.StatusTold, _Mapping]] = ...) -> None: ...
 
 class HeadsMoved(_message.Message):
     __slots__ = ("heads",)
@@ -487,16 +444,16 @@ class HeadsMoved(_message.Message):
     def __init__(self, heads: _Optional[_Iterable[_Union[MovedHead, _Mapping]]] = ...) -> None: ...
 
 class MovedHead(_message.Message):
-    __slots__ = ("branch", "version", "digest", "previous_version")
+    __slots__ = ("branch", "version", "version_digest", "previous_version")
     BRANCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    VERSION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_VERSION_FIELD_NUMBER: _ClassVar[int]
     branch: str
     version: int
-    digest: bytes
+    version_digest: bytes
     previous_version: int
-    def __init__(self, branch: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[bytes] = ..., previous_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, branch: _Optional[str] = ..., version: _Optional[int] = ..., version_digest: _Optional[bytes] = ..., previous_version: _Optional[int] = ...) -> None: ...
 
 class ThreadDeletion(_message.Message):
     __slots__ = ("cause",)
@@ -505,30 +462,24 @@ class ThreadDeletion(_message.Message):
     def __init__(self, cause: _Optional[str] = ...) -> None: ...
 
 class WaitDurableRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "sequence", "durability", "uid", "digest")
+    __slots__ = ("namespace", "thread", "receipt", "durability")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    UID_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
-    sequence: int
+    receipt: _write_pb2.Receipt
     durability: _checkpoint_pb2.Durability
-    uid: str
-    digest: bytes
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., uid: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ...) -> None: ...
 
 class WaitDurableResponse(_message.Message):
-    __slots__ = ("durability", "sequence", "archived_sequence")
-    DURABILITY_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    ARCHIVED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    durability: _checkpoint_pb2.Durability
-    sequence: int
-    archived_sequence: int
-    def __init__(self, durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., sequence: _Optional[int] = ..., archived_sequence: _Optional[int] = ...) -> None: ...
+    __slots__ = ("receipt", "newest_sequence")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    receipt: _write_pb2.Receipt
+    newest_sequence: int
+    def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., newest_sequence: _Optional[int] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
     __slots__ = ("namespace", "thread", "mode", "wait")
@@ -545,8 +496,8 @@ class AttachRequest(_message.Message):
 class AttachResponse(_message.Message):
     __slots__ = ("thread",)
     THREAD_FIELD_NUMBER: _ClassVar[int]
-    thread: _thread_pb2.Thread
-    def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ...) -> None: ...
+    thread: _thread_pb2.ThreadInfo
+    def __init__(self, thread: _Optional[_Union[_thread_pb2.ThreadInfo, _Mapping]] = ...) -> None: ...
 
 class DetachRequest(_message.Message):
     __slots__ = ("namespace", "thread")
@@ -559,5 +510,5 @@ class DetachRequest(_message.Message):
 class DetachResponse(_message.Message):
     __slots__ = ("thread",)
     THREAD_FIELD_NUMBER: _ClassVar[int]
-    thread: _thread_pb2.Thread
-    def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ...) -> None: ...
+    thread: _thread_pb2.ThreadInfo
+    def __init__(self, thread: _Optional[_Union[_thread_pb2.ThreadInfo, _Mapping]] = ...) -> None: ...

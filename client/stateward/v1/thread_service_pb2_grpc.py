@@ -28,11 +28,8 @@ if _version_not_supported:
 class ThreadServiceStub(object):
     """Manages threads. Fields of the same name mean the same in every request:
 
-    An empty `namespace` means "default". `expected_version`: absent = any. Otherwise the call fails with
-    VERSION_MISMATCH if the head of branch main is another version; in MoveBranch and DeleteBranch, the head of the named
-    branch. `expected_digest` goes with it: two versions of the same number may have different histories. `expected_uid`:
-    empty = any. Otherwise the call fails with UID_MISMATCH if the thread is another creation or does not exist.
-    `request_id`: as in SaveRequest; optional here.
+    An empty `namespace` means "default". What every write has is in WriteOptions; MoveBranch and DeleteBranch compare
+    `expected_version` with the head of the branch that they name, all others with that of main.
 
     With the feature "archive", the daemon also looks in the archive for a thread that is not on its disk. It answers
     THREAD_NOT_FOUND only after the archive said so in this call. The call fails with ARCHIVE_UNAVAILABLE if the archive
@@ -125,11 +122,8 @@ class ThreadServiceStub(object):
 class ThreadServiceServicer(object):
     """Manages threads. Fields of the same name mean the same in every request:
 
-    An empty `namespace` means "default". `expected_version`: absent = any. Otherwise the call fails with
-    VERSION_MISMATCH if the head of branch main is another version; in MoveBranch and DeleteBranch, the head of the named
-    branch. `expected_digest` goes with it: two versions of the same number may have different histories. `expected_uid`:
-    empty = any. Otherwise the call fails with UID_MISMATCH if the thread is another creation or does not exist.
-    `request_id`: as in SaveRequest; optional here.
+    An empty `namespace` means "default". What every write has is in WriteOptions; MoveBranch and DeleteBranch compare
+    `expected_version` with the head of the branch that they name, all others with that of main.
 
     With the feature "archive", the daemon also looks in the archive for a thread that is not on its disk. It answers
     THREAD_NOT_FOUND only after the archive said so in this call. The call fails with ARCHIVE_UNAVAILABLE if the archive
@@ -230,9 +224,9 @@ class ThreadServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WaitDurable(self, request, context):
-        """Waits until a journal entry has reached a level. After a takeover, another entry may have the same sequence;
-        `digest` says which entry is meant. Fails with FENCED if that entry is no longer part of the history; the error
-        names the orphan.
+        """Waits until a journal entry has reached a level. After a takeover, another entry may have the same sequence; the
+        digest in the receipt says which entry is meant. Fails with FENCED if that entry is no longer part of the history;
+        the error names the orphan.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -344,11 +338,8 @@ def add_ThreadServiceServicer_to_server(servicer, server):
 class ThreadService(object):
     """Manages threads. Fields of the same name mean the same in every request:
 
-    An empty `namespace` means "default". `expected_version`: absent = any. Otherwise the call fails with
-    VERSION_MISMATCH if the head of branch main is another version; in MoveBranch and DeleteBranch, the head of the named
-    branch. `expected_digest` goes with it: two versions of the same number may have different histories. `expected_uid`:
-    empty = any. Otherwise the call fails with UID_MISMATCH if the thread is another creation or does not exist.
-    `request_id`: as in SaveRequest; optional here.
+    An empty `namespace` means "default". What every write has is in WriteOptions; MoveBranch and DeleteBranch compare
+    `expected_version` with the head of the branch that they name, all others with that of main.
 
     With the feature "archive", the daemon also looks in the archive for a thread that is not on its disk. It answers
     THREAD_NOT_FOUND only after the archive said so in this call. The call fails with ARCHIVE_UNAVAILABLE if the archive

@@ -23,13 +23,13 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from stateward.v1 import checkpoint_service_pb2 as stateward_dot_v1_dot_checkpoint__service__pb2
-from stateward.v1 import error_reason_pb2 as stateward_dot_v1_dot_error__reason__pb2
 from stateward.v1 import lease_pb2 as stateward_dot_v1_dot_lease__pb2
-from stateward.v1 import thread_pb2 as stateward_dot_v1_dot_thread__pb2
+from stateward.v1 import write_pb2 as stateward_dot_v1_dot_write__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stateward/v1/writer_service.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a%stateward/v1/checkpoint_service.proto\x1a\x1fstateward/v1/error_reason.proto\x1a\x18stateward/v1/lease.proto\x1a\x19stateward/v1/thread.proto\"\x97\x01\n\x0cWriteRequest\x12(\n\x04open\x18\x01 \x01(\x0b\x32\x18.stateward.v1.OpenWriterH\x00\x12(\n\x04save\x18\x02 \x01(\x0b\x32\x18.stateward.v1.WriterSaveH\x00\x12*\n\x05reset\x18\x03 \x01(\x0b\x32\x19.stateward.v1.ResetWriterH\x00\x42\x07\n\x05\x66rame\"\xa1\x02\n\nOpenWriter\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06\x62ranch\x18\x03 \x01(\t\x12$\n\x06holder\x18\x04 \x01(\x0b\x32\x14.stateward.v1.Holder\x12\'\n\x04term\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04wait\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\ttake_over\x18\x07 \x01(\x08\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12+\n\x06\x63reate\x18\t \x01(\x0b\x32\x1b.stateward.v1.ThreadOptions\x12\x14\n\x0c\x65xpected_uid\x18\n \x01(\t\"j\n\nWriterSave\x12\r\n\x05\x66rame\x18\x01 \x01(\x03\x12\'\n\x04save\x18\x02 \x01(\x0b\x32\x19.stateward.v1.SaveRequest\x12\x0f\n\x07\x61waited\x18\x03 \x01(\x08\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\"\r\n\x0bResetWriter\"\xce\x01\n\rWriteResponse\x12,\n\x06opened\x18\x01 \x01(\x0b\x32\x1a.stateward.v1.WriterOpenedH\x00\x12*\n\x05saved\x18\x02 \x01(\x0b\x32\x19.stateward.v1.WriterSavedH\x00\x12.\n\x07refused\x18\x03 \x01(\x0b\x32\x1b.stateward.v1.WriterRefusedH\x00\x12*\n\x05reset\x18\x04 \x01(\x0b\x32\x19.stateward.v1.WriterResetH\x00\x42\x07\n\x05\x66rame\"\x8c\x01\n\x0cWriterOpened\x12\"\n\x05lease\x18\x01 \x01(\x0b\x32\x13.stateward.v1.Lease\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x19\n\x0clast_version\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x0b\n\x03uid\x18\x05 \x01(\tB\x0f\n\r_last_version\"F\n\x0bWriterSaved\x12\r\n\x05\x66rame\x18\x01 \x01(\x03\x12(\n\x04save\x18\x02 \x01(\x0b\x32\x1a.stateward.v1.SaveResponse\"\xeb\x01\n\rWriterRefused\x12\r\n\x05\x66rame\x18\x01 \x01(\x03\x12)\n\x06reason\x18\x02 \x01(\x0e\x32\x19.stateward.v1.ErrorReason\x12\x0f\n\x07message\x18\x03 \x01(\t\x12;\n\x08metadata\x18\x04 \x03(\x0b\x32).stateward.v1.WriterRefused.MetadataEntry\x12\x13\n\x0breason_name\x18\x05 \x01(\t\x12\x0c\n\x04\x63ode\x18\x06 \x01(\x05\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"Z\n\x0bWriterReset\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x19\n\x0clast_version\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x0f\n\r_last_version2U\n\rWriterService\x12\x44\n\x05Write\x12\x1a.stateward.v1.WriteRequest\x1a\x1b.stateward.v1.WriteResponse(\x01\x30\x01\x42w\n\x10\x63om.stateward.v1B\x12WriterServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stateward/v1/writer_service.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a%stateward/v1/checkpoint_service.proto\x1a\x18stateward/v1/lease.proto\x1a\x18stateward/v1/write.proto\"\x97\x01\n\x0cWriteRequest\x12(\n\x04open\x18\x01 \x01(\x0b\x32\x18.stateward.v1.OpenWriterH\x00\x12(\n\x04save\x18\x02 \x01(\x0b\x32\x18.stateward.v1.WriterSaveH\x00\x12*\n\x05reset\x18\x03 \x01(\x0b\x32\x19.stateward.v1.ResetWriterH\x00\x42\x07\n\x05\x66rame\"\xf7\x01\n\nOpenWriter\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12\x0e\n\x06\x62ranch\x18\x04 \x01(\t\x12$\n\x06holder\x18\x05 \x01(\x0b\x32\x14.stateward.v1.Holder\x12\'\n\x04term\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04wait\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\ttake_over\x18\x08 \x01(\x08\"j\n\nWriterSave\x12\r\n\x05\x66rame\x18\x01 \x01(\x03\x12\'\n\x04save\x18\x02 \x01(\x0b\x32\x19.stateward.v1.SaveRequest\x12\x0f\n\x07\x61waited\x18\x03 \x01(\x08\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\"\r\n\x0bResetWriter\"\xce\x01\n\rWriteResponse\x12,\n\x06opened\x18\x01 \x01(\x0b\x32\x1a.stateward.v1.WriterOpenedH\x00\x12*\n\x05saved\x18\x02 \x01(\x0b\x32\x19.stateward.v1.WriterSavedH\x00\x12.\n\x07refused\x18\x03 \x01(\x0b\x32\x1b.stateward.v1.WriterRefusedH\x00\x12*\n\x05reset\x18\x04 \x01(\x0b\x32\x19.stateward.v1.WriterResetH\x00\x42\x07\n\x05\x66rame\"\x99\x01\n\x0cWriterOpened\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12\"\n\x05lease\x18\x02 \x01(\x0b\x32\x13.stateward.v1.Lease\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x16\n\x0eversion_digest\x18\x04 \x01(\x0c\x12\x14\n\x0clast_version\x18\x05 \x01(\x03\"F\n\x0bWriterSaved\x12\r\n\x05\x66rame\x18\x01 \x01(\x03\x12(\n\x04save\x18\x02 \x01(\x0b\x32\x1a.stateward.v1.SaveResponse\"B\n\rWriterRefused\x12\r\n\x05\x66rame\x18\x01 \x01(\x03\x12\"\n\x06status\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\"L\n\x0bWriterReset\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x16\n\x0eversion_digest\x18\x02 \x01(\x0c\x12\x14\n\x0clast_version\x18\x03 \x01(\x03\x32U\n\rWriterService\x12\x44\n\x05Write\x12\x1a.stateward.v1.WriteRequest\x1a\x1b.stateward.v1.WriteResponse(\x01\x30\x01\x42w\n\x10\x63om.stateward.v1B\x12WriterServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,28 +37,24 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stateward.v1.writer_service
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.stateward.v1B\022WriterServiceProtoP\001Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\252\002\014Stateward.V1'
-  _globals['_WRITERREFUSED_METADATAENTRY']._loaded_options = None
-  _globals['_WRITERREFUSED_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_WRITEREQUEST']._serialized_start=209
-  _globals['_WRITEREQUEST']._serialized_end=360
-  _globals['_OPENWRITER']._serialized_start=363
-  _globals['_OPENWRITER']._serialized_end=652
-  _globals['_WRITERSAVE']._serialized_start=654
-  _globals['_WRITERSAVE']._serialized_end=760
-  _globals['_RESETWRITER']._serialized_start=762
-  _globals['_RESETWRITER']._serialized_end=775
-  _globals['_WRITERESPONSE']._serialized_start=778
-  _globals['_WRITERESPONSE']._serialized_end=984
-  _globals['_WRITEROPENED']._serialized_start=987
-  _globals['_WRITEROPENED']._serialized_end=1127
-  _globals['_WRITERSAVED']._serialized_start=1129
-  _globals['_WRITERSAVED']._serialized_end=1199
-  _globals['_WRITERREFUSED']._serialized_start=1202
-  _globals['_WRITERREFUSED']._serialized_end=1437
-  _globals['_WRITERREFUSED_METADATAENTRY']._serialized_start=1390
-  _globals['_WRITERREFUSED_METADATAENTRY']._serialized_end=1437
-  _globals['_WRITERRESET']._serialized_start=1439
-  _globals['_WRITERRESET']._serialized_end=1529
-  _globals['_WRITERSERVICE']._serialized_start=1531
-  _globals['_WRITERSERVICE']._serialized_end=1616
+  _globals['_WRITEREQUEST']._serialized_start=200
+  _globals['_WRITEREQUEST']._serialized_end=351
+  _globals['_OPENWRITER']._serialized_start=354
+  _globals['_OPENWRITER']._serialized_end=601
+  _globals['_WRITERSAVE']._serialized_start=603
+  _globals['_WRITERSAVE']._serialized_end=709
+  _globals['_RESETWRITER']._serialized_start=711
+  _globals['_RESETWRITER']._serialized_end=724
+  _globals['_WRITERESPONSE']._serialized_start=727
+  _globals['_WRITERESPONSE']._serialized_end=933
+  _globals['_WRITEROPENED']._serialized_start=936
+  _globals['_WRITEROPENED']._serialized_end=1089
+  _globals['_WRITERSAVED']._serialized_start=1091
+  _globals['_WRITERSAVED']._serialized_end=1161
+  _globals['_WRITERREFUSED']._serialized_start=1163
+  _globals['_WRITERREFUSED']._serialized_end=1229
+  _globals['_WRITERRESET']._serialized_start=1231
+  _globals['_WRITERRESET']._serialized_end=1307
+  _globals['_WRITERSERVICE']._serialized_start=1309
+  _globals['_WRITERSERVICE']._serialized_end=1394
 # @@protoc_insertion_point(module_scope)

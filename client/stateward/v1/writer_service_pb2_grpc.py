@@ -60,7 +60,7 @@ class WriterServiceServicer(object):
         Versions are counted by thread, not by branch. The n-th frame after `opened` or `reset` becomes version
         `last_version` + n, whatever its branch, under three conditions: no frame before it is refused, none of these
         frames was saved before (such a frame is answered with its old version), and the holder of the lease saves nothing
-        by other calls. Nobody else saves while the lease is held. So a client can use the version that a frame will get as
+        by other calls. Nobody else saves while the lease is held. So a client can use the version that a frame will get
         `expected_version` of the next frame, before the answer has come.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -149,11 +149,15 @@ func Grpc(method string, encode Encoder) Opener {
 	}
 }
 
-// SaveRequest makes a stateward.v1.SaveRequest: thread = 2, expected_version = 5, request_id = 21; the body has the other fields.
+// SaveRequest makes a stateward.v1.SaveRequest: thread = 2, options = 3 with request_id = 1 and expected_version = 3; the body has
+// the other fields.
 func SaveRequest(thread string, version int, body []byte) []byte {
-	request := make([]byte, 0, len(body)+len(thread)+64)
+	options := protowire.AppendTag(make([]byte, 0, 64), 1, protowire.BytesType)
+	options = protowire.AppendString(options, fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()))
+	options = protowire.AppendTag(options, 3, protowire.VarintType)
+	options = protowire.AppendVarint(options, uint64(version))
+	request := make([]byte, 0, len(body)+len(thread)+len(options)+64)
 	request = protowire.AppendTag(append(request, body...), 2, protowire.BytesType)
-	request = protowire.AppendTag(protowire.AppendString(request, thread), 5, protowire.VarintType)
-	request = protowire.AppendTag(protowire.AppendVarint(request, uint64(version)), 21, protowire.BytesType)
-	return protowire.AppendString(request, fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()))
+	request = protowire.AppendTag(protowire.AppendString(request, thread), 3, protowire.BytesType)
+	return protowire.AppendBytes(request, options)
 }

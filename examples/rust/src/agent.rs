@@ -11,8 +11,7 @@ use std::{env, error::Error, time::Duration};
 
 use sha2::{Digest, Sha256};
 
-use client::v1;
-use client::{Thread, add, add_number, binary, data, new_id, set, text};
+use client::{Thread, add, add_number, binary, data, new_options, set, text, v1};
 use retry::{explain, retry};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
@@ -40,8 +39,8 @@ async fn begin(thread: &mut Thread) -> Result {
     let second = thread.next(vec![add("messages", vec![text("hello")])]);
     println!("saved version {}", thread.save(&second).await?.version);
 
-    let mut late = thread.next(vec![add("messages", vec![text("too late")])]);
-    (late.expected_version, late.expected_digest) = (Some(1), vec![]);
+    let late = thread.next(vec![add("messages", vec![text("too late")])]);
+    let late = late.with_options(|options| (options.expected_version, options.expected_digest) = (Some(1), vec![]));
     if let Err(status) = thread.save(&late).await {
         let (reason, facts) = explain(&status);
         println!("conflict {reason} at version {}", facts["current_version"]);
@@ -52,7 +51,7 @@ async fn begin(thread: &mut Thread) -> Result {
     let again = thread.next(vec![add("messages", vec![text(&format!("message {known}"))])]);
     println!("resolved as version {}", thread.save(&again).await?.version);
     let replay = thread.save(&again).await?;
-    if replay.replayed {
+    if replay.receipt.is_some_and(|receipt| receipt.replayed) {
         println!("replayed version {}", replay.version);
     }
 
@@ -61,7 +60,8 @@ async fn begin(thread: &mut Thread) -> Result {
         if let Err(status) = thread.save(&thread.next(vec![set("lease", text("free"))])).await {
             println!("refused {}", explain(&status).0);
         }
-        let held = v1::SaveRequest { lease_token: lease.token, ..thread.next(vec![set("lease", text("held"))]) };
+        let held = thread.next(vec![set("lease", text("held"))]);
+        let held = held.with_options(|options| options.lease_token = lease.token);
         println!("leased version {}", thread.save(&held).await?.version);
         Ok(())
     })
@@ -80,7 +80,7 @@ async fn begin(thread: &mut Thread) -> Result {
     println!("wrote {bytes} bytes as version {}", thread.save(&large).await?.version);
 
     let mut ask = thread.next(vec![]);
-    ask.set_status(v1::Status::Waiting);
+    ask.set_status(v1::WorkStatus::Waiting);
     ask.wait_id = "approve-room".into();
     ask.question = Some(v1::Question { prompt: "Book the room?".into(), ..Default::default() });
     println!("waiting at version {}", thread.save(&ask).await?.version);
@@ -103,11 +103,11 @@ async fn pay(thread: &Thread) -> Result {
 async fn answer(thread: &Thread) -> Result {
     let request = v1::SendSignalRequest {
         thread: thread.name.clone(),
+        options: Some(new_options()),
         name: "approve".into(),
         payload: Some(text("yes")),
         sender: "ana".into(),
         wait_id: "approve-room".into(),
-        request_id: new_id(),
         ..Default::default()
     };
     retry(&request, async |request| thread.signals.clone().send_signal(request).await).await?;
@@ -123,7 +123,7 @@ async fn resume(thread: &mut Thread) -> Result {
     println!("hydrated version {} in {pages} pages: {bytes} bytes, sha256 {sha256:x}", thread.version);
     pay(thread).await?;
     let mut booked = thread.next(vec![add("messages", vec![text("booked")])]);
-    booked.set_status(v1::Status::Completed);
+    booked.set_status(v1::WorkStatus::Completed);
     for signal in state.signals.into_iter().filter(|signal| signal.wait_id == "approve-room") {
         let payload = signal.payload.unwrap_or_default();
         println!("answer {} from {}", str::from_utf8(data(&payload))?, signal.sender);
@@ -137,10 +137,10 @@ async fn count(thread: &mut Thread) -> Result {
     let (mut counted, mut replayed) = (0, 0);
     for number in 1..=400 {
         let mut request = thread.next(vec![add_number("count", 1)]);
-        request.thread = format!("{}-count", thread.name);
-        (request.expected_version, request.expected_digest, request.expected_uid) = (None, vec![], String::new());
+        (request.thread, request.options) = (format!("{}-count", thread.name), Some(new_options()));
         let saved = thread.save(&request).await?;
-        (counted, replayed) = (saved.numbers["count"], replayed + i32::from(saved.replayed));
+        counted = saved.numbers["count"];
+        replayed += i32::from(saved.receipt.is_some_and(|receipt| receipt.replayed));
         if number % 100 == 0 {
             println!("saved {number}");
         }

@@ -87,10 +87,12 @@ impl Thread {
         let edits = edits.into_iter().map(|edit| v1::Edit { edit: Some(edit), ..Default::default() }).collect();
         v1::SaveRequest {
             thread: self.name.clone(),
-            request_id: new_id(),
-            expected_version: Some(self.version),
-            expected_digest: self.digest.clone(),
-            expected_uid: self.uid.clone(),
+            options: Some(v1::WriteOptions {
+                expected_version: Some(self.version),
+                expected_digest: self.digest.clone(),
+                expected_uid: self.uid.clone(),
+                ..new_options()
+            }),
             content: Some(save_request::Content::Diff(v1::Diff { edits, ..Default::default() })),
             ..Default::default()
         }
@@ -99,10 +101,14 @@ impl Thread {
     /// Saves, and remembers the new head.
     pub async fn save(&mut self, request: &v1::SaveRequest) -> Result<v1::SaveResponse, Status> {
         let saved = retry(request, async |request| self.checkpoints.clone().save(request).await).await?;
-        self.version = saved.version;
-        self.digest = saved.digest.clone();
-        self.uid = saved.uid.clone();
+        self.remember(&saved);
         Ok(saved)
+    }
+
+    /// Builds on this version from now on.
+    pub fn remember(&mut self, saved: &v1::SaveResponse) {
+        let receipt = saved.receipt.clone().unwrap_or_default();
+        (self.version, self.digest, self.uid) = (saved.version, receipt.digest, receipt.uid);
     }
 
     /// Reads the head, joins its pages, and remembers its version. Returns the signals that wait, too.
@@ -170,6 +176,19 @@ impl Thread {
 /// Makes a request id. All attempts of a request have the same one.
 pub fn new_id() -> String {
     uuid::Uuid::new_v4().simple().to_string()
+}
+
+/// Makes the options of a write that is safe to repeat.
+pub fn new_options() -> v1::WriteOptions {
+    v1::WriteOptions { request_id: new_id(), ..Default::default() }
+}
+
+impl v1::SaveRequest {
+    /// Changes the options of a request.
+    pub fn with_options(mut self, change: impl FnOnce(&mut v1::WriteOptions)) -> Self {
+        change(self.options.get_or_insert_default());
+        self
+    }
 }
 
 pub fn set(slot: &str, value: v1::Value) -> edit::Edit {

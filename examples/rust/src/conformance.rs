@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 use tokio::time::sleep;
 use tonic::Status;
 
-use crate::client::v1::{self, edit, event, value};
-use crate::client::{Hydrated, Thread, add_number, data, new_id, set, text};
+use crate::client::v1::{self, edit, journal_event, value};
+use crate::client::{Hydrated, Thread, add_number, data, new_options, set, text};
 use crate::retry::{explain, has_reason, retry};
 use crate::work::{Held, call_once, get_records, holding, list_keys, put_record};
 use crate::{streams, writer};
@@ -84,7 +84,7 @@ async fn watch(thread: &mut Thread) -> Result<(), Status> {
     let mut seen = Vec::new();
     streams::watch(thread, 0, |event| {
         seen.push(event.sequence.to_string());
-        !matches!(event.what, Some(event::What::Checkpoint(saved)) if saved.status() == v1::Status::Completed)
+        !matches!(event.what, Some(journal_event::What::Checkpoint(saved)) if saved.status() == v1::WorkStatus::Completed)
     })
     .await?;
     put(thread, set("seen", text(&seen.join(",")))).await
@@ -114,7 +114,7 @@ async fn lease(thread: &mut Thread) -> Result<(), Status> {
         sleep(Duration::from_secs(2)).await;
         if lease.lost.get().is_none() {
             let save = any_version(thread, set("seen", text("held")));
-            thread.save(&v1::SaveRequest { lease_token: lease.token, ..save }).await?;
+            thread.save(&save.with_options(|options| options.lease_token = lease.token)).await?;
         }
         Ok(())
     });
@@ -144,7 +144,7 @@ async fn effect(thread: &mut Thread) -> Result<(), Status> {
 async fn ask(thread: &mut Thread) -> Result<(), Status> {
     thread.hydrate().await?;
     let mut question = v1::SaveRequest { wait_id: "budget".into(), ..thread.next(vec![]) };
-    question.set_status(v1::Status::Waiting);
+    question.set_status(v1::WorkStatus::Waiting);
     question.question = Some(v1::Question { prompt: "May it cost 300?".into(), ..Default::default() });
     thread.save(&question).await?;
     loop {
@@ -161,10 +161,10 @@ async fn ask(thread: &mut Thread) -> Result<(), Status> {
 async fn answer(thread: &mut Thread) -> Result<(), Status> {
     let request = v1::SendSignalRequest {
         thread: thread.name.clone(),
+        options: Some(new_options()),
         name: "answer".into(),
         wait_id: "budget".into(),
         payload: Some(text("yes")),
-        request_id: new_id(),
         ..Default::default()
     };
     retry(&request, async |request| thread.signals.clone().send_signal(request).await).await.map(drop)
@@ -203,7 +203,7 @@ async fn put(thread: &mut Thread, edit: edit::Edit) -> Result<(), Status> {
 }
 
 fn any_version(thread: &Thread, edit: edit::Edit) -> v1::SaveRequest {
-    v1::SaveRequest { expected_version: None, expected_digest: vec![], ..thread.next(vec![edit]) }
+    thread.next(vec![edit]).with_options(|options| (options.expected_version, options.expected_digest) = (None, vec![]))
 }
 
 /// Returns the daemon's reason, or else the name of the status code, such as NOT_FOUND.

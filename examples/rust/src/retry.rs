@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::time::{Duration, Instant};
 
+use prost::Message;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::StatusExt;
 
@@ -67,6 +68,11 @@ pub fn explain(status: &Status) -> (String, HashMap<String, String>) {
         Some(info) if info.domain == "stateward" => (info.reason, info.metadata),
         _ => Default::default(),
     }
+}
+
+/// Makes the status of a refused frame that of a call by itself.
+pub fn refusal(refused: tonic_types::Status) -> Status {
+    Status::with_details(Code::from(refused.code), &refused.message, refused.encode_to_vec().into())
 }
 
 pub fn has_reason(status: &Status, reason: &str) -> bool {

@@ -13,7 +13,7 @@ const MESSAGE_BYTES: usize = 1 << 20;
 
 /// Follows the events of the thread after a sequence until `take` returns false. A watch that breaks goes on after the last
 /// cursor, for as long as it takes.
-pub async fn watch(thread: &Thread, after: i64, mut take: impl FnMut(v1::Event) -> bool) -> Result<(), Status> {
+pub async fn watch(thread: &Thread, after: i64, mut take: impl FnMut(v1::JournalEvent) -> bool) -> Result<(), Status> {
     let mut request =
         v1::WatchRequest { thread: thread.name.clone(), after_sequence: Some(after), ..Default::default() };
     let mut attempt = 0;
@@ -33,7 +33,7 @@ pub async fn watch(thread: &Thread, after: i64, mut take: impl FnMut(v1::Event) 
 async fn follow(
     thread: &Thread,
     request: &mut v1::WatchRequest,
-    take: &mut impl FnMut(v1::Event) -> bool,
+    take: &mut impl FnMut(v1::JournalEvent) -> bool,
 ) -> Result<(), Status> {
     let mut stream = thread.threads.clone().watch(request.clone()).await?.into_inner();
     while let Some(message) = stream.message().await? {

@@ -8,7 +8,7 @@ use tokio::time::{Instant, interval_at, sleep};
 use tonic::Status;
 
 use crate::client::v1::{self, EffectState};
-use crate::client::{Thread, new_id};
+use crate::client::{Thread, new_options};
 use crate::retry::{has_reason, retry};
 
 const MAX_POLL: Duration = Duration::from_secs(1);
@@ -36,16 +36,21 @@ pub async fn holding<A>(
     let leases = thread.leases.clone();
     let request = v1::AcquireLeaseRequest {
         thread: name.into(),
+        options: Some(new_options()),
         holder: Some(thread.holder.clone()),
         term: prost_types::Duration::try_from(term).ok(),
-        request_id: new_id(),
         ..Default::default()
     };
     let acquired = retry(&request, async |request| leases.clone().acquire_lease(request).await).await?;
     let token = acquired.lease.unwrap_or_default().token;
-    let held = Held { token, uid: acquired.uid.clone(), lost: OnceCell::new() };
-    let renewal =
-        v1::RenewLeaseRequest { thread: name.into(), token, expected_uid: acquired.uid.clone(), ..Default::default() };
+    let uid = acquired.receipt.unwrap_or_default().uid;
+    let held = Held { token, uid: uid.clone(), lost: OnceCell::new() };
+    let renewal = v1::RenewLeaseRequest {
+        thread: name.into(),
+        lease_token: token,
+        expected_uid: uid.clone(),
+        ..Default::default()
+    };
     let renewals = async {
         let mut ticks = interval_at(Instant::now() + term / 3, term / 3);
         loop {
@@ -63,8 +68,8 @@ pub async fn holding<A>(
     if let Some(lost) = held.lost.into_inner() {
         return Err(lost);
     }
-    let release =
-        v1::ReleaseLeaseRequest { thread: name.into(), token, expected_uid: acquired.uid, ..Default::default() };
+    let options = v1::WriteOptions { lease_token: token, expected_uid: uid, ..Default::default() };
+    let release = v1::ReleaseLeaseRequest { thread: name.into(), options: Some(options), ..Default::default() };
     let released = retry(&release, async |request| leases.clone().release_lease(request).await).await;
     done.and_then(|done| released.map(|_| done))
 }
@@ -94,12 +99,13 @@ pub async fn call_once(
         EffectState::Failed => return Err(Status::aborted(format!("{key} has failed: {}", recorded.detail))),
         _ => {}
     }
+    let receipt = begun.receipt.unwrap_or_default();
     let claim = v1::CompleteEffectRequest {
         thread: thread.name.clone(),
+        options: Some(v1::WriteOptions { expected_uid: receipt.uid.clone(), ..Default::default() }),
         anchor: anchor.into(),
         key: key.into(),
         claim_token: begun.claim_token,
-        expected_uid: begun.uid.clone(),
         ..Default::default()
     };
     let renewal = Renewal {
@@ -109,20 +115,18 @@ pub async fn call_once(
             anchor: anchor.into(),
             key: key.into(),
             claim_token: begun.claim_token,
-            expected_uid: begun.uid.clone(),
+            expected_uid: receipt.uid.clone(),
             ..Default::default()
         },
         sent: Cell::new(Some(Instant::now())),
     };
     let work = async {
-        if begun.durability < begun.required_durability {
+        if receipt.durability < begun.required_durability {
             // A lost machine would lose the claim, and the tool would be called again.
             let request = v1::WaitDurableRequest {
                 thread: thread.name.clone(),
-                sequence: recorded.sequence,
+                receipt: Some(receipt),
                 durability: begun.required_durability,
-                uid: begun.uid.clone(),
-                digest: begun.digest,
                 ..Default::default()
             };
             retry(&request, async |request| thread.threads.clone().wait_durable(request).await).await?;
@@ -192,11 +196,11 @@ impl Renewal<'_> {
 async fn begin(thread: &Thread, anchor: &str, key: &str) -> Result<v1::BeginEffectResponse, Status> {
     let request = v1::BeginEffectRequest {
         thread: thread.name.clone(),
+        options: Some(new_options()),
         anchor: anchor.into(),
         key: key.into(),
         holder: Some(thread.holder.clone()),
         term: prost_types::Duration::try_from(CLAIM_TERM).ok(),
-        request_id: new_id(),
         ..Default::default()
     };
     retry(&request, async |request| thread.effects.clone().begin_effect(request).await).await
@@ -212,15 +216,15 @@ pub async fn put_record(thread: &Thread, key: &str, value: v1::Value, revision: 
     };
     let request = v1::PutRecordsRequest {
         thread: thread.name.clone(),
+        options: Some(new_options()),
         writes: vec![write],
-        request_id: new_id(),
         ..Default::default()
     };
     retry(&request, async |request| thread.records.clone().put_records(request).await).await.map(drop)
 }
 
 /// Returns the records with these keys that exist, however many answers they take.
-pub async fn get_records(thread: &Thread, mut keys: Vec<String>) -> Result<HashMap<String, v1::Record>, Status> {
+pub async fn get_records(thread: &Thread, mut keys: Vec<String>) -> Result<HashMap<String, v1::StoredRecord>, Status> {
     let mut found = HashMap::new();
     while !keys.is_empty() {
         let later = keys.split_off(keys.len().min(MAX_KEYS));

@@ -9,19 +9,18 @@ use tonic::Status;
 
 use crate::client::v1::write_request::Frame;
 use crate::client::v1::write_response::Frame as Answer;
-use crate::client::v1::{OpenWriter, ResetWriter, WriteRequest, WriterSave, edit};
-use crate::client::{Thread, new_id};
-use crate::retry::repeat;
+use crate::client::v1::{OpenWriter, ResetWriter, WriteOptions, WriteRequest, WriterSave, edit};
+use crate::client::{Thread, new_options};
+use crate::retry::{has_reason, refusal, repeat};
 
 /// Saves each edit as one version. The edits must fit any state. The stream holds the lease, so frames are sent before the
 /// answers to earlier ones come. Returns the first and the last version.
 pub async fn stream(thread: &mut Thread, edits: Vec<edit::Edit>) -> Result<(i64, i64), Status> {
     let opening = OpenWriter {
         thread: thread.name.clone(),
-        expected_uid: thread.uid.clone(),
+        options: Some(WriteOptions { expected_uid: thread.uid.clone(), ..new_options() }),
         holder: Some(thread.holder.clone()),
         term: Some(prost_types::Duration { seconds: 1, nanos: 0 }),
-        request_id: new_id(),
         ..Default::default()
     };
     let refused = edits.into();
@@ -65,13 +64,14 @@ impl Writer<'_> {
     fn take(&mut self, sender: &Option<UnboundedSender<WriteRequest>>, answer: Option<Answer>) -> Result<(), Status> {
         match answer {
             Some(Answer::Opened(opened)) => {
-                let last_version = opened.last_version();
+                let last_version = opened.last_version;
                 let token = opened.lease.as_ref().map_or(0, |lease| lease.token);
                 if self.token != 0 && self.token != token {
                     return Err(Status::aborted("the lease was lost: another writer may have saved"));
                 }
                 self.token = token;
-                self.opening.expected_uid = opened.uid;
+                let uid = opened.receipt.unwrap_or_default().uid;
+                self.opening.options.get_or_insert_default().expected_uid = uid;
                 self.first = if self.first == 0 { last_version + 1 } else { self.first };
                 if !self.refused.is_empty() {
                     // Nothing that follows a refused frame was saved.
@@ -84,20 +84,19 @@ impl Writer<'_> {
             }
             Some(Answer::Saved(saved)) => {
                 self.sent.pop_front(); // frames are answered in order
-                let saved = saved.save.unwrap_or_default();
-                (self.thread.version, self.thread.digest) = (saved.version, saved.digest);
-                self.thread.uid = saved.uid;
+                self.thread.remember(&saved.save.unwrap_or_default());
             }
             Some(Answer::Refused(refused)) => {
-                if !["VERSION_MISMATCH", "WRITER_ABORTED"].contains(&refused.reason_name.as_str()) {
-                    return Err(Status::aborted(format!("{}: {}", refused.reason_name, refused.message)));
+                let status = refusal(refused.status.unwrap_or_default());
+                if !has_reason(&status, "VERSION_MISMATCH") && !has_reason(&status, "WRITER_ABORTED") {
+                    return Err(status);
                 }
                 if self.refused.is_empty() {
                     send(sender, Frame::Reset(ResetWriter::default())); // until the reset, the daemon refuses every frame
                 }
                 self.refused.extend(self.sent.pop_front().map(|(_, edit)| edit));
             }
-            Some(Answer::Reset(reset)) => self.send_anew(sender, reset.last_version()),
+            Some(Answer::Reset(reset)) => self.send_anew(sender, reset.last_version),
             None => {} // of a later version of the contract
         }
         Ok(())
@@ -106,10 +105,11 @@ impl Writer<'_> {
     /// Sends the refused edits as new frames on top of a version.
     fn send_anew(&mut self, sender: &Option<UnboundedSender<WriteRequest>>, version: i64) {
         for (version, edit) in (version..).zip(std::mem::take(&mut self.refused)) {
-            let mut save = self.thread.next(vec![edit.clone()]);
+            let mut save = self.thread.next(vec![edit.clone()]).with_options(|options| {
+                (options.expected_version, options.expected_digest) = (Some(version), vec![]);
+                options.lease_token = self.token;
+            });
             save.thread.clear();
-            save.expected_digest.clear();
-            (save.lease_token, save.expected_version) = (self.token, Some(version));
             self.number += 1;
             let frame = WriterSave { frame: self.number, save: Some(save), ..Default::default() };
             send(sender, Frame::Save(frame.clone()));

@@ -30,6 +30,7 @@ import { Guarded } from "./guarded.js";
 import type { Duration } from "./generated/google/protobuf/Duration.js";
 import type { Checkpoint__Output } from "./generated/stateward/v1/Checkpoint.js";
 import type { Effect } from "./generated/stateward/v1/Effect.js";
+import type { PutEffectsRequest } from "./generated/stateward/v1/PutEffectsRequest.js";
 import type { RecordedEffect__Output } from "./generated/stateward/v1/RecordedEffect.js";
 import type { ThreadOptions } from "./generated/stateward/v1/ThreadOptions.js";
 import type { VersionRef } from "./generated/stateward/v1/VersionRef.js";
@@ -194,7 +195,6 @@ export class StatewardSaver extends BaseCheckpointSaver {
     }
     const request: SaveRequest = {
       ...place,
-      create: this.#create,
       checkpoint_id: name,
       metadata: toValue(checked(this.serde, aboutPiece)),
       step: Number.isInteger(metadata.step) ? metadata.step : undefined,
@@ -208,17 +208,17 @@ export class StatewardSaver extends BaseCheckpointSaver {
     const remembered = this.#bases.get(place.thread, place.branch, about.parent_id);
     for (let base = remembered; ; base = undefined) {
       const from = base ?? (await this.#readBase(place, about.parent_id, uid));
-      request.expected_uid = from.uid || uid;
       const edits = await this.#edit(from, checkpoint, newVersions, !about.parent_id && metadata.source !== "fork");
       request.diff = { edits: [{ set_slot: { slot: REST, value: toValue(checked(this.serde, restPiece)) } }, ...edits.edits] };
       try {
-        const saved = await this.#save(request, from, base !== undefined);
-        const { version, digest, uid } = saved;
-        this.#creations.note(place.thread, name, uid);
+        const { version, receipt } = await this.#save(request, from, from.uid || uid, base !== undefined);
+        const { digest, uid: made } = receipt!;
+        this.#creations.note(place.thread, name, made);
         this.#bases.forget(place.thread, place.branch);
         // An unknown first index is read before the next checkpoint is written.
         if ([...edits.channels.values()].every((each) => "piece" in each || each.first !== undefined)) {
-          const kept = { version, digest, uid, channelVersions: checkpoint.channel_versions, channels: edits.channels };
+          const { channels } = edits;
+          const kept = { version, digest, uid: made, channelVersions: checkpoint.channel_versions, channels };
           this.#bases.keep(place.thread, place.branch, checkpoint.id, kept);
         }
         return configOf(String(thread_id), checkpoint_ns, checkpoint.id);
@@ -266,9 +266,10 @@ export class StatewardSaver extends BaseCheckpointSaver {
     const put = async (uid: string) => {
       for (let start = 0; start < made.length; start += EFFECTS_MAX) {
         const effects = made.slice(start, start + EFFECTS_MAX);
-        const request = { namespace, thread, effects, request_id: randomUUID(), expected_uid: uid, create: this.#create };
+        const options = { request_id: randomUUID(), expected_uid: uid, create: this.#create };
+        const request: PutEffectsRequest = { namespace, thread, options, effects };
         const isLast = start + EFFECTS_MAX >= made.length;
-        uid = (await this.#connection.putEffects(isLast ? { ...request, ...told } : request)).uid;
+        uid = (await this.#connection.putEffects(isLast ? { ...request, ...told } : request)).receipt!.uid;
       }
       this.#creations.note(thread, anchor, uid);
     };
@@ -296,7 +297,8 @@ export class StatewardSaver extends BaseCheckpointSaver {
     // none, which it does after such a save, and the thread is looked for once more.
     for (let look = 0; look < 2; look++) {
       const uid = (await this.#orMissing(this.#connection.getThread(place)))?.thread?.uid;
-      await this.#connection.deleteThread({ ...place, expected_uid: uid || NO_UID, allow_missing: true });
+      const options = { expected_uid: uid || NO_UID };
+      await this.#connection.deleteThread({ ...place, options, allow_missing: true });
       if (uid) return;
     }
   }
@@ -363,15 +365,18 @@ export class StatewardSaver extends BaseCheckpointSaver {
   }
 
   /** If the parent is no longer the head of the branch, the version is a fork, as in every LangGraph saver. */
-  async #save(request: SaveRequest, from: Base, isRemembered: boolean): Promise<SaveResponse__Output> {
+  async #save(
+    request: SaveRequest, from: Base, expected_uid: string, isRemembered: boolean,
+  ): Promise<SaveResponse__Output> {
+    const every = { expected_uid, create: this.#create };
     const expected = { expected_version: from.version, expected_digest: from.digest as Buffer };
     try {
-      return await this.#connection.save({ ...request, ...expected, request_id: randomUUID() });
+      return await this.#connection.save({ ...request, options: { ...every, ...expected, request_id: randomUUID() } });
     } catch (error) {
       const isBehind = error instanceof StatewardError && error.reason === "VERSION_MISMATCH";
       if (!isBehind || isRemembered || this.#writeOwnership) throw error;
       const parent = { version: from.version, digest: from.digest as Buffer };
-      return await this.#connection.save({ ...request, parent, request_id: randomUUID() });
+      return await this.#connection.save({ ...request, parent, options: { ...every, request_id: randomUUID() } });
     }
   }
 

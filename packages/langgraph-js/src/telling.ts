@@ -18,7 +18,7 @@ const PROMPT_BYTES_MAX = 8000;
 const TEXT_BYTES_MAX = 60_000;
 const PARTS_MAX = 100;
 
-export type Status = "STATUS_RUNNING" | "STATUS_WAITING" | "STATUS_COMPLETED" | "STATUS_FAILED";
+export type Status = "WORK_STATUS_RUNNING" | "WORK_STATUS_WAITING" | "WORK_STATUS_COMPLETED" | "WORK_STATUS_FAILED";
 
 /** Fields of PutEffects. */
 export interface Told {
@@ -39,7 +39,7 @@ export function statusOf(checkpoint: Checkpoint, source: unknown): Status {
     namesItsEdges(checkpoint) &&
     !hasTasks &&
     !Object.entries(values).some(([channel, value]) => isEdge(channel) && mayTrigger(value));
-  return isOver ? "STATUS_COMPLETED" : "STATUS_RUNNING";
+  return isOver ? "WORK_STATUS_COMPLETED" : "WORK_STATUS_RUNNING";
 }
 
 /** Whether the graph's nodes were triggered by channels with LangGraph's own names only. */
@@ -71,11 +71,11 @@ export function toldBy(writes: PendingWrite[], checkpointId: string, taskId: str
   if (found.has(ERROR)) {
     const error = found.get(ERROR) as { name?: string; message?: string } | string | undefined;
     const text = typeof error === "string" ? error : [error?.name, error?.message].filter(Boolean).join(": ");
-    return { status: "STATUS_FAILED", status_detail: cut(text || "Error", DETAIL_BYTES_MAX), asker: nameFor(taskId) };
+    return { status: "WORK_STATUS_FAILED", status_detail: cut(text || "Error", DETAIL_BYTES_MAX), asker: nameFor(taskId) };
   }
   if (!found.has(RESUME)) return undefined;
-  if (taskId === NO_TASK) return { status: "STATUS_RUNNING" };
-  return { status: "STATUS_RUNNING", asker: nameFor(taskId) };
+  if (taskId === NO_TASK) return { status: "WORK_STATUS_RUNNING" };
+  return { status: "WORK_STATUS_RUNNING", asker: nameFor(taskId) };
 }
 
 function asked(interrupts: unknown, checkpointId: string, taskId: string, turn: number): Told {
@@ -86,10 +86,10 @@ function asked(interrupts: unknown, checkpointId: string, taskId: string, turn: 
     const name = nameFor(String(each?.id ?? each?.interrupt_id ?? taskId));
     parts.set(name, { name, prompt: cut(promptOf(each?.value), room) });
   }
-  if (parts.size === 0) return { status: "STATUS_WAITING" };
+  if (parts.size === 0) return { status: "WORK_STATUS_WAITING" };
   const all = [...parts.values()];
   return {
-    status: "STATUS_WAITING",
+    status: "WORK_STATUS_WAITING",
     asker: nameFor(taskId),
     wait_id: waitId(checkpointId, taskId, ...parts.keys(), turn),
     question: { prompt: all.map((each) => each.prompt).join("\n"), parts: all },

@@ -36,12 +36,12 @@ it.each(["sync", "async", "exit"])("parallel questions, answers and the end, wit
   const asked = new Map<string, string>();
   for (const prompts of [["B?", "C1?"], ["C1?"], ["C2?"]]) {
     const now = await info(thread);
-    expect([now.status, now.question!.parts.map((each) => each.prompt).sort()]).toEqual(["STATUS_WAITING", prompts]);
+    expect([now.status, now.question!.parts.map((each) => each.prompt).sort()]).toEqual(["WORK_STATUS_WAITING", prompts]);
     for (const part of now.question!.parts) asked.set(part.prompt, part.name);
     const answered = prompts[0]!;
     await graph.invoke(new Command({ resume: { [asked.get(answered)!]: answered } }), config);
   }
-  expect((await info(thread)).status).toBe("STATUS_COMPLETED");
+  expect((await info(thread)).status).toBe("WORK_STATUS_COMPLETED");
 }, 30_000);
 
 it("an error, and every checkpoint with a task behind it", async () => {
@@ -56,14 +56,14 @@ it("an error, and every checkpoint with a task behind it", async () => {
     .addEdge(START, "a").addEdge("b", "c").addEdge("c", END).compile({ checkpointer: saver });
   await expect(graph.invoke({ said: [] }, of("fails"))).rejects.toThrow();
   const failed = await info("fails");
-  expect([failed.status, failed.status_detail]).toEqual(["STATUS_FAILED", "TypeError: no money"]);
+  expect([failed.status, failed.status_detail]).toEqual(["WORK_STATUS_FAILED", "TypeError: no money"]);
   fails = false;
   await graph.invoke(null, of("fails"));
-  expect((await info("fails")).status).toBe("STATUS_COMPLETED");
+  expect((await info("fails")).status).toBe("WORK_STATUS_COMPLETED");
   const listed = await connection.listCheckpoints({ namespace: "default", thread: "fails" });
   for (const each of listed.checkpoints) {
     const { next } = await graph.getState({ configurable: { thread_id: "fails", checkpoint_id: each.checkpoint_id } });
-    expect(each.status === "STATUS_COMPLETED").toBe(next.length === 0);
+    expect(each.status === "WORK_STATUS_COMPLETED").toBe(next.length === 0);
   }
 }, 30_000);
 
@@ -72,5 +72,5 @@ it("the functional form", async () => {
   await flow.invoke(2, of("flow"));
   expect((await info("flow")).question!.prompt).toBe("2?");
   await flow.invoke(new Command({ resume: 3 }), of("flow"));
-  expect((await info("flow")).status).toBe("STATUS_COMPLETED");
+  expect((await info("flow")).status).toBe("WORK_STATUS_COMPLETED");
 }, 30_000);

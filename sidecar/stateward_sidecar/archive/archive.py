@@ -18,7 +18,7 @@ import lmdb
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.storage.v1.journal_pb2 import BlobRecord
 from stateward.v1.admin_service_pb2 import ArchiveStats
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.blobs import BlobCarrier
 from stateward_sidecar.archive.completing import Completer
@@ -342,7 +342,8 @@ class Archive:
         if hold is None:
             with desk.context.engine.read() as txn:
                 thread = desk.store.threads.by_number(txn, number)
-            if thread is None or (thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN) and not thread.is_outdated):
+            is_copy = thread is not None and thread.access in (THREAD_ACCESS_REMOTE, THREAD_ACCESS_ORPHAN)
+            if thread is None or (is_copy and not thread.is_outdated):
                 self._tell(number, thread)
                 return  # another sidecar owns it now, or it was deleted
             try:
@@ -353,7 +354,7 @@ class Archive:
                 return  # it is shipped, or set aside, once this sidecar is upgraded
             except (NotOwner, Fenced) as error:
                 live = desk.store.threads.in_memory(number) or thread
-                if live.access == ACCESS_OWNED:  # it may be ours again once a lease has ended
+                if live.access == THREAD_ACCESS_OWNED:  # it may be ours again once a lease has ended
                     raise ArchiveUnavailable(error.message) from None
                 return  # nothing is lost: our entries were set aside
             hold = desk.holds.get(number)
@@ -376,7 +377,7 @@ class Archive:
         waiters = self.desk.waiters
         if line is not None:
             waiters.archived(number, line.archived_sequence)
-            if line.archive is not None and line.access == ACCESS_ORPHAN:
+            if line.archive is not None and line.access == THREAD_ACCESS_ORPHAN:
                 waiters.failed(number, fenced_by(line))
 
     def _find_dirty(self) -> None:

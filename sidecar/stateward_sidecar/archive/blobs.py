@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB, BlobRecord
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward_sidecar.archive.desk import Desk, Hold, Name
 from stateward_sidecar.archive.places import Place
 from stateward_sidecar.archive.pulse import Uploads
@@ -156,7 +156,7 @@ class BlobCarrier:
         thread, now = self._find(name, record.sha256)
         if now is None or now.blob_id != record.blob_id:
             return
-        if thread.access == ACCESS_ORPHAN:
+        if thread.access == THREAD_ACCESS_ORPHAN:
             raise VersionPruned(
                 f"blob {record.sha256.hex()} was removed by the owner of thread {self._origin(thread)!r}",
                 thread=thread.name, sha256=record.sha256.hex(),

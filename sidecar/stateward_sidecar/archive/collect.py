@@ -31,6 +31,7 @@ from google.protobuf.message import DecodeError
 from stateward.storage.v1.archive_pb2 import ArchiveFormat, ArchiveHead, ObjectRef
 from stateward.v1.archive_service_pb2 import CollectGarbageRequest, CollectGarbageResponse
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.archive.counted import CountedFetcher
 from stateward_sidecar.archive.desk import Desk, Name
 from stateward_sidecar.archive.fetch import Seen
@@ -88,7 +89,7 @@ class Collector:
         self._clock_offset_s = _offset(desk.context.clock)
 
     def collect(self, request: CollectGarbageRequest) -> Iterator[CollectGarbageResponse]:
-        """Yields the removed keys and progress; the last message has ``done``.
+        """Yields the removed keys and progress.
 
         Raises ArchiveUnavailable, FeatureUnavailable.
         """
@@ -152,7 +153,7 @@ class _Run:
         for place in survey.headless:
             self._progress.objects += len(self._list(place))
         yield from self._keys()
-        yield self._tell(done=True)
+        yield self._tell()
 
     def _list(self, place: Place) -> dict[str, int]:
         return dict(self._desk.wire.walk(place.prefix))
@@ -164,8 +165,8 @@ class _Run:
         answer.problem = f"{found.place.prefix}: {error.message}"
         return answer
 
-    def _tell(self, key: str = "", *, done: bool = False) -> CollectGarbageResponse:
-        answer = CollectGarbageResponse(key=key, done=done)
+    def _tell(self, key: str = "") -> CollectGarbageResponse:
+        answer = CollectGarbageResponse(key=key)
         answer.MergeFrom(self._progress)
         return answer
 
@@ -326,8 +327,9 @@ class _Run:
         head, uid = read.image.head, read.seen.head.uid
         name = head.namespace, head.thread
         request = DeleteThreadRequest(
-            namespace=head.namespace, thread=head.thread, expected_uid=uid.hex(), allow_missing=True
-        )
+            namespace=head.namespace, thread=head.thread, options=WriteOptions(expected_uid=uid.hex()),
+            allow_missing=True,
+        )  # fmt: skip
         with desk.locks.of(name):
             try:
                 self._verbs.own(name)  # from now on nobody else can change its TTL

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.desk import Desk, Name, row_of
 from stateward_sidecar.archive.fetch import Fetcher, Seen
@@ -28,10 +28,10 @@ from stateward_sidecar.archive.wire import Unclear
 from stateward_sidecar.bucket.errors import ObjectChanged
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, NewerFormat, NotOwner, ThreadNotFound
 from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.store.admitting import check_deletion
 from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.expecting import check_unchanged
 from stateward_sidecar.store.orphannames import is_orphans
-from stateward_sidecar.store.settings import check_main_version
 from stateward_sidecar.store.thread import Draft, Thread
 from stateward_sidecar.telemetry import log
 
@@ -66,7 +66,7 @@ class Remover:
 
     def _remove(self, name: Name, request: DeleteThreadRequest) -> bytes:
         thread = self._local(name)
-        if thread is not None and thread.access == ACCESS_ORPHAN:
+        if thread is not None and thread.access == THREAD_ACCESS_ORPHAN:
             return b""
         try:
             self._attacher.own(name, must_exist=True)
@@ -81,11 +81,11 @@ class Remover:
         thread = self._local(name)
         if thread is None:
             raise Gone
-        if request.expected_uid not in ("", thread.identity.uid_text):
+        if request.options.expected_uid not in ("", thread.identity.uid_text):
             return b""
 
         def check(live: Thread) -> None:
-            check_main_version(Draft(live), request)
+            check_deletion(self._desk.store.context, Draft(live), request.options)
             check_unchanged(live.head, request)
 
         self.end(thread, check)
@@ -103,11 +103,11 @@ class Remover:
 
     def _is_other(self, name: Name, request: DeleteThreadRequest) -> bool:
         """Returns whether the thread that another sidecar owns is not the one to delete. Raises ArchiveUnavailable."""
-        namespace = self._desk.keys.find_namespace(name[0]) if request.expected_uid else None
+        namespace = self._desk.keys.find_namespace(name[0]) if request.options.expected_uid else None
         if namespace is None:
             return False
         seen = self._fetcher.look(namespace, self._desk.place(namespace, name[1]), with_key=False)
-        return seen is not None and seen.head.uid.hex() != request.expected_uid
+        return seen is not None and seen.head.uid.hex() != request.options.expected_uid
 
     def _finish(self, name: Name, request: DeleteThreadRequest) -> bytes:
         """Finishes an earlier deletion that failed, was interrupted, or is still deleting objects in the background.
@@ -124,7 +124,7 @@ class Remover:
         if grave.head.cleared:
             return b""
         self.finisher.finish(namespace, place, grave)
-        return grave.head.uid if request.expected_uid in ("", grave.head.uid.hex()) else b""
+        return grave.head.uid if request.options.expected_uid in ("", grave.head.uid.hex()) else b""
 
     def end(self, thread: Thread, check: Callable[[Thread], None]) -> None:
         """Deletes a thread that this process owns, unless ``check`` raises. Raises NotOwner, Gone.
@@ -160,7 +160,7 @@ class Remover:
             hold = desk.holds.get(thread.number)
             if hold is None:
                 return
-            if desk.orphans.release(live, hold.head.tip_sequence, row_of(hold.head, ACCESS_REMOTE)):
+            if desk.orphans.release(live, hold.head.tip_sequence, row_of(hold.head, THREAD_ACCESS_REMOTE)):
                 try:
                     check(desk.store.threads.in_memory(thread.number) or live)
                 except Exception:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, PackedRow
-from stateward.v1.thread_pb2 import ACCESS_OWNED, Access
+from stateward.v1.thread_pb2 import THREAD_ACCESS_OWNED, ThreadAccess
 from stateward_sidecar.archive.fetch import NEVER
 from stateward_sidecar.archive.heads import bare
 from stateward_sidecar.archive.image import Cutter
@@ -217,7 +217,7 @@ class Desk:
         archived. ``hold``: what this process had of it; the hold may have been dropped before the entry was written."""
         if hold is not None:
             archived = min(hold.archived_sequence, hold.head.tip_sequence)
-        elif thread.archive is not None and thread.access == ACCESS_OWNED:
+        elif thread.archive is not None and thread.access == THREAD_ACCESS_OWNED:
             archived = thread.archived_sequence
         else:
             return
@@ -268,11 +268,13 @@ class Desk:
 
 def row_of_hold(hold: Hold, floor: tuple[int, int] = (0, 0)) -> ArchiveRow:
     """Returns the archive row of a thread that this process may write."""
-    row = row_of(hold.head, ACCESS_OWNED, floor)
+    row = row_of(hold.head, THREAD_ACCESS_OWNED, floor)
     row.rolled_back, row.rolled_back_to = hold.is_rolled_back, hold.rolled_back_to or 0
     return row
 
 
-def row_of(head: ArchiveHead, access: Access = ACCESS_OWNED, floor: tuple[int, int] = (0, 0)) -> ArchiveRow:
+def row_of(
+    head: ArchiveHead, access: ThreadAccess = THREAD_ACCESS_OWNED, floor: tuple[int, int] = (0, 0)
+) -> ArchiveRow:
     """Returns the row in which this disk records a thread's HEAD, access and floor."""
     return ArchiveRow(access=access, head=bare(head), floor_sequence=floor[0], floor_version=floor[1])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from stateward.v1.thread_pb2 import ACCESS_OWNED, ACCESS_REMOTE
+from stateward.v1.thread_pb2 import THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
 from stateward_sidecar.archive.delete import Gone, Remover
 from stateward_sidecar.archive.desk import Desk, Name
 from stateward_sidecar.archive.fetch import Fetcher, Seen
@@ -55,7 +55,7 @@ class Expirer:
             thread = self._local(name)
             if thread is None or thread.identity.uid != uid or expire_second(thread.head) != second:
                 return False
-            if thread.access == ACCESS_REMOTE:
+            if thread.access == THREAD_ACCESS_REMOTE:
                 return self._expire_copy(thread, second)
             return self._expire_own(name, thread, second)
 
@@ -64,7 +64,7 @@ class Expirer:
     def _expire_own(self, name: Name, thread: Thread, second: int) -> bool:
         desk = self._desk
         if thread.number not in desk.holds:
-            if thread.access != ACCESS_OWNED:  # it was written without an archive
+            if thread.access != THREAD_ACCESS_OWNED:  # it was written without an archive
                 try:
                     self._attacher.own(name, must_exist=True)
                 except ThreadNotFound:

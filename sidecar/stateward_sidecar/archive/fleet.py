@@ -17,8 +17,8 @@ from itertools import islice
 from typing import TypeVar
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef, ThreadImage
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
-from stateward.v1.thread_pb2 import Thread as ThreadMessage
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
+from stateward.v1.thread_pb2 import ThreadInfo as ThreadMessage
 from stateward_sidecar.archive.desk import Desk, Name, row_of
 from stateward_sidecar.archive.fetch import Seen
 from stateward_sidecar.archive.heads import open_head
@@ -135,7 +135,7 @@ class Fleet:
         return (
             thread is not None
             and thread.archive is not None
-            and thread.access != ACCESS_ORPHAN
+            and thread.access != THREAD_ACCESS_ORPHAN
             and max(thread.archived_sequence, thread.archive.head.tip_sequence) > 0
         )
 
@@ -269,7 +269,7 @@ class Fleet:
         assert found.namespace is not None
         head, name = seen.head, (image.head.namespace, image.head.thread)
         held = self._desk.store.threads.cached(*name)
-        access = ACCESS_OWNED if held is not None and held.number in self._desk.holds else ACCESS_REMOTE
+        access = THREAD_ACCESS_OWNED if held is not None and held.number in self._desk.holds else THREAD_ACCESS_REMOTE
         identity = Identity(0, seen.key.uid, *name, found.namespace, seen.key.data_key)
         return add_archive(view_head(identity, image.head), row_of(head, access), head.tip_sequence)
 

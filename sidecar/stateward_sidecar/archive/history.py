@@ -14,7 +14,7 @@ from stateward.storage.v1.archive_pb2 import (
     ObjectRef,
     PackedRow,
 )
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward_sidecar.archive.chain import Chain
 from stateward_sidecar.archive.desk import Desk, Name
 from stateward_sidecar.archive.fetch import HISTORY_AT_ONCE, Fetcher, headers_of, tail_rows
@@ -70,7 +70,7 @@ class History:
             with self._desk.context.engine.read() as txn:
                 thread = self._desk.store.threads.get(txn, *name)
             identity = thread.identity
-            if thread.archive is None or thread.access == ACCESS_ORPHAN:
+            if thread.archive is None or thread.access == THREAD_ACCESS_ORPHAN:
                 return False
             place = self._desk.place(identity.namespace_keys, thread.name)
             seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
@@ -114,7 +114,7 @@ class History:
         found = [ref for ref in (*older, *head.objects) if ref.kind in (OBJECT_KIND_PACK, OBJECT_KIND_SNAPSHOT)]
         floor, here = thread.floor_sequence, thread.snapshots
         # An orphan shares only the history below its floor, and HEAD may have new versions since a copy was made.
-        last = thread.floor_version if thread.access == ACCESS_ORPHAN else thread.head.last_version
+        last = thread.floor_version if thread.access == THREAD_ACCESS_ORPHAN else thread.head.last_version
         lacking = [
             ref for ref in found
             if (ref.first_sequence <= floor if is_pack(ref) else ref.first_version not in here)
@@ -128,7 +128,7 @@ class History:
         refs, hole = self._missing(place, head, thread)
         chain = Chain(thread, self._following(thread))
         cleared = self.check_known(thread, place, head)
-        if thread.access == ACCESS_ORPHAN and not self._is_kept(thread, place, head, refs, chain, cleared):
+        if thread.access == THREAD_ACCESS_ORPHAN and not self._is_kept(thread, place, head, refs, chain, cleared):
             raise _gone(thread)
         snapshots, count = set[int](), 0
         pending: list[PackedRow] = []
@@ -159,7 +159,7 @@ class History:
         HistoryChanged if more of the history that this disk lacks was pruned than a copy knows."""
         cleared = self._cleared_since(thread, place, head)
         is_more = any(itertools.starmap(_has_more, _below_floor(thread, cleared)))
-        if is_more and thread.access != ACCESS_ORPHAN:
+        if is_more and thread.access != THREAD_ACCESS_ORPHAN:
             raise HistoryChanged(f"entries of thread {thread.name!r} were pruned since this copy was made; try again")
         return cleared
 
@@ -167,7 +167,7 @@ class History:
         desk, row = self._desk, thread.archive
         hold = desk.holds.get(thread.number)
         known = [hold.head.write_id] if hold is not None else []
-        if row is not None and thread.access != ACCESS_ORPHAN:
+        if row is not None and thread.access != THREAD_ACCESS_ORPHAN:
             known.append(row.head.write_id)
         if head.write_id in known:
             return Pruned()
@@ -186,7 +186,7 @@ class History:
     def _source(self, thread: Thread) -> tuple[Place, ArchiveHead]:
         """Returns the HEAD that leads to the older history. An orphan's is the HEAD of the thread it comes from."""
         identity, row = thread.identity, thread.archive
-        orphan = row if thread.access == ACCESS_ORPHAN else None
+        orphan = row if thread.access == THREAD_ACCESS_ORPHAN else None
         place = self._desk.place(identity.namespace_keys, orphan.orphan_of if orphan is not None else thread.name)
         seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
         is_there = seen is not None and seen.leads_to(thread)

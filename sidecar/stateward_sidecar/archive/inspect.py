@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef, PackedRow
-from stateward.v1.admin_service_pb2 import Finding
+from stateward.v1.admin_service_pb2 import VerifyFinding
 from stateward.v1.archive_service_pb2 import VerifyArchiveRequest, VerifyArchiveResponse
 from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward_sidecar.archive.blobcheck import find_missing_blobs, reread_blob
 from stateward_sidecar.archive.counted import CountedFetcher
 from stateward_sidecar.archive.desk import Desk
@@ -58,14 +58,14 @@ class Inspector:
         self._tally = Tally()
 
     def verify(self, request: VerifyArchiveRequest) -> Iterator[VerifyArchiveResponse]:
-        """Yields findings and progress; the last message has ``done``. Raises ThreadNotFound, ArchiveUnavailable."""
+        """Yields findings and progress. Raises ThreadNotFound, ArchiveUnavailable."""
         survey = Survey()
         if request.thread:
             self._choose(request.namespace, request.thread, survey)
         else:
             for key in missing(self._desk.wire):
                 message = f"{key} is missing in the archive; a sidecar without data cannot use the archive"
-                yield self._progress(Finding(reason=ERROR_REASON_CORRUPT, message=message))
+                yield self._progress(VerifyFinding(reason=ERROR_REASON_CORRUPT, message=message))
             for _ in self._fleet.survey(request.namespace, survey):
                 yield self._progress()
             for _ in self._fleet.add_lost(request.namespace, survey):
@@ -82,7 +82,7 @@ class Inspector:
             self._tally.threads += 1
             lost = Flaw(f"{place.head} is missing in the archive")
             yield self._progress(self._finding(Found(place), lost))
-        yield self._progress(done=True)
+        yield self._progress()
 
     def _choose(self, namespace: str, name: str, survey: Survey) -> None:
         place = self._fleet.place(namespace, name)
@@ -98,14 +98,13 @@ class Inspector:
         else:
             raise not_found(namespace, name)
 
-    def _progress(self, finding: Finding | None = None, *, done: bool = False) -> VerifyArchiveResponse:
+    def _progress(self, finding: VerifyFinding | None = None) -> VerifyArchiveResponse:
         return VerifyArchiveResponse(
             threads=self._tally.threads, objects=self._tally.objects, bytes=self._fetcher.read_bytes, finding=finding,
-            done=done,
         )  # fmt: skip
 
-    def _finding(self, found: Found, flaw: Flaw) -> Finding:
-        finding = Finding(
+    def _finding(self, found: Found, flaw: Flaw) -> VerifyFinding:
+        finding = VerifyFinding(
             reason=reason_number(flaw.reason), message=flaw.message, version=flaw.version, sequence=flaw.sequence
         )
         if found.image is not None:
@@ -128,7 +127,7 @@ class Inspector:
             thread = self._fleet.thread_here(name)
         except StatewardError:
             return None  # Verify of the disk reports it
-        if thread is None or thread.archive is None or thread.access == ACCESS_ORPHAN:
+        if thread is None or thread.archive is None or thread.access == THREAD_ACCESS_ORPHAN:
             return None
         known = known_head(self._desk, thread)
         if judge_here(self._desk, thread, known, found.seen.head) is not Verdict.ROLLED_BACK:

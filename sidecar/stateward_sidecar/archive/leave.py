@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
 from stateward_sidecar.archive.desk import Desk, Hold
 from stateward_sidecar.archive.ship import Shipper
 from stateward_sidecar.errors import StatewardError
@@ -87,7 +87,8 @@ class Leaver:
                 except StatewardError:  # damaged: the archive may lack entries
                     found.append(number)
                     continue
-                if thread is None or (thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN) and not thread.is_outdated):
+                is_copy = thread is not None and thread.access in (THREAD_ACCESS_REMOTE, THREAD_ACCESS_ORPHAN)
+                if thread is None or (is_copy and not thread.is_outdated):
                     continue
                 if thread.head.tip_sequence > thread.archived_sequence:
                     found.append(number)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stateward.v1.archive_service_pb2 import ListArchiveRequest, ListArchiveResponse
-from stateward.v1.thread_pb2 import ACCESS_REMOTE
+from stateward.v1.thread_pb2 import THREAD_ACCESS_REMOTE
 from stateward_sidecar.archive.desk import Desk, row_of
 from stateward_sidecar.archive.fleet import Fleet, Found, Survey, in_chunks, object_refs
 from stateward_sidecar.archive.takeover import Attacher
@@ -75,14 +75,14 @@ class ArchiveLister:
         with self._desk.locks.of(name):
             here = fleet.thread_here(name)
             if here is not None:
-                if here.access != ACCESS_REMOTE:
+                if here.access != THREAD_ACCESS_REMOTE:
                     return
                 if entries_here(here) or here.identity.uid != seen.key.uid:
                     self._attacher.know(name)
                     return
                 if here.head.tip_sequence > image.head.tip_sequence:
                     return  # renewed since HEAD was read
-            row = row_of(seen.head, ACCESS_REMOTE)
+            row = row_of(seen.head, THREAD_ACCESS_REMOTE)
             self._desk.installer.install(
                 Incoming(found.namespace, seen.key.uid, seen.key.data_key, image, row, is_first=here is None)
             )

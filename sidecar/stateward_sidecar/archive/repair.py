@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, KeyObject, KeyWrap
 from stateward.v1.archive_service_pb2 import RepairThreadRequest, RepairThreadResponse
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
 from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
 from stateward_sidecar.archive.fetch import Fetcher, Seen
 from stateward_sidecar.archive.fleet import Fleet, object_refs
@@ -86,7 +86,7 @@ class Repairer:
         name: Name = request.namespace, request.thread
         with self._desk.locks.of(name):
             thread = self._local(name)
-            if thread.access == ACCESS_ORPHAN:
+            if thread.access == THREAD_ACCESS_ORPHAN:
                 raise NotOwner(
                     f"thread {thread.name!r} is an orphan, and orphans are not in the archive", thread=thread.name
                 )
@@ -126,7 +126,7 @@ class Repairer:
                 found.findings.append(f"HEAD cannot be read: {error.message}")
         if found.head is not None:
             self._compare(thread, place, found)
-        elif thread.access == ACCESS_REMOTE:
+        elif thread.access == THREAD_ACCESS_REMOTE:
             found.findings.append(
                 f"this disk has a copy up to entry {thread.head.tip_sequence}; later entries of its last owner "
                 "become an orphan there"
@@ -143,11 +143,11 @@ class Repairer:
         assert head is not None
         assert thread.archive is not None
         hold, known = desk.holds.get(thread.number), known_head(desk, thread)
-        is_marked = thread.archive.rolled_back and thread.access != ACCESS_REMOTE  # the next read unmarks a copy
+        is_marked = thread.archive.rolled_back and thread.access != THREAD_ACCESS_REMOTE  # the next read unmarks a copy
         marked = is_marked or (hold is not None and hold.is_rolled_back)
         if head.min_writer > FORMAT:
             found.refusal = f"only a version with format {head.min_writer} may write its HEAD: upgrade this sidecar"
-        elif thread.access == ACCESS_REMOTE:
+        elif thread.access == THREAD_ACCESS_REMOTE:
             self._compare_copy(thread, head, found)
         else:
             verdict = judge_here(desk, thread, known, head)
@@ -162,7 +162,7 @@ class Repairer:
             raise ArchiveUnavailable("another sidecar is changing HEAD; try again")
         found.findings += [flaw.message for flaw in flaws_of(desk, read)]
         is_free = head.detached or desk.is_own(head)
-        if found.findings and thread.access == ACCESS_REMOTE and not is_free:
+        if found.findings and thread.access == THREAD_ACCESS_REMOTE and not is_free:
             found.refusal = f"{head.owner_id!r} holds it; repair it there, or after it was given up"
         elif found.findings and head.boot_id in desk.former and not head.detached:
             left_s = desk.options.lease_s - desk.observe(place, head)
@@ -196,7 +196,7 @@ class Repairer:
         old_row.CopyFrom(thread.archive)
         known = old_hold.head if old_hold is not None else old_row.head
         base = self._base(thread, known, found.head)
-        self._settler.write_row(thread, row_of(base, ACCESS_OWNED))
+        self._settler.write_row(thread, row_of(base, THREAD_ACCESS_OWNED))
         hold = desk.hold(thread, place, base, found.object.etag if found.object is not None else "")
         # A HEAD of this process that names lost objects is still its sign of life.
         hold.renews = found.head is not None and found.head.boot_id == desk.boot_id and not found.head.detached
@@ -209,7 +209,7 @@ class Repairer:
             self._settler.write_row(thread, old_row)
             raise
         hold.renews = True
-        self._settler.write_row(thread, row_of(hold.head, ACCESS_OWNED))
+        self._settler.write_row(thread, row_of(hold.head, THREAD_ACCESS_OWNED))
         head = hold.head
         log.warning("HEAD was written again from this disk", uid=identity.uid_text, epoch=head.epoch)
         return (

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from stateward.v1.archive_service_pb2 import RestoreArchiveRequest, RestoreArchiveResponse
-from stateward.v1.thread_pb2 import ACCESS_REMOTE
+from stateward.v1.thread_pb2 import THREAD_ACCESS_REMOTE
 from stateward_sidecar.archive.blobs import BlobCarrier
 from stateward_sidecar.archive.completing import Completer
 from stateward_sidecar.archive.counted import CountedFetcher
@@ -77,7 +77,6 @@ class Restorer:
             lost = Found(place, error=Corrupt("HEAD is missing in the archive"))
             yield self._add(progress, _Outcome(problem=self._fleet.explain(lost)))
         progress.thread = progress.problem = ""
-        progress.done = True
         yield progress
 
     def _add(self, progress: RestoreArchiveResponse, outcome: _Outcome) -> RestoreArchiveResponse:
@@ -147,7 +146,7 @@ class Restorer:
         """Estimates from HEAD what would be copied."""
         assert found.seen is not None
         head, here = found.seen.head, self._fleet.thread_here(name)
-        if here is not None and here.access != ACCESS_REMOTE and not here.floor_sequence:
+        if here is not None and here.access != THREAD_ACCESS_REMOTE and not here.floor_sequence:
             return _Outcome(name[1])
         missing = head.tip_sequence
         if here is not None and here.identity.uid == head.uid:
@@ -164,7 +163,7 @@ class Restorer:
         head = found.seen.head
         if here is None or here.archive is None:
             return False
-        if here.access != ACCESS_REMOTE:
+        if here.access != THREAD_ACCESS_REMOTE:
             return True  # this sidecar owns it, or it is an orphan
         is_same = here.archive.head.write_id == head.write_id and here.identity.uid == head.uid
         return is_same and entries_here(here) == head.tip_sequence

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import lmdb
 
-from stateward.v1.thread_pb2 import ACCESS_REMOTE
+from stateward.v1.thread_pb2 import THREAD_ACCESS_REMOTE
 from stateward_sidecar.archive.desk import Desk, Hold, row_of_hold
 from stateward_sidecar.archive.lanes import Lanes
 from stateward_sidecar.errors import ArchiveUnavailable, ShuttingDown, StatewardError
@@ -229,7 +229,7 @@ class Schedule:
         draft = threads.draft(txn, batch, *hold.name)
         if draft is None or draft.identity.number != hold.number or self._desk.holds.get(hold.number) is not hold:
             return
-        if draft.thread.access == ACCESS_REMOTE:
+        if draft.thread.access == THREAD_ACCESS_REMOTE:
             return  # this row would let writes pass; the release or deletion under way writes the next row
         row = row_of_hold(hold, (draft.floor_sequence, draft.floor_version))
         archived = draft.thread.archived_sequence

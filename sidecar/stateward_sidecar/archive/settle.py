@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, ObjectRef
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.archive.desk import Desk, Hold, row_of, row_of_hold
 from stateward_sidecar.archive.fetch import Fetcher, Missing, Seen
 from stateward_sidecar.archive.finish import Finisher
@@ -53,7 +54,7 @@ class Settler:
         desk = self._desk
         error.locate(thread.name)
         hold = desk.holds.pop(thread.number, None)
-        if thread.archive is not None and thread.access != ACCESS_ORPHAN and error.is_proven:
+        if thread.archive is not None and thread.access != THREAD_ACCESS_ORPHAN and error.is_proven:
             row = ArchiveRow()
             row.CopyFrom(thread.archive)
             if hold is not None:
@@ -96,7 +97,7 @@ class Settler:
                 if unchanged_s < desk.options.lease_s:
                     raise desk.held(thread.name, seen.head, unchanged_s)
             if seen.head.detached and desk.orphans.release(
-                thread, seen.head.tip_sequence, row_of(seen.head, ACCESS_REMOTE)
+                thread, seen.head.tip_sequence, row_of(seen.head, THREAD_ACCESS_REMOTE)
             ):  # a process gave it up and ended before it wrote the row: any sidecar may take the thread at once
                 desk.holds.pop(thread.number, None)
                 desk.waiters.archived(thread.number, seen.head.tip_sequence)
@@ -139,7 +140,7 @@ class Settler:
         if is_same or verdict in (Verdict.BEHIND, Verdict.TAKEN):
             return True
         if verdict is Verdict.OURS:
-            self.write_row(thread, row_of(head, ACCESS_OWNED))
+            self.write_row(thread, row_of(head, THREAD_ACCESS_OWNED))
             return False
         if verdict is Verdict.FENCED:
             self._lose(thread, judgement, head)
@@ -151,7 +152,8 @@ class Settler:
         the bucket was set back to before this thread: a copy stays a copy, and nobody may write it here."""
         assert thread.archive is not None
         known = thread.archive.head
-        if thread.access == ACCESS_REMOTE and self._judge(thread, known, place, seen).verdict is Verdict.ROLLED_BACK:
+        verdict = self._judge(thread, known, place, seen).verdict if thread.access == THREAD_ACCESS_REMOTE else None
+        if verdict is Verdict.ROLLED_BACK:
             raise self._set_back(thread, 0)
         self.settle(thread, known, place, seen)
 
@@ -264,7 +266,7 @@ class Settler:
         try:
             seen = self.with_key(thread, seen)
             fetched = self._fetcher.fetch(place, seen, self._tip(thread), for_writer=True)
-            incoming = fetched.incoming(thread.identity.namespace_keys, row_of(seen.head, ACCESS_OWNED))
+            incoming = fetched.incoming(thread.identity.namespace_keys, row_of(seen.head, THREAD_ACCESS_OWNED))
             thread = desk.installer.install(incoming)
         except CopyGone:
             return None
@@ -281,7 +283,7 @@ class Settler:
     def _lose(self, thread: Thread, judgement: Judgement, head: ArchiveHead) -> None:
         """Another process has the thread: sets entries that are not history aside, in one transaction."""
         desk, identity = self._desk, thread.identity
-        row = row_of(head, ACCESS_REMOTE, (thread.floor_sequence, thread.floor_version))
+        row = row_of(head, THREAD_ACCESS_REMOTE, (thread.floor_sequence, thread.floor_version))
         # This disk's copy ends at the common entry, whatever HEAD says. A refresh fetches the rest.
         row.head.tip_sequence = judgement.common_sequence
         row.head.tip_digest = desk.outbox.digest_at(identity, judgement.common_sequence)
@@ -303,8 +305,9 @@ class Settler:
         log.warning("the thread was deleted in the archive", uid=identity.uid_text)
         self._finisher.delete_orphans(identity.uid)
         request = DeleteThreadRequest(
-            namespace=identity.namespace, thread=thread.name, expected_uid=identity.uid_text, allow_missing=True
-        )
+            namespace=identity.namespace, thread=thread.name, options=WriteOptions(expected_uid=identity.uid_text),
+            allow_missing=True,
+        )  # fmt: skip
         write = Write(run=self._desk.store.deleter.delete(request), frees_space=True)
         self._desk.context.writer.submit(write, wait=True).wait()
         self._desk.waiters.failed(thread.number, not_found(identity.namespace, thread.name))
@@ -335,7 +338,7 @@ class Settler:
             draft = threads.draft(txn, batch, thread.identity.namespace, thread.name)  # type: ignore[arg-type]
             if draft is not None and draft.identity.number == thread.number:
                 row.floor_sequence, row.floor_version = draft.floor_sequence, draft.floor_version
-                if row.access == ACCESS_REMOTE and draft.head.tip_sequence <= row.head.tip_sequence:
+                if row.access == THREAD_ACCESS_REMOTE and draft.head.tip_sequence <= row.head.tip_sequence:
                     txn.delete(layout.outbox_key(thread.number))  # type: ignore[attr-defined]
                     draft.thread.in_outbox = False  # at worst the row is put once more
                 # Last, because it changes the draft that other writes of the batch share, and any put may find the map

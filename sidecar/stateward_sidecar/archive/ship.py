@@ -31,8 +31,13 @@ from stateward.storage.v1.archive_pb2 import (
     ObjectRef,
     PackedRow,
 )
-from stateward.v1.checkpoint_pb2 import STATUS_CANCELLED, STATUS_COMPLETED, STATUS_FAILED, STATUS_WAITING
-from stateward.v1.thread_pb2 import ACCESS_REMOTE
+from stateward.v1.checkpoint_pb2 import (
+    WORK_STATUS_CANCELLED,
+    WORK_STATUS_COMPLETED,
+    WORK_STATUS_FAILED,
+    WORK_STATUS_WAITING,
+)
+from stateward.v1.thread_pb2 import THREAD_ACCESS_REMOTE
 from stateward_sidecar.archive.blobs import BlobCarrier, delete_blobs
 from stateward_sidecar.archive.desk import Desk, Hold, row_of
 from stateward_sidecar.archive.fetch import Fetcher
@@ -65,7 +70,7 @@ INDEXED_MAX = 1024
 # How often a ship begins again, if prunes clear what it reads.
 MOMENTS_MAX = 16
 # Nobody works on a thread with such a status. The ship gives the thread up, so that the next sidecar need not wait.
-RESTING = (STATUS_WAITING, STATUS_COMPLETED, STATUS_FAILED, STATUS_CANCELLED)
+RESTING = (WORK_STATUS_WAITING, WORK_STATUS_COMPLETED, WORK_STATUS_FAILED, WORK_STATUS_CANCELLED)
 
 
 class Shipper:
@@ -202,7 +207,7 @@ class Shipper:
             desk.wire.later(partial(delete_blobs, desk, hold.place, dropped))
         if gives_up:
             try:
-                self._settler.write_row(hold.thread, row_of(head, ACCESS_REMOTE))
+                self._settler.write_row(hold.thread, row_of(head, THREAD_ACCESS_REMOTE))
             finally:  # not earlier: until the row is on disk, only the hold stops writes
                 desk.holds.pop(hold.number, None)
         elif sum(len(row.record) for row in tail) > TAIL_SOFT_BYTES and not hold.spares.has_packs:

@@ -14,7 +14,7 @@ from functools import partial
 import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED, ACCESS_REMOTE
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
 from stateward_sidecar.archive.desk import Desk, Hold, Name, row_of
 from stateward_sidecar.archive.fetch import Fetched, Fetcher, Seen
 from stateward_sidecar.archive.finish import Finisher
@@ -101,11 +101,11 @@ class Attacher:
             return not take_over or self._look_again(hold)
         if thread is None and claim is not None and self._is_claimed_still(name, claim):
             return self._leave(name, None, None, must_exist=must_exist)
-        if thread is not None and thread.access == ACCESS_ORPHAN:
+        if thread is not None and thread.access == THREAD_ACCESS_ORPHAN:
             raise NotOwner(
                 f"thread {name[1]!r} is an orphan: it can be read, forked and deleted, but not written", thread=name[1]
             )
-        if thread is not None and (thread.access == ACCESS_OWNED or thread.is_outdated):
+        if thread is not None and (thread.access == THREAD_ACCESS_OWNED or thread.is_outdated):
             return self.resume(thread, waits=not take_over)
         makes = claims and not must_exist
         namespace = self._namespace(name, makes=thread is not None or makes)
@@ -386,7 +386,8 @@ class Attacher:
         head, etag = written
         desk.cut.discard(head.uid)
         try:
-            thread = desk.installer.install(fetched.incoming(namespace, row_of(head, ACCESS_OWNED), thread is None))
+            row = row_of(head, THREAD_ACCESS_OWNED)
+            thread = desk.installer.install(fetched.incoming(namespace, row, thread is None))
         except StatewardError:
             self._give_back(namespace, place, head, etag)
             raise
@@ -470,9 +471,9 @@ class Attacher:
             if desk.is_fresh(hold) or self._is_ours_still(hold):
                 return
             thread = self._local(name)
-        if thread is not None and (thread.archive is None or thread.access == ACCESS_ORPHAN):
+        if thread is not None and (thread.archive is None or thread.access == THREAD_ACCESS_ORPHAN):
             return
-        if thread is not None and (thread.access == ACCESS_OWNED or thread.is_outdated):
+        if thread is not None and (thread.access == THREAD_ACCESS_OWNED or thread.is_outdated):
             try:
                 if self.resume(thread):
                     return
@@ -556,7 +557,7 @@ class Attacher:
         if thread is not None and not continues(thread, fetched.rows):
             self._settler.part(thread, place, seen)
             seen, fetched = self._fetch(namespace, place, seen, 0, for_writer=False)
-        row = row_of(seen.head, ACCESS_REMOTE)
+        row = row_of(seen.head, THREAD_ACCESS_REMOTE)
         return desk.installer.install(fetched.incoming(namespace, row, thread is None))
 
     # -- on request -----------------------------------------------------------------------------------------------
@@ -580,7 +581,7 @@ class Attacher:
         def keep(row: ArchiveRow) -> None:
             hold.given_up = row
 
-        return self._desk.orphans.release(hold.thread, head.tip_sequence, row_of(head, ACCESS_REMOTE), keep)
+        return self._desk.orphans.release(hold.thread, head.tip_sequence, row_of(head, THREAD_ACCESS_REMOTE), keep)
 
     def _lost_head(self, name: Name) -> Corrupt:
         """Returns the error for a missing HEAD. A thread that this disk has a copy of does not count as new."""

@@ -17,15 +17,17 @@ from stateward.v1.backup_service_pb2 import (
     ImportThreadRequest,
     ImportThreadResponse,
 )
-from stateward.v1.thread_pb2 import Thread as ThreadMessage
+from stateward.v1.thread_pb2 import ThreadInfo as ThreadMessage
 from stateward_sidecar.errors import DeadlineExceeded, InvalidField, QueueFull, ThreadExists, ThreadNotFound, Unclaimed
 from stateward_sidecar.service import check
 from stateward_sidecar.service.budget import Budget
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.checkbackup import check_import, check_part
+from stateward_sidecar.service.expected import as_expected
 from stateward_sidecar.service.method import BYTE_SHARE
 from stateward_sidecar.service.uploads import SLOW_FROM_S, Places
 from stateward_sidecar.store.importing import Import
+from stateward_sidecar.store.receipts import receipt_of_thread
 
 T = TypeVar("T")
 # The most imports at once. Each holds a version and its parent in memory, and a worker for one step at a time.
@@ -72,14 +74,18 @@ class BackupService:
                 raise InvalidField("begin", "is required in the first message")
             check_import(first.begin)
             with self._calls.holding.gate:  # a drain waits for the import
-                return await self._import(first.begin, requests, first)
+                is_archived = self._calls.holding.is_wanted(first.begin.options.durability)
+                answer = await self._import(first.begin, requests, first)
+                if is_archived:
+                    await self._calls.holding.reach(first.begin, answer.receipt, context)
+                return answer
 
     async def _import(
         self, begin: ImportBegin, requests: AsyncIterator[ImportThreadRequest], first: ImportThreadRequest
     ) -> ImportThreadResponse:
         known = await self._known(begin)
         if known is not None:
-            return ImportThreadResponse(thread=known, existed=True)
+            return _answer(known, replayed=True)
         holding = self._calls.holding
         is_claimed = await holding.hold(begin.namespace, begin.thread, must_exist=False)
         try:
@@ -100,13 +106,13 @@ class BackupService:
     ) -> ImportThreadResponse:  # fmt: skip
         try:
             await self._take_all(made, requests, first)
-            return ImportThreadResponse(thread=await self._work(made.finish))
+            return _answer(await self._work(made.finish), replayed=False)
         except ThreadExists:
             await self._discard(made)
             known = await self._known(begin)  # a retry may have made the thread meanwhile
             if known is None:
                 raise
-            return ImportThreadResponse(thread=known, existed=True)
+            return _answer(known, replayed=True)
         except BaseException:
             await self._discard(made)
             raise
@@ -158,14 +164,17 @@ class BackupService:
                 await asyncio.sleep(NAME_POLL_S)
 
     async def _known(self, begin: ImportBegin) -> ThreadMessage | None:
-        """Returns the thread that this request made before. Raises ThreadExists if another thread has the name."""
+        """Returns the thread that this request made before. Raises ThreadExists if another thread has the name, and
+        UidMismatch if the request expects another uid, or any if there is no thread."""
 
         async def look() -> ThreadMessage | None:
             return await self._calls.read(self._store.importer.known, begin)
 
         try:
             return await self._calls.holding.read(begin.namespace, begin.thread, look)
-        except ThreadNotFound:  # the archive has no such thread
+        except ThreadNotFound as error:  # the archive has no such thread
+            if begin.options.expected_uid:
+                raise as_expected(error, begin) from None
             return None
 
     def _give_up(self, made: asyncio.Future[Import]) -> None:
@@ -195,3 +204,7 @@ async def _next(requests: AsyncIterator[ImportThreadRequest]) -> ImportThreadReq
             return await anext(requests, None)
     except TimeoutError:
         raise DeadlineExceeded(f"no message came for {IDLE_S:g} s; nothing was kept") from None
+
+
+def _answer(made: ThreadMessage, *, replayed: bool) -> ImportThreadResponse:
+    return ImportThreadResponse(receipt=receipt_of_thread(made, replayed=replayed), thread=made)

@@ -64,9 +64,13 @@ class BlobService:
             requests = place.watch(requests)
             begin = await self._begin(requests)
             with saying_expected(begin):
+                is_archived = self._calls.holding.is_wanted(begin.options.durability)
                 thread = await self._thread(begin, context)
                 answer, lost = await self._known(begin, begin.sha256, thread, context)
-                return answer or await self._write(begin, thread, requests, lost, context)
+                answer = answer or await self._write(begin, thread, requests, lost, context)
+                if is_archived:
+                    await self._calls.holding.reach(begin, answer.receipt, context)
+                return answer
 
     async def read_blob(
         self, request: ReadBlobRequest, context: grpc.aio.ServicerContext
@@ -100,7 +104,7 @@ class BlobService:
 
     async def _thread(self, begin: BlobBegin, context: grpc.aio.ServicerContext) -> Thread:
         """Returns the thread of the blob. Makes the thread if the request says so."""
-        must_exist = bool(begin.expected_uid) or not begin.HasField("create")
+        must_exist = bool(begin.options.expected_uid) or not begin.options.HasField("create")
         is_claimed = await self._calls.holding.hold(begin.namespace, begin.thread, must_exist=must_exist)
         try:
             return await self._made(begin, context, must_exist=must_exist)
@@ -118,7 +122,7 @@ class BlobService:
             thread = await self._calls.read(blobs.find_thread, begin)
         if thread is None:
             await self._calls.write(blobs.make_thread(begin), context, size_bytes=ENTRY_BYTES)
-            begin.ClearField("create")  # if it is missing now, it was deleted
+            begin.options.ClearField("create")  # if it is missing now, it was deleted
             thread = await self._calls.read(blobs.find_thread, begin)
         assert thread is not None
         return thread
@@ -138,7 +142,7 @@ class BlobService:
         renew = blobs.renew(thread, row, ships=is_there is False)
         answer = await self._written(thread, lambda: self._calls.write(renew, context, size_bytes=ENTRY_BYTES))
         if answer is not None and not is_there:
-            answer.durability = DURABILITY_COMMITTED
+            answer.receipt.durability = DURABILITY_COMMITTED
         return answer, None
 
     async def _look(self, thread: Thread, row: BlobRow) -> tuple[bool, bool | None]:

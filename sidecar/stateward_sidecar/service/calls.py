@@ -243,7 +243,7 @@ def _finish(writes: list[Write]) -> None:
 
 def _trace(tracer: spans.Tracer, resolve: Callable[[Write], None], write: Write) -> None:
     if write.times is not None:
-        tracer.note_write(write.times, getattr(write.result, "uid", "") if write.error is None else "")
+        tracer.note_write(write.times, _uid_of(write.result) if write.error is None else "")
     resolve(write)
 
 
@@ -254,3 +254,9 @@ def _resolve(future: asyncio.Future[Any], write: Write) -> None:
         future.set_exception(write.error)
     else:
         future.set_result(write.result)
+
+
+def _uid_of(answer: Any) -> str:
+    """Returns the uid in the receipt of an answer; "" = it has none."""
+    receipt = getattr(answer, "receipt", None)
+    return receipt.uid if receipt is not None else ""

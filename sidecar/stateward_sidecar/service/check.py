@@ -10,8 +10,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from stateward.v1.blob_service_pb2 import BlobBegin
 from stateward.v1.checkpoint_pb2 import (
     Durability,
-    Status,
     VersionRef,
+    WorkStatus,
 )
 from stateward.v1.checkpoint_service_pb2 import (
     BatchSaveRequest,
@@ -22,7 +22,8 @@ from stateward.v1.checkpoint_service_pb2 import (
 )
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_pb2 import Retention, ThreadOptions
-from stateward.v1.thread_service_pb2 import DeleteThreadRequest, PruneThreadRequest, WaitDurableRequest
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest, PruneThreadRequest, VersionSpans, WaitDurableRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.codec.edits import (
     COMMUTATIVE,
     MAX_MEDIA_TYPE_BYTES,
@@ -43,6 +44,7 @@ from stateward_sidecar.service.checkfacts import (
     check_uid,
 )
 from stateward_sidecar.service.checkwork import check_acks, check_conditions, check_effects, check_question, check_token
+from stateward_sidecar.service.rules import Head, Lease, RequestId, Rule, WriteRequest, rule_of
 from stateward_sidecar.store.orphannames import bare_name
 from stateward_sidecar.store.thread import MAIN
 
@@ -55,7 +57,7 @@ METADATA_BYTES_MAX = 1 << 20
 PAGE_SIZE_MAX = 1000
 PAGE_BYTES_MIN, PAGE_BYTES_MAX = 1 << 10, 64 << 20
 DIGEST_BYTES = 16
-STATUSES = frozenset(Status.values())
+STATUSES = frozenset(WorkStatus.values())
 DURABILITIES = frozenset(Durability.values())
 BATCH_MAX = 256
 PRUNE_VERSIONS_MAX = 100_000
@@ -78,11 +80,49 @@ def check_place(request: object, *, all_allowed: bool = False, is_known: bool = 
     if branch := getattr(request, "branch", ""):
         check_name(branch, "branch")
     check_uid(getattr(request, "expected_uid", ""), "expected_uid")
-    if getattr(request, "expected_version", 0) < 0:
-        raise InvalidField("expected_version", f"{request.expected_version} is negative")  # type: ignore[attr-defined]
-    if digest := getattr(request, "expected_digest", b""):
-        check_digest(digest, "expected_digest", request.expected_version, "expected_version")  # type: ignore[attr-defined]
-    check_request_id(getattr(request, "request_id", ""))
+
+
+def check_write(request: WriteRequest, *, is_known: bool = False) -> None:
+    """Checks place and options of a write. ``is_known``: this thread exists, so its names are valid."""
+    check_place(request, is_known=is_known)
+    options, rule = request.options, rule_of(request)
+    if options.request_id:
+        check_request_id(options.request_id)
+    elif rule.request_id is RequestId.REQUIRED:
+        raise InvalidField("options.request_id", "is required: a retry could not be told from a second call")
+    check_uid(options.expected_uid, "options.expected_uid")
+    if options.HasField("expected_version") or options.expected_digest:
+        _check_expected(options, rule)
+    elif rule.request_id is RequestId.UNLESS_EXPECTED and not options.request_id:
+        raise InvalidField(
+            "options.request_id", "is required without expected_version: a retry would apply the save twice"
+        )
+    if options.lease_token or rule.lease is Lease.REQUIRED:
+        check_token(options.lease_token, "options.lease_token", required=rule.lease is Lease.REQUIRED)
+        if rule.lease is Lease.NONE:
+            raise InvalidField("options.lease_token", "is not allowed here: there is no lease that it could be of")
+    if options.durability:
+        check_durability(options.durability, "options.durability")
+    if options.HasField("create"):
+        if not rule.makes:
+            raise InvalidField("options.create", "is not allowed: this call never makes a thread")
+        check_options(options.create, "options.create")
+
+
+def _check_expected(options: WriteOptions, rule: Rule) -> None:
+    if rule.head is Head.NONE:
+        raise InvalidField("options.expected_version", "is not allowed here: there is no head that it could be of")
+    if options.expected_version < 0:
+        raise InvalidField("options.expected_version", f"{options.expected_version} is negative")
+    if digest := options.expected_digest:
+        check_digest(digest, "options.expected_digest", options.expected_version, "options.expected_version")
+
+
+def check_request_id(request_id: str) -> None:
+    """Checks the form of a request id that is set."""
+    if not (request_id.isascii() and request_id.isprintable() and len(request_id) <= 64):
+        check_text(request_id, "options.request_id", REQUEST_ID_BYTES_MAX)
+        check_name(request_id, "options.request_id")
 
 
 def check_digest(digest: bytes, field: str, version: int, version_field: str) -> None:
@@ -109,29 +149,36 @@ def check_plan(request: PruneThreadRequest) -> None:
     if not plan.uid:
         raise InvalidField("plan.uid", "is required")
     check_uid(plan.uid, "plan.uid")
-    if not 1 <= len(plan.versions) <= PRUNE_VERSIONS_MAX:
-        raise InvalidField("plan.versions", f"must have 1 to {PRUNE_VERSIONS_MAX} spans; prune fewer at a time")
-    before = -1
-    for index, span in enumerate(plan.versions):
-        if not before + 1 < span.first <= span.last:
-            raise InvalidField(f"plan.versions[{index}]", "is not a span of versions behind the one before it")
-        before = span.last
+    before = check_spans(plan.versions, "plan.versions")
     check_digest(plan.newest_digest, "plan.newest_digest", before, "version")
     if plan.moved_heads and not request.move_heads:
         raise InvalidField("plan.moved_heads", "goes with move_heads only")
+
+
+def check_named(versions: VersionSpans) -> None:
+    """Checks the versions that a prune names."""
+    check_spans(versions, "versions")
+    count = sum(span.last - span.first + 1 for span in versions.spans)
+    if count > PRUNE_VERSIONS_MAX:
+        raise InvalidField("versions", f"names {count} versions, more than {PRUNE_VERSIONS_MAX}")
+
+
+def check_spans(versions: VersionSpans, field: str) -> int:
+    """Checks spans of versions. Returns the last version."""
+    if not 1 <= len(versions.spans) <= PRUNE_VERSIONS_MAX:
+        raise InvalidField(f"{field}.spans", f"must have 1 to {PRUNE_VERSIONS_MAX} spans; prune fewer at a time")
+    before = -1
+    for index, span in enumerate(versions.spans):
+        if not before + 1 < span.first <= span.last:
+            raise InvalidField(f"{field}.spans[{index}]", "is not a span of versions behind the one before it")
+        before = span.last
+    return before
 
 
 def check_namespace(request: object) -> None:
     """Checks the namespace of a request without thread."""
     request.namespace = request.namespace or DEFAULT_NAMESPACE  # type: ignore[attr-defined]
     check_name(request.namespace, "namespace")  # type: ignore[attr-defined]
-
-
-def check_request_id(request_id: str) -> None:
-    """Checks a request id, which may be empty."""
-    if request_id and not (request_id.isascii() and request_id.isprintable() and len(request_id) <= 64):
-        check_text(request_id, "request_id", REQUEST_ID_BYTES_MAX)
-        check_name(request_id, "request_id")
 
 
 def check_ref(ref: VersionRef, field: str, *, zero_allowed: bool = False) -> None:
@@ -175,30 +222,25 @@ def in_item(error: StatewardError, prefix: str) -> StatewardError:
 
 
 def _check_save(request: SaveRequest, *, is_known: bool) -> list[Named]:
-    check_place(request, is_known=is_known)
+    check_write(request, is_known=is_known)
     if request.checkpoint_id:
         check_name(request.checkpoint_id, "checkpoint_id")
-    is_expected = request.HasField("expected_version")
+    is_expected = request.options.HasField("expected_version")
     has_parent = request.HasField("parent")
     if has_parent:
         check_ref(request.parent, "parent", zero_allowed=True)
-    if not is_expected and not request.request_id:
-        raise InvalidField("request_id", "is required without expected_version: a retry would apply the save twice")
     check_conditions(request)
-    check_durability(request.durability)
     check_description(request)
-    if request.HasField("create"):
-        check_options(request.create, "create")
     return _check_content(request, is_based=is_expected or has_parent)
 
 
 def check_written(request: WaitDurableRequest) -> None:
     """Checks the fields that identify an entry."""
-    if request.sequence < 1:
-        raise InvalidField("sequence", f"{request.sequence} is not a sequence; sequences count from 1")
-    check_uid(request.uid, "uid")
-    if request.digest and len(request.digest) != DIGEST_BYTES:
-        raise InvalidField("digest", f"has {len(request.digest)} bytes, not {DIGEST_BYTES}")
+    if request.receipt.sequence < 1:
+        raise InvalidField("receipt.sequence", f"{request.receipt.sequence} is not a sequence; sequences count from 1")
+    check_uid(request.receipt.uid, "receipt.uid")
+    if request.receipt.digest and len(request.receipt.digest) != DIGEST_BYTES:
+        raise InvalidField("receipt.digest", f"has {len(request.receipt.digest)} bytes, not {DIGEST_BYTES}")
 
 
 def _check_content(request: SaveRequest, *, is_based: bool) -> list[Named]:
@@ -209,7 +251,7 @@ def _check_content(request: SaveRequest, *, is_based: bool) -> list[Named]:
     if content == "state":
         if not is_based and not request.overwrite:
             raise InvalidField(
-                "expected_version", "is required with a full state; set overwrite to replace whatever is there"
+                "options.expected_version", "is required with a full state; set overwrite to replace whatever is there"
             )
         return check_state(request.state)
     named = check_diff(request.diff)
@@ -239,7 +281,6 @@ def check_description(request: SaveRequest) -> None:
         check_effects(request.effects)
     if request.ack_signals:
         check_acks(request.ack_signals)
-    check_token(request.lease_token, "lease_token")
     if request.schema_version < 0:
         raise InvalidField("schema_version", f"{request.schema_version} is negative")
     check_facts(request)
@@ -371,14 +412,12 @@ def check_sha256(digest: bytes, field: str) -> None:
 def check_blob_begin(begin: BlobBegin) -> None:
     """Checks the first message of a blob."""
     try:
-        check_place(begin)
+        check_write(begin)
         check_text(begin.media_type, "media_type", MAX_MEDIA_TYPE_BYTES)
         if begin.sha256:
             check_sha256(begin.sha256, "sha256")
         if begin.size_bytes < 0:
             raise InvalidField("size_bytes", f"{begin.size_bytes} is negative")
-        if begin.HasField("create"):
-            check_options(begin.create, "create")
     except StatewardError as error:
         raise in_item(error, "begin") from None
 

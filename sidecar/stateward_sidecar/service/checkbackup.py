@@ -46,9 +46,8 @@ OVER = (EFFECT_STATE_DONE, EFFECT_STATE_FAILED)
 def check_import(begin: ImportBegin) -> None:
     """Checks the first message of an import."""
     try:
-        check.check_place(begin)
+        check.check_write(begin)
         check_new(begin.thread)
-        checkwork.need_request_id(begin.request_id)
     except StatewardError as error:
         raise check.in_item(error, "begin") from None
 

@@ -15,18 +15,18 @@ WATCHED_NAMES_MAX = 1000
 
 
 def check_read_log(request: ReadLogRequest) -> None:
-    """Checks a read of a log. Lowers ``max_entries`` to the limit, as for page sizes."""
+    """Checks a read of a log. Lowers ``page_size`` to the limit, as for page sizes."""
     check.check_place(request)
     if request.HasField("version"):
         check.check_ref(request.version, "version")
     check_name(request.log, "log")
     if request.from_index < 0:
         raise InvalidField("from_index", f"{request.from_index} is negative")
-    if request.max_entries < 0:
-        raise InvalidField("max_entries", f"{request.max_entries} is negative")
-    request.max_entries = min(request.max_entries, ENTRIES_MAX)
+    if request.page_size < 0:
+        raise InvalidField("page_size", f"{request.page_size} is negative")
+    request.page_size = min(request.page_size, ENTRIES_MAX)
     check.check_max_bytes(request.max_bytes)
-    check_uid(request.known_uid, "known_uid")
+    check_uid(request.expected_uid, "expected_uid")
     if request.known_version or request.known_digest:
         check.check_known(request.known_version, request.known_digest)
     if request.HasField("wait"):

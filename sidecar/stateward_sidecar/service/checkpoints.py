@@ -15,7 +15,6 @@ from stateward.v1.checkpoint_service_pb2 import (
     BatchSaveResponse,
     DiffCheckpointsRequest,
     DiffCheckpointsResponse,
-    Direction,
     GetCheckpointRequest,
     GetCheckpointResponse,
     HydrateRequest,
@@ -24,6 +23,7 @@ from stateward.v1.checkpoint_service_pb2 import (
     ReadHistoryRequest,
     ReadHistoryResponse,
     ReadLogRequest,
+    ReadOrder,
     SaveRequest,
     SaveResponse,
 )
@@ -32,11 +32,11 @@ from stateward_sidecar.errors import InvalidField, StatewardError, Unclaimed
 from stateward_sidecar.service import check
 from stateward_sidecar.service.budget import FREE_ANSWER_BYTES, Reserved
 from stateward_sidecar.service.calls import Calls
-from stateward_sidecar.service.checkfacts import check_attributes, check_labels
+from stateward_sidecar.service.checkfacts import check_labels
 from stateward_sidecar.service.checklog import check_read_log
+from stateward_sidecar.service.checkrecords import check_filters
 from stateward_sidecar.service.feed import Feed
 from stateward_sidecar.service.holding import Place
-from stateward_sidecar.service.levels import written
 from stateward_sidecar.service.saving import Saving
 from stateward_sidecar.service.tailing import await_page, read_page
 from stateward_sidecar.storage.queue import Batch
@@ -56,7 +56,7 @@ class CheckpointService:
     async def save(self, request: SaveRequest, context: grpc.aio.ServicerContext) -> SaveResponse:
         named = await self._saving.check(request)
         holding = self._calls.holding
-        is_archived = holding.is_wanted(request.durability)
+        is_archived = holding.is_wanted(request.options.durability)
         refusal: StatewardError | None = None
 
         async def save_now() -> SaveResponse:
@@ -72,34 +72,30 @@ class CheckpointService:
 
         if holding.archive is None:
             return await save_now()
-        places = [Place(request.namespace, request.thread, bool(request.expected_uid), is_archived)]
+        places = [Place(request.namespace, request.thread, bool(request.options.expected_uid), is_archived)]
         if request.HasField("guard"):
             guard = Place(request.namespace, request.guard.thread, must_exist=True)
             refusal = await holding.try_hold(guard)
             places += [guard] if refusal is None else []
         answer = await holding.write_all(places, save_now)
         if is_archived:
-            await self._archive(answer, request, context)
+            await holding.reach(request, answer.receipt, context)
         return answer
-
-    async def _archive(self, answer: SaveResponse, request: SaveRequest, context: grpc.aio.ServicerContext) -> None:
-        """Waits until a save is archived, or until its caller's deadline is near."""
-        answer.durability, answer.archived_sequence = await self._calls.holding.archived(
-            written(request, answer, answer.sequence), context
-        )
 
     async def batch_save(self, request: BatchSaveRequest, context: grpc.aio.ServicerContext) -> BatchSaveResponse:
         named = check.check_batch(request)
         holding = self._calls.holding
-        is_archived = [_named(index, holding.is_wanted, item.durability) for index, item in enumerate(request.saves)]
+        is_archived = [
+            _named(index, holding.is_wanted, item.options.durability) for index, item in enumerate(request.saves)
+        ]
         places: dict[tuple[str, str], Place] = {}
         refusals: dict[int, StatewardError] = {}
         for index, item in enumerate(request.saves):
             key = item.namespace, item.thread
-            before = places.get(key, Place(*key, bool(item.expected_uid), item=_item(index)))
+            before = places.get(key, Place(*key, bool(item.options.expected_uid), item=_item(index)))
             places[key] = before._replace(
                 is_archived=before.is_archived or is_archived[index],
-                must_exist=before.must_exist or bool(item.expected_uid),
+                must_exist=before.must_exist or bool(item.options.expected_uid),
             )
             if item.HasField("guard"):
                 guard = Place(item.namespace, item.guard.thread, must_exist=True, item=_item(index))
@@ -115,7 +111,7 @@ class CheckpointService:
         answer = await (save_all() if holding.archive is None else holding.write_all(list(places.values()), save_all))
         for index, item in enumerate(request.saves):
             if is_archived[index]:
-                await self._archive(answer.saves[index], item, context)
+                await holding.reach(item, answer.saves[index].receipt, context)
         return answer
 
     async def _batch_save(
@@ -198,7 +194,7 @@ class CheckpointService:
     ) -> ListCheckpointsResponse:
         check.check_place(request, all_allowed=True)
         check_labels(request.labels, "labels")
-        check_attributes(request.attributes)
+        check_filters(request.filters)
         check.check_statuses(request.statuses)
         request.page_size = check.check_page(request.page_size)
         if request.HasField("before"):
@@ -219,10 +215,10 @@ class CheckpointService:
         check.check_place(request)
         if request.HasField("version"):
             check.check_ref(request.version, "version")
-        if request.from_version < 0:
-            raise InvalidField("from_version", f"{request.from_version} is negative")
-        if request.direction not in Direction.values():
-            raise InvalidField("direction", f"{request.direction} is unknown")
+        if request.HasField("oldest"):
+            check.check_ref(request.oldest, "oldest")
+        if request.order not in ReadOrder.values():
+            raise InvalidField("order", f"{request.order} is unknown")
         if request.HasField("projection"):
             check.check_projection(request.projection)
         steps: list[Callable[[], ReadHistoryResponse]] = []

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from stateward.v1.record_pb2 import AttributeFilter, RecordWrite
+from collections.abc import Sequence
+
+from stateward.v1.checkpoint_pb2 import AttributeFilter
+from stateward.v1.record_pb2 import RecordWrite
 from stateward.v1.record_service_pb2 import (
     DeleteRecordsRequest,
     GetRecordsRequest,
@@ -13,7 +16,7 @@ from stateward.v1.record_service_pb2 import (
 )
 from stateward_sidecar.errors import InvalidField, StateTooLarge
 from stateward_sidecar.service.checkfacts import LABEL_KEY_BYTES_MAX, check_attribute, check_attributes, check_text
-from stateward_sidecar.service.checkwork import SECOND_US, check_inline, check_span, check_token, need_request_id
+from stateward_sidecar.service.checkwork import SECOND_US, check_inline, check_span
 from stateward_sidecar.store.recordfilters import EQUAL
 
 WRITES_MAX, FILTERS_MAX, SKIP_MAX = 1000, 64, 100_000
@@ -39,8 +42,6 @@ def check_put(request: PutRecordsRequest) -> None:
             size_bytes, VALUES_BYTES_MAX,
             f"the values of a PutRecords have {size_bytes} bytes together, more than the limit of {VALUES_BYTES_MAX}",
         )  # fmt: skip
-    check_token(request.lease_token, "lease_token")
-    need_request_id(request.request_id)
 
 
 def check_write(write: RecordWrite, field: str) -> None:
@@ -48,7 +49,7 @@ def check_write(write: RecordWrite, field: str) -> None:
     check_key(write.key, f"{field}.key")
     kind = write.WhichOneof("change")
     has_expectation = write.HasField("expected_revision")
-    if kind is None or (kind != "value" and not getattr(write, kind)):
+    if kind is None:
         raise InvalidField(field, "needs one of value, delete and check")
     if kind != "value" and (write.attributes or write.HasField("ttl")):
         raise InvalidField(f"{field}.{kind}", "is not allowed with attributes or ttl")
@@ -98,9 +99,14 @@ def check_list(request: ListRecordsRequest) -> None:
         raise InvalidField("order", f"{request.order} is unknown")
     if not 0 <= request.skip <= SKIP_MAX:
         raise InvalidField("skip", f"{request.skip} is not between 0 and {SKIP_MAX}")
-    if len(request.filters) > FILTERS_MAX:
-        raise InvalidField("filters", f"are {len(request.filters)}, more than {FILTERS_MAX}")
-    for index, each in enumerate(request.filters):
+    check_filters(request.filters)
+
+
+def check_filters(filters: Sequence[AttributeFilter]) -> None:
+    """Checks conditions on attributes."""
+    if len(filters) > FILTERS_MAX:
+        raise InvalidField("filters", f"are {len(filters)}, more than {FILTERS_MAX}")
+    for index, each in enumerate(filters):
         _check_filter(each, f"filters[{index}]")
 
 
@@ -129,10 +135,11 @@ def check_prefixes(request: ListRecordPrefixesRequest) -> None:
 
 def check_delete(request: DeleteRecordsRequest) -> None:
     """Checks a DeleteRecords."""
+    what = request.WhichOneof("what")
+    if what is None:
+        raise InvalidField("what", "is required: set prefix or all")
     check_text(request.prefix, "prefix", KEY_BYTES_MAX)
-    if request.all == bool(request.prefix):
-        raise InvalidField("all", "must be true without prefix, and false with prefix")
+    if what == "prefix" and not request.prefix:
+        raise InvalidField("prefix", "is empty: set all to delete all records")
     if request.max_revision < 0:
         raise InvalidField("max_revision", f"{request.max_revision} is negative")
-    check_token(request.lease_token, "lease_token")
-    need_request_id(request.request_id)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from stateward.v1.checkpoint_pb2 import STATUS_FAILED, STATUS_RUNNING, STATUS_WAITING, Status
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_FAILED, WORK_STATUS_RUNNING, WORK_STATUS_WAITING, WorkStatus
 from stateward.v1.checkpoint_service_pb2 import ON_MISMATCH_FORK, OnMismatch, SaveRequest
 from stateward.v1.effect_pb2 import (
     EFFECT_STATE_DONE,
@@ -77,10 +77,11 @@ def _check_mismatch(request: SaveRequest) -> None:
         if request.fork_branch:
             raise InvalidField("fork_branch", "is allowed only if on_mismatch is FORK")
         return
-    if not request.HasField("expected_version"):
-        raise InvalidField("on_mismatch", "FORK needs expected_version")
-    if not request.request_id and not request.checkpoint_id:
-        raise InvalidField("request_id", "FORK needs request_id or checkpoint_id: a retry would make another branch")
+    if not request.options.HasField("expected_version"):
+        raise InvalidField("on_mismatch", "FORK needs options.expected_version")
+    if not request.options.request_id and not request.checkpoint_id:
+        needed = "FORK needs request_id or checkpoint_id: a retry would make another branch"
+        raise InvalidField("options.request_id", needed)
     check_name(fork_branch(request, NUMBER_MAX), "fork_branch")
     if request.fork_branch == (request.branch or MAIN):
         raise InvalidField("fork_branch", f"{request.fork_branch!r} is the branch of the save")
@@ -96,7 +97,7 @@ def check_in_writer(request: SaveRequest) -> None:
 def _check_guard(request: SaveRequest) -> None:
     check_name(request.guard.thread, "guard.thread")
     if request.guard.thread == request.thread:
-        raise InvalidField("guard.thread", "is the thread of the save; its own token is lease_token")
+        raise InvalidField("guard.thread", "is the thread of the save; its own token is options.lease_token")
     check_token(request.guard.token, "guard.token", required=True)
     check_uid(request.guard.expected_uid, "guard.expected_uid")
 
@@ -168,15 +169,12 @@ def check_begin(request: BeginEffectRequest) -> None:
     check_term(request, "term", 24 * HOUR_US)
     if request.HasField("max_age"):
         check_span(request.max_age, "max_age", 0, 1 << 62)
-    check_token(request.lease_token, "lease_token")
-    need_request_id(request.request_id)
 
 
 def check_complete(request: CompleteEffectRequest) -> None:
     """Checks a CompleteEffect."""
     check_effect(request.anchor, request.key, "", b"")
     check_token(request.claim_token, "claim_token", required=True)
-    check_token(request.lease_token, "lease_token")
     check_short(request.detail, "detail", DETAIL_BYTES_MAX)
     ends = (EFFECT_STATE_DONE, EFFECT_STATE_FAILED, EFFECT_STATE_UNCERTAIN, EFFECT_STATE_NEW)
     if request.state not in ends:
@@ -200,8 +198,6 @@ def check_put(request: PutEffectsRequest) -> None:
     if not request.effects:
         raise InvalidField("effects", "is required")
     check_effects(request.effects)
-    check_token(request.lease_token, "lease_token")
-    need_request_id(request.request_id)
     check_acks(request.ack_signals)
     if request.status:
         _check_told(request)
@@ -213,7 +209,7 @@ def check_put(request: PutEffectsRequest) -> None:
 
 def _check_told(request: PutEffectsRequest) -> None:
     """Checks what a PutEffects says of the work."""
-    if request.status not in Status.values():
+    if request.status not in WorkStatus.values():
         raise InvalidField("status", f"{request.status} is unknown")
     check_short(request.status_detail, "status_detail", DETAIL_BYTES_MAX)
     check_short(request.wait_id, "wait_id", 1024)
@@ -225,14 +221,14 @@ def _check_told(request: PutEffectsRequest) -> None:
                 f"effects[{index}].anchor", "must name the version of which the status is told, in every effect"
             )
     if request.HasField("question"):
-        if request.status != STATUS_WAITING:
+        if request.status != WORK_STATUS_WAITING:
             raise InvalidField("status", "must be WAITING with a question")
         check_question(request)
     if not request.asker:
         return
-    if request.status in (STATUS_RUNNING, STATUS_FAILED):
+    if request.status in (WORK_STATUS_RUNNING, WORK_STATUS_FAILED):
         return
-    if request.status != STATUS_WAITING:
+    if request.status != WORK_STATUS_WAITING:
         raise InvalidField("status", "must be WAITING, RUNNING or FAILED with an asker")
     if not request.question.parts:
         raise InvalidField("question.parts", "is required with an asker that waits")
@@ -240,23 +236,21 @@ def _check_told(request: PutEffectsRequest) -> None:
 
 def check_delete(request: DeleteEffectsRequest) -> None:
     """Checks a DeleteEffects."""
-    if len(request.keys) > EFFECTS_MAX:
-        raise InvalidField("keys", f"are {len(request.keys)}, more than {EFFECTS_MAX}")
-    if request.all == bool(request.keys):
-        raise InvalidField("all", "must be true without keys, and false with keys")
-    for index, key in enumerate(request.keys):
-        check_name(key, f"keys[{index}]")
+    what = request.WhichOneof("what")
+    if what is None:
+        raise InvalidField("what", "is required: set keys or all")
+    keys = request.keys.keys
+    if what == "keys" and not 1 <= len(keys) <= EFFECTS_MAX:
+        raise InvalidField("keys.keys", f"are {len(keys)}, not 1 to {EFFECTS_MAX}")
+    for index, key in enumerate(keys):
+        check_name(key, f"keys.keys[{index}]")
     if request.anchor:
         check_name(request.anchor, "anchor")
-    check_token(request.lease_token, "lease_token")
-    need_request_id(request.request_id)
 
 
 def check_list(request: ListEffectsRequest) -> None:
     """Checks a ListEffects."""
-    if request.all_anchors and request.anchor:
-        raise InvalidField("anchor", "must be empty with all_anchors")
-    if request.skip_unreadable and request.key and not request.all_anchors:
+    if request.skip_unreadable and request.key and request.HasField("anchor"):
         raise InvalidField("skip_unreadable", "is not allowed with the key of one effect")
 
 
@@ -265,7 +259,6 @@ def check_acquire(request: AcquireLeaseRequest) -> None:
     check_holder(request.holder, "holder")
     check_term(request, "term", HOUR_US)
     check_wait(request)
-    need_request_id(request.request_id)
 
 
 def check_signal(request: SendSignalRequest) -> None:
@@ -283,7 +276,6 @@ def check_signal(request: SendSignalRequest) -> None:
         check_inline(request.payload, "payload")
         if len(request.payload.data) > PAYLOAD_BYTES_MAX:
             raise InvalidField("payload", f"has {len(request.payload.data)} bytes, more than {PAYLOAD_BYTES_MAX}")
-    need_request_id(request.request_id)
 
 
 def check_question(request: SaveRequest | PutEffectsRequest) -> None:
@@ -320,9 +312,3 @@ def check_acks(ids: Iterable[str]) -> None:
         if index >= ACKS_MAX:
             raise InvalidField("ack_signals", f"are more than {ACKS_MAX}")
         check_short(signal_id, f"ack_signals[{index}]", INCARNATION_BYTES_MAX, required=True)
-
-
-def need_request_id(request_id: str) -> None:
-    """Checks that a request id is present. ``check_place`` checks its form."""
-    if not request_id:
-        raise InvalidField("request_id", "is required")

@@ -21,7 +21,7 @@ from stateward.v1.effect_service_pb2 import (
 )
 from stateward_sidecar.service import check, checkwork, levels
 from stateward_sidecar.service.calls import Calls
-from stateward_sidecar.service.levels import written
+from stateward_sidecar.service.rules import must_exist
 
 # Approximate space of an entry and its rows, with the pages that they touch.
 ENTRY_BYTES = 16384
@@ -35,13 +35,11 @@ class EffectService:
         self._effects = calls.store.effects
 
     async def begin_effect(self, request: BeginEffectRequest, context: grpc.aio.ServicerContext) -> BeginEffectResponse:
-        check.check_place(request)
+        check.check_write(request)
         checkwork.check_begin(request)
-        check.check_options(request.create, "create")
-        check.check_durability(request.durability)
         holding = self._calls.holding
         strongest = DURABILITY_ARCHIVED if holding.archive is not None else DURABILITY_COMMITTED
-        required = request.durability or strongest
+        required = request.options.durability or strongest
         is_archived = holding.is_wanted(required)
 
         async def begin() -> BeginEffectResponse:
@@ -49,11 +47,11 @@ class EffectService:
             return await self._calls.write(self._effects.begin(request, waits_s), context, size_bytes=ENTRY_BYTES)
 
         answer = await holding.write(
-            request.namespace, request.thread, begin, must_exist=bool(request.expected_uid), is_archived=is_archived
+            request.namespace, request.thread, begin, must_exist=must_exist(request), is_archived=is_archived
         )
         if is_archived and answer.claim_token:
             try:
-                answer.durability, _ = await holding.archived(written(request, answer, answer.effect.sequence), context)
+                await holding.reach(request, answer.receipt, context)
             finally:
                 self._effects.answered(request, answer)
         answer.required_durability = required
@@ -62,24 +60,14 @@ class EffectService:
     async def complete_effect(
         self, request: CompleteEffectRequest, context: grpc.aio.ServicerContext
     ) -> CompleteEffectResponse:
-        check.check_place(request)
+        check.check_write(request)
         checkwork.check_complete(request)
-        check.check_durability(request.durability)
-        holding = self._calls.holding
-        is_archived = holding.is_wanted(request.durability)
 
         async def complete() -> CompleteEffectResponse:
             size = ENTRY_BYTES + request.ByteSize()
             return await self._calls.write(self._effects.complete(request), context, size_bytes=size)
 
-        answer = await holding.write(
-            request.namespace, request.thread, complete, must_exist=True, is_archived=is_archived
-        )
-        if is_archived:
-            answer.durability, answer.archived_sequence = await holding.archived(
-                written(request, answer, answer.effect.sequence), context
-            )
-        return answer
+        return await self._calls.holding.write_one(request, complete, context)
 
     async def renew_effect(self, request: RenewEffectRequest, context: grpc.aio.ServicerContext) -> RenewEffectResponse:
         check.check_place(request)
@@ -93,25 +81,14 @@ class EffectService:
         return await self._calls.holding.write(request.namespace, request.thread, renew, must_exist=True)
 
     async def put_effects(self, request: PutEffectsRequest, context: grpc.aio.ServicerContext) -> PutEffectsResponse:
-        check.check_place(request)
+        check.check_write(request)
         checkwork.check_put(request)
-        check.check_options(request.create, "create")
-        check.check_durability(request.durability)
-        holding = self._calls.holding
-        is_archived = holding.is_wanted(request.durability)
 
         async def put() -> PutEffectsResponse:
             size = ENTRY_BYTES * len(request.effects) + request.ByteSize()
             return await self._calls.write(self._effects.put(request), context, size_bytes=size)
 
-        answer = await holding.write(
-            request.namespace, request.thread, put, must_exist=bool(request.expected_uid), is_archived=is_archived
-        )
-        if is_archived:
-            answer.durability, answer.archived_sequence = await holding.archived(
-                written(request, answer, answer.sequence), context
-            )
-        return answer
+        return await self._calls.holding.write_one(request, put, context)
 
     async def list_effects(self, request: ListEffectsRequest, context: grpc.aio.ServicerContext) -> ListEffectsResponse:
         check.check_place(request)
@@ -124,20 +101,10 @@ class EffectService:
     async def delete_effects(
         self, request: DeleteEffectsRequest, context: grpc.aio.ServicerContext
     ) -> DeleteEffectsResponse:
-        check.check_place(request)
+        check.check_write(request)
         checkwork.check_delete(request)
-        check.check_durability(request.durability)
-        holding = self._calls.holding
-        is_archived = holding.is_wanted(request.durability)
 
         async def delete() -> DeleteEffectsResponse:
             return await self._calls.work(self._calls.store.effect_deleter.delete, request)
 
-        answer = await holding.write(
-            request.namespace, request.thread, delete, must_exist=True, is_archived=is_archived
-        )
-        if is_archived:
-            answer.durability, answer.archived_sequence = await holding.archived(
-                written(request, answer, answer.sequence), context
-            )
-        return answer
+        return await self._calls.holding.write_one(request, delete, context)

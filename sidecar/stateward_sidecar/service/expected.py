@@ -12,13 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, ReadLogRequest, SaveRequest
+from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, SaveRequest
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, WaitDurableRequest
 from stateward_sidecar.errors import ThreadNotFound, UidMismatch
 
 E = TypeVar("E", bound=Exception)
-_UID_FIELDS: dict[type, str] = {ReadLogRequest: "known_uid", WaitDurableRequest: "uid"}
-
 
 @contextmanager
 def saying_expected(request: Any) -> Iterator[None]:
@@ -45,8 +43,10 @@ def as_expected(error: E, request: Any) -> E | UidMismatch:
 def _expected(request: Any) -> Iterator[tuple[str, str]]:
     """Yields the threads that a request names, with the uid that each must have; empty = any."""
     for each in request.saves if isinstance(request, BatchSaveRequest) else (request,):
-        uid_field = _UID_FIELDS.get(type(each), "expected_uid")
-        yield getattr(each, "thread", ""), getattr(each, uid_field, "")
+        if isinstance(each, WaitDurableRequest):
+            yield each.thread, each.receipt.uid
+            continue
+        yield getattr(each, "thread", ""), getattr(getattr(each, "options", each), "expected_uid", "")
         if isinstance(each, SaveRequest):
             yield each.guard.thread, each.guard.expected_uid
         elif isinstance(each, PruneThreadRequest):

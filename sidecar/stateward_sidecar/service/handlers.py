@@ -63,7 +63,7 @@ def make_handler(
         is_write=descriptor.name not in GOES_ON,
         is_single=not descriptor.client_streaming, is_tight=is_tight and bytes_max > ASIDE_BYTES,
         is_repeatable=descriptor.name in REPEATABLE,
-        is_holding=descriptor.name in HOLDING, has_request_id="request_id" in descriptor.input_type.fields_by_name,
+        is_holding=descriptor.name in HOLDING, has_options="options" in descriptor.input_type.fields_by_name,
         tokens=tokens,
     )  # fmt: skip
     if descriptor.server_streaming:

@@ -12,11 +12,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import grpc.aio
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, Durability
+from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
     Corrupt,
@@ -32,6 +33,7 @@ from stateward_sidecar.errors import (
 from stateward_sidecar.service import levels
 from stateward_sidecar.service.check import in_item
 from stateward_sidecar.service.gate import Gate
+from stateward_sidecar.service.rules import WriteRequest, must_exist
 from stateward_sidecar.store.lines import Written
 from stateward_sidecar.store.store import Store
 
@@ -39,6 +41,15 @@ if TYPE_CHECKING:  # a daemon without an archive does not load it
     from stateward_sidecar.archive.archive import Archive
 
 T = TypeVar("T")
+
+
+class _Answer(Protocol):
+    @property
+    def receipt(self) -> Receipt:
+        """What every write answers."""
+
+
+A = TypeVar("A", bound=_Answer)
 ROUNDS = 4
 # How long reads wait for HEAD to show whether another sidecar has taken the thread. A slower bucket counts as away:
 # until it answers, later reads of the thread wait for MOMENT_S only.
@@ -107,6 +118,30 @@ class Holding:
         the errors of the verb.
         """
         return await self.write_all([Place(namespace, thread, must_exist, is_archived)], verb)
+
+    async def write_one(
+        self, request: WriteRequest, verb: Callable[[], Awaitable[A]], context: grpc.aio.ServicerContext | None
+    ) -> A:
+        """Runs the verb of a write on the thread that the request names, and waits for the level that it asks for."""
+        is_archived = self.is_wanted(request.options.durability)
+        answer = await self.write(
+            request.namespace, request.thread, verb, must_exist=must_exist(request), is_archived=is_archived
+        )
+        if is_archived:
+            await self.reach(request, answer.receipt, context)
+        return answer
+
+    async def reach(self, request: WriteRequest, receipt: Receipt, context: grpc.aio.ServicerContext | None) -> None:
+        """Waits until the entry of a write is archived, or until its caller's deadline is near. Changes the receipt."""
+        await self.reach_of(request.namespace, request.thread, receipt, context)
+
+    async def reach_of(
+        self, namespace: str, thread: str, receipt: Receipt, context: grpc.aio.ServicerContext | None
+    ) -> None:
+        """Does the same for a thread that the request does not name as its own."""
+        if receipt.sequence:
+            entry = Written(namespace, thread, receipt.sequence, receipt.uid, receipt.digest)
+            receipt.durability, receipt.archived_sequence = await self.archived(entry, context)
 
     async def write_all(self, places: Sequence[Place], verb: Callable[[], Awaitable[T]]) -> T:
         """Like ``write``, for a verb that writes several threads."""
@@ -322,7 +357,9 @@ class Holding:
         """Raises an error if a thread that this process holds cannot be archived."""
         self.need().check_archivable(namespace, thread)
 
-    async def archived(self, written: Written, context: grpc.aio.ServicerContext) -> tuple[Durability, int]:
+    async def archived(
+        self, written: Written, context: grpc.aio.ServicerContext | None
+    ) -> tuple[Durability, int]:
         """See ``levels.archived``."""
         return await levels.archived(self._store, self.need(), written, context)
 

@@ -15,9 +15,11 @@ from stateward.v1.lease_service_pb2 import (
     RenewLeaseRequest,
     RenewLeaseResponse,
 )
+from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.errors import LeaseHeld, ShuttingDown
 from stateward_sidecar.service import check, checkwork
 from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.store.expecting import expected_uid
 
 # Approximate space of an entry, with the pages that it touches.
 ENTRY_BYTES = 16384
@@ -77,39 +79,38 @@ class Leasing:
         async def acquire() -> AcquireLeaseResponse:
             return await self._calls.write(self._leases.acquire(request), context, size_bytes=ENTRY_BYTES)
 
-        return await self._calls.holding.write(
-            request.namespace, request.thread, acquire, must_exist=bool(request.expected_uid)
-        )
+        return await self._calls.holding.write_one(request, acquire, context)
 
-    async def release(self, request: ReleaseLeaseRequest) -> bool:
-        """Gives a lease back. Returns False if it was no longer held."""
-        if await self.is_over(request):
-            return False
-        namespace, thread = request.namespace, request.thread
+    async def release(
+        self, request: ReleaseLeaseRequest, context: grpc.aio.ServicerContext | None
+    ) -> ReleaseLeaseResponse:
+        """Gives a lease back, if it is still held."""
+        if await self.is_over(request, request.options.lease_token):
+            return ReleaseLeaseResponse(receipt=Receipt())
 
-        async def release() -> bool:
+        async def release() -> ReleaseLeaseResponse:
             write = self._leases.release(request)
-            return await self._calls.write(write, None, size_bytes=ENTRY_BYTES, frees_space=True)
+            answer = await self._calls.write(write, None, size_bytes=ENTRY_BYTES, frees_space=True)
+            for freed in self._waiting.get((request.namespace, request.thread), ()):
+                freed.set()
+            return answer
 
-        released = await self._calls.holding.write(namespace, thread, release, must_exist=True)
-        for freed in self._waiting.get((namespace, thread), ()):
-            freed.set()
-        return released
+        return await self._calls.holding.write_one(request, release, context)
 
-    async def is_over(self, request: RenewLeaseRequest | ReleaseLeaseRequest) -> bool:
+    async def is_over(self, request: RenewLeaseRequest | ReleaseLeaseRequest, token: int) -> bool:
         """Whether this process gave the thread up and its copy says that the lease was given back or taken.
 
         Then the thread is not taken again from its new owner just to learn that.
         """
         if self._calls.holding.is_held(request.namespace, request.thread):
             return False
-        return await self._calls.read(self._is_over, request)
+        return await self._calls.read(self._is_over, request, token)
 
-    def _is_over(self, request: RenewLeaseRequest | ReleaseLeaseRequest) -> bool:
-        store, token = self._calls.store, request.token
+    def _is_over(self, request: RenewLeaseRequest | ReleaseLeaseRequest, token: int) -> bool:
+        store = self._calls.store
         with store.context.engine.read() as txn:
             found = store.threads.find(txn, request.namespace, request.thread)
-        if found is None or request.expected_uid not in ("", found.identity.uid_text):
+        if found is None or expected_uid(request) not in ("", found.identity.uid_text):
             return False
         newest = found.head.lease
         return token < newest.token or (token == newest.token and not newest.HasField("holder"))
@@ -126,25 +127,23 @@ class LeaseService:
     async def acquire_lease(
         self, request: AcquireLeaseRequest, context: grpc.aio.ServicerContext
     ) -> AcquireLeaseResponse:
-        check.check_place(request)
+        check.check_write(request)
         checkwork.check_acquire(request)
-        check.check_options(request.create, "create")
         return await self._leasing.acquire(request, context)
 
     async def renew_lease(self, request: RenewLeaseRequest, context: grpc.aio.ServicerContext) -> RenewLeaseResponse:
         check.check_place(request)
-        checkwork.check_token(request.token, "token", required=True)
+        checkwork.check_token(request.lease_token, "lease_token", required=True)
 
         async def run() -> RenewLeaseResponse:
             return RenewLeaseResponse(lease=await self._calls.read(self._store.leases.renew_by_name, request))
 
-        if await self._leasing.is_over(request):
+        if await self._leasing.is_over(request, request.lease_token):
             return await run()  # raises LeaseHeld
         return await self._calls.holding.write(request.namespace, request.thread, run, must_exist=True)
 
     async def release_lease(
         self, request: ReleaseLeaseRequest, context: grpc.aio.ServicerContext
     ) -> ReleaseLeaseResponse:
-        check.check_place(request)
-        checkwork.check_token(request.token, "token", required=True)
-        return ReleaseLeaseResponse(released=await self._leasing.release(request))
+        check.check_write(request)
+        return await self._leasing.release(request, context)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import grpc.aio
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability
+from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.errors import Corrupt, HistoryElsewhere, NewerFormat, VersionPruned, kept_until_upgrade
 from stateward_sidecar.spans import span
 from stateward_sidecar.store.lines import Written
@@ -35,18 +36,13 @@ class _Request(Protocol):
     thread: str
 
 
-class _Answer(Protocol):
-    uid: str
-    digest: bytes
-
-
-def written(request: _Request, answer: _Answer, sequence: int) -> Written:
-    """Returns the entry that an answer is about."""
-    return Written(request.namespace, request.thread, sequence, answer.uid, answer.digest)
+def written(request: _Request, receipt: Receipt) -> Written:
+    """Returns the entry that a receipt is about."""
+    return Written(request.namespace, request.thread, receipt.sequence, receipt.uid, receipt.digest)
 
 
 async def archived(
-    store: Store, archive: Archive, entry: Written, context: grpc.aio.ServicerContext
+    store: Store, archive: Archive, entry: Written, context: grpc.aio.ServicerContext | None
 ) -> tuple[Durability, int]:
     """After a commit, waits until the entry is archived, or the deadline is near.
 
@@ -66,7 +62,7 @@ async def archived(
 
 
 async def await_archived(
-    archive: Archive, line: Thread, sequence: int, context: grpc.aio.ServicerContext
+    archive: Archive, line: Thread, sequence: int, context: grpc.aio.ServicerContext | None
 ) -> tuple[Durability, int]:
     """Waits like ``archived``, for a sequence of a line."""
     future: Future[None] | None = None
@@ -91,9 +87,9 @@ async def await_archived(
     return DURABILITY_ARCHIVED, max((archive.in_memory(line) or line).archived_sequence, sequence)
 
 
-def timeout_s(context: grpc.aio.ServicerContext) -> float:
-    """Returns how long an answer may wait for the archive."""
-    remaining = context.time_remaining()
+def timeout_s(context: grpc.aio.ServicerContext | None) -> float:
+    """Returns how long an answer may wait for the archive. ``context``: None = a stream, which has no deadline."""
+    remaining = context.time_remaining() if context is not None else None
     return WAIT_MAX_S if remaining is None else max(remaining - min(MARGIN_S, remaining * MARGIN_SHARE), 0.0)
 
 

@@ -68,7 +68,7 @@ class Method:
     # Whether a call keeps memory from one message to the next.
     is_holding: bool = False
     # Whether the message has a request id, which log lines about the call then have.
-    has_request_id: bool = False
+    has_options: bool = False
     # The tokens of which a call must carry one; None = it need not.
     tokens: Tokens | None = None
 
@@ -152,8 +152,8 @@ class Method:
         request, share = await self.read(context)
         if request is None:
             raise InvalidField("request", "no message was sent")
-        if self.has_request_id:
-            call_id.set(request.request_id)  # type: ignore[attr-defined]
+        if self.has_options:
+            call_id.set(request.options.request_id)  # type: ignore[attr-defined]
         try:
             await self.turns.wait(flow_of(request, self.name), is_write=self.is_write)
         except BaseException:

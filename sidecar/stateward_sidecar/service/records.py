@@ -22,7 +22,6 @@ from stateward.v1.record_service_pb2 import (
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, QuotaExceeded, StatewardError, ThreadNotFound
 from stateward_sidecar.service import check, checkrecords
 from stateward_sidecar.service.calls import Calls
-from stateward_sidecar.service.levels import written
 from stateward_sidecar.service.method import message_bytes
 from stateward_sidecar.service.status import foreseen
 from stateward_sidecar.store.recordlist import Page
@@ -39,12 +38,10 @@ class RecordService:
         self._mover = calls.store.record_mover
 
     async def put_records(self, request: PutRecordsRequest, context: grpc.aio.ServicerContext) -> PutRecordsResponse:
-        check.check_place(request)
+        check.check_write(request)
         checkrecords.check_put(request)
-        check.check_options(request.create, "create")
-        check.check_durability(request.durability)
         holding, size_bytes = self._calls.holding, size_of(request, message_bytes.get())
-        is_archived = holding.is_wanted(request.durability)
+        is_archived = holding.is_wanted(request.options.durability)
 
         async def put() -> PutRecordsResponse:
             await self._prepare(request.namespace, request.thread)
@@ -56,19 +53,17 @@ class RecordService:
             self._mover.consider(request.namespace, request.thread)
             return answer
 
-        must_exist = not makes_records(request) or bool(request.expected_uid)
+        must_exist = not makes_records(request) or bool(request.options.expected_uid)
         try:
             answer = await holding.write(
                 request.namespace, request.thread, put, must_exist=must_exist, is_archived=is_archived
             )
         except ThreadNotFound:
-            if not must_exist or request.expected_uid:
+            if not must_exist or request.options.expected_uid:
                 raise
             return put_nothing(request)
-        if is_archived and answer.uid:
-            answer.durability, answer.archived_sequence = await holding.archived(
-                written(request, answer, answer.sequence), context
-            )
+        if is_archived:
+            await holding.reach(request, answer.receipt, context)
         return answer
 
     async def get_records(self, request: GetRecordsRequest, context: grpc.aio.ServicerContext) -> GetRecordsResponse:
@@ -118,11 +113,8 @@ class RecordService:
     async def delete_records(
         self, request: DeleteRecordsRequest, context: grpc.aio.ServicerContext
     ) -> DeleteRecordsResponse:
-        check.check_place(request)
+        check.check_write(request)
         checkrecords.check_delete(request)
-        check.check_durability(request.durability)
-        holding = self._calls.holding
-        is_archived = holding.is_wanted(request.durability)
 
         async def delete() -> DeleteRecordsResponse:
             read = await self._calls.read(self._list.to_delete, request)
@@ -132,14 +124,7 @@ class RecordService:
             self._mover.consider(request.namespace, request.thread)
             return answer
 
-        answer = await holding.write(
-            request.namespace, request.thread, delete, must_exist=True, is_archived=is_archived
-        )
-        if is_archived:
-            answer.durability, answer.archived_sequence = await holding.archived(
-                written(request, answer, answer.sequence), context
-            )
-        return answer
+        return await self._calls.holding.write_one(request, delete, context)
 
     async def _prepare(self, namespace: str, thread: str) -> None:
         """Compares many rows with the head's sum on a worker, because the writer would be held for as long."""

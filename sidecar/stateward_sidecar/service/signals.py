@@ -16,7 +16,6 @@ from stateward.v1.signal_service_pb2 import (
 )
 from stateward_sidecar.service import check, checkwork
 from stateward_sidecar.service.calls import Calls
-from stateward_sidecar.service.levels import written
 from stateward_sidecar.store.pagebytes import page_bytes
 from stateward_sidecar.store.refs import resolve
 from stateward_sidecar.store.signals import acknowledged_by, list_signals
@@ -37,23 +36,15 @@ class SignalService:
         self._store = calls.store
 
     async def send_signal(self, request: SendSignalRequest, context: grpc.aio.ServicerContext) -> SendSignalResponse:
-        check.check_place(request)
+        check.check_write(request)
         checkwork.check_signal(request)
         check.check_expected_sequence(request)
-        check.check_durability(request.durability)
-        holding = self._calls.holding
-        is_archived = holding.is_wanted(request.durability)
 
         async def send() -> SendSignalResponse:
             size = ENTRY_BYTES + request.ByteSize()
             return await self._calls.write(self._store.signals.send(request), context, size_bytes=size)
 
-        answer = await holding.write(request.namespace, request.thread, send, must_exist=True, is_archived=is_archived)
-        if is_archived:
-            answer.durability, answer.archived_sequence = await holding.archived(
-                written(request, answer, answer.signal.sequence), context
-            )
-        return answer
+        return await self._calls.holding.write_one(request, send, context)
 
     async def list_signals(self, request: ListSignalsRequest, context: grpc.aio.ServicerContext) -> ListSignalsResponse:
         check.check_place(request)

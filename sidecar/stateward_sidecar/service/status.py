@@ -102,6 +102,11 @@ def to_status(error: StatewardError) -> tuple[StatusCode, str, bytes]:
     return code, message, details
 
 
+def name_of(code: int) -> str:
+    """Returns the name of a gRPC status code."""
+    return str(next(each.name for each in StatusCode if each.value[0] == code))
+
+
 def _details(error: StatewardError, code: StatusCode, message: str, fact_bytes_max: int) -> bytes:
     facts = {key: cut(value, fact_bytes_max) for key, value in error.metadata.items()}
     status = Status(code=code.value[0], message=message)

@@ -245,7 +245,7 @@ class _Stream:
             if verb.run is None:
                 raise InvalidField("calls.request", "is required: one request, of a method that this daemon knows")
             request = getattr(call, field)
-            spans.call_id.set(request.request_id)
+            spans.call_id.set(request.options.request_id)
             if spans.tracer is not None:
                 end_span = spans.tracer.begin_call(verb.path, (("traceparent", call.traceparent),))
             if not is_only:

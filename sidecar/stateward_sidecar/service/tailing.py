@@ -59,7 +59,7 @@ async def await_page(calls: Calls, feed: Feed, request: ReadLogRequest, context:
 async def _next_page(calls: Calls, request: ReadLogRequest, page: LogPage) -> LogPage:
     """Reads the page again. Raises UidMismatch if the thread was deleted since."""
     now = page.answer
-    request.known_uid, request.known_version, request.known_digest = now.uid, now.version, now.digest
+    request.expected_uid, request.known_version, request.known_digest = now.uid, now.version, now.version_digest
     return await read_page(calls, request)
 
 

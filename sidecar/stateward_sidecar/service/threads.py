@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import grpc.aio
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
-from stateward.v1.thread_pb2 import Thread as ThreadMessage
+from stateward.v1.thread_pb2 import ThreadInfo as ThreadMessage
 from stateward.v1.thread_service_pb2 import (
     ATTACH_MODE_READ_ONLY,
     ATTACH_MODE_TAKE_OVER,
@@ -46,6 +46,7 @@ from stateward.v1.thread_service_pb2 import (
     WatchRequest,
     WatchResponse,
 )
+from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.codec.edits import check_name
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
@@ -60,17 +61,16 @@ from stateward_sidecar.service import check
 from stateward_sidecar.service.calls import Calls
 from stateward_sidecar.service.checkfacts import check_labels
 from stateward_sidecar.service.checklog import check_watched
-from stateward_sidecar.service.checkwork import check_token
 from stateward_sidecar.service.feed import Feed
 from stateward_sidecar.service.holding import ROUNDS, Holding
-from stateward_sidecar.service.levels import await_archived
+from stateward_sidecar.service.levels import await_archived, written
 from stateward_sidecar.service.watching import follow
 from stateward_sidecar.store.expecting import other_creation
 from stateward_sidecar.store.leases import view_lease
 from stateward_sidecar.store.lines import Written, check_history
 from stateward_sidecar.store.orphannames import check_new
 from stateward_sidecar.store.thread import MAIN, Thread
-from stateward_sidecar.store.views import view_thread
+from stateward_sidecar.store.views import describe_thread, view_thread
 
 if TYPE_CHECKING:  # a daemon without an archive does not load it
     from stateward_sidecar.archive.archive import Archive
@@ -98,11 +98,7 @@ class ThreadService:
         def get() -> GetThreadResponse:
             with self._store.context.engine.read() as txn:
                 thread = self._store.threads.get(txn, request.namespace, request.thread)
-            view = view_thread(thread)
-            lease = view_lease(self._store.context, thread.number, thread.head)
-            if lease is not None:
-                view.lease.CopyFrom(lease)
-            return GetThreadResponse(thread=view)
+            return describe_thread(thread, view_lease(self._store.context, thread.number, thread.head))
 
         return await self._holding.read(request.namespace, request.thread, lambda: self._calls.read(get))
 
@@ -130,19 +126,18 @@ class ThreadService:
         return await self._calls.scan(self._store.lister.count_threads, request)
 
     async def fork_thread(self, request: ForkThreadRequest, context: grpc.aio.ServicerContext) -> ForkThreadResponse:
-        check.check_place(request)
+        check.check_write(request)
         if not request.new_thread or request.new_thread == check.ALL_THREADS:
             raise InvalidField("new_thread", 'is required, and must not be "-"')
         check_name(request.new_thread, "new_thread")
         check_new(request.new_thread, "new_thread")
         if request.HasField("version"):
             check.check_ref(request.version, "version")
-        if request.whole and (request.HasField("version") or request.branch):
-            raise InvalidField("whole", "copies all versions: leave version and branch out")
-        if request.HasField("create"):
-            check.check_options(request.create, "create")
+        if request.all_versions and (request.HasField("version") or request.branch):
+            raise InvalidField("all_versions", "leaves no choice: leave version and branch out")
+        is_archived = self._holding.is_wanted(request.options.durability)
 
-        async def fork() -> ThreadMessage:
+        async def fork() -> ForkThreadResponse:
             while True:
                 try:
                     return await self._calls.work(self._store.forker.fork, request)
@@ -151,14 +146,16 @@ class ThreadService:
                         raise
                     await asyncio.sleep(NAME_POLL_S)
 
-        async def fork_readable() -> ThreadMessage:
+        async def fork_readable() -> ForkThreadResponse:
             return await self._holding.read(request.namespace, request.thread, fork)
 
         if await self._is_known(request.namespace, request.new_thread):
-            return ForkThreadResponse(thread=await fork_readable())  # THREAD_EXISTS, or a retry
-        return ForkThreadResponse(
-            thread=await self._holding.write(request.namespace, request.new_thread, fork_readable)
-        )
+            answer = await fork_readable()  # THREAD_EXISTS, or a retry
+        else:
+            answer = await self._holding.write(request.namespace, request.new_thread, fork_readable)
+        if is_archived:
+            await self._holding.reach_of(request.namespace, request.new_thread, answer.receipt, context)
+        return answer
 
     async def _is_known(self, namespace: str, name: str) -> bool:
         """Whether the archive has a thread of this name. Does not take the thread."""
@@ -172,15 +169,14 @@ class ThreadService:
         return True
 
     async def prune_thread(self, request: PruneThreadRequest, context: grpc.aio.ServicerContext) -> PruneThreadResponse:
-        check.check_place(request)
+        check.check_write(request)
         what = request.WhichOneof("what")
         if what is None:
             raise InvalidField("what", "is required: set versions, older_than or keep_latest_per_branch")
-        if what == "versions" and not 1 <= len(request.versions.versions) <= check.PRUNE_VERSIONS_MAX:
-            raise InvalidField("versions", f"must name 1 to {check.PRUNE_VERSIONS_MAX} versions")
+        if what == "versions":
+            check.check_named(request.versions)
         if request.move_heads and what != "versions":
             raise InvalidField("move_heads", "goes with versions only: no rule removes heads")
-        check_token(request.lease_token, "lease_token")
         if what == "older_than":
             check.check_duration(request.older_than, "older_than")
         if what == "keep_latest_per_branch" and request.keep_latest_per_branch < 1:
@@ -195,22 +191,24 @@ class ThreadService:
                 await self._holding.block(name, archive.flush, *name)
             return await self._calls.work(self._store.pruner.prune, request)
 
-        return await self._holding.write(request.namespace, request.thread, prune, must_exist=True)
+        return await self._holding.write_one(request, prune, context)
 
     async def delete_thread(
         self, request: DeleteThreadRequest, context: grpc.aio.ServicerContext
     ) -> DeleteThreadResponse:
-        check.check_place(request)
+        check.check_write(request)
         check.check_expected_sequence(request)
-        check.check_durability(request.durability)
-        if request.durability == DURABILITY_ARCHIVED:
-            self._holding.is_wanted(request.durability)
+        if request.options.durability == DURABILITY_ARCHIVED:
+            self._holding.is_wanted(request.options.durability)
         archive = self._holding.archive
         if archive is not None and not request.local_only:
             answer = await self._delete_everywhere(request, archive, context)
         else:
             answer = await self._calls.write(self._store.deleter.delete(request), context, frees_space=True)
         answer.everywhere = archive is None or not request.local_only
+        if answer.receipt.uid:
+            is_there = archive is not None and answer.everywhere
+            answer.receipt.durability = DURABILITY_ARCHIVED if is_there else DURABILITY_COMMITTED
         return answer
 
     async def _delete_everywhere(
@@ -229,17 +227,17 @@ class ThreadService:
     async def update_thread(
         self, request: UpdateThreadRequest, context: grpc.aio.ServicerContext
     ) -> UpdateThreadResponse:
-        check.check_place(request)
+        check.check_write(request)
         check.check_mask(request.update_mask.paths)
-        check.check_options(request.options, "options")
+        check.check_options(request.update, "update")
 
         async def update() -> UpdateThreadResponse:
             return await self._calls.write(self._store.settings.update(request), context, size_bytes=SMALL_WRITE_BYTES)
 
-        return await self._holding.write(request.namespace, request.thread, update, must_exist=True)
+        return await self._holding.write_one(request, update, context)
 
     async def set_tag(self, request: SetTagRequest, context: grpc.aio.ServicerContext) -> SetTagResponse:
-        check.check_place(request)
+        check.check_write(request)
         check.check_tag(request.tag)
         if request.HasField("version"):
             check.check_ref(request.version, "version")
@@ -252,10 +250,10 @@ class ThreadService:
         async def set_tag() -> SetTagResponse:
             return await self._calls.write(self._store.settings.set_tag(request), context, size_bytes=SMALL_WRITE_BYTES)
 
-        return await self._holding.write(request.namespace, request.thread, set_tag, must_exist=True)
+        return await self._holding.write_one(request, set_tag, context)
 
     async def delete_tag(self, request: DeleteTagRequest, context: grpc.aio.ServicerContext) -> DeleteTagResponse:
-        check.check_place(request)
+        check.check_write(request)
         check.check_tag(request.tag)
         if request.HasField("expected_tagged_version") and request.expected_tagged_version < 1:
             raise InvalidField("expected_tagged_version", f"{request.expected_tagged_version} is less than 1")
@@ -266,30 +264,28 @@ class ThreadService:
         async def delete_tag() -> DeleteTagResponse:
             return await self._calls.write(self._store.settings.delete_tag(request), context, frees_space=True)
 
-        return await self._holding.write(request.namespace, request.thread, delete_tag, must_exist=True)
+        return await self._holding.write_one(request, delete_tag, context)
 
     async def move_branch(self, request: MoveBranchRequest, context: grpc.aio.ServicerContext) -> MoveBranchResponse:
-        check.check_place(request)
+        check.check_write(request)
         check.check_ref(request.version, "version")
-        check_token(request.lease_token, "lease_token")
 
         async def move() -> MoveBranchResponse:
             return await self._calls.write(self._store.mover.move(request), context, size_bytes=SMALL_WRITE_BYTES)
 
-        return await self._holding.write(request.namespace, request.thread, move, must_exist=True)
+        return await self._holding.write_one(request, move, context)
 
     async def delete_branch(
         self, request: DeleteBranchRequest, context: grpc.aio.ServicerContext
     ) -> DeleteBranchResponse:
-        check.check_place(request)
+        check.check_write(request)
         if request.branch in ("", MAIN):
             raise InvalidField("branch", "is required, and main cannot be deleted")
-        check_token(request.lease_token, "lease_token")
 
         async def delete() -> DeleteBranchResponse:
             return await self._calls.write(self._store.mover.delete(request), context, frees_space=True)
 
-        return await self._holding.write(request.namespace, request.thread, delete, must_exist=True)
+        return await self._holding.write_one(request, delete, context)
 
     async def watch(self, request: WatchRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[WatchResponse]:
         check.check_place(request, all_allowed=True)
@@ -307,22 +303,26 @@ class ThreadService:
         check.check_place(request)
         check.check_durability(request.durability)
         check.check_written(request)
-        entry = Written(request.namespace, request.thread, request.sequence, request.uid, request.digest)
+        entry = written(request, request.receipt)
         wanted = self._holding.is_wanted(request.durability)
 
         async def find() -> Thread:
             return await self._calls.read(self._find_line, entry)
 
         line = await self._holding.read(request.namespace, request.thread, find)
-        answer = WaitDurableResponse(durability=DURABILITY_COMMITTED, sequence=line.head.tip_sequence)
+        receipt = Receipt(
+            uid=line.identity.uid_text, sequence=entry.sequence, digest=entry.digest, durability=DURABILITY_COMMITTED
+        )
+        answer = WaitDurableResponse(receipt=receipt, newest_sequence=line.head.tip_sequence)
+        receipt = answer.receipt
         if self._holding.archive is not None:
-            answer.archived_sequence = line.archived_sequence
+            receipt.archived_sequence = line.archived_sequence
         if wanted:
-            answer.durability, answer.archived_sequence = await await_archived(
-                self._holding.need(), line, request.sequence, context
+            receipt.durability, receipt.archived_sequence = await await_archived(
+                self._holding.need(), line, entry.sequence, context
             )
-        elif request.sequence <= answer.archived_sequence:
-            answer.durability = DURABILITY_ARCHIVED
+        elif entry.sequence <= receipt.archived_sequence:
+            receipt.durability = DURABILITY_ARCHIVED
         return answer
 
     def _find_line(self, entry: Written) -> Thread:

@@ -15,16 +15,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
-from typing import TypeVar
 
 import grpc.aio
 import lmdb
 from google.protobuf.message import DecodeError
+from google.rpc.status_pb2 import Status
 from grpc import StatusCode
 
+from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED
 from stateward.v1.checkpoint_service_pb2 import SaveResponse
 from stateward.v1.lease_pb2 import Lease
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, ReleaseLeaseRequest, RenewLeaseRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward.v1.writer_service_pb2 import (
     OpenWriter,
     WriteRequest,
@@ -47,7 +49,6 @@ from stateward_sidecar.errors import (
     UidMismatch,
     VersionMismatch,
 )
-from stateward_sidecar.measures import events
 from stateward_sidecar.service import check, checkwork
 from stateward_sidecar.service.apart import frame_of
 from stateward_sidecar.service.calls import INLINE_BYTES_MAX, Calls
@@ -55,15 +56,13 @@ from stateward_sidecar.service.exchange import Exchange
 from stateward_sidecar.service.expected import as_expected, saying_expected
 from stateward_sidecar.service.frames import Frame, Stream, check_turn
 from stateward_sidecar.service.leases import Leasing
-from stateward_sidecar.service.levels import written
 from stateward_sidecar.service.saving import Saving
-from stateward_sidecar.service.status import CODES
+from stateward_sidecar.service.status import name_of, to_status
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.thread import MAIN
 from stateward_sidecar.telemetry import failures, log, show_request_id
 
-R = TypeVar("R", RenewLeaseRequest, ReleaseLeaseRequest)
 # The name of a frame's span.
 FRAME = "stateward.v1.WriterService/Frame"
 # The wait after the end of a stream. A broken stream first looks like an ended one, until gRPC cancels the call.
@@ -103,12 +102,13 @@ class WriterService:
         with saying_expected(place):
             granted = await self._leasing.acquire(_lease_request(place), context)
         # All that follows is meant for this creation of the thread: the next one may give out the same token.
-        place.expected_uid = granted.uid
+        place.options.expected_uid = granted.receipt.uid
         stream = Stream(place, granted.lease.token, exchange, context)
         version, digest, last_version = await self._calls.read(self._find_head, place)
         opened = WriterOpened(
-            lease=granted.lease, version=version, digest=digest, last_version=last_version, uid=granted.uid
-        )
+            receipt=granted.receipt, lease=granted.lease, version=version, version_digest=digest,
+            last_version=last_version,
+        )  # fmt: skip
         await exchange.write(WriteResponse(opened=opened))
         if self._is_stopping:
             raise ShuttingDown("the daemon is stopping; open the writer again when it is back")
@@ -125,7 +125,7 @@ class WriterService:
                 taking.result()  # raises the error that ended the stream
                 await asyncio.sleep(GONE_S)  # if the stream broke, gRPC cancels this, and the lease lives on
                 with suppress(ThreadNotFound, UidMismatch):  # deleted, and the lease with it
-                    await self._leasing.release(_lease_of(place, stream.token, ReleaseLeaseRequest))
+                    await self._leasing.release(_release_of(place, stream.token), None)
             elif self._is_stopping:
                 raise ShuttingDown("the daemon is stopping; open the writer again when it is back")
         finally:
@@ -200,11 +200,14 @@ class WriterService:
             await stream.fewer.wait()
         stream.before = None
         version, digest, last_version = await self._calls.read(self._find_head, stream.place)
-        return Frame(0, reset=WriterReset(version=version, digest=digest, last_version=last_version))
+        return Frame(0, reset=WriterReset(version=version, version_digest=digest, last_version=last_version))
 
     async def _keep(self, place: OpenWriter, lease: Lease) -> None:
         """Renews the lease while the stream lives. A client that hangs loses its connection, and so its stream."""
-        renewal = _lease_of(place, lease.token, RenewLeaseRequest)
+        renewal = RenewLeaseRequest(
+            namespace=place.namespace, thread=place.thread, expected_uid=place.options.expected_uid,
+            lease_token=lease.token,
+        )  # fmt: skip
         with suppress(StatewardError):  # somebody took the lease; the next frame gets the error
             while True:
                 await asyncio.sleep(lease.term.ToMicroseconds() / 1e6 * RENEWAL_SHARE)
@@ -242,7 +245,7 @@ class WriterService:
             request, place = item.save, stream.place
             request.namespace, request.thread, request.branch = place.namespace, place.thread, place.branch
             named = await self._saving.check(request)
-            frame.is_archived = self._calls.holding.is_wanted(request.durability)
+            frame.is_archived = self._calls.holding.is_wanted(request.options.durability)
             save = self._saving.prepare_hot(request, named)
             self._calls.holding.gate.check()
             if frame.is_archived:
@@ -319,12 +322,12 @@ class WriterService:
             for name in ("namespace", "thread", "branch"):
                 if getattr(request, name) not in ("", getattr(place, name)):
                     raise InvalidField(f"save.{name}", "differs from the stream's; leave it empty")
-        if not request.request_id:
-            raise InvalidField("save.request_id", "is required: a frame may have to be sent again")
-        request.expected_uid = request.expected_uid or place.expected_uid
+        if not request.options.request_id:
+            raise InvalidField("save.options.request_id", "is required: a frame may have to be sent again")
+        request.options.expected_uid = request.options.expected_uid or place.options.expected_uid
         checkwork.check_in_writer(request)
-        if not request.lease_token:
-            raise InvalidField("save.lease_token", "is required on every frame")
+        if not request.options.lease_token:
+            raise InvalidField("save.options.lease_token", "is required on every frame")
 
     @staticmethod
     async def _settle(stream: Stream) -> None:
@@ -355,7 +358,7 @@ class WriterService:
             spans.active.set(frame.span)
             try:
                 answer = await self._answer(frame, stream)
-                code = "OK" if answer.HasField("saved") else CODES[answer.refused.reason_name].name
+                code = "OK" if answer.HasField("saved") else name_of(answer.refused.status.code)
             finally:
                 end(code)
         return answer
@@ -369,15 +372,13 @@ class WriterService:
                 raise frame.error
             saved = await self._saved(frame, stream)
             if frame.is_archived:
-                saved.durability, saved.archived_sequence = await self._calls.holding.archived(
-                    written(place, saved, saved.sequence), stream.context
-                )
+                await self._calls.holding.reach(place, saved.receipt, stream.context)
         except StatewardError as error:
             return WriteResponse(refused=_refused(frame.number, as_expected(error, place)))
         except asyncio.CancelledError:
             raise
         except Exception:  # noqa: BLE001  (the boundary)
-            given = frame.request.request_id if frame.request is not None else ""
+            given = frame.request.options.request_id if frame.request is not None else ""
             log.exception("a frame failed unexpectedly", request_id=show_request_id(given))
             unforeseen = StatewardError("the server failed unexpectedly; see its log")
             return WriteResponse(refused=_refused(frame.number, unforeseen))
@@ -429,31 +430,31 @@ def _check_number(number: int, stream: Stream) -> None:
 
 
 def _refused(number: int, error: StatewardError) -> WriterRefused:
-    reason, code = f"ERROR_REASON_{error.reason}", CODES[error.reason].value[0]
-    events.refusals[error.reason] += 1
-    return WriterRefused(
-        frame=number, reason=reason, reason_name=error.reason, code=code, message=error.message,
-        metadata=error.metadata,
-    )  # fmt: skip
+    _, _, details = to_status(error)
+    return WriterRefused(frame=number, status=Status.FromString(details))
 
 
 def _check_open(place: OpenWriter) -> None:
-    check.check_place(place)
-    checkwork.check_holder(place.holder, "open.holder")
-    checkwork.check_term(place, "term", checkwork.HOUR_US)
-    checkwork.check_wait(place)
-    checkwork.need_request_id(place.request_id)
-    check.check_options(place.create, "create")
+    try:
+        check.check_write(place)
+        checkwork.check_holder(place.holder, "holder")
+        checkwork.check_term(place, "term", checkwork.HOUR_US)
+        checkwork.check_wait(place)
+    except InvalidField as error:
+        raise check.in_item(error, "open") from None
 
 
-def _lease_of(place: OpenWriter, token: int, kind: type[R]) -> R:
-    return kind(namespace=place.namespace, thread=place.thread, token=token, expected_uid=place.expected_uid)
+def _release_of(place: OpenWriter, token: int) -> ReleaseLeaseRequest:
+    options = WriteOptions(
+        expected_uid=place.options.expected_uid, lease_token=token, durability=DURABILITY_COMMITTED
+    )
+    return ReleaseLeaseRequest(namespace=place.namespace, thread=place.thread, options=options)
 
 
 def _lease_request(place: OpenWriter) -> AcquireLeaseRequest:
     request = AcquireLeaseRequest(
         namespace=place.namespace, thread=place.thread, holder=place.holder, take_over=place.take_over,
-        request_id=place.request_id, create=place.create, expected_uid=place.expected_uid,
+        options=place.options,
     )  # fmt: skip
     for field_name in ("term", "wait"):
         if place.HasField(field_name):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from io import FileIO
 
 from stateward.storage.v1.journal_pb2 import BlobRecord
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward_sidecar.codec.blob import BlobCipher, check_header, count_segments, index_bytes, open_all
 from stateward_sidecar.codec.seal import PREFIX_BYTES
 from stateward_sidecar.errors import Corrupt, HistoryElsewhere, StatewardError
@@ -124,7 +124,7 @@ def _opens(file: FileIO, cipher: BlobCipher, record: BlobRecord) -> bool:
 def archived_until(thread: Thread) -> int:
     """Returns the last entry of a line that the archive has. An orphan has the common history there."""
     row = thread.archive
-    return row.common_sequence if row is not None and row.access == ACCESS_ORPHAN else thread.archived_sequence
+    return row.common_sequence if row is not None and row.access == THREAD_ACCESS_ORPHAN else thread.archived_sequence
 
 
 def elsewhere(thread: Thread, *digests: bytes) -> HistoryElsewhere:

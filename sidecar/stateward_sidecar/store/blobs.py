@@ -27,6 +27,7 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import blobsweep
+from stateward_sidecar.store.admitting import admit
 from stateward_sidecar.store.blobread import BlobReader, archived_until, is_sound
 from stateward_sidecar.store.blobrows import find_blob, get_blob, put_blob, view_blob
 from stateward_sidecar.store.blobwrite import BlobWrite, answer_write, is_here
@@ -62,7 +63,7 @@ class Blobs:
         with self._context.engine.read() as txn:
             thread = self._threads.find(txn, begin.namespace, begin.thread)
         check_uid(thread.identity if thread is not None else None, begin)
-        if thread is None and not begin.HasField("create"):
+        if thread is None and not begin.options.HasField("create"):
             raise not_found(begin.namespace, begin.thread)
         return thread
 
@@ -76,10 +77,11 @@ class Blobs:
             if find_draft(self._threads, txn, batch, begin) is not None:
                 return
             with opened(self._context, self._threads, txn, batch, begin) as draft:
-                metadata, old_head = EntryMetadata(options=begin.create), draft.head
-                describe_creation(draft, metadata, begin.create)
+                admit(self._context, draft, begin.options, needs_lease=False)
+                metadata, old_head = EntryMetadata(options=begin.options.create), draft.head
+                describe_creation(draft, metadata, begin.options.create)
                 entry = append(self._context, txn, draft, ENTRY_KIND_OPTIONS, draft_content(metadata))
-                settle_options(txn, draft, old_head, entry.head, begin.create)
+                settle_options(txn, draft, old_head, entry.head, begin.options.create)
                 commit_entry(self._context, txn, batch, draft, entry, {})
                 self._threads.keep_draft(batch, draft)
 
@@ -144,7 +146,7 @@ class Blobs:
             commit_entry(context, txn, batch, draft, entry, {})
             self._threads.keep_draft(batch, draft)
             sequence = entry.header.sequence if ships else sequence
-        return answer_write(draft.thread, row, sequence, existed=True)
+        return answer_write(txn, draft, row, sequence, existed=True)
 
     def begin_write(self, thread: Thread, begin: BlobBegin) -> BlobWrite:
         """Begins to write a blob. Makes no file yet, and does not block. Raises DiskFull or StateTooLarge."""

@@ -21,7 +21,7 @@ from stateward.storage.v1.journal_pb2 import (
     EntryHeader,
     EntryMetadata,
 )
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.snapshot import from_snapshot
@@ -72,7 +72,7 @@ class BlobSweeper:
         try:
             with self._context.engine.read() as txn:
                 thread = self._threads.by_number(txn, number)
-                if thread is not None and thread.access == ACCESS_REMOTE:
+                if thread is not None and thread.access == THREAD_ACCESS_REMOTE:
                     self._drop_fetched(txn, thread, now_us)
                 if thread is None or not _may_collect(txn, thread):
                     return
@@ -239,7 +239,7 @@ def _may_collect(txn: lmdb.Transaction, thread: Thread) -> bool:
     """
     if thread.archive is None:
         return True
-    if thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN) or thread.floor_sequence:
+    if thread.access in (THREAD_ACCESS_REMOTE, THREAD_ACCESS_ORPHAN) or thread.floor_sequence:
         return False
     try:
         return not other_lines(txn, thread.identity)

@@ -9,7 +9,7 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import BlobRow
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import Corrupt, HistoryElsewhere, StatewardError
@@ -61,7 +61,7 @@ def _verify_entry(txn: lmdb.Transaction, thread: Thread, row: BlobRow) -> Corrup
     """Returns the damage in the entry of a blob; None if there is none, or if the entry is not needed here."""
     record = records.get_entry(txn, thread.identity.keys, row.sequence)
     if record is None:
-        shared = archived_until(thread) if thread.access == ACCESS_ORPHAN else 0  # the owner may have cleaned it
+        shared = archived_until(thread) if thread.access == THREAD_ACCESS_ORPHAN else 0  # the owner may have cleaned it
         if row.sequence <= max(thread.floor_sequence, shared) or row.sequence in thread.pruned.loose:
             return None
         return Corrupt("the journal entry of a blob is missing", thread.name)

@@ -28,6 +28,7 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import ArchiveUnavailable, DeadlineExceeded, InvalidField, StateTooLarge, no_room
 from stateward_sidecar.storage.blobfiles import NewBlobFile
 from stateward_sidecar.storage.queue import Batch
+from stateward_sidecar.store.admitting import admit
 from stateward_sidecar.store.blobread import archived_until
 from stateward_sidecar.store.blobrows import find_blob, put_blob, view_blob
 from stateward_sidecar.store.blobsweep import remove_blob
@@ -35,9 +36,9 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.expecting import get_same
 from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.journal import LARGE_BYTES, append, commit_entry
+from stateward_sidecar.store.receipts import receipt_of
 from stateward_sidecar.store.thread import Draft, Thread
 from stateward_sidecar.store.threads import Threads
-from stateward_sidecar.store.views import reached
 
 BLOB_BYTES_MAX = 64 << 30
 # Counts a blob that the thread has as written now, in the writer. Takes transaction, batch, draft, row and entry.
@@ -187,6 +188,7 @@ class BlobWrite:
         if row is not None and not self._is_lost(draft.thread, row):
             # Another call wrote it since the service looked.
             return self._again(txn, batch, draft, row, self._content)
+        admit(context, draft, self._begin.options, needs_lease=False)
         if not is_here(context, identity, record):
             raise ArchiveUnavailable(
                 f"the copy of thread {identity.name!r} on this disk was deleted during the write, and the bytes with "
@@ -204,7 +206,7 @@ class BlobWrite:
         put_blob(txn, identity, row)
         commit_entry(context, txn, batch, draft, entry, {})
         threads.keep_draft(batch, draft)
-        return answer_write(draft.thread, row, row.sequence, existed=False)
+        return answer_write(txn, draft, row, row.sequence, existed=False)
 
     def _is_lost(self, thread: Thread, row: BlobRow) -> bool:
         """Returns whether the bytes of the thread's blob are lost, as far as this disk can tell."""
@@ -230,12 +232,13 @@ def is_here(context: Context, identity: Identity, record: BlobRecord) -> bool:
     return context.blob_files.is_whole(identity.uid, record.blob_id, record.stored_bytes)
 
 
-def answer_write(thread: Thread, row: BlobRow, sequence: int, *, existed: bool) -> WriteBlobResponse:
+def answer_write(
+    txn: lmdb.Transaction, draft: Draft, row: BlobRow, sequence: int, *, existed: bool
+) -> WriteBlobResponse:
     """Returns the answer to a write."""
     return WriteBlobResponse(
-        blob=view_blob(row.record), sequence=sequence, durability=reached(thread, sequence),
-        uid=thread.identity.uid_text, existed=existed,
-    )  # fmt: skip
+        receipt=receipt_of(txn, draft, sequence), blob=view_blob(row.record), existed=existed
+    )
 
 
 def _check_size(size_bytes: int) -> None:

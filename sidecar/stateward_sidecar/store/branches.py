@@ -33,15 +33,15 @@ def does_fork(request: SaveRequest, thread: Thread | Draft | None, branch: Branc
     """Returns whether a save goes to a branch of its own: the head is not the expected one, which may be here."""
     if request.on_mismatch != ON_MISMATCH_FORK or thread is None or is_expected(request, branch):
         return False
-    return request.expected_version <= thread.head.last_version
+    return request.options.expected_version <= thread.head.last_version
 
 
 def is_expected(request: SaveRequest, branch: BranchHead | None) -> bool:
     """Returns whether the head of a branch is the version and digest that the save expects."""
     version, digest = (branch.version, branch.digest) if branch else (0, b"")
-    if request.HasField("expected_version") and request.expected_version != version:
+    if request.options.HasField("expected_version") and request.options.expected_version != version:
         return False
-    return not request.expected_digest or request.expected_digest == digest
+    return not request.options.expected_digest or request.options.expected_digest == digest
 
 
 def check_fork(txn: lmdb.Transaction, request: SaveRequest, name: str, draft: Draft) -> None:
@@ -54,12 +54,12 @@ def check_fork(txn: lmdb.Transaction, request: SaveRequest, name: str, draft: Dr
             thread=request.thread, branch=name, current_version=found.version, current_digest=found.digest.hex(),
             expected_version=0,
         )  # fmt: skip
-    expected = request.expected_version
+    expected = request.options.expected_version
     if not expected:
         return
     entry = replay.read_version(txn, draft, expected)
     replay.open_metadata(draft.identity, entry)  # proves the digest in the header
-    if request.expected_digest and request.expected_digest != entry.header.digest:
+    if request.options.expected_digest and request.options.expected_digest != entry.header.digest:
         raise VersionMismatch(
             f"version {expected} of thread {request.thread!r} has another digest than expected",
             thread=request.thread, branch=request.branch or MAIN, current_version=expected,
@@ -71,13 +71,13 @@ def check_expectation(request: SaveRequest, name: str, draft: Draft | None, bran
     """Raises VersionMismatch if the head of the branch is not the version and digest that the save expects."""
     current, digest = (branch.version, branch.digest) if branch else (0, b"")
     if not is_expected(request, branch):
-        what = f"version {request.expected_version} was expected"
-        if request.expected_version == current:
+        what = f"version {request.options.expected_version} was expected"
+        if request.options.expected_version == current:
             what = f"version {current} with another digest was expected"
         state = f"is at version {current}" if draft is not None else "does not exist"
         raise VersionMismatch(
             f"{_where(request, name)} {state}, but {what}", thread=request.thread, branch=name,
-            current_version=current, current_digest=digest.hex(), expected_version=request.expected_version,
+            current_version=current, current_digest=digest.hex(), expected_version=request.options.expected_version,
         )  # fmt: skip
 
 

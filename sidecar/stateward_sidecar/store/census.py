@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import lmdb
 
 from stateward.storage.v1.head_pb2 import EffectRow
-from stateward.v1.checkpoint_pb2 import STATUS_WAITING
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_WAITING
 from stateward.v1.effect_pb2 import EFFECT_STATE_IN_PROGRESS, EFFECT_STATE_UNCERTAIN
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
 from stateward_sidecar.errors import Corrupt, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.context import Context
@@ -105,10 +105,10 @@ class Census:
         except StatewardError:
             counted.unreadable += 1
             return None
-        if thread is None or thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
+        if thread is None or thread.access in (THREAD_ACCESS_REMOTE, THREAD_ACCESS_ORPHAN):
             return None
         head = thread.head
-        if head.status == STATUS_WAITING and head.wait_id:
+        if head.status == WORK_STATUS_WAITING and head.wait_id:
             counted.questions += 1
             since = head.told.time_us or head.save_time_us or head.update_time_us
             counted.oldest_question_us = min(counted.oldest_question_us or since, since)

@@ -22,7 +22,7 @@ from typing import TypeVar
 import lmdb
 
 from stateward.storage.v1.head_pb2 import ThreadHead
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.storage import layout
@@ -70,7 +70,7 @@ class _Work:
         header, row = entry.header, self.draft.archive
         return (
             header.sequence == 1
-            or (row is not None and row.access == ACCESS_ORPHAN and header.sequence > row.common_sequence)
+            or (row is not None and row.access == THREAD_ACCESS_ORPHAN and header.sequence > row.common_sequence)
             or header.sequence > self.head.tip_sequence - REQUEST_WINDOW_ENTRIES
             or made_us(self.head, header.sequence, header.create_time_us, self.now_us)
             > self.now_us - REQUEST_WINDOW_S * SECOND_US
@@ -180,10 +180,10 @@ class Clearer:
     def _find(self, txn: lmdb.Transaction, place: Place) -> Thread | None:
         number, name = place
         thread = self._threads.by_number(txn, number)
-        return None if thread is None or thread.access == ACCESS_REMOTE or thread.name != name else thread
+        return None if thread is None or thread.access == THREAD_ACCESS_REMOTE or thread.name != name else thread
 
     def _archived(self, thread: Thread) -> int:
-        if self._context.archive is None or thread.access == ACCESS_ORPHAN:  # no HEAD will have the entries
+        if self._context.archive is None or thread.access == THREAD_ACCESS_ORPHAN:  # no HEAD will have the entries
             return thread.head.tip_sequence
         return thread.archived_sequence
 
@@ -250,7 +250,7 @@ class Clearer:
     def _tell(self, txn: lmdb.Transaction, batch: Batch, work: _Work, cleared: Pruned) -> None:
         """Puts the thread into the outbox, because the archive still has what is cleared here."""
         hooks, thread = self._context.archive, work.draft.thread
-        if (hooks is None and not self._context.had_archive) or thread.access == ACCESS_ORPHAN:
+        if (hooks is None and not self._context.had_archive) or thread.access == THREAD_ACCESS_ORPHAN:
             return
         txn.put(layout.outbox_key(thread.number), layout.PRESENT)
         batch.after_commit.append(lambda: setattr(thread, "in_outbox", True))

@@ -14,19 +14,20 @@ from contextlib import suppress
 import lmdb
 
 from stateward.storage.v1.head_pb2 import DeletionRecord
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
+from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.codec.seal import Cipher, open_record, seal_record
 from stateward_sidecar.errors import ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.store.admitting import check_deletion
 from stateward_sidecar.store.blobinstall import other_lines, remove_files
 from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.expecting import check_unchanged, get_draft
 from stateward_sidecar.store.journal import list_keys, next_place
-from stateward_sidecar.store.settings import check_main_version
 from stateward_sidecar.store.thread import Draft, Thread, rows
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.times import expire_second, has_expired
@@ -51,13 +52,13 @@ class Deleter:
         def run(txn: lmdb.Transaction, batch: Batch) -> DeleteThreadResponse:
             draft = self._threads.draft(txn, batch, request.namespace, request.thread)
             if request.allow_missing and not _is_meant(draft, request):
-                return DeleteThreadResponse()
+                return DeleteThreadResponse(receipt=Receipt())
             draft = get_draft(self._threads, txn, batch, request)
-            check_main_version(draft, request)
+            check_deletion(self._context, draft, request.options)
             check_unchanged(draft.head, request)
-            is_copy = self._context.archive is not None and draft.thread.access != ACCESS_ORPHAN
+            is_copy = self._context.archive is not None and draft.thread.access != THREAD_ACCESS_ORPHAN
             self._remove(txn, batch, draft, LOCAL if request.local_only and is_copy else "request")
-            return DeleteThreadResponse(uid=draft.identity.uid.hex(), forks=draft.head.forks)
+            return DeleteThreadResponse(receipt=Receipt(uid=draft.identity.uid_text), forks=draft.head.forks)
 
         return run
 
@@ -75,11 +76,11 @@ class Deleter:
         def run(txn: lmdb.Transaction, batch: Batch) -> DeleteThreadResponse | None:
             draft = self._threads.draft(txn, batch, request.namespace, request.thread)
             found = draft.identity.uid if draft is not None else b""
-            if draft is not None and draft.thread.access == ACCESS_ORPHAN:
+            if draft is not None and draft.thread.access == THREAD_ACCESS_ORPHAN:
                 return delete(txn, batch)
             if found == ended or (not ended and not _is_meant(draft, request)):
                 return delete(txn, batch)
-            return DeleteThreadResponse(uid=ended.hex()) if ended else None
+            return DeleteThreadResponse(receipt=Receipt(uid=ended.hex())) if ended else None
 
         return run
 
@@ -222,7 +223,7 @@ class Deleter:
 
 def _is_meant(draft: Draft | None, request: DeleteThreadRequest) -> bool:
     """Returns whether there is a thread, and it is the creation that a deletion names."""
-    return draft is not None and request.expected_uid in ("", draft.identity.uid_text)
+    return draft is not None and request.options.expected_uid in ("", draft.identity.uid_text)
 
 
 def orphans_of(txn: lmdb.Transaction, uid: bytes) -> Iterator[int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import lmdb
 
 from stateward.storage.v1.head_pb2 import DeletionRecord
-from stateward.v1.thread_service_pb2 import Event, ThreadDeletion
+from stateward.v1.thread_service_pb2 import JournalEvent, ThreadDeletion
 from stateward_sidecar.errors import Corrupt, Fenced
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.context import Context
@@ -39,9 +39,9 @@ def find_deletion(
     return None
 
 
-def deleted_event(record: DeletionRecord) -> Event:
+def deleted_event(record: DeletionRecord) -> JournalEvent:
     """Returns the event of a deletion, without its cursor."""
-    event = Event(thread=record.thread, uid=record.uid.hex(), sequence=record.sequence)
+    event = JournalEvent(thread=record.thread, uid=record.uid.hex(), sequence=record.sequence)
     event.time.FromMicroseconds(record.time_us)
     event.deleted.CopyFrom(ThreadDeletion(cause=record.cause))
     return event

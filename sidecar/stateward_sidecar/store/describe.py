@@ -8,6 +8,7 @@ from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTE
 from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.state_pb2 import Value
+from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.measures import events
@@ -58,7 +59,7 @@ def describe_numbers(body: CheckpointBody, diff: Diff, tree: StateTree) -> None:
 
 def is_merge(request: SaveRequest) -> bool:
     """Returns whether a save applies to the current head without an expectation."""
-    return not (request.HasField("expected_version") or request.HasField("parent") or request.overwrite)
+    return not (request.options.HasField("expected_version") or request.HasField("parent") or request.overwrite)
 
 
 def keeps_status(request: SaveRequest) -> bool:
@@ -122,9 +123,11 @@ def response(
     seconds, micros = divmod(header.create_time_us, 1_000_000)
     archived_sequence = draft.thread.archived_sequence
     answer = SaveResponse(
-        version=header.version, digest=header.digest, parent_version=header.parent_version, sequence=header.sequence,
-        durability=DURABILITY_COMMITTED, archived_sequence=archived_sequence,
-        uid=draft.identity.uid_text, stored_bytes=size_bytes,
+        receipt=Receipt(
+            uid=draft.identity.uid_text, sequence=header.sequence, digest=header.digest,
+            durability=DURABILITY_COMMITTED, archived_sequence=archived_sequence,
+        ),
+        version=header.version, parent_version=header.parent_version, stored_bytes=size_bytes,
     )  # fmt: skip
     answer.create_time.seconds, answer.create_time.nanos = seconds, micros * 1000
     if body.schema_version and not request.schema_version:
@@ -138,7 +141,7 @@ def response(
     if body.numbers:
         answer.numbers.update(body.numbers)
     if replayed:
-        answer.replayed = True
+        answer.receipt.replayed = True
         if header.sequence <= archived_sequence:
-            answer.durability = DURABILITY_ARCHIVED
+            answer.receipt.durability = DURABILITY_ARCHIVED
     return answer

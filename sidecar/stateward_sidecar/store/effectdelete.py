@@ -20,21 +20,20 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import QueueFull
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import replay
+from stateward_sidecar.store.admitting import admit
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.effectrows import anchor_prefix, anchor_rows, effect_key
 from stateward_sidecar.store.expecting import get_draft
 from stateward_sidecar.store.goneeffects import GoneEffects, entries_of
 from stateward_sidecar.store.journal import append, commit_entry
-from stateward_sidecar.store.leases import check_lease
-from stateward_sidecar.store.lines import digest_of
 from stateward_sidecar.store.prune import PLANS_MAX, Pruner
 from stateward_sidecar.store.pruneplan import NEW_ENTRIES_MAX
 from stateward_sidecar.store.ranges import Pruned, Ranges
+from stateward_sidecar.store.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.thread import Draft, Thread, write_row
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.uncleared import read_uncleared, write_uncleared
-from stateward_sidecar.store.views import reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +82,10 @@ class EffectDeleter:
 
     def _plan(self, thread: Thread, request: DeleteEffectsRequest) -> _Plan:
         identity, rows = thread.identity, list[EffectRow]()
-        found = GoneEffects({request.anchor}, frozenset(request.keys))
+        found = GoneEffects({request.anchor}, frozenset(request.keys.keys))
         if thread.floor_sequence and thread.head.effects:
             raise replay.history_elsewhere(identity)
-        prefixes = [effect_key(identity, request.anchor, key) for key in dict.fromkeys(request.keys)]
+        prefixes = [effect_key(identity, request.anchor, key) for key in dict.fromkeys(request.keys.keys)]
         with self._context.engine.read() as txn:
             for prefix in prefixes or [anchor_prefix(identity, request.anchor)]:
                 for row_key, row in anchor_rows(txn, identity, prefix):
@@ -99,16 +98,16 @@ class EffectDeleter:
         self, request: DeleteEffectsRequest, plan: _Plan
     ) -> Callable[[lmdb.Transaction, Batch], DeleteEffectsResponse | None]:
         """Returns the write. The write returns None if the plan no longer holds."""
-        mark, request_hash = fingerprint(request), hash_request(request.request_id)
+        mark, request_hash = fingerprint(request), hash_request(request.options.request_id)
 
         def run(txn: lmdb.Transaction, batch: Batch) -> DeleteEffectsResponse | None:
             draft = get_draft(self._threads, txn, batch, request)
-            found = find_request(txn, draft, request.request_id, mark)
+            found = find_request(txn, draft, request.options.request_id, mark)
             if found is not None:
                 deleted = replay.open_metadata(draft.identity, found).deleted_effects.count
-                return _answer(txn, draft, deleted, found.header.sequence)
-            draft.check_writable()
-            check_lease(self._context, draft, request.lease_token)
+                receipt = receipt_of(txn, draft, found.header.sequence, replayed=True)
+                return DeleteEffectsResponse(receipt=receipt, deleted=deleted)
+            admit(self._context, draft, request.options, needs_lease=True)
             if not plan.holds(txn, draft):
                 return None
             count = len(plan.effects.row_keys)
@@ -116,7 +115,7 @@ class EffectDeleter:
                 metadata = EntryMetadata(request_hash=request_hash, fingerprint=mark)
                 metadata.deleted_effects.anchor, metadata.deleted_effects.count = request.anchor, count
                 self._remove(txn, batch, draft, plan.effects, metadata)
-            return _answer(txn, draft, count, draft.head.tip_sequence)
+            return DeleteEffectsResponse(receipt=newest_receipt(txn, draft), deleted=count)
 
         return run
 
@@ -139,9 +138,3 @@ class EffectDeleter:
         self._threads.keep_draft(batch, draft)
 
 
-def _answer(txn: lmdb.Transaction, draft: Draft, deleted: int, sequence: int) -> DeleteEffectsResponse:
-    return DeleteEffectsResponse(
-        deleted=deleted, sequence=sequence, durability=reached(draft.thread, sequence),
-        archived_sequence=draft.thread.archived_sequence,
-        uid=draft.identity.uid_text, digest=digest_of(txn, draft, sequence),
-    )  # fmt: skip

@@ -148,11 +148,12 @@ class EffectList:
         ``thread``: as the transaction shows it, so that its sum belongs to the rows.
         """
         identity, cache = thread.identity, self._context.cache
-        if request.key and not request.all_anchors:
+        is_one_anchor = request.HasField("anchor")
+        if request.key and is_one_anchor:
             row_key = effect_key(identity, request.anchor, request.key)
             found = find_effect(txn, thread, row_key)
             return ([] if found is None else [EffectPlace.of(found.record, row_key)]), []
-        prefix = identity.keys.all_of(b"E") if request.all_anchors else anchor_prefix(identity, request.anchor)
+        prefix = anchor_prefix(identity, request.anchor) if is_one_anchor else identity.keys.all_of(b"E")
         kept = cache.effect_order(thread.number, prefix, thread.head.effect_sum)
         if kept is not None and not thread.floor_sequence:  # else a value may be in the archive only
             return kept.places, []

@@ -227,7 +227,7 @@ def view_effect(row: EffectRow, value: Value | None = None) -> RecordedEffect:
     )  # fmt: skip
     effect = view.effect
     effect.anchor, effect.key, effect.name, effect.sort_key = record.anchor, record.key, record.name, record.sort_key
-    effect.stays = record.stays
+    effect.keep_when_pruned = record.stays
     if value is not None:
         effect.value.CopyFrom(value)
     if record.HasField("holder"):

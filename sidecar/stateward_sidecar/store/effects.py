@@ -48,6 +48,7 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import ClaimLost
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
+from stateward_sidecar.store.admitting import admit
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.effectrows import (
     OVER,
@@ -59,15 +60,14 @@ from stateward_sidecar.store.effectrows import (
 )
 from stateward_sidecar.store.expecting import get_draft
 from stateward_sidecar.store.journal import append, commit_entry
-from stateward_sidecar.store.leases import check_lease, next_token
-from stateward_sidecar.store.lines import digest_of
+from stateward_sidecar.store.leases import next_token
 from stateward_sidecar.store.opening import describe_creation, opened, settle_options
+from stateward_sidecar.store.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.signals import put_signals, use_signals
 from stateward_sidecar.store.telling import Told, find_told, find_used, tell
 from stateward_sidecar.store.thread import Draft
 from stateward_sidecar.store.threads import Threads
-from stateward_sidecar.store.views import reached
 from stateward_sidecar.store.whole import whole
 
 TERM_US = 60_000_000
@@ -99,7 +99,7 @@ class Effects:
         ``answered_in_s``: how long the answer waits for the archive at most. The claim lives longer by that time, as
         its holder cannot renew it before the answer. See ``answered``.
         """
-        asked = _Asked(hash_request(request.request_id), fingerprint(request), request.create)
+        asked = _Asked(hash_request(request.options.request_id), fingerprint(request), request.options.create)
 
         def run(txn: lmdb.Transaction, batch: Batch) -> BeginEffectResponse:
             with opened(self._context, self._threads, txn, batch, request) as draft:
@@ -115,27 +115,24 @@ class Effects:
         draft.check_writable()
         row_key = effect_key(identity, request.anchor, request.key)
         row = find_effect(txn, draft, row_key)
-        found = find_request(txn, draft, request.request_id, asked.fingerprint)
+        found = find_request(txn, draft, request.options.request_id, asked.fingerprint)
         is_newest = found is not None and row is not None and row.sequence == found.header.sequence
         if row is not None and is_newest and row.record.holder == request.holder:
             row = self._carried_on(txn, batch, draft, row_key, row, request, asked)
             if not _was_overtaken(draft, row.record):  # a retry: the answer was lost, and the claim was not
-                return self._granted(txn, batch, draft, row_key, row, answered_in_s)
-        if request.lease_token:
-            check_lease(context, draft, request.lease_token)
+                return self._granted(txn, batch, draft, row_key, row, answered_in_s, replayed=True)
+        admit(context, draft, request.options, needs_lease=False)
         now = context.clock.now_us()
         state = self._state(draft, row_key, row, request, now)
         if row is not None and state in OVER:
             return BeginEffectResponse(
                 state=state, effect=view_effect(row, read_value(txn, identity, row, context.cache)),
-                idempotency_key=row.record.idempotency_key, durability=reached(draft.thread, row.sequence),
-                uid=identity.uid_text, digest=digest_of(txn, draft, row.sequence),
+                idempotency_key=row.record.idempotency_key, receipt=receipt_of(txn, draft, row.sequence),
             )  # fmt: skip
         if row is not None and state == EFFECT_STATE_IN_PROGRESS:
             answer = BeginEffectResponse(
                 state=state, effect=view_effect(row), idempotency_key=row.record.idempotency_key,
-                durability=reached(draft.thread, row.sequence),
-                uid=identity.uid_text, digest=digest_of(txn, draft, row.sequence),
+                receipt=receipt_of(txn, draft, row.sequence),
             )  # fmt: skip
             answer.retry_after.FromMicroseconds(int(self._remaining_s(draft, row_key, row.record) * 1e6))
             return answer
@@ -143,26 +140,27 @@ class Effects:
             anchor=request.anchor, key=request.key, sort_key=request.sort_key, name=request.name,
             state=EFFECT_STATE_IN_PROGRESS, holder=request.holder, claim_token=next_token(draft),
             term_us=request.term.ToMicroseconds() if request.HasField("term") else TERM_US, begin_time_us=now,
-            attempts=(row.record.attempts if row is not None else 0) + 1, lease_token=request.lease_token,
+            attempts=(row.record.attempts if row is not None else 0) + 1, lease_token=request.options.lease_token,
             was_uncertain=state == EFFECT_STATE_UNCERTAIN, idempotency_key=_idempotency_key(draft, request, row),
-            stays=request.stays,
+            stays=request.keep_when_pruned,
         )  # fmt: skip
         claimed = self._append(txn, batch, draft, row_key, row, record, None, asked)
         return self._granted(txn, batch, draft, row_key, claimed, answered_in_s)
 
     def _granted(
-        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, row_key: bytes, row: EffectRow, answered_in_s: float
-    ) -> BeginEffectResponse:
+        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, row_key: bytes, row: EffectRow, answered_in_s: float,
+        *, replayed: bool = False,
+    ) -> BeginEffectResponse:  # fmt: skip
         """Begins the term of a claim, and returns the answer that gives the claim to its holder."""
         place, record, terms = (draft.identity.number, row_key), row.record, self._context.terms
         longest_us = record.term_us + int(answered_in_s * 1e6)
         batch.after_commit.append(lambda: terms.begin(place, record.claim_token, longest_us))
-        return _claimed(txn, draft, row)
+        return _claimed(txn, draft, row, replayed=replayed)
 
     def answered(self, request: BeginEffectRequest, answer: BeginEffectResponse) -> None:
         """Begins the term of a claim whose answer is sent now, or whose caller has left. Reads memory only."""
         thread = self._threads.cached(request.namespace, request.thread)
-        if thread is None or thread.identity.uid_text != answer.uid:
+        if thread is None or thread.identity.uid_text != answer.receipt.uid:
             return  # the claim lives longer, as nobody can tell for how much of the time it waited
         place = thread.number, effect_key(thread.identity, request.anchor, request.key)
         term_us = request.term.ToMicroseconds() if request.HasField("term") else TERM_US
@@ -176,7 +174,7 @@ class Effects:
         goes on under that lease: otherwise it would be dead for everybody else while its holder calls the tool."""
         lease, record = draft.head.lease, row.record
         is_under_old = 0 < record.lease_token < lease.token
-        if not is_under_old or request.lease_token != lease.token or not lease.HasField("holder"):
+        if not is_under_old or request.options.lease_token != lease.token or not lease.HasField("holder"):
             return row
         moved = EffectRecord()
         moved.CopyFrom(record)
@@ -211,10 +209,8 @@ class Effects:
             if row.record.state != EFFECT_STATE_IN_PROGRESS:
                 if row.record.state != request.state:
                     raise _lost(draft, request, row.record)
-                return self._completed(txn, draft, row)  # a retry: the answer was lost
-            draft.check_writable()
-            if request.lease_token:
-                check_lease(self._context, draft, request.lease_token)
+                return self._completed(txn, draft, row, replayed=True)  # a retry: the answer was lost
+            admit(self._context, draft, request.options, needs_lease=False)
             ended = EffectRecord()
             ended.CopyFrom(row.record)
             ended.state, ended.detail = request.state, request.detail
@@ -242,42 +238,34 @@ class Effects:
         return run
 
     @staticmethod
-    def _completed(txn: lmdb.Transaction, draft: Draft, row: EffectRow) -> CompleteEffectResponse:
+    def _completed(
+        txn: lmdb.Transaction, draft: Draft, row: EffectRow, *, replayed: bool = False
+    ) -> CompleteEffectResponse:
         return CompleteEffectResponse(
-            effect=view_effect(row), durability=reached(draft.thread, row.sequence),
-            archived_sequence=draft.thread.archived_sequence,
-            uid=draft.identity.uid_text, digest=digest_of(txn, draft, row.sequence),
-        )  # fmt: skip
+            receipt=receipt_of(txn, draft, row.sequence, replayed=replayed), effect=view_effect(row)
+        )
 
     # -- without a claim ------------------------------------------------------------------------------------------
 
     def put(self, request: PutEffectsRequest) -> Callable[[lmdb.Transaction, Batch], PutEffectsResponse]:
         """Returns the write that records results without claims. It raises ClaimLost if an effect is in progress."""
-        asked = _Asked(hash_request(request.request_id), fingerprint(request), request.create)
+        asked = _Asked(hash_request(request.options.request_id), fingerprint(request), request.options.create)
 
         def run(txn: lmdb.Transaction, batch: Batch) -> PutEffectsResponse:
             with opened(self._context, self._threads, txn, batch, request) as draft:
-                found = find_request(txn, draft, request.request_id, asked.fingerprint)
+                found = find_request(txn, draft, request.options.request_id, asked.fingerprint)
                 if found is not None:
                     record = replay.open_metadata(draft.identity, found).effect
-                    return self._put_answer(txn, draft, record.written, found.header.sequence)
-                draft.check_writable()
-                check_lease(self._context, draft, request.lease_token)
+                    receipt = receipt_of(txn, draft, found.header.sequence, replayed=True)
+                    return PutEffectsResponse(receipt=receipt, written=record.written)
+                admit(self._context, draft, request.options, needs_lease=True)
                 with whole(batch, draft):
                     told = find_told(txn, draft, request)
                     used = use_signals(draft, [*request.ack_signals, *find_used(draft, told)])
                     written = self.put_all(txn, batch, draft, request.effects, asked, told, used)
-                return self._put_answer(txn, draft, written, draft.head.tip_sequence)
+                return PutEffectsResponse(receipt=newest_receipt(txn, draft), written=written)
 
         return run
-
-    @staticmethod
-    def _put_answer(txn: lmdb.Transaction, draft: Draft, written: int, sequence: int) -> PutEffectsResponse:
-        return PutEffectsResponse(
-            written=written, sequence=sequence, durability=reached(draft.thread, sequence),
-            archived_sequence=draft.thread.archived_sequence,
-            uid=draft.identity.uid_text, digest=digest_of(txn, draft, sequence),
-        )  # fmt: skip
 
     def put_all(
         self, txn: lmdb.Transaction, batch: Batch, draft: Draft, effects: Sequence[Effect],
@@ -297,7 +285,7 @@ class Effects:
         for place, (row_key, row, effect) in enumerate(chosen, 1):
             record = EffectRecord(
                 anchor=effect.anchor, key=effect.key, sort_key=effect.sort_key, name=effect.name,
-                state=EFFECT_STATE_DONE, begin_time_us=now, end_time_us=now, stays=effect.stays,
+                state=EFFECT_STATE_DONE, begin_time_us=now, end_time_us=now, stays=effect.keep_when_pruned,
             )  # fmt: skip
             is_last = place == len(chosen)
             if is_last:
@@ -344,7 +332,7 @@ class Effects:
 
 def creates(request: SaveRequest, *, is_new: bool) -> _Asked | None:
     """Returns the settings for the first entry if the effects of a save begin a new thread; else None."""
-    return _Asked(create=request.create) if is_new else None
+    return _Asked(create=request.options.create) if is_new else None
 
 
 def _was_overtaken(draft: Draft, record: EffectRecord) -> bool:
@@ -352,13 +340,12 @@ def _was_overtaken(draft: Draft, record: EffectRecord) -> bool:
     return bool(record.lease_token) and draft.head.lease.token > record.lease_token
 
 
-def _claimed(txn: lmdb.Transaction, draft: Draft, row: EffectRow) -> BeginEffectResponse:
+def _claimed(txn: lmdb.Transaction, draft: Draft, row: EffectRow, *, replayed: bool) -> BeginEffectResponse:
     record = row.record
     state = EFFECT_STATE_UNCERTAIN if record.was_uncertain else EFFECT_STATE_NEW
     return BeginEffectResponse(
         state=state, claim_token=record.claim_token, effect=view_effect(row), idempotency_key=record.idempotency_key,
-        durability=reached(draft.thread, row.sequence),
-        uid=draft.identity.uid_text, digest=digest_of(txn, draft, row.sequence),
+        receipt=receipt_of(txn, draft, row.sequence, replayed=replayed),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ import lmdb
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import UidMismatch, VersionMismatch
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.identity import Identity
@@ -37,23 +38,46 @@ class Expects(Protocol):
         """Name of the thread."""
 
     @property
+    def options(self) -> WriteOptions:
+        """What every write has."""
+
+
+class Renews(Protocol):
+    """A request that goes on with something, and writes nothing."""
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of the thread."""
+
+    @property
+    def thread(self) -> str:
+        """Name of the thread."""
+
+    @property
     def expected_uid(self) -> str:
         """Uid that the thread must have, 32 hex digits; empty = any."""
 
 
-def find_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: Expects) -> Draft | None:
+def expected_uid(request: Expects | Renews) -> str:
+    """Returns the uid that a request expects, 32 hex digits; empty = any."""
+    options: WriteOptions | None = getattr(request, "options", None)
+    uid: str = options.expected_uid if options is not None else request.expected_uid  # type: ignore[union-attr]
+    return uid
+
+
+def find_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: Expects | Renews) -> Draft | None:
     """Returns the draft of the thread that a request writes; None if there is none and the request may make it.
 
     Raises UidMismatch if the request expects another creation of the thread, and ThreadNotFound if it expects a
     creation and there is no thread.
     """
     draft = threads.draft(txn, batch, request.namespace, request.thread)
-    if request.expected_uid:
+    if expected_uid(request):
         check_uid(draft.identity if draft is not None else None, request)
     return draft
 
 
-def get_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: Expects) -> Draft:
+def get_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: Expects | Renews) -> Draft:
     """Does the same for a thread that must exist. Raises ThreadNotFound or UidMismatch."""
     draft = find_draft(threads, txn, batch, request)
     if draft is None:
@@ -72,14 +96,15 @@ def get_same(threads: Threads, txn: lmdb.Transaction, batch: Batch, identity: Id
     return draft
 
 
-def check_uid(identity: Identity | None, request: Expects) -> None:
+def check_uid(identity: Identity | None, request: Expects | Renews) -> None:
     """Raises UidMismatch or ThreadNotFound if a request expects a uid that the thread does not have."""
-    if not request.expected_uid:
+    expected = expected_uid(request)
+    if not expected:
         return
     if identity is None:
         raise not_found(request.namespace, request.thread)
-    if identity.uid_text != request.expected_uid:
-        raise other_creation(identity, request.expected_uid)
+    if identity.uid_text != expected:
+        raise other_creation(identity, expected)
 
 
 def other_creation(
@@ -105,6 +130,16 @@ def check_head(where: str, current: int, digest: bytes, expected: int, expected_
         f"{where} version {current}, but {wanted} was expected", **facts,
         current_version=current, current_digest=digest.hex(), expected_version=expected,
     )  # fmt: skip
+
+
+def check_main(draft: Draft, options: WriteOptions) -> None:
+    """Raises VersionMismatch if the head of main is not the version and digest that the write expects."""
+    if options.HasField("expected_version"):
+        head = draft.head
+        check_head(
+            f"thread {head.thread!r} is at", head.main_version, head.main_digest, options.expected_version,
+            options.expected_digest, thread=head.thread,
+        )  # fmt: skip
 
 
 def check_unchanged(head: ThreadHead, request: DeleteThreadRequest | SendSignalRequest) -> None:

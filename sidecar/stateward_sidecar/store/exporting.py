@@ -31,7 +31,7 @@ from stateward.v1.backup_service_pb2 import (
     RequestMark,
     ThreadPart,
 )
-from stateward.v1.record_pb2 import Record
+from stateward.v1.record_pb2 import StoredRecord
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import Tag
 from stateward_sidecar.codec.state import StateTree, unframe
@@ -221,9 +221,9 @@ class Exporter:
                 break
         return found
 
-    def _records(self, request: ExportThreadRequest, moment: _Moment, after: bytes) -> tuple[list[Record], bytes]:
+    def _records(self, request: ExportThreadRequest, moment: _Moment, after: bytes) -> tuple[list[StoredRecord], bytes]:
         """Returns the next records, all as they are at one moment, and the row key of the last; empty = no more."""
-        found, size = list[Record](), 0
+        found, size = list[StoredRecord](), 0
         with self._views.numbered(moment.identity.number) as view:
             if view is None:
                 raise not_found(request.namespace, request.thread)

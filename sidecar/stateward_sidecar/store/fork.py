@@ -24,9 +24,9 @@ from stateward.storage.v1.journal_pb2 import (
     RecordsBody,
     ThreadCreation,
 )
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE, ForkSource, ThreadOptions
-from stateward.v1.thread_pb2 import Thread as ThreadMessage
-from stateward.v1.thread_service_pb2 import ForkThreadRequest
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE, ForkSource, ThreadOptions
+from stateward.v1.thread_pb2 import ThreadInfo as ThreadMessage
+from stateward.v1.thread_service_pb2 import ForkThreadRequest, ForkThreadResponse
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.entry import Draft as Content
@@ -46,6 +46,7 @@ from stateward_sidecar.store.expecting import check_uid
 from stateward_sidecar.store.hidden import Hidden, HiddenVersion
 from stateward_sidecar.store.leases import token_floor
 from stateward_sidecar.store.ranges import Pruned, Ranges
+from stateward_sidecar.store.receipts import receipt_of_thread
 from stateward_sidecar.store.recordentries import ENTRY_VALUES_BYTES
 from stateward_sidecar.store.recordrows import read_value as read_record
 from stateward_sidecar.store.recordrows import records_after
@@ -74,7 +75,7 @@ class Forker:
         self._names = names
         self._records = RecordViews(context, threads)
 
-    def fork(self, request: ForkThreadRequest) -> ThreadMessage:
+    def fork(self, request: ForkThreadRequest) -> ForkThreadResponse:
         """Copies a thread. Raises ThreadNotFound, UidMismatch, VersionNotFound, VersionPruned, ThreadExists, DiskFull.
 
         Raises QueueFull if another thread of the new name is being made, because that may take as long as a client
@@ -84,36 +85,36 @@ class Forker:
         with self._names.of((request.namespace, request.new_thread), 0):
             return self._fork(request)
 
-    def _fork(self, request: ForkThreadRequest) -> ThreadMessage:
+    def _fork(self, request: ForkThreadRequest) -> ForkThreadResponse:
         with self._context.engine.read() as txn:
             known = self._check_name(txn, request)
             if known is not None:
-                return known
+                return _answer(known, replayed=True)
             source = self._threads.get(txn, request.namespace, request.thread)
             check_uid(source.identity, request)
             # Together, because nothing is published meanwhile.
             with self._context.writer.publishing:
                 version, branches = source.head.last_version, source.branches.copy()
-            is_copied = bool(request.whole and source.head.records)
+            is_copied = bool(request.all_versions and source.head.records)
             if not source.pruned.missing(version).pairs() and not is_copied:
                 raise VersionNotFound(f"thread {source.name!r} has no version to copy", thread=source.name)
-            if not request.whole:
+            if not request.all_versions:
                 ref = request.version if request.HasField("version") else None
                 version = resolve_or_head(txn, source, ref, request.branch or MAIN, "version")
         copy = Hidden(self._context, self._threads, self._deleter, request.namespace, request.new_thread)
         try:
-            if request.whole:
+            if request.all_versions:
                 self._copy_all(request, source, copy, version, branches)
             else:
                 self._copy_one(request, source, copy, version)
-            return self._reveal(request, source, copy, version)
+            return _answer(self._reveal(request, source, copy, version), replayed=False)
         except ThreadExists:
             copy.discard()
             with self._context.engine.read() as txn:
                 known = self._check_name(txn, request)  # a retry of this request may have made the copy meanwhile
             if known is None:
                 raise
-            return known
+            return _answer(known, replayed=True)
         except (Corrupt, KeyUnavailable):
             copy.discard()
             self._check_source(request, source, version)
@@ -151,7 +152,7 @@ class Forker:
         if found is None:
             return None
         mark = fingerprint(request)
-        if request.request_id and find_request(txn, found, request.request_id, mark) is not None:
+        if request.options.request_id and find_request(txn, found, request.options.request_id, mark) is not None:
             return view_head(found.identity, found.head)
         raise ThreadExists(f"a thread {request.new_thread!r} exists already", thread=request.new_thread)
 
@@ -293,7 +294,7 @@ class Forker:
         """Returns the content of an entry of the copy. The first entry also describes the copy."""
         if copy.draft.head.tip_sequence == 0:
             metadata.fingerprint = fingerprint(request)
-            metadata.request_hash = hash_request(request.request_id)
+            metadata.request_hash = hash_request(request.options.request_id)
             origin = ForkSource(thread=source.name, uid=source.identity.uid.hex())
             metadata.creation.CopyFrom(
                 ThreadCreation(
@@ -321,7 +322,7 @@ class Forker:
             head.options.CopyFrom(_options(request, source))
             head.forked_from.CopyFrom(ForkSource(thread=source.name, uid=source.identity.uid.hex(), version=version))
             head.update_time_us = max(self._context.clock.now_us(), head.update_time_us)
-            if request.whole:
+            if request.all_versions:
                 head.save_time_us = head.update_time_us  # a TTL counts from the time of the copy
                 # New revisions are above those of the copied records.
                 head.token_floor = token_floor(self._threads.in_memory(source.number) or source)
@@ -331,7 +332,7 @@ class Forker:
     def _count_fork(self, source: Thread, txn: lmdb.Transaction, batch: Batch) -> None:
         draft = self._threads.draft(txn, batch, source.identity.namespace, source.name)
         is_there = draft is not None and draft.identity.number == source.number
-        if draft is None or not is_there or draft.thread.access in (ACCESS_REMOTE, ACCESS_ORPHAN):
+        if draft is None or not is_there or draft.thread.access in (THREAD_ACCESS_REMOTE, THREAD_ACCESS_ORPHAN):
             return  # the source was deleted meanwhile, or it is not ours to change; the copy stays
         head = draft.next_head()
         head.forks += 1
@@ -367,9 +368,13 @@ def _unclaimed(record: EffectRecord) -> EffectRecord:
 
 
 def _options(request: ForkThreadRequest, source: Thread) -> ThreadOptions:
-    if request.HasField("create"):
-        return request.create
+    if request.options.HasField("create"):
+        return request.options.create
     options = ThreadOptions()
     options.CopyFrom(source.head.options)
     options.ClearField("ttl")
     return options
+
+
+def _answer(copy: ThreadMessage, *, replayed: bool) -> ForkThreadResponse:
+    return ForkThreadResponse(receipt=receipt_of_thread(copy, replayed=replayed), thread=copy)

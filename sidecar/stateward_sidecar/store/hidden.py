@@ -30,7 +30,7 @@ from stateward.storage.v1.journal_pb2 import (
     RecordBatch,
 )
 from stateward.v1.thread_pb2 import Branch, Tag, ThreadOptions
-from stateward.v1.thread_pb2 import Thread as ThreadMessage
+from stateward.v1.thread_pb2 import ThreadInfo as ThreadMessage
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.entry import Draft as Content
 from stateward_sidecar.codec.entry import draft as draft_content

@@ -36,12 +36,13 @@ from stateward.v1.backup_service_pb2 import (
     ThreadPart,
 )
 from stateward.v1.effect_pb2 import EFFECT_STATE_IN_PROGRESS, EFFECT_STATE_UNCERTAIN
-from stateward.v1.thread_pb2 import Thread as ThreadMessage
+from stateward.v1.thread_pb2 import ThreadInfo as ThreadMessage
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import InvalidField, QueueFull, ThreadExists
 from stateward_sidecar.store.alone import Alone
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
+from stateward_sidecar.store.expecting import check_uid
 from stateward_sidecar.store.hidden import Hidden
 from stateward_sidecar.store.incoming import IncomingBlobs, IncomingVersions
 from stateward_sidecar.store.ranges import Pruned
@@ -68,12 +69,16 @@ class Importer:
         self._names = names
 
     def known(self, begin: ImportBegin) -> ThreadMessage | None:
-        """Returns the thread if this request made it before; None if the name is free; else raises ThreadExists."""
+        """Returns the thread if this request made it before; None if the name is free; else raises ThreadExists.
+
+        Raises UidMismatch or ThreadNotFound if the request expects a uid that the thread does not have.
+        """
         with self._context.engine.read() as txn:
             found = self._threads.find(txn, begin.namespace, begin.thread)
+            check_uid(None if found is None else found.identity, begin)
             if found is None:
                 return None
-            if find_request(txn, found, begin.request_id, fingerprint(begin)) is not None:
+            if find_request(txn, found, begin.options.request_id, fingerprint(begin)) is not None:
                 return view_head(found.identity, found.head)
         raise ThreadExists(f"a thread {begin.thread!r} exists already", thread=begin.thread)
 
@@ -168,7 +173,7 @@ class Import:
         if facts.HasField("forked_from"):
             creation.forked_from.CopyFrom(facts.forked_from)
         metadata = EntryMetadata(
-            creation=creation, options=facts.options, request_hash=hash_request(begin.request_id),
+            creation=creation, options=facts.options, request_hash=hash_request(begin.options.request_id),
             fingerprint=fingerprint(begin),
         )  # fmt: skip
         oldest = facts.oldest_time if facts.HasField("oldest_time") else facts.create_time
@@ -187,7 +192,7 @@ class Import:
             anchor=effect.anchor, key=effect.key, sort_key=effect.sort_key, name=effect.name, state=shown.state,
             claim_token=shown.claim_token, begin_time_us=self._time_us(shown.begin_time.ToMicroseconds()),
             detail=shown.detail, attempts=shown.attempts, idempotency_key=part.idempotency_key,
-            has_value=effect.HasField("value"), stays=effect.stays,
+            has_value=effect.HasField("value"), stays=effect.keep_when_pruned,
         )  # fmt: skip
         if shown.state == EFFECT_STATE_IN_PROGRESS:
             # The holder may have called the tool, but cannot complete the claim here. The next caller has to find out.

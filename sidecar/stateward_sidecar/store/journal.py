@@ -14,7 +14,7 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT, EntryHeader, EntryKind
-from stateward.v1.checkpoint_pb2 import STATUS_RUNNING
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.entry import INLINE_EDITS_MAX, pack
@@ -255,7 +255,7 @@ def _time_keys(identity: Identity, head: ThreadHead) -> tuple[bytes, bytes]:
 
 
 def _second_and_status(head: ThreadHead) -> tuple[int, int]:
-    return head.update_time_us // SECOND_US, head.status or STATUS_RUNNING
+    return head.update_time_us // SECOND_US, head.status or WORK_STATUS_RUNNING
 
 
 def _put_pieces(txn: lmdb.Transaction, draft: Draft, header: EntryHeader, content: Content) -> int:

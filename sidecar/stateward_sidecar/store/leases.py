@@ -18,15 +18,18 @@ from stateward.v1.lease_service_pb2 import (
     AcquireLeaseRequest,
     AcquireLeaseResponse,
     ReleaseLeaseRequest,
+    ReleaseLeaseResponse,
     RenewLeaseRequest,
 )
+from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import LeaseHeld, StatewardError
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.expecting import check_uid, find_draft, other_creation
+from stateward_sidecar.store.expecting import check_main, check_uid, find_draft, other_creation
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.opening import describe_creation, opened, settle_options
+from stateward_sidecar.store.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.requests import hash_request
 from stateward_sidecar.store.terms import LEASE
 from stateward_sidecar.store.thread import Draft, Thread
@@ -87,7 +90,7 @@ class Leases:
 
     def acquire(self, request: AcquireLeaseRequest) -> Callable[[lmdb.Transaction, Batch], AcquireLeaseResponse]:
         """Returns the write that grants a lease. It raises LeaseHeld if the lease is not free."""
-        request_hash, term_us = hash_request(request.request_id), TERM_US
+        request_hash, term_us = hash_request(request.options.request_id), TERM_US
         if request.HasField("term"):
             term_us = request.term.ToMicroseconds()
 
@@ -99,8 +102,9 @@ class Leases:
                     if lease.request_hash == request_hash:
                         again = draft.identity.number, LEASE
                         batch.after_commit.append(lambda: self._context.terms.begin(again, lease.token, lease.term_us))
-                        return self._answer(draft, draft.head)
+                        return self._answer(txn, draft, draft.head, replayed=True)
                     self._check_free(draft, lease, request)
+                check_main(draft, request.options)
                 record = LeaseRecord(
                     holder=request.holder, token=next_token(draft), term_us=term_us, request_hash=request_hash,
                     grant_time_us=self._context.clock.now_us(),
@@ -108,7 +112,7 @@ class Leases:
                 head = self._append(txn, batch, draft, record, request)
                 key = draft.identity.number, LEASE
                 batch.after_commit.append(lambda: self._context.terms.begin(key, record.token, term_us))
-                return self._answer(draft, head)
+                return self._answer(txn, draft, head, replayed=False)
 
         return run
 
@@ -127,22 +131,25 @@ class Leases:
         with self._context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
         check_uid(thread.identity, request)
-        return self.renew(thread, request.token)
+        return self.renew(thread, request.lease_token)
 
-    def release(self, request: ReleaseLeaseRequest) -> Callable[[lmdb.Transaction, Batch], bool]:
-        """Returns the write that gives a lease back. The write returns False if the token no longer holds the lease."""
-        token = request.token
+    def release(self, request: ReleaseLeaseRequest) -> Callable[[lmdb.Transaction, Batch], ReleaseLeaseResponse]:
+        """Returns the write that gives a lease back. It gives nothing back if the token no longer holds the lease."""
+        token = request.options.lease_token
 
-        def run(txn: lmdb.Transaction, batch: Batch) -> bool:
+        def run(txn: lmdb.Transaction, batch: Batch) -> ReleaseLeaseResponse:
             draft = find_draft(self._threads, txn, batch, request)
-            if draft is None or draft.head.lease.token != token or not draft.head.lease.HasField("holder"):
-                return False
+            if draft is None:
+                return ReleaseLeaseResponse(receipt=Receipt())
+            if draft.head.lease.token != token or not draft.head.lease.HasField("holder"):
+                return ReleaseLeaseResponse(receipt=newest_receipt(txn, draft))
             draft.check_writable()
+            check_main(draft, request.options)
             record = LeaseRecord(token=token, grant_time_us=self._context.clock.now_us())
             self._append(txn, batch, draft, record, AcquireLeaseRequest())
             key = draft.identity.number, LEASE
             batch.after_commit.append(lambda: self._context.terms.forget(key))
-            return True
+            return ReleaseLeaseResponse(receipt=newest_receipt(txn, draft), released=True)
 
         return run
 
@@ -159,21 +166,24 @@ class Leases:
     ) -> ThreadHead:
         is_new, old = draft.head.tip_sequence == 0, draft.head
         metadata = EntryMetadata(lease=record)
-        describe_creation(draft, metadata, request.create)
+        describe_creation(draft, metadata, request.options.create)
         entry = append(self._context, txn, draft, ENTRY_KIND_LEASE, draft_content(metadata))
         entry.head.lease.CopyFrom(record)
         if is_new:
-            settle_options(txn, draft, old, entry.head, request.create)
+            settle_options(txn, draft, old, entry.head, request.options.create)
         commit_entry(self._context, txn, batch, draft, entry, {})
         self._threads.keep_draft(batch, draft)
         return entry.head
 
-    def _answer(self, draft: Draft, head: ThreadHead) -> AcquireLeaseResponse:
-        lease = view_record(head.lease, head.lease.term_us / 1e6)
+    @staticmethod
+    def _answer(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, *, replayed: bool) -> AcquireLeaseResponse:
+        record = head.lease
+        sequence = (record.token - head.token_floor) & ((1 << _COUNTER_BITS) - 1)  # as ``next_token`` made it
         return AcquireLeaseResponse(
-            lease=lease, version=head.main_version, digest=head.main_digest, sequence=head.tip_sequence,
-            uid=draft.identity.uid_text,
-        )
+            receipt=receipt_of(txn, draft, sequence, replayed=replayed),
+            lease=view_record(record, record.term_us / 1e6),
+            version=head.main_version, version_digest=head.main_digest,
+        )  # fmt: skip
 
 
 def view_lease(context: Context, number: int, head: ThreadHead) -> Lease | None:

@@ -12,7 +12,7 @@ import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.storage.v1.journal_pb2 import EntryHeader
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import Corrupt, Fenced, VersionPruned
 from stateward_sidecar.storage import layout
@@ -131,7 +131,7 @@ def fenced_by(orphan: Thread) -> Fenced:
 def check_history(line: Thread, sequence: int) -> None:
     """Raises Fenced if the line is an orphan, and the entry is not part of the thread's history."""
     row = line.archive
-    if row is not None and row.access == ACCESS_ORPHAN and sequence > row.common_sequence:
+    if row is not None and row.access == THREAD_ACCESS_ORPHAN and sequence > row.common_sequence:
         raise fenced_by(line)
 
 

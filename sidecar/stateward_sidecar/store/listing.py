@@ -15,7 +15,7 @@ import lmdb
 from google.protobuf.message import Message
 
 from stateward.storage.v1.head_pb2 import ThreadHead
-from stateward.v1.checkpoint_pb2 import STATUS_RUNNING, Checkpoint, Status
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING, Checkpoint, WorkStatus
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest, ListCheckpointsResponse
 from stateward.v1.thread_service_pb2 import (
     CountThreadsRequest,
@@ -34,6 +34,7 @@ from stateward_sidecar.store.contents import STATES_MAX, Contents
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.labelled import Labelled, by_time
 from stateward_sidecar.store.pagebytes import page_bytes
+from stateward_sidecar.store.recordfilters import matches
 from stateward_sidecar.store.refs import resolve
 from stateward_sidecar.store.thread import MAIN, Thread
 from stateward_sidecar.store.threads import Threads
@@ -121,7 +122,7 @@ class Lister:
         wanted = _Wanted(request)
         with self._context.engine.read() as txn:
             unreadable = Unreadable(self._context, txn, keys.id)
-            for status in Status.values()[1:]:
+            for status in WorkStatus.values()[1:]:
                 prefix = layout.status_prefix(keys.tag, keys.names.status(status))
                 if count := self._count(txn, prefix, wanted, unreadable):
                     answer.counts.append(StatusCount(status=status, count=count))  # type: ignore[arg-type]
@@ -293,7 +294,7 @@ class _Wanted:
 
     def fits(self, head: ThreadHead) -> bool:
         """Returns whether a head meets all conditions."""
-        if self._statuses and (head.status or STATUS_RUNNING) not in self._statuses:
+        if self._statuses and (head.status or WORK_STATUS_RUNNING) not in self._statuses:
             return False
         if self._min_step is not None and not (head.HasField("step") and head.step >= self._min_step):
             return False
@@ -318,7 +319,7 @@ def _fits(view: Checkpoint, request: ListCheckpointsRequest) -> bool:
         (not request.branch or view.branch == request.branch)
         and (not request.statuses or view.status in request.statuses)
         and all(view.labels.get(key) == value for key, value in request.labels.items())
-        and all(key in view.attributes and view.attributes[key] == value for key, value in request.attributes.items())
+        and matches(view.attributes, request.filters)
     )
 
 

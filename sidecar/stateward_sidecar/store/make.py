@@ -88,7 +88,7 @@ class VersionMaker:
         self._request = request
         self.branch = branch  # the branch that gets the version; a fork on a mismatch changes it
         self.is_large = is_large
-        self.request_hash = hash_request(request.request_id)
+        self.request_hash = hash_request(request.options.request_id)
         # Of the request's content. Set before the first version is made.
         self.fingerprint = b""
 
@@ -146,7 +146,7 @@ class VersionMaker:
         """Compresses the edits and the metadata of a version, with what it takes over from its parent."""
         request, edits = self._request, changed.edits
         head = thread.head if thread is not None else None  # once: the writer may replace it meanwhile
-        is_first = thread is None or (version == 1 and request.HasField("create"))
+        is_first = thread is None or (version == 1 and request.options.HasField("create"))
         metadata = self._metadata(is_new=is_first, edit_bytes=len(edits), sent_bytes=changed.sent_bytes)
         body = metadata.checkpoint
         body.schema_version = request.schema_version
@@ -208,6 +208,6 @@ class VersionMaker:
         describe_version(body, request)
         if is_new:
             metadata.creation.CopyFrom(
-                ThreadCreation(namespace=self._request.namespace, thread=request.thread, options=request.create)
+                ThreadCreation(namespace=self._request.namespace, thread=request.thread, options=request.options.create)
             )
         return metadata

@@ -29,6 +29,7 @@ from stateward_sidecar.store.describe import describe_main
 from stateward_sidecar.store.expecting import check_head
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.leases import check_lease
+from stateward_sidecar.store.receipts import receipt_of
 from stateward_sidecar.store.refs import resolve
 from stateward_sidecar.store.settings import Change, MoveRequest, begin_change
 from stateward_sidecar.store.thread import MAIN, Draft, delete_row, write_branch
@@ -49,7 +50,7 @@ class Mover:
         """Moves the head of a branch to another version of the branch."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> MoveBranchResponse:
-            change = begin_change(self._threads, txn, batch, request)
+            change = begin_change(self._context, self._threads, txn, batch, request)
             draft, name, sequence = change.draft, request.branch or MAIN, change.replayed_sequence
             if not sequence:
                 branch = self._expect(draft, request, name)
@@ -60,8 +61,8 @@ class Mover:
                 sequence = self._put(txn, batch, change, {name: pointed})
             move = _find_move(txn, draft, sequence)
             return MoveBranchResponse(
-                version=move.version, digest=move.digest, previous_version=move.before_version, sequence=sequence,
-                archived_sequence=draft.thread.archived_sequence,
+                receipt=receipt_of(txn, draft, sequence, replayed=bool(change.replayed_sequence)),
+                version=move.version, version_digest=move.digest, previous_version=move.before_version,
             )  # fmt: skip
 
         return run
@@ -70,29 +71,29 @@ class Mover:
         """Deletes a branch."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> DeleteBranchResponse:
-            change = begin_change(self._threads, txn, batch, request)
+            change = begin_change(self._context, self._threads, txn, batch, request)
             draft, sequence = change.draft, change.replayed_sequence
             if not sequence:
                 self._expect(draft, request, request.branch)
                 sequence = self._put(txn, batch, change, {request.branch: None})
             move = _find_move(txn, draft, sequence)
             return DeleteBranchResponse(
-                version=move.before_version, digest=move.before_digest, sequence=sequence,
-                archived_sequence=draft.thread.archived_sequence,
+                receipt=receipt_of(txn, draft, sequence, replayed=bool(change.replayed_sequence)),
+                version=move.before_version, version_digest=move.before_digest,
             )  # fmt: skip
 
         return run
 
     def _expect(self, draft: Draft, request: MoveRequest, name: str) -> BranchHead:
         """Returns the branch. Raises LeaseHeld, VersionNotFound or VersionMismatch."""
-        check_lease(self._context, draft, request.lease_token)
+        check_lease(self._context, draft, request.options.lease_token)
         branch, thread = draft.branch(name), draft.identity.name
         if branch is None:
             raise VersionNotFound(f"thread {thread!r} has no branch {name!r}", thread=thread, branch=name)
-        if request.HasField("expected_version"):
+        if request.options.HasField("expected_version"):
             check_head(
-                f"branch {name!r} of thread {thread!r} is at", branch.version, branch.digest, request.expected_version,
-                request.expected_digest, thread=thread, branch=name,
+                f"branch {name!r} of thread {thread!r} is at", branch.version, branch.digest,
+                request.options.expected_version, request.options.expected_digest, thread=thread, branch=name,
             )  # fmt: skip
         return branch
 
@@ -143,7 +144,7 @@ def list_moves(draft: Draft, moves: Moves) -> list[HeadMove]:
 def view_move(move: HeadMove) -> MovedHead:
     """A move as a watch shows it."""
     return MovedHead(
-        branch=move.branch, version=move.version, digest=move.digest, previous_version=move.before_version
+        branch=move.branch, version=move.version, version_digest=move.digest, previous_version=move.before_version
     )
 
 

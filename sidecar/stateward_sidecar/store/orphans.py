@@ -13,7 +13,7 @@ from collections.abc import Callable
 import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveRow
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.context import Context
@@ -121,7 +121,7 @@ class Orphans:
         txn.put(layout.name_key(names.thread(name)), layout.pack_name(identity.number, identity.uid))
         write_head(txn, identity, head)
         kept = ArchiveRow(
-            access=ACCESS_ORPHAN, head=row.head, floor_sequence=draft.floor_sequence,
+            access=THREAD_ACCESS_ORPHAN, head=row.head, floor_sequence=draft.floor_sequence,
             floor_version=draft.floor_version, orphan_of=live_name, common_sequence=common_sequence,
         )  # fmt: skip
         kept.head.epoch = epoch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stateward.v1.thread_pb2 import ACCESS_OWNED
+from stateward.v1.thread_pb2 import THREAD_ACCESS_OWNED
 from stateward_sidecar.errors import Fenced, NotOwner, ThreadNotFound
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.thread import Thread
@@ -15,7 +15,7 @@ def is_still_ours(context: Context, thread: Thread) -> bool:
     While the bucket is away, the thread is used as it is here, as for a save. Raises Corrupt and others.
     """
     hooks = context.archive
-    if hooks is None or thread.access != ACCESS_OWNED or hooks.is_away():
+    if hooks is None or thread.access != THREAD_ACCESS_OWNED or hooks.is_away():
         return True
     try:
         hooks.own((thread.identity.namespace, thread.name), True)

@@ -20,7 +20,7 @@ from typing import TypeVar
 import lmdb
 
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_PRUNED, EntryMetadata
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE, Retention
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE, Retention
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, PruneThreadResponse
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.snapshot import to_snapshot
@@ -38,7 +38,8 @@ from stateward_sidecar.store.leases import check_lease
 from stateward_sidecar.store.lineage import Lineages
 from stateward_sidecar.store.moves import put_moves
 from stateward_sidecar.store.pruneplan import Fall, Plan, Shown, find_falls, find_moves
-from stateward_sidecar.store.ranges import Pruned, Ranges
+from stateward_sidecar.store.ranges import Pruned, Ranges, spans_of
+from stateward_sidecar.store.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.retention import Chooser
 from stateward_sidecar.store.settings import begin_change, check_change
 from stateward_sidecar.store.snapshots import Snapshots
@@ -127,7 +128,7 @@ class Pruner:
     def _resume(self, number: int) -> None:
         with self._context.engine.read() as txn:
             thread = self._threads.head(txn, number)  # a copy waits for long, and pushes no hot thread out of memory
-        if thread is None or thread.access == ACCESS_REMOTE or thread.floor_sequence:
+        if thread is None or thread.access == THREAD_ACCESS_REMOTE or thread.floor_sequence:
             return  # not ours to change, or without its whole history
         with self._alone.of((thread.identity.namespace, thread.name)):
             now = self.moment(thread.identity.namespace, thread.name)
@@ -161,7 +162,7 @@ class Pruner:
     def _plan_request(self, thread: Thread, request: PruneThreadRequest) -> Plan | None:
         """Returns the plan for a request; None if no version is to be pruned, or if the request is a retry."""
         with self._context.engine.read() as txn:
-            if check_change(txn, Draft(thread), request).replayed_sequence:
+            if check_change(self._context, txn, Draft(thread), request).replayed_sequence:
                 return None
             if (shown := Shown.of(request)) is not None:
                 if thread.identity.uid_text != request.plan.uid:
@@ -243,20 +244,17 @@ class Pruner:
         """Returns the write of a prune on request. The write returns None if the plan no longer holds."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> PruneThreadResponse | None:
-            change = begin_change(self._threads, txn, batch, request)
+            change = begin_change(self._context, self._threads, txn, batch, request)
             draft = change.draft
-            answer = PruneThreadResponse(
-                retained_versions=draft.head.retained_versions,
-                sequence=draft.head.tip_sequence,
-                archived_sequence=draft.thread.archived_sequence,
-            )
+            answer = PruneThreadResponse(retained_versions=draft.head.retained_versions)
             if change.replayed_sequence:
                 entry = replay.read_entry(txn, draft.identity, change.replayed_sequence)
                 removed = entry.open_metadata(draft.identity.cipher, draft.identity.uid).removed
-                answer.pruned_versions.extend(Ranges.from_message(removed))
-                answer.sequence = change.replayed_sequence
+                answer.pruned.CopyFrom(spans_of(Ranges.from_message(removed)))
+                answer.receipt.CopyFrom(receipt_of(txn, draft, change.replayed_sequence, replayed=True))
                 return answer
             if plan is None:
+                answer.receipt.CopyFrom(newest_receipt(txn, draft))
                 return answer
             if plan.number != draft.identity.number:
                 return None
@@ -264,13 +262,14 @@ class Pruner:
                 answer.plan.CopyFrom(plan.shown(draft.identity.uid_text))
             else:
                 if plan.falls:
-                    check_lease(self._context, draft, request.lease_token)
+                    check_lease(self._context, draft, request.options.lease_token)
                 if not plan.holds(txn, draft):
                     return None
                 metadata = EntryMetadata(request_hash=change.request_hash, fingerprint=change.fingerprint)
-                answer.sequence = self._remove(txn, batch, draft, plan, metadata)
+                self._remove(txn, batch, draft, plan, metadata)
             answer.retained_versions -= len(plan.going)
-            answer.pruned_versions.extend(plan.going)
+            answer.pruned.CopyFrom(spans_of(plan.going))
+            answer.receipt.CopyFrom(newest_receipt(txn, draft))
             return answer
 
         return run
@@ -346,4 +345,4 @@ def _loose(draft: Draft) -> Ranges:
 
 def is_whole(thread: Thread) -> bool:
     """Returns whether this sidecar may prune the thread, and has its whole history on this disk."""
-    return thread.access not in (ACCESS_REMOTE, ACCESS_ORPHAN) and not thread.floor_sequence
+    return thread.access not in (THREAD_ACCESS_REMOTE, THREAD_ACCESS_ORPHAN) and not thread.floor_sequence

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import lmdb
 
 from stateward.storage.v1.head_pb2 import BranchHead
-from stateward.v1.thread_service_pb2 import MovedHead, PrunePlan, PruneThreadRequest, VersionSpan
+from stateward.v1.thread_service_pb2 import MovedHead, PrunePlan, PruneThreadRequest
 from stateward_sidecar.errors import InvalidField, VersionMismatch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.branches import Pointed, fall_back, point_branch
 from stateward_sidecar.store.goneeffects import GoneEffects
-from stateward_sidecar.store.ranges import Pruned, Ranges
+from stateward_sidecar.store.ranges import Pruned, Ranges, spans_of
 from stateward_sidecar.store.thread import MAIN, Draft, Thread
 
 # If more entries than this were written since the plan, a new plan is made.
@@ -64,7 +64,7 @@ class Shown:
         if not request.HasField("plan"):
             return None
         plan = request.plan
-        spans = ((span.first, span.last) for span in plan.versions)
+        spans = ((span.first, span.last) for span in plan.versions.spans)
         moved = frozenset((each.branch, each.version, each.previous_version) for each in plan.moved_heads)
         return cls(Ranges(spans), plan.newest_digest, moved)
 
@@ -111,12 +111,11 @@ class Plan:
         moved = [
             MovedHead(
                 branch=name, version=fall.to.branch.version if fall.to else 0,
-                digest=fall.to.branch.digest if fall.to else b"", previous_version=fall.before.version,
+                version_digest=fall.to.branch.digest if fall.to else b"", previous_version=fall.before.version,
             )
             for name, fall in sorted(self.falls.items())
         ]  # fmt: skip
-        spans = [VersionSpan(first=first, last=last) for first, last in self.going.pairs()]
-        return PrunePlan(uid=uid, versions=spans, newest_digest=self.newest_digest, moved_heads=moved)
+        return PrunePlan(uid=uid, versions=spans_of(self.going), newest_digest=self.newest_digest, moved_heads=moved)
 
     def holds(self, txn: lmdb.Transaction, draft: Draft) -> bool:
         """Returns whether the plan is still right after the writes since. Reads only the new entries."""

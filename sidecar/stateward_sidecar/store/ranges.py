@@ -23,6 +23,7 @@ from stateward.storage.v1.journal_pb2 import (
     PrunedVersions,
     VersionRange,
 )
+from stateward.v1.thread_service_pb2 import VersionSpan, VersionSpans
 
 
 class Ranges:
@@ -250,3 +251,14 @@ class Rising:
     def ranges(self) -> Ranges:
         """Returns the set as Ranges."""
         return Ranges(zip(self._firsts, self._lasts, strict=True))
+
+
+def spans_of(versions: Ranges) -> VersionSpans:
+    """Returns versions as the contract has them."""
+    return VersionSpans(spans=[VersionSpan(first=first, last=last) for first, last in versions.pairs()])
+
+
+def numbers_of(versions: VersionSpans) -> Iterator[int]:
+    """Yields the versions of spans."""
+    for span in versions.spans:
+        yield from range(span.first, span.last + 1)

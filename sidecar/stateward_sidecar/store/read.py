@@ -13,7 +13,7 @@ import lmdb
 from stateward.storage.v1.archive_pb2 import ArchiveRow
 from stateward.v1.checkpoint_pb2 import Checkpoint
 from stateward.v1.checkpoint_service_pb2 import (
-    DIRECTION_NEWEST_FIRST,
+    READ_ORDER_NEWEST_FIRST,
     DiffCheckpointsRequest,
     DiffCheckpointsResponse,
     GetCheckpointRequest,
@@ -25,7 +25,7 @@ from stateward.v1.checkpoint_service_pb2 import (
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.effect_pb2 import RecordedEffect
 from stateward.v1.state_pb2 import State
-from stateward.v1.thread_pb2 import ACCESS_REMOTE
+from stateward.v1.thread_pb2 import THREAD_ACCESS_REMOTE
 from stateward_sidecar.codec.diff import diff_trees
 from stateward_sidecar.codec.pages import END, Page, Position, Selection, page, selection_of
 from stateward_sidecar.codec.seal import DIGEST_BYTES
@@ -36,7 +36,7 @@ from stateward_sidecar.store.cache import Facts
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.effectlist import EffectList, Place, pack_place, place_of, take_fitting, unpack_place
 from stateward_sidecar.store.pagebytes import PAGE_BYTES
-from stateward_sidecar.store.refs import resolve_or_head
+from stateward_sidecar.store.refs import resolve, resolve_or_head
 from stateward_sidecar.store.signals import list_signals
 from stateward_sidecar.store.since import NOTHING, Since, changes_since
 from stateward_sidecar.store.thread import MAIN, Thread
@@ -252,7 +252,7 @@ class Reader:
 
     def _other_owner(self, row: ArchiveRow | None) -> str:
         """Returns the name of another sidecar that owns the thread. Empty if this sidecar owns it, or nobody."""
-        if row is None or row.access != ACCESS_REMOTE or row.head.detached:
+        if row is None or row.access != THREAD_ACCESS_REMOTE or row.head.detached:
             return ""
         hooks = self._context.archive
         return "" if hooks is not None and hooks.is_own(row.head) else row.head.owner_id
@@ -272,7 +272,7 @@ class Reader:
         """
         selection = selection_of(request.projection if request.HasField("projection") else None)
         thread, line = read(self._line, request)
-        if request.direction != DIRECTION_NEWEST_FIRST:
+        if request.order != READ_ORDER_NEWEST_FIRST:
             line.reverse()
         return [
             partial(read, self._step, request, thread, version, selection, number == 0)
@@ -289,7 +289,7 @@ class Reader:
             answer = ReadHistoryResponse(checkpoint=view_entry(thread, entry))
             if is_first:
                 _add_state(answer, replay.state_at(txn, thread, version, self._context.cache), selection)
-            if not is_first or request.direction == DIRECTION_NEWEST_FIRST:
+            if not is_first or request.order == READ_ORDER_NEWEST_FIRST:
                 edits = replay.read_edits(txn, thread.identity, entry, self._context.cache)
                 answer.diff.CopyFrom(select_edits(replay.parse_edits(edits, thread.name, version), selection))
             if request.include_effects:
@@ -297,22 +297,23 @@ class Reader:
         return answer
 
     def _line(self, request: ReadHistoryRequest) -> tuple[Thread, list[int]]:
-        """Returns the versions of the ancestry, newest first. Raises InvalidField if it lacks ``from_version``."""
+        """Returns the versions of the ancestry, newest first. Raises InvalidField if it lacks ``oldest``."""
         with self._context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
             ref = request.version if request.HasField("version") else None
             version = resolve_or_head(txn, thread, ref, request.branch or MAIN, "version")
-            if request.from_version:
-                replay.check_version(thread, request.from_version)
+            oldest = 0
+            if request.HasField("oldest"):
+                oldest = resolve(txn, thread, request.oldest, request.branch or MAIN, "oldest")
             newest, line = version, list[int]()
-            while version and version not in thread.pruned and version >= request.from_version:
+            while version and version not in thread.pruned and version >= oldest:
                 line.append(version)
                 version = replay.read_version(txn, thread, version).header.parent_version
-        if request.from_version and line[-1:] != [request.from_version]:
-            if version > request.from_version:
+        if oldest and line[-1:] != [oldest]:
+            if version > oldest:
                 gone = f"version {version}, an ancestor of version {newest}, was pruned; use a later version"
-                raise InvalidField("from_version", gone)
-            raise InvalidField("from_version", f"version {request.from_version} is not an ancestor of version {newest}")
+                raise InvalidField("oldest", gone)
+            raise InvalidField("oldest", f"version {oldest} is not an ancestor of version {newest}")
         return thread, line
 
     def diff(self, request: DiffCheckpointsRequest) -> DiffCheckpointsResponse:

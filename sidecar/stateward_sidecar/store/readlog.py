@@ -73,7 +73,7 @@ class LogReader:
             return False
         thread = self._threads.cached(request.namespace, request.thread)
         branch = thread.branches.get(request.branch or MAIN) if thread is not None else None
-        return thread is not None and branch is not None and branch.digest == answer.digest
+        return thread is not None and branch is not None and branch.digest == answer.version_digest
 
     def is_hot(self, request: ReadLogRequest) -> bool:
         """Returns whether the event loop can make the page: the state is in memory and the page is small."""
@@ -114,7 +114,7 @@ class LogReader:
         index = max(request.from_index, log.first_index)
         at = index - log.first_index
         room_bytes = min(page_bytes(request.max_bytes), ENTRY_BYTES_MAX)
-        frames = _fitting(log.entries[at : at + (request.max_entries or ENTRIES)], room_bytes)
+        frames = _fitting(log.entries[at : at + (request.page_size or ENTRIES)], room_bytes)
         if frames and len(frames[0]) > ENTRY_BYTES_MAX:
             text = (
                 f"entry {index} of log {request.log!r} has {len(frames[0])} bytes, too many for this call; read it "
@@ -124,14 +124,14 @@ class LogReader:
         answer = ReadLogResponse(
             first_index=index, next_index=index + len(frames), end_index=log.next_index,
             rewritten_version=max(log.rewritten_version, moved), version=version, uid=thread.identity.uid_text,
-            digest=digest, known_missing=is_missing,
+            version_digest=digest, known_missing=is_missing,
         )  # fmt: skip
         return LogPage(frames, answer)
 
 
 def _check_creation(thread: Thread, request: ReadLogRequest) -> None:
-    if request.known_uid not in ("", thread.identity.uid_text):
-        raise other_creation(thread.identity, request.known_uid, "begin to read it anew")
+    if request.expected_uid not in ("", thread.identity.uid_text):
+        raise other_creation(thread.identity, request.expected_uid, "begin to read it anew")
 
 
 def _misses(txn: lmdb.Transaction, thread: Thread, request: ReadLogRequest, version: int, digest: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Compares the attributes of a record with the conditions of a list."""
+"""Compares the attributes of a record or a version with the conditions of a list."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from stateward.v1.checkpoint_pb2 import AttributeValue
-from stateward.v1.record_pb2 import AttributeFilter
+from stateward.v1.checkpoint_pb2 import AttributeFilter, AttributeValue
 
 EQUAL = (AttributeFilter.OPERATOR_UNSPECIFIED, AttributeFilter.OPERATOR_EQ, AttributeFilter.OPERATOR_NE)
 _COMPARE: dict[int, Callable[[Any, Any], bool]] = {
@@ -19,7 +18,7 @@ _COMPARE: dict[int, Callable[[Any, Any], bool]] = {
 
 
 def matches(attributes: Mapping[str, AttributeValue], filters: Iterable[AttributeFilter]) -> bool:
-    """Returns whether a record with these attributes meets all conditions."""
+    """Returns whether a record or version with these attributes meets all conditions."""
     return all(_meets(attributes, each) for each in filters)
 
 

@@ -13,7 +13,7 @@ from math import inf
 import lmdb
 
 from stateward.storage.v1.head_pb2 import RecordRow
-from stateward.v1.record_pb2 import Record
+from stateward.v1.record_pb2 import StoredRecord
 from stateward.v1.record_service_pb2 import (
     RECORD_ORDER_NEWEST,
     DeleteRecordsRequest,
@@ -72,7 +72,7 @@ class Page:
     size_bytes: int = 0
     uid: str = ""  # of the thread that was read
 
-    def add(self, view: Record, row: RecordRow, now_us: int) -> None:
+    def add(self, view: StoredRecord, row: RecordRow, now_us: int) -> None:
         """Adds a record."""
         self.answer.records.append(view)
         self.size_bytes += view.ByteSize()
@@ -94,7 +94,7 @@ class _Values:
         self._identity = thread.identity
         self._opened: dict[int, dict[str, Value]] = {}
 
-    def view(self, row: RecordRow, *, without_value: bool) -> Record:
+    def view(self, row: RecordRow, *, without_value: bool) -> StoredRecord:
         """Returns a record as it is shown. Raises Corrupt."""
         if without_value:
             return view_record(row.facts)

@@ -19,21 +19,22 @@ from stateward.v1.record_service_pb2 import (
     PutRecordsRequest,
     PutRecordsResponse,
 )
+from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.errors import QuotaExceeded, RecordConflict
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
+from stateward_sidecar.store.admitting import admit
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.expecting import find_draft, get_draft, other_creation
-from stateward_sidecar.store.leases import check_lease, next_token
-from stateward_sidecar.store.lines import digest_of
+from stateward_sidecar.store.leases import next_token
 from stateward_sidecar.store.opening import opened
+from stateward_sidecar.store.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.recordentries import About, Changed, append_changes, divide
 from stateward_sidecar.store.recordrows import facts_bytes, find_record, is_expired, record_key, value_sequence
 from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.thread import Draft
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.times import WRONG_US
-from stateward_sidecar.store.views import reached
 from stateward_sidecar.store.whole import whole
 
 RECORDS_MAX, RECORD_BYTES_MAX = 100_000, 1 << 30
@@ -68,24 +69,23 @@ class RecordPuts:
 
     def put(self, request: PutRecordsRequest) -> Callable[[lmdb.Transaction, Batch], PutRecordsResponse]:
         """Returns the write of PutRecords. It raises RecordConflict and QuotaExceeded."""
-        mark, request_hash = fingerprint(request), hash_request(request.request_id)
+        mark, request_hash = fingerprint(request), hash_request(request.options.request_id)
 
         def run(txn: lmdb.Transaction, batch: Batch) -> PutRecordsResponse:
             if not makes_records(request) and find_draft(self._threads, txn, batch, request) is None:
                 return put_nothing(request)  # without a value there is nothing to make a thread for
             with opened(self._context, self._threads, txn, batch, request) as draft:
-                found = find_request(txn, draft, request.request_id, mark)
+                found = find_request(txn, draft, request.options.request_id, mark)
                 if found is not None:
                     body = replay.open_metadata(draft.identity, found).records
-                    return _put_answer(txn, draft, body, found.header.sequence)
-                draft.check_writable()
-                check_lease(self._context, draft, request.lease_token)
+                    return _put_answer(receipt_of(txn, draft, found.header.sequence, replayed=True), body)
+                admit(self._context, draft, request.options, needs_lease=True)
                 changes = self._changes(txn, draft, request.writes)
                 body = RecordsBody(
                     written=sum(each.change is not None for each in changes), deleted=self._count_deleted(changes)
                 )
                 if not changes:
-                    return _put_answer(txn, draft, body, draft.head.tip_sequence)
+                    return _put_answer(newest_receipt(txn, draft), body)
                 _check_limits(draft, changes)
                 groups = divide(changes)
                 body.revision = next_token(draft, len(groups)) if body.written else 0
@@ -94,9 +94,9 @@ class RecordPuts:
                         each.change.facts.revision = body.revision
                 metadata = EntryMetadata(request_hash=request_hash, fingerprint=mark, records=body)
                 with whole(batch, draft):
-                    about = About(metadata, request.create)
+                    about = About(metadata, request.options.create)
                     append_changes(self._context, self._threads, txn, batch, draft, groups, about)
-                return _put_answer(txn, draft, body, draft.head.tip_sequence)
+                return _put_answer(newest_receipt(txn, draft), body)
 
         return run
 
@@ -126,16 +126,15 @@ class RecordPuts:
 
         A record that was written since then stays, so the call never deletes a part of another call's put.
         """
-        mark, request_hash = fingerprint(request), hash_request(request.request_id)
+        mark, request_hash = fingerprint(request), hash_request(request.options.request_id)
 
         def run(txn: lmdb.Transaction, batch: Batch) -> DeleteRecordsResponse:
             draft = get_draft(self._threads, txn, batch, request)
-            found = find_request(txn, draft, request.request_id, mark)
+            found = find_request(txn, draft, request.options.request_id, mark)
             if found is not None:
                 body = replay.open_metadata(draft.identity, found).records
-                return _delete_answer(txn, draft, body, found.header.sequence)
-            draft.check_writable()
-            check_lease(self._context, draft, request.lease_token)
+                return _delete_answer(receipt_of(txn, draft, found.header.sequence, replayed=True), body)
+            admit(self._context, draft, request.options, needs_lease=True)
             if draft.identity.uid_text != read.uid:  # its records may have the same keys and revisions
                 raise other_creation(draft.identity, read.uid)
             rows = ((key, record_key(draft.identity, key)) for key in read.revisions)
@@ -149,7 +148,7 @@ class RecordPuts:
                 metadata = EntryMetadata(request_hash=request_hash, fingerprint=mark, records=body)
                 with whole(batch, draft):
                     append_changes(self._context, self._threads, txn, batch, draft, divide(changes), About(metadata))
-            return _delete_answer(txn, draft, body, draft.head.tip_sequence)
+            return _delete_answer(newest_receipt(txn, draft), body)
 
         return run
 
@@ -217,7 +216,7 @@ def put_nothing(request: PutRecordsRequest) -> PutRecordsResponse:
     for index, write in enumerate(request.writes):
         if write.HasField("expected_revision"):
             _check_revision(request.thread, index, write, None)
-    return PutRecordsResponse()
+    return PutRecordsResponse(receipt=Receipt())
 
 
 def _written(write: RecordWrite, live: RecordRow | None, now_us: int) -> RecordChange:
@@ -263,17 +262,9 @@ def _check_limits(draft: Draft, changes: Sequence[Changed]) -> None:
         )  # fmt: skip
 
 
-def _put_answer(txn: lmdb.Transaction, draft: Draft, body: RecordsBody, sequence: int) -> PutRecordsResponse:
-    return PutRecordsResponse(
-        revision=body.revision, written=body.written, deleted=body.deleted, sequence=sequence,
-        durability=reached(draft.thread, sequence), archived_sequence=draft.thread.archived_sequence,
-        uid=draft.identity.uid_text, digest=digest_of(txn, draft, sequence),
-    )  # fmt: skip
+def _put_answer(receipt: Receipt, body: RecordsBody) -> PutRecordsResponse:
+    return PutRecordsResponse(receipt=receipt, revision=body.revision, written=body.written, deleted=body.deleted)
 
 
-def _delete_answer(txn: lmdb.Transaction, draft: Draft, body: RecordsBody, sequence: int) -> DeleteRecordsResponse:
-    return DeleteRecordsResponse(
-        deleted=body.deleted, has_more=body.has_more, sequence=sequence, durability=reached(draft.thread, sequence),
-        archived_sequence=draft.thread.archived_sequence,
-        uid=draft.identity.uid_text, digest=digest_of(txn, draft, sequence),
-    )  # fmt: skip
+def _delete_answer(receipt: Receipt, body: RecordsBody) -> DeleteRecordsResponse:
+    return DeleteRecordsResponse(receipt=receipt, deleted=body.deleted, has_more=body.has_more)

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.head_pb2 import RecordRow, ThreadHead
 from stateward.storage.v1.journal_pb2 import RecordBatch, RecordFacts
-from stateward.v1.record_pb2 import Record
+from stateward.v1.record_pb2 import StoredRecord
 from stateward.v1.state_pb2 import Value
 from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.errors import Corrupt
@@ -301,9 +301,11 @@ def share_out(entry_bytes: int, sizes: list[int]) -> list[int]:
 # -- views --------------------------------------------------------------------------------------------------------
 
 
-def view_record(facts: RecordFacts, value: Value | None = None) -> Record:
+def view_record(facts: RecordFacts, value: Value | None = None) -> StoredRecord:
     """The contract's message for a record."""
-    view = Record(key=facts.key, attributes=facts.attributes, revision=facts.revision, value_bytes=facts.value_bytes)
+    view = StoredRecord(
+        key=facts.key, attributes=facts.attributes, revision=facts.revision, value_bytes=facts.value_bytes
+    )
     if value is not None:
         view.value.CopyFrom(value)
     view.create_time.FromMicroseconds(facts.create_time_us)

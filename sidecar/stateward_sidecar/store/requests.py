@@ -31,9 +31,10 @@ from stateward_sidecar.store.identity import Identity
 from stateward_sidecar.store.thread import Draft, Thread
 
 HASH_BYTES = FINGERPRINT_BYTES = 8
-MAY_CHANGE = ("request_id", "durability", "lease_token", "guard", "expected_uid", "holder")
-"""The fields that a retry may change, in every request that has them. An agent that was restarted holds other leases,
-is another incarnation, and may know the thread's uid by now. A verb that answers one holder only checks the holder
+MAY_CHANGE = ("request_id", "durability", "lease_token", "expected_uid")
+MAY_CHANGE_BESIDE = ("guard", "holder")
+"""The options that a retry may change, and the fields beside them. An agent that was restarted holds other leases, is
+another incarnation, and may know the thread's uid by now. A verb that answers one holder only checks the holder
 itself."""
 
 
@@ -47,11 +48,13 @@ def fingerprint(request: Message, *, is_large: bool = False) -> bytes:
 
     The request is unchanged afterwards. ``is_large``: encode in pieces, which needs less memory and more time.
     """
-    begun, plain, messages = _left_out(type(request))  # type: ignore[arg-type]  # a class is hashable
+    begun, messages = _left_out(type(request))  # type: ignore[arg-type]  # a class is hashable
     # They are taken out for a moment, because a copy of a large state costs as much memory again.
-    kept = [(each, value) for each in plain if (value := getattr(request, each))]
+    options = request.options  # type: ignore[attr-defined]
+    options.SetInParent()  # a retry may have none of them left, and be the same
+    kept = [(each, value) for each in MAY_CHANGE if (value := getattr(options, each))]
     for each, _ in kept:
-        request.ClearField(each)
+        options.ClearField(each)
     apart = None
     for each in messages:
         if request.HasField(each):
@@ -63,7 +66,7 @@ def fingerprint(request: Message, *, is_large: bool = False) -> bytes:
         pieces = encode_pieces(request) if is_large else [request.SerializeToString(deterministic=True)]
     finally:
         for each, value in kept:
-            setattr(request, each, value)
+            setattr(options, each, value)
         if apart is not None:
             request.MergeFrom(apart)
     found = begun.copy()
@@ -73,15 +76,12 @@ def fingerprint(request: Message, *, is_large: bool = False) -> bytes:
 
 
 @cache
-def _left_out(kind: type[Message]) -> tuple[hashlib.blake2b, tuple[str, ...], tuple[str, ...]]:
-    """Returns a hash that has the name of a kind of request, and its fields that a retry may change: plain ones, and
-    messages."""
-    known = kind.DESCRIPTOR.fields_by_name
-    fields = [known[name] for name in MAY_CHANGE if name in known]
-    plain = tuple(field.name for field in fields if field.message_type is None)
-    messages = tuple(field.name for field in fields if field.message_type is not None)
+def _left_out(kind: type[Message]) -> tuple[hashlib.blake2b, tuple[str, ...]]:
+    """Returns a hash that has the name of a kind of request, and the messages beside its options that a retry may
+    change."""
+    messages = tuple(name for name in MAY_CHANGE_BESIDE if name in kind.DESCRIPTOR.fields_by_name)
     begun = hashlib.blake2b(length_prefixed(kind.DESCRIPTOR.full_name.encode()), digest_size=FINGERPRINT_BYTES)
-    return begun, plain, messages
+    return begun, messages
 
 
 def request_key(identity: Identity, request_hash: bytes) -> bytes:

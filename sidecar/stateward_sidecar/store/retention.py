@@ -18,7 +18,7 @@ from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.errors import InvalidField, VersionNotFound
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.ranges import Ranges, numbers_of
 from stateward_sidecar.store.thread import MAIN, Draft, Thread
 from stateward_sidecar.store.times import made_us
 
@@ -37,7 +37,7 @@ class Chooser:
         """Returns the versions that a request prunes, ascending. Raises InvalidField or VersionNotFound."""
         kind = request.WhichOneof("what")
         if kind == "versions":
-            return self._named(thread, request.versions.versions, move_heads=request.move_heads)
+            return self._named(thread, numbers_of(request.versions), move_heads=request.move_heads)
         rule = Retention(keep_last=request.keep_latest_per_branch)
         if kind == "older_than":
             rule = Retention(keep_for=request.older_than)

@@ -110,7 +110,8 @@ class SaveWrite:
         head = thread.branches.get(self.branch) if thread is not None else None
         base = head.version if head else 0
         if does_fork(request, thread, head):
-            base, self._maker.branch = request.expected_version, fork_branch(request, self._next_version(thread))
+            base = request.options.expected_version
+            self._maker.branch = fork_branch(request, self._next_version(thread))
         elif not is_expected(request, head):
             return
         if self._ahead and (thread is None or request.HasField("parent")):
@@ -120,7 +121,7 @@ class SaveWrite:
                 base = resolve(txn, thread, request.parent, self.branch, "parent")
             self._made = self._maker.make(txn, thread, base, self._next_version(thread))
         except StatewardError:
-            if not request.request_id and not request.checkpoint_id:
+            if not request.options.request_id and not request.checkpoint_id:
                 raise
 
     def prepare_late(self) -> None:
@@ -170,7 +171,7 @@ class SaveWrite:
                 changed = self._maker.change(old, version)
                 self._made = self._maker.pack(thread, branch.version, version, changed, dictionary, facts.body)
             except StatewardError:
-                if not request.request_id and not request.checkpoint_id:
+                if not request.options.request_id and not request.checkpoint_id:
                     raise
         return True
 
@@ -183,13 +184,13 @@ class SaveWrite:
         draft = find_draft(self._threads, txn, batch, self.request)
         if draft is None:
             return False
-        request_row = request_key(draft.identity, self._maker.request_hash) if self.request.request_id else b""
+        request_row = request_key(draft.identity, self._maker.request_hash) if self.request.options.request_id else b""
         return self._find_answered(txn, draft, request_row) is not None
 
     def _find_answered(self, txn: lmdb.Transaction, draft: Draft, request_row: bytes) -> Entry | None:
         found = None
         if request_row:
-            found = find_keyed(txn, draft, request_row, self.request.request_id, self._maker.fingerprint)
+            found = find_keyed(txn, draft, request_row, self.request.options.request_id, self._maker.fingerprint)
         if found is None and self.request.checkpoint_id:
             found = self._find_checkpoint_id(txn, draft)
         return found
@@ -198,16 +199,18 @@ class SaveWrite:
         """Runs the save in the writer. The rules for writes are in storage/writer.py."""
         request, context = self.request, self._context
         draft = find_draft(self._threads, txn, batch, request)
-        request_row = request_key(draft.identity, self._maker.request_hash) if draft and request.request_id else b""
+        request_row = b""
+        if draft is not None and request.options.request_id:
+            request_row = request_key(draft.identity, self._maker.request_hash)
         if draft is not None:
             found = self._find_answered(txn, draft, request_row)
             if found is not None:
                 body = replay.open_metadata(draft.identity, found).checkpoint
                 return replay_response(draft, found, body, request)
             draft.check_writable()
-            if request.lease_token or draft.head.HasField("lease"):
-                check_lease(context, draft, request.lease_token)
-        elif request.lease_token:
+            if request.options.lease_token or draft.head.HasField("lease"):
+                check_lease(context, draft, request.options.lease_token)
+        elif request.options.lease_token:
             raise LeaseHeld(
                 f"the lease token is not valid: there is no thread {request.thread!r}", thread=request.thread,
                 token=0, remaining_s=0,
@@ -243,7 +246,7 @@ class SaveWrite:
         self.branch = request.branch or MAIN
         branch = draft.branch(self.branch) if draft is not None else None
         if draft is not None and does_fork(request, draft, branch):
-            self.branch, branch, parent = fork_branch(request, version), None, request.expected_version
+            self.branch, branch, parent = fork_branch(request, version), None, request.options.expected_version
             check_fork(txn, request, self.branch, draft)
             self._check_free(txn, draft)
         else:
@@ -340,9 +343,9 @@ class SaveWrite:
             request_row=request_row, acked=acked,
         )  # fmt: skip
         header, head = entry.header, entry.head
-        if is_new or (made.version == 1 and request.HasField("create")):
-            index_options(txn, identity, head.options, request.create)
-            head.options.CopyFrom(request.create)
+        if is_new or (made.version == 1 and request.options.HasField("create")):
+            index_options(txn, identity, head.options, request.options.create)
+            head.options.CopyFrom(request.options.create)
         offset = header.sequence - header.version
         # A restored thread may have no version left, and so no row that this version could share.
         if not head.retained_versions or offset != head.version_offset:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import lmdb
-from google.protobuf.message import Message
 
 from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_OPTIONS,
@@ -17,7 +16,7 @@ from stateward.storage.v1.journal_pb2 import (
 )
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_pb2 import Tag, ThreadOptions
-from stateward.v1.thread_pb2 import Thread as ThreadMessage
+from stateward.v1.thread_pb2 import ThreadInfo as ThreadMessage
 from stateward.v1.thread_service_pb2 import (
     DeleteBranchRequest,
     DeleteTagRequest,
@@ -33,9 +32,11 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import QuotaExceeded, VersionNotFound
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
+from stateward_sidecar.store.admitting import admit
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.expecting import check_head, check_uid, get_draft
 from stateward_sidecar.store.journal import append, commit_entry, index_expiry, index_options
+from stateward_sidecar.store.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.refs import digest_of_version, resolve_or_head
 from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.thread import MAIN, Draft, delete_row, write_row
@@ -61,42 +62,30 @@ class Change:
 
 
 def begin_change(
-    threads: Threads,
-    txn: lmdb.Transaction,
-    batch: Batch,
-    request: ChangeRequest,
+    context: Context, threads: Threads, txn: lmdb.Transaction, batch: Batch, request: ChangeRequest
 ) -> Change:
     """Finds the thread and checks request id, uid and version. Raises typed errors."""
-    return check_change(txn, get_draft(threads, txn, batch, request), request)
+    return check_change(context, txn, get_draft(threads, txn, batch, request), request)
 
 
-def check_change(txn: lmdb.Transaction, draft: Draft, request: ChangeRequest) -> Change:
+def check_change(context: Context, txn: lmdb.Transaction, draft: Draft, request: ChangeRequest) -> Change:
     """Checks request id, uid and version for a thread that was found. Raises typed errors."""
     check_uid(draft.identity, request)
-    request_id, mark = request.request_id, fingerprint(request)
+    request_id, mark = request.options.request_id, fingerprint(request)
     request_hash = hash_request(request_id)
     if request_id:
         found = find_request(txn, draft, request_id, mark)
         if found is not None:
             return Change(draft, request_hash, mark, found.header.sequence)
-    draft.check_writable()
-    if not isinstance(request, MoveRequest):  # which expect the head of their own branch
-        check_main_version(draft, request)
+    if isinstance(request, MoveRequest):  # which expect the head of their own branch
+        draft.check_writable()
+    else:
+        admit(context, draft, request.options, needs_lease=False)
     return Change(draft, request_hash, mark, 0)
 
 
 def _view(draft: Draft) -> ThreadMessage:
     return add_archive(view_head(draft.identity, draft.head), draft.archive, draft.thread.archived_sequence)
-
-
-def check_main_version(draft: Draft, request: Message) -> None:
-    """Raises VersionMismatch if the head of main is not the version and digest that the request expects."""
-    if "expected_version" not in request.DESCRIPTOR.fields_by_name or not request.HasField("expected_version"):
-        return
-    expected, digest = request.expected_version, request.expected_digest  # type: ignore[attr-defined]
-    head = draft.head
-    where = f"thread {head.thread!r} is at"
-    check_head(where, head.main_version, head.main_digest, expected, digest, thread=head.thread)
 
 
 class Settings:
@@ -110,20 +99,19 @@ class Settings:
         """Makes or moves a tag."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> SetTagResponse:
-            change = begin_change(self._threads, txn, batch, request)
+            change = begin_change(self._context, self._threads, txn, batch, request)
             draft = change.draft
             if change.replayed_sequence:
                 old = self._metadata(txn, draft, change.replayed_sequence).tag
-                return SetTagResponse(
-                    tag=old, sequence=change.replayed_sequence, archived_sequence=draft.thread.archived_sequence
-                )
+                receipt = receipt_of(txn, draft, change.replayed_sequence, replayed=True)
+                return SetTagResponse(receipt=receipt, tag=old)
             self._check_tagged(txn, draft, request)
             ref = request.version if request.HasField("version") else None
             version = resolve_or_head(txn, draft, ref, request.branch or MAIN, "version")
             _check_room(draft, request)
             tag = Tag(name=request.tag, version=version)
-            sequence = self._append_tag(txn, batch, change, tag, ENTRY_KIND_TAG_SET)
-            return SetTagResponse(tag=tag, sequence=sequence, archived_sequence=draft.thread.archived_sequence)
+            self._append_tag(txn, batch, change, tag, ENTRY_KIND_TAG_SET)
+            return SetTagResponse(receipt=newest_receipt(txn, draft), tag=tag)
 
         return run
 
@@ -131,13 +119,12 @@ class Settings:
         """Removes a tag."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> DeleteTagResponse:
-            change = begin_change(self._threads, txn, batch, request)
+            change = begin_change(self._context, self._threads, txn, batch, request)
             draft = change.draft
             if change.replayed_sequence:
                 old = self._metadata(txn, draft, change.replayed_sequence).tag
-                return DeleteTagResponse(
-                    tag=old, sequence=change.replayed_sequence, archived_sequence=draft.thread.archived_sequence
-                )
+                receipt = receipt_of(txn, draft, change.replayed_sequence, replayed=True)
+                return DeleteTagResponse(receipt=receipt, tag=old)
             version = draft.tag(request.tag)
             if version is None:
                 raise VersionNotFound(
@@ -145,8 +132,8 @@ class Settings:
                 )
             self._check_tagged(txn, draft, request)
             tag = Tag(name=request.tag, version=version)
-            sequence = self._append_tag(txn, batch, change, tag, ENTRY_KIND_TAG_DELETED)
-            return DeleteTagResponse(tag=tag, sequence=sequence, archived_sequence=draft.thread.archived_sequence)
+            self._append_tag(txn, batch, change, tag, ENTRY_KIND_TAG_DELETED)
+            return DeleteTagResponse(receipt=newest_receipt(txn, draft), tag=tag)
 
         return run
 
@@ -154,16 +141,17 @@ class Settings:
         """Changes settings."""
 
         def run(txn: lmdb.Transaction, batch: Batch) -> UpdateThreadResponse:
-            change = begin_change(self._threads, txn, batch, request)
+            change = begin_change(self._context, self._threads, txn, batch, request)
             draft = change.draft
             if change.replayed_sequence:
-                return UpdateThreadResponse(thread=_view(draft))
+                receipt = receipt_of(txn, draft, change.replayed_sequence, replayed=True)
+                return UpdateThreadResponse(receipt=receipt, thread=_view(draft))
             options = ThreadOptions()
             options.CopyFrom(draft.head.options)
             for path in request.update_mask.paths:
                 options.ClearField(path)
             given = ThreadOptions()
-            request.update_mask.MergeMessage(request.options, given, replace_message_field=True)
+            request.update_mask.MergeMessage(request.update, given, replace_message_field=True)
             options.MergeFrom(given)
             metadata = EntryMetadata(request_hash=change.request_hash, fingerprint=change.fingerprint, options=options)
             entry = append(
@@ -176,7 +164,7 @@ class Settings:
             index_options(txn, draft.identity, old.options, options)
             commit_entry(self._context, txn, batch, draft, entry, {})
             self._threads.keep_draft(batch, draft)
-            return UpdateThreadResponse(thread=_view(draft))
+            return UpdateThreadResponse(receipt=newest_receipt(txn, draft), thread=_view(draft))
 
         return run
 
@@ -192,7 +180,7 @@ class Settings:
             request.expected_tagged_digest, thread=request.thread, tag=request.tag,
         )  # fmt: skip
 
-    def _append_tag(self, txn: lmdb.Transaction, batch: Batch, change: Change, tag: Tag, kind: EntryKind) -> int:
+    def _append_tag(self, txn: lmdb.Transaction, batch: Batch, change: Change, tag: Tag, kind: EntryKind) -> None:
         draft = change.draft
         metadata = EntryMetadata(request_hash=change.request_hash, fingerprint=change.fingerprint, tag=tag)
         entry = append(
@@ -207,7 +195,6 @@ class Settings:
         commit_entry(self._context, txn, batch, draft, entry, sums)
         draft.tags[tag.name] = tag.version if kind == ENTRY_KIND_TAG_SET else None
         self._threads.keep_draft(batch, draft)
-        return entry.header.sequence
 
     def _metadata(self, txn: lmdb.Transaction, draft: Draft, sequence: int) -> EntryMetadata:
         entry = replay.read_entry(txn, draft.identity, sequence)

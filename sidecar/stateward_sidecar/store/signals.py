@@ -14,10 +14,10 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import SignalRow, ThreadHead
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_SIGNAL, EntryMetadata, SignalRecord
-from stateward.v1.checkpoint_pb2 import STATUS_WAITING
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_WAITING
 from stateward.v1.signal_pb2 import Signal
 from stateward.v1.signal_service_pb2 import SendSignalRequest, SendSignalResponse
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import QuotaExceeded, StaleAnswer
 from stateward_sidecar.storage.queue import Batch
@@ -25,11 +25,10 @@ from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.expecting import check_unchanged
 from stateward_sidecar.store.journal import append, commit_entry
-from stateward_sidecar.store.lines import digest_of
+from stateward_sidecar.store.receipts import receipt_of
 from stateward_sidecar.store.settings import begin_change
 from stateward_sidecar.store.thread import Draft, Thread, delete_row, write_row
 from stateward_sidecar.store.threads import Threads
-from stateward_sidecar.store.views import reached
 
 # They are in memory with the thread, and in HEAD.
 PENDING_MAX, PENDING_BYTES_MAX = 1024, 16 << 20
@@ -53,7 +52,7 @@ class Signals:
         request.ClearField("parts")
 
         def run(txn: lmdb.Transaction, batch: Batch) -> SendSignalResponse:
-            change = begin_change(self._threads, txn, batch, request)
+            change = begin_change(self._context, self._threads, txn, batch, request)
             draft, identity = change.draft, change.draft.identity
             if change.replayed_sequence:
                 entry = replay.read_entry(txn, identity, change.replayed_sequence)
@@ -95,11 +94,11 @@ def check_answer(draft: Draft, request: SendSignalRequest, parts: Sequence[str])
     if not request.wait_id:
         return []
     head, name = draft.head, draft.identity.name
-    if head.status != STATUS_WAITING or head.wait_id != request.wait_id:
-        now = f"it waits for {head.wait_id!r} now" if head.status == STATUS_WAITING else "it waits for nothing now"
+    if head.status != WORK_STATUS_WAITING or head.wait_id != request.wait_id:
+        now = f"it waits for {head.wait_id!r} now" if head.status == WORK_STATUS_WAITING else "it waits for nothing now"
         raise StaleAnswer(
             f"thread {name!r} does not wait for {request.wait_id!r}: {now}", thread=name,
-            wait_id=head.wait_id if head.status == STATUS_WAITING else "", answered=False,
+            wait_id=head.wait_id if head.status == WORK_STATUS_WAITING else "", answered=False,
         )  # fmt: skip
     names = [part.name for part in head.question.parts]
     if unknown := set(parts).difference(names):
@@ -179,7 +178,7 @@ def acknowledged_by(txn: lmdb.Transaction, thread: Thread, version: int) -> dict
     for sequence in entry.header.acked_sequences:
         if sequence <= thread.floor_sequence:
             raise replay.history_elsewhere(identity)
-        if thread.access == ACCESS_ORPHAN and not replay.has_entry(txn, identity, sequence):
+        if thread.access == THREAD_ACCESS_ORPHAN and not replay.has_entry(txn, identity, sequence):
             raise replay.gone_with_thread(thread, "signals that the version acknowledged")
         signal = replay.read_entry(txn, identity, sequence)
         record = replay.open_metadata(identity, signal).signal
@@ -218,8 +217,6 @@ def view_signal(row: SignalRow) -> Signal:
 
 
 def _answer(txn: lmdb.Transaction, draft: Draft, row: SignalRow, *, replayed: bool) -> SendSignalResponse:
-    thread = draft.thread
     return SendSignalResponse(
-        signal=view_signal(row), durability=reached(thread, row.sequence), archived_sequence=thread.archived_sequence,
-        replayed=replayed, uid=thread.identity.uid_text, digest=digest_of(txn, draft, row.sequence),
+        receipt=receipt_of(txn, draft, row.sequence, replayed=replayed), signal=view_signal(row)
     )  # fmt: skip

@@ -8,7 +8,7 @@ from itertools import islice
 
 import lmdb
 
-from stateward.v1.admin_service_pb2 import Finding
+from stateward.v1.admin_service_pb2 import VerifyFinding
 from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, StatewardError, reason_number
 from stateward_sidecar.storage import layout
@@ -28,7 +28,7 @@ class StoreVerifier:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def verify(self) -> Iterator[Finding]:
+    def verify(self) -> Iterator[VerifyFinding]:
         """Yields rows that lead nowhere, and threads without a name or without rows."""
         heads, keystore = set[bytes](), self._context.keystore
         yield from self._verify_feed()
@@ -37,9 +37,9 @@ class StoreVerifier:
             wrong = [*self._verify_lists(txn), *self._verify_deletions(txn), *self._verify_names(txn, heads)]
         yield from wrong
         for uid in sorted((keys - heads) & keystore.settled_threads()):  # else it was deleted meanwhile
-            yield Finding(reason=ERROR_REASON_CORRUPT, uid=uid.hex(), message="a thread has a key, but no rows")
+            yield VerifyFinding(reason=ERROR_REASON_CORRUPT, uid=uid.hex(), message="a thread has a key, but no rows")
 
-    def _verify_names(self, txn: lmdb.Transaction, heads: set[bytes]) -> Iterator[Finding]:
+    def _verify_names(self, txn: lmdb.Transaction, heads: set[bytes]) -> Iterator[VerifyFinding]:
         """Checks that every thread has a name. Adds the uids of all threads to ``heads``."""
         named = set[tuple[int, bytes]]()
         for _, row in rows(txn, b"N"):
@@ -56,7 +56,7 @@ class StoreVerifier:
                 yield self._unnamed(txn, number, head_uid(head))
             found = cursor.set_range(layout.after(layout.thread_prefix(number)))
 
-    def _verify_feed(self) -> Iterator[Finding]:
+    def _verify_feed(self) -> Iterator[VerifyFinding]:
         """Checks that every entry has its place in the feed, and that no thread was set back.
 
         The feed is read in short transactions, and each thread in one of its own. Entries that were written meanwhile
@@ -77,7 +77,9 @@ class StoreVerifier:
                     wrong = list(self._of_thread(txn, thread, number, places))
                 yield from wrong
 
-    def _of_thread(self, txn: lmdb.Transaction, thread: Thread, number: int, places: _Places) -> Iterator[Finding]:
+    def _of_thread(
+        self, txn: lmdb.Transaction, thread: Thread, number: int, places: _Places
+    ) -> Iterator[VerifyFinding]:
         sequences = (sequence for sequence, _ in records.entries(txn, thread.identity.keys, 1))
         missing = [sequence for sequence in sequences if not places.has(number, sequence)]
         if missing:
@@ -93,7 +95,7 @@ class StoreVerifier:
             )
             yield _in_feed(thread, newest, message)
 
-    def _verify_lists(self, txn: lmdb.Transaction) -> Iterator[Finding]:
+    def _verify_lists(self, txn: lmdb.Transaction) -> Iterator[VerifyFinding]:
         """Checks that every thread has one place in each list."""
         listed: dict[int, set[bytes]] = {}
         for table in (b"U", b"S"):
@@ -113,9 +115,9 @@ class StoreVerifier:
                     del listed[number]
         for number in listed if not unread else ():  # the rows may belong to a thread that cannot be read
             message = f"thread number {number} is at a wrong place in a list of its namespace"
-            yield Finding(reason=ERROR_REASON_CORRUPT, message=message)
+            yield VerifyFinding(reason=ERROR_REASON_CORRUPT, message=message)
 
-    def _verify_deletions(self, txn: lmdb.Transaction) -> Iterator[Finding]:
+    def _verify_deletions(self, txn: lmdb.Transaction) -> Iterator[VerifyFinding]:
         """Checks that every deletion record can be read, and has its place in the feed."""
         for key, row in rows(txn, b"D"):
             place = layout.tail_number(key)
@@ -127,10 +129,10 @@ class StoreVerifier:
                 if txn.get(layout.feed_key(place)) != layout.pack_feed(0, place):
                     raise Corrupt("a deletion has no place in the feed")
             except (Corrupt, KeyUnavailable) as error:
-                yield Finding(reason=reason_number(error.reason), message=error.message)
+                yield VerifyFinding(reason=reason_number(error.reason), message=error.message)
 
-    def _unnamed(self, txn: lmdb.Transaction, number: int, uid: bytes) -> Finding:
-        finding = Finding(reason=ERROR_REASON_CORRUPT, uid=uid.hex(), message="no name leads to the thread")
+    def _unnamed(self, txn: lmdb.Transaction, number: int, uid: bytes) -> VerifyFinding:
+        finding = VerifyFinding(reason=ERROR_REASON_CORRUPT, uid=uid.hex(), message="no name leads to the thread")
         try:
             thread = load_numbered(txn, self._context.keystore, number, uid)
             finding.namespace, finding.thread = thread.identity.namespace, thread.name
@@ -154,9 +156,9 @@ class _Places:
         bits = self._bits.get((number, sequence // BLOCK_BITS), 0)
         return bool(bits >> sequence % BLOCK_BITS & 1)
 
-    def read(self, txn: lmdb.Transaction, start: bytes, rows_max: int | None) -> tuple[bytes, list[Finding]]:
+    def read(self, txn: lmdb.Transaction, start: bytes, rows_max: int | None) -> tuple[bytes, list[VerifyFinding]]:
         """Reads so many rows of the feed; None = all. Returns where to go on (empty = nowhere), and what is wrong."""
-        wrong = list[Finding]()
+        wrong = list[VerifyFinding]()
         for key, row in islice(records.rows_from(txn, start, b"W"), rows_max):
             self.end, rows_max = bytes(key) + b"\0", rows_max - 1 if rows_max is not None else None
             try:
@@ -166,7 +168,7 @@ class _Places:
                 elif sequence != layout.tail_number(key):
                     raise Corrupt("a row of the feed names another deletion")
             except Corrupt as error:
-                wrong.append(Finding(reason=reason_number(error.reason), message=error.message))
+                wrong.append(VerifyFinding(reason=reason_number(error.reason), message=error.message))
         return self.end if rows_max == 0 else b"", wrong
 
     def _add(self, number: int, sequence: int) -> None:
@@ -175,8 +177,8 @@ class _Places:
         self.newest[number] = max(self.newest.get(number, 0), sequence)
 
 
-def _in_feed(thread: Thread, sequence: int, message: str) -> Finding:
-    return Finding(
+def _in_feed(thread: Thread, sequence: int, message: str) -> VerifyFinding:
+    return VerifyFinding(
         reason=ERROR_REASON_CORRUPT, namespace=thread.identity.namespace, thread=thread.name,
         uid=thread.identity.uid_text, sequence=sequence, message=message,
     )  # fmt: skip

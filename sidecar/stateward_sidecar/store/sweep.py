@@ -13,7 +13,7 @@ from typing import Any
 
 import lmdb
 
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_OWNED
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED
 from stateward_sidecar.errors import Corrupt, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
@@ -150,7 +150,7 @@ class Sweeper:
             thread = self._find(txn, number)
         if thread is None:
             return True
-        if thread.access == ACCESS_ORPHAN:  # only a person may delete an orphan
+        if thread.access == THREAD_ACCESS_ORPHAN:  # only a person may delete an orphan
             self._delete([layout.expiry_key(second, number)])
             return False
         is_gone = False
@@ -179,7 +179,7 @@ class Sweeper:
                     if thread is None or not self._may_apply(thread) or not self._may_be_due(thread):
                         continue
                     thread = self._threads.by_number(txn, number)
-                if thread is not None and thread.access == ACCESS_OWNED:
+                if thread is not None and thread.access == THREAD_ACCESS_OWNED:
                     thread = self._own(thread)
                 if thread is not None and thread.floor_sequence:
                     thread = self._complete(thread)
@@ -197,11 +197,11 @@ class Sweeper:
             try:
                 with self._context.engine.read() as txn:
                     thread = self._threads.by_number(txn, number)
-                if thread is not None and thread.access == ACCESS_OWNED:
+                if thread is not None and thread.access == THREAD_ACCESS_OWNED:
                     thread = self._own(thread)
                 if thread is not None and thread.floor_sequence and self._may_apply(thread):
                     thread = self._complete(thread)
-                if thread is not None and thread.access != ACCESS_ORPHAN:
+                if thread is not None and thread.access != THREAD_ACCESS_ORPHAN:
                     self._pruner.clean(thread.identity.namespace, thread.name)
             except ShuttingDown:
                 raise
@@ -211,7 +211,7 @@ class Sweeper:
     def _may_apply(self, thread: Thread) -> bool:
         """Returns whether this sidecar may prune the thread, and has its history or can get it."""
         hooks = self._context.archive
-        is_reachable = hooks is not None and thread.access == ACCESS_OWNED and not hooks.is_away()
+        is_reachable = hooks is not None and thread.access == THREAD_ACCESS_OWNED and not hooks.is_away()
         return is_whole(thread) or (is_reachable and thread.floor_sequence > 0)
 
     def _own(self, thread: Thread) -> Thread | None:

@@ -17,7 +17,7 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import EarlyStatus, ThreadHead
 from stateward.storage.v1.journal_pb2 import CheckpointBody, EntryHeader
-from stateward.v1.checkpoint_pb2 import STATUS_FAILED, STATUS_RUNNING, Checkpoint, StatusTold
+from stateward.v1.checkpoint_pb2 import WORK_STATUS_FAILED, WORK_STATUS_RUNNING, Checkpoint, StatusTold
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.signal_pb2 import Question, QuestionPart
@@ -60,7 +60,7 @@ def mark(head: ThreadHead | None) -> tuple[int, int]:
 
 def take_early(body: CheckpointBody, head: ThreadHead, request: SaveRequest) -> None:
     """Gives a version on main the status that was told before it was saved, unless the save tells another one."""
-    if has_early(head, request) and request.status in (0, STATUS_RUNNING) and not request.wait_id:
+    if has_early(head, request) and request.status in (0, WORK_STATUS_RUNNING) and not request.wait_id:
         _copy(head.early, body)
 
 
@@ -74,7 +74,7 @@ def show_told(shown: CheckpointBody | Checkpoint, head: ThreadHead, version: int
     """Changes what a version says of its status, if it was told since."""
     if head.told.version == version:
         _copy(head, shown)
-        shown.status = head.status or STATUS_RUNNING
+        shown.status = head.status or WORK_STATUS_RUNNING
 
 
 def _standing(head: ThreadHead) -> StatusTold:
@@ -108,15 +108,16 @@ def _ask_for_one(made: Told, now: Told, request: PutEffectsRequest) -> None:
     parts = list(now.question.parts)
     mine = [part for part in parts if part.asker == request.asker]
     others = [part for part in parts if part.asker != request.asker]
-    if request.status == STATUS_FAILED:  # what the others ask is open, and its own part, whose answer it has not used
+    if request.status == WORK_STATUS_FAILED:
+        # What the others ask is open, and its own part, whose answer it has not used.
         made.wait_id = now.wait_id
         if now.HasField("question"):
             made.question.CopyFrom(now.question)
-    elif request.status == STATUS_RUNNING:
+    elif request.status == WORK_STATUS_RUNNING:
         if not mine:
             _copy(now, made)
             return
-        if others or now.status == STATUS_FAILED:
+        if others or now.status == WORK_STATUS_FAILED:
             made.status, made.status_detail = now.status, now.status_detail
         # Tasks write at the same time: what stands may be newer than what this one knows.
         made.wait_id = (request.wait_id or now.wait_id) if others else ""

@@ -17,7 +17,13 @@ from google.protobuf.message import DecodeError
 from stateward.storage.v1.archive_pb2 import ArchiveRow
 from stateward.storage.v1.head_pb2 import BranchHead, SignalRow, ThreadHead
 from stateward.storage.v1.journal_pb2 import CheckpointBody, PrunedVersions
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE, ACCESS_UNSPECIFIED, Access, Tag
+from stateward.v1.thread_pb2 import (
+    THREAD_ACCESS_ORPHAN,
+    THREAD_ACCESS_REMOTE,
+    THREAD_ACCESS_UNSPECIFIED,
+    Tag,
+    ThreadAccess,
+)
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, NotOwner
@@ -68,11 +74,11 @@ class Thread:
         return self.identity.number
 
     @property
-    def access(self) -> Access:
+    def access(self) -> ThreadAccess:
         """What this sidecar may do with the thread. If a newer version wrote its HEAD, it belongs to others."""
         if self.archive is None:
-            return ACCESS_UNSPECIFIED
-        return ACCESS_REMOTE if self.archive.newer_format else self.archive.access
+            return THREAD_ACCESS_UNSPECIFIED
+        return THREAD_ACCESS_REMOTE if self.archive.newer_format else self.archive.access
 
     @property
     def is_outdated(self) -> bool:
@@ -136,7 +142,7 @@ class Draft:
     def check_writable(self) -> None:
         """Raises NotOwner if this disk has only a copy or an orphan."""
         row = self.archive
-        if row is not None and (row.access in (ACCESS_REMOTE, ACCESS_ORPHAN) or row.newer_format):
+        if row is not None and (row.access in (THREAD_ACCESS_REMOTE, THREAD_ACCESS_ORPHAN) or row.newer_format):
             raise not_owner(self.identity.name, row)
 
     def branch(self, name: str) -> BranchHead | None:
@@ -320,7 +326,7 @@ def write_archive_row(txn: lmdb.Transaction, draft: Draft, row: ArchiveRow) -> N
 
 def not_owner(name: str, row: ArchiveRow) -> NotOwner:
     """The error for a write to a copy."""
-    if row.access == ACCESS_ORPHAN:
+    if row.access == THREAD_ACCESS_ORPHAN:
         return NotOwner(
             f"thread {name!r} is an orphan: it can be read and forked, and never written", thread=name,
             owner_id=row.head.owner_id, epoch=row.head.epoch,

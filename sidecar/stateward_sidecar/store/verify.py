@@ -24,9 +24,9 @@ from stateward.storage.v1.journal_pb2 import (
     EntryHeader,
     EntryMetadata,
 )
-from stateward.v1.admin_service_pb2 import Finding, VerifyRequest, VerifyResponse
+from stateward.v1.admin_service_pb2 import VerifyFinding, VerifyRequest, VerifyResponse
 from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, ACCESS_REMOTE
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
 from stateward_sidecar.codec.edits import apply_edits
 from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
 from stateward_sidecar.codec.seal import content_hash
@@ -93,7 +93,7 @@ class Verifier:
             if not uid:
                 yield VerifyResponse(
                     records=records, threads=threads,
-                    finding=Finding(reason=ERROR_REASON_CORRUPT, message="a name row cannot be read"),
+                    finding=VerifyFinding(reason=ERROR_REASON_CORRUPT, message="a name row cannot be read"),
                 )  # fmt: skip
                 continue
             for finding, checked in self._verify_thread(number, uid, name_hash, request):
@@ -103,7 +103,7 @@ class Verifier:
         if not request.thread:
             for finding in StoreVerifier(self._context).verify():
                 yield VerifyResponse(records=records, threads=threads, finding=finding)
-        yield VerifyResponse(records=records, threads=threads, done=True)
+        yield VerifyResponse(records=records, threads=threads)
 
     def _list_threads(self, request: VerifyRequest) -> list[tuple[int, bytes, bytes]]:
         keys = self._context.keystore.namespace(request.namespace) if request.namespace else None
@@ -129,8 +129,8 @@ class Verifier:
 
     def _verify_thread(
         self, number: int, uid: bytes, name_hash: bytes, request: VerifyRequest
-    ) -> Iterator[tuple[Finding | None, int]]:
-        finding, is_listed = Finding(namespace=request.namespace, thread=request.thread, uid=uid.hex()), True
+    ) -> Iterator[tuple[VerifyFinding | None, int]]:
+        finding, is_listed = VerifyFinding(namespace=request.namespace, thread=request.thread, uid=uid.hex()), True
         try:
             with self._context.engine.read() as txn:
                 if not _leads_to(txn, name_hash, number):
@@ -149,7 +149,7 @@ class Verifier:
             yield _found(finding, Corrupt("the thread is missing in the list of its namespace")), 1
         progress = _Progress(thread, window_tip=thread.head.tip_sequence)
         while True:
-            step: list[tuple[Finding | None, int]] = []
+            step: list[tuple[VerifyFinding | None, int]] = []
             with self._context.engine.read() as txn:
                 is_more = self._verify_entries(txn, progress, finding, step)
             yield from step
@@ -185,8 +185,8 @@ class Verifier:
         self,
         txn: lmdb.Transaction,
         progress: _Progress,
-        finding: Finding,
-        out: list[tuple[Finding | None, int]],
+        finding: VerifyFinding,
+        out: list[tuple[VerifyFinding | None, int]],
     ) -> bool:
         """Checks the next entries. Returns whether more entries follow."""
         thread = progress.thread
@@ -207,10 +207,10 @@ class Verifier:
         self,
         txn: lmdb.Transaction,
         progress: _Progress,
-        finding: Finding,
+        finding: VerifyFinding,
         first: int,
         row: memoryview,
-        out: list[tuple[Finding | None, int]],
+        out: list[tuple[VerifyFinding | None, int]],
     ) -> int:
         """Checks the entries that share a row. Returns how many they are."""
         thread, checked = progress.thread, 0
@@ -401,7 +401,7 @@ class Verifier:
 
 def _is_copy(thread: Thread) -> bool:
     """Returns whether another machine owns the thread."""
-    return thread.access == ACCESS_REMOTE
+    return thread.access == THREAD_ACCESS_REMOTE
 
 
 def _went_with_thread(txn: lmdb.Transaction, thread: Thread, entry: Entry) -> bool:
@@ -420,7 +420,7 @@ def _shared_until(orphan: Thread) -> int:
     of records, effects, tags and the like before they were fetched; 0 for other threads. A version that is missing is
     found by its number."""
     row = orphan.archive
-    return row.common_sequence if row is not None and row.access == ACCESS_ORPHAN else 0
+    return row.common_sequence if row is not None and row.access == THREAD_ACCESS_ORPHAN else 0
 
 
 def _elsewhere(thread: Thread) -> tuple[type[StatewardError], ...]:
@@ -437,8 +437,8 @@ def _leads_to(txn: lmdb.Transaction, name_hash: bytes, number: int) -> bool:
         return True
 
 
-def _found(place: Finding, error: StatewardError, version: int = 0, sequence: int = 0) -> Finding:
-    finding = Finding()
+def _found(place: VerifyFinding, error: StatewardError, version: int = 0, sequence: int = 0) -> VerifyFinding:
+    finding = VerifyFinding()
     finding.CopyFrom(place)
     finding.reason = reason_number(error.reason)
     finding.message = error.message

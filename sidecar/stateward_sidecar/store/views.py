@@ -7,13 +7,15 @@ from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
 from stateward.v1.checkpoint_pb2 import (
     DURABILITY_ARCHIVED,
     DURABILITY_COMMITTED,
-    STATUS_RUNNING,
+    WORK_STATUS_RUNNING,
     Checkpoint,
     Durability,
 )
 from stateward.v1.checkpoint_service_pb2 import HydrateResponse
-from stateward.v1.thread_pb2 import ACCESS_ORPHAN, Branch, Tag
-from stateward.v1.thread_pb2 import Thread as ThreadMessage
+from stateward.v1.lease_pb2 import Lease
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, Branch, Tag
+from stateward.v1.thread_pb2 import ThreadInfo as ThreadMessage
+from stateward.v1.thread_service_pb2 import GetThreadResponse
 from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store.cache import Facts
@@ -54,7 +56,7 @@ def _view(thread: Thread, facts: Facts, head: ThreadHead) -> Checkpoint:
     view = Checkpoint(
         namespace=identity.namespace, thread=identity.name, uid=identity.uid.hex(), version=header.version,
         parent_version=header.parent_version, branch=body.branch or MAIN, checkpoint_id=body.checkpoint_id,
-        digest=header.digest, status=body.status or STATUS_RUNNING, status_detail=body.status_detail,
+        digest=header.digest, status=body.status or WORK_STATUS_RUNNING, status_detail=body.status_detail,
         schema_version=body.schema_version, edit_bytes=body.sent_bytes or header.edit_bytes,
         stored_bytes=facts.stored_bytes,
         sequence=header.sequence, durability=reached(thread, header.sequence), wait_id=body.wait_id,
@@ -87,12 +89,12 @@ def view_head(identity: Identity, head: ThreadHead) -> ThreadMessage:
     options = head.options
     view = ThreadMessage(
         namespace=identity.namespace, thread=identity.name, uid=identity.uid.hex(), version=head.main_version,
-        digest=head.main_digest, status_detail=head.status_detail, wait_id=head.wait_id,
+        version_digest=head.main_digest, status_detail=head.status_detail, wait_id=head.wait_id,
         parent_thread=options.parent_thread, agent=options.agent, sequence=head.tip_sequence,
         last_version=head.last_version, retained_versions=head.retained_versions, stored_bytes=head.stored_bytes,
         sequence_digest=head.tip_digest,
     )  # fmt: skip
-    view.status = head.status or STATUS_RUNNING
+    view.status = head.status or WORK_STATUS_RUNNING
     view.labels.update(options.labels)
     view.metrics.update(head.metrics)
     view.create_time.FromMicroseconds(head.create_time_us)
@@ -114,11 +116,17 @@ def view_head(identity: Identity, head: ThreadHead) -> ThreadMessage:
 
 
 def view_thread(thread: Thread) -> ThreadMessage:
-    """A thread with its branches and tags."""
-    view = add_archive(view_head(thread.identity, thread.head), thread.archive, thread.archived_sequence)
-    view.branches.extend(view_branch(branch) for _, branch in sorted(thread.branches.copy().items()))
-    view.tags.extend(Tag(name=name, version=version) for name, version in sorted(thread.tags.items()))
-    return view
+    """A thread, with what the archive knows of it."""
+    return add_archive(view_head(thread.identity, thread.head), thread.archive, thread.archived_sequence)
+
+
+def describe_thread(thread: Thread, lease: Lease | None) -> GetThreadResponse:
+    """A thread with its branches and tags, and the lease that somebody holds."""
+    return GetThreadResponse(
+        thread=view_thread(thread),
+        branches=[view_branch(branch) for _, branch in sorted(thread.branches.copy().items())],
+        tags=[Tag(name=name, version=version) for name, version in sorted(thread.tags.items())], lease=lease,
+    )  # fmt: skip
 
 
 def add_archive(view: ThreadMessage, row: ArchiveRow | None, archived_sequence: int) -> ThreadMessage:
@@ -126,7 +134,7 @@ def add_archive(view: ThreadMessage, row: ArchiveRow | None, archived_sequence: 
     if row is not None:
         view.access, view.archived_sequence = row.access, archived_sequence
         view.owner_id, view.owner_epoch = row.head.owner_id, row.head.epoch
-        if row.access == ACCESS_ORPHAN:
+        if row.access == THREAD_ACCESS_ORPHAN:
             view.orphan.thread, view.orphan.common_sequence = row.orphan_of, row.common_sequence
             view.orphan.epoch = row.head.epoch
     return view
@@ -135,6 +143,6 @@ def add_archive(view: ThreadMessage, row: ArchiveRow | None, archived_sequence: 
 def view_branch(branch: BranchHead) -> Branch:
     """A branch."""
     return Branch(
-        name=branch.name, version=branch.version, digest=branch.digest, base_version=branch.base_version,
+        name=branch.name, version=branch.version, version_digest=branch.digest, base_version=branch.base_version,
         moved_version=branch.moved_version, newest_version=branch.newest_version, first_version=branch.first_version,
     )  # fmt: skip

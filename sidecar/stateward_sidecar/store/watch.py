@@ -34,7 +34,7 @@ from stateward.storage.v1.journal_pb2 import (
     EntryHeader,
     EntryMetadata,
 )
-from stateward.v1.thread_service_pb2 import Event, WatchRequest
+from stateward.v1.thread_service_pb2 import JournalEvent, WatchRequest
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.codec.pages import Selection
 from stateward_sidecar.errors import Corrupt, Fenced, InvalidField, KeyUnavailable, VersionPruned
@@ -49,7 +49,7 @@ from stateward_sidecar.store.leases import view_record
 from stateward_sidecar.store.lines import Lines, Written, digest_at
 from stateward_sidecar.store.listing import ALL_THREADS, find_entry
 from stateward_sidecar.store.moves import view_move
-from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.ranges import Ranges, spans_of
 from stateward_sidecar.store.read import select_edits
 from stateward_sidecar.store.recordrows import open_batch
 from stateward_sidecar.store.recordrows import view_record as show_record
@@ -153,7 +153,7 @@ class Watcher:
         watch.digest = digest_at(txn, thread.identity, after)
         watch.number, watch.holes_until = thread.number, 0 if after else tip
 
-    def read(self, watch: Watch) -> list[Event]:
+    def read(self, watch: Watch) -> list[JournalEvent]:
         """Returns the next events, at most ``EVENTS_MAX``. Sets ``is_over`` after the last event of the thread.
 
         If the list is empty, wait for a commit. Raises HistoryElsewhere, Corrupt or KeyUnavailable; a commit may have
@@ -213,8 +213,8 @@ class Watcher:
             raise Corrupt(f"journal entry {after + 1} is missing", thread.name)
         return after >= holes_until
 
-    def _read_thread(self, txn: lmdb.Transaction, thread: Thread, watch: Watch) -> list[Event]:
-        events: list[Event] = []
+    def _read_thread(self, txn: lmdb.Transaction, thread: Thread, watch: Watch) -> list[JournalEvent]:
+        events: list[JournalEvent] = []
         after, digest = watch.cursor, watch.digest
         if after >= watch.holes_until:
             self._check_retained(txn, thread, after)
@@ -243,8 +243,8 @@ class Watcher:
         watch.cursor, watch.digest = after, digest  # at the end, because a read that fails is repeated
         return events
 
-    def _read_namespace(self, txn: lmdb.Transaction, watch: Watch, seen: int) -> list[Event]:
-        events: list[Event] = []
+    def _read_namespace(self, txn: lmdb.Transaction, watch: Watch, seen: int) -> list[JournalEvent]:
+        events: list[JournalEvent] = []
         size = looked_at = 0
         after, selection = watch.cursor, watch.selection
         cursor = txn.cursor()
@@ -272,7 +272,7 @@ class Watcher:
         place: int,
         row: bytes | memoryview,
         seen: int,
-    ) -> Event | None:
+    ) -> JournalEvent | None:
         number = 0
         try:
             number, sequence = layout.unpack_feed(row)
@@ -302,7 +302,7 @@ class Watcher:
         with self._context.engine.read() as txn:
             return txn.get(layout.ThreadKeys(number).head()) is None
 
-    def _deletion_event(self, txn: lmdb.Transaction, request: WatchRequest, place: int) -> Event | None:
+    def _deletion_event(self, txn: lmdb.Transaction, request: WatchRequest, place: int) -> JournalEvent | None:
         keys = self._context.keystore.namespace(request.namespace)
         row = txn.get(layout.deletion_key(place))
         if keys is None or row is None:
@@ -310,7 +310,7 @@ class Watcher:
         record = open_deletion(keys, place, bytes(row))
         return deleted_event(record) if record is not None else None
 
-    def _end(self, txn: lmdb.Transaction, watch: Watch) -> list[Event]:
+    def _end(self, txn: lmdb.Transaction, watch: Watch) -> list[JournalEvent]:
         """Returns the last event of a deleted thread, even if another thread has its name now.
 
         Raises Fenced if a takeover left the last event out of the history, and ThreadNotFound if the thread is not on
@@ -332,7 +332,7 @@ class Watcher:
 
     def _event(
         self, txn: lmdb.Transaction, thread: Thread, entry: Entry, selection: Selection, request: WatchRequest
-    ) -> Event | None:
+    ) -> JournalEvent | None:
         """Returns the event for a journal entry; None if the request does not ask for it.
 
         These are versions that change none of the chosen slots and logs, and changes of records.
@@ -340,7 +340,7 @@ class Watcher:
         identity, header, include_diff = thread.identity, entry.header, request.include_diff
         if header.kind == ENTRY_KIND_RECORDS:
             return _records_event(thread, entry) if request.include_records else None
-        event = Event(thread=identity.name, uid=identity.uid.hex(), sequence=header.sequence)
+        event = JournalEvent(thread=identity.name, uid=identity.uid.hex(), sequence=header.sequence)
         event.time.FromMicroseconds(header.create_time_us)
         if header.kind == ENTRY_KIND_CHECKPOINT:
             if header.version not in thread.pruned and (include_diff or not selection.is_everything):
@@ -362,7 +362,7 @@ class Watcher:
         elif header.kind == ENTRY_KIND_PRUNED:
             if not metadata.removed.ranges:
                 return None  # it cleans the journal, and changes nothing that anybody sees
-            event.pruned.versions.extend(Ranges.from_message(metadata.removed))
+            event.pruned.CopyFrom(spans_of(Ranges.from_message(metadata.removed)))
         elif header.kind == ENTRY_KIND_HEADS:
             event.heads_moved.heads.extend(map(view_move, metadata.heads))
         else:
@@ -370,7 +370,7 @@ class Watcher:
         return event
 
 
-def _records_event(thread: Thread, entry: Entry) -> Event | None:
+def _records_event(thread: Thread, entry: Entry) -> JournalEvent | None:
     """Returns the event for an entry of records; None if it changed none, or if it counts for nothing any more."""
     identity, header = thread.identity, entry.header
     if entry.is_husk or thread.pruned.cuts(header):
@@ -380,7 +380,7 @@ def _records_event(thread: Thread, entry: Entry) -> Event | None:
     is_moved = found.moved or not entry.header.edit_bytes  # without records if none is left
     if not (written or found.deleted or is_moved):  # a refresh
         return None
-    event = Event(thread=identity.name, uid=identity.uid_text, sequence=header.sequence)
+    event = JournalEvent(thread=identity.name, uid=identity.uid_text, sequence=header.sequence)
     event.time.FromMicroseconds(header.create_time_us)
     for facts in written:
         facts.ClearField("attributes")
@@ -390,7 +390,7 @@ def _records_event(thread: Thread, entry: Entry) -> Event | None:
     return event
 
 
-def _tell_work(event: Event, header: EntryHeader, metadata: EntryMetadata) -> None:
+def _tell_work(event: JournalEvent, header: EntryHeader, metadata: EntryMetadata) -> None:
     """Fills the event of a signal, effects (without its value, which is in the edits) or a lease."""
     if header.kind == ENTRY_KIND_SIGNAL:
         signal = SignalRow(record=metadata.signal, sequence=header.sequence, create_time_us=header.create_time_us)
@@ -406,7 +406,7 @@ def _tell_work(event: Event, header: EntryHeader, metadata: EntryMetadata) -> No
         event.lease.ClearField("remaining")  # not known for a grant that is read later
 
 
-def _as_history(thread: Thread, event: Event) -> Event:
+def _as_history(thread: Thread, event: JournalEvent) -> JournalEvent:
     """Names an entry that an orphan shares with its thread as an entry of the thread."""
     row = thread.archive
     if row is not None and row.orphan_of and event.sequence <= row.common_sequence:

@@ -14,6 +14,7 @@ from tests.bench.peers.base import Call, Contender
 from stateward import Client
 from stateward.v1 import checkpoint_service_pb2 as pb
 from stateward.v1.checkpoint_service_pb2_grpc import CheckpointServiceStub
+from stateward.v1.write_pb2 import WriteOptions
 from stateward.values import JSON, RawValue
 
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -115,9 +116,9 @@ class Whole(Stub):
 
     def _renew(self, thread: str) -> pb.SaveRequest:
         request = self.request[thread]
-        request.expected_version = self._next(thread)
-        request.step = request.expected_version + 1
-        request.request_id = secrets.token_hex(16)
+        request.options.expected_version = self._next(thread)
+        request.step = request.options.expected_version + 1
+        request.options.request_id = secrets.token_hex(16)
         return request
 
 
@@ -159,7 +160,8 @@ class PythonClient(Contender):
 def append_request(thread: str, version: int, messages: list[bytes]) -> pb.SaveRequest:
     """A save on top of a version that appends messages."""
     request = pb.SaveRequest(
-        thread=thread, expected_version=version, step=version + 1, request_id=secrets.token_hex(16)
+        thread=thread, options=WriteOptions(request_id=secrets.token_hex(16), expected_version=version),
+        step=version + 1
     )
     edit = request.diff.edits.add().append
     edit.log = "messages"

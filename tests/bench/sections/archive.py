@@ -82,7 +82,7 @@ class ArchivedStub(Stub):
 
     def step(self, thread: str, message: bytes) -> Callable[[], object]:
         call = super().step(thread, message)
-        call.args[0].durability = DURABILITY_ARCHIVED  # type: ignore[attr-defined]
+        call.args[0].options.durability = DURABILITY_ARCHIVED  # type: ignore[attr-defined]
         return call
 
     def stats(self) -> ArchiveStats:

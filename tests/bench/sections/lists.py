@@ -23,6 +23,7 @@ from stateward.v1.diff_pb2 import Append, Diff, Edit
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_service_pb2 import CountThreadsRequest, ListThreadsRequest, ListThreadsResponse
 from stateward.v1.thread_service_pb2_grpc import ThreadServiceStub
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.context import Limits
@@ -35,7 +36,7 @@ RARE = 20
 RARE_STEP = 1000
 NAMESPACE = "default"
 PENDING_MAX = 1000
-USUAL = (pb.STATUS_COMPLETED,) * 6 + (pb.STATUS_RUNNING,) * 3 + (pb.STATUS_FAILED,)
+USUAL = (pb.WORK_STATUS_COMPLETED,) * 6 + (pb.WORK_STATUS_RUNNING,) * 3 + (pb.WORK_STATUS_FAILED,)
 COUNTS, READ_ALL = "counts by status", "all with a label, page by page"
 NO_PAGES = (COUNTS, READ_ALL)
 
@@ -82,11 +83,11 @@ def fill(daemon: Daemon, threads: int, message: bytes) -> int:
                 pending.clear()
             is_rare = number < RARE
             request = SaveRequest(
-                namespace=NAMESPACE, thread=f"agent/run-{number}", expected_version=0, diff=diff,
+                namespace=NAMESPACE, thread=f"agent/run-{number}", options=WriteOptions(expected_version=0), diff=diff,
                 step=RARE_STEP if is_rare else number % 40,
-                status=pb.STATUS_PAUSED if is_rare else USUAL[number % len(USUAL)],
+                status=pb.WORK_STATUS_PAUSED if is_rare else USUAL[number % len(USUAL)],
             )  # fmt: skip
-            request.create.labels["rare" if is_rare else "usual"] = "yes"
+            request.options.create.labels["rare" if is_rare else "usual"] = "yes"
             save = SaveWrite(store.context, store.threads, request)
             with store.context.engine.read() as txn:
                 save.prepare(txn, None)
@@ -123,17 +124,17 @@ def _questions(newest_us: int, threads: int) -> Iterator[tuple[str, ListThreadsR
     """What is asked, and how many threads the first page must have at least."""
     rare = min(RARE, 100)
     yield "all", ListThreadsRequest(), 100
-    yield "failed", ListThreadsRequest(statuses=[pb.STATUS_FAILED]), 40 if threads < THREADS else 100
-    yield "paused (rare)", ListThreadsRequest(statuses=[pb.STATUS_PAUSED]), rare
-    several = [pb.STATUS_PAUSED, pb.STATUS_FAILED, pb.STATUS_WAITING, pb.STATUS_RUNNING]
+    yield "failed", ListThreadsRequest(statuses=[pb.WORK_STATUS_FAILED]), 40 if threads < THREADS else 100
+    yield "paused (rare)", ListThreadsRequest(statuses=[pb.WORK_STATUS_PAUSED]), rare
+    several = [pb.WORK_STATUS_PAUSED, pb.WORK_STATUS_FAILED, pb.WORK_STATUS_WAITING, pb.WORK_STATUS_RUNNING]
     yield "one of four statuses", ListThreadsRequest(statuses=several), 100
-    week = ListThreadsRequest(statuses=[pb.STATUS_FAILED])
+    week = ListThreadsRequest(statuses=[pb.WORK_STATUS_FAILED])
     week.updated_before.FromMicroseconds(newest_us - MONTH_US // 4)
     yield "failed, a week ago or before", week, 30 if threads < THREADS else 100
-    yield "waiting (none)", ListThreadsRequest(statuses=[pb.STATUS_WAITING]), 0
+    yield "waiting (none)", ListThreadsRequest(statuses=[pb.WORK_STATUS_WAITING]), 0
     yield "at step 5 to 9", ListThreadsRequest(min_step=5, max_step=9), 10
     yield "at step 1,000 (rare)", ListThreadsRequest(min_step=RARE_STEP), 0
-    yield "paused, at step 1,000", ListThreadsRequest(statuses=[pb.STATUS_PAUSED], min_step=RARE_STEP), rare
+    yield "paused, at step 1,000", ListThreadsRequest(statuses=[pb.WORK_STATUS_PAUSED], min_step=RARE_STEP), rare
     yield "with a rare label", ListThreadsRequest(labels={"rare": "yes"}), rare
 
 

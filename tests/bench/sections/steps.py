@@ -47,7 +47,7 @@ async def _walk(target: str, thread: str, messages: list[bytes]) -> None:
         async def work() -> None:
             for message in left:
                 request: pb.SaveRequest = append_request(thread, 0, [message])
-                request.ClearField("expected_version")
+                request.options.ClearField("expected_version")
                 await save(request)
 
         await asyncio.gather(*(work() for _ in range(IN_FLIGHT)))

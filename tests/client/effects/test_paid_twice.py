@@ -303,12 +303,12 @@ def test_a_lost_answer(bank):
     plan = Plan("k", keyed(bank.pay, "fn"), {})
     claimed = effects.effect(ThreadRef("n", "t", "main"), identity, plan, tools, effects.Daemon())
     steps = with_retries(claimed, lambda: 60.0)
-    first = next(steps).request.request_id
+    first = next(steps).request.options.request_id
     assert isinstance(steps.throw(ServerUnavailable("away")), Pause)
-    assert steps.send(None).request.request_id == first
+    assert steps.send(None).request.options.request_id == first
     assert isinstance(steps.send(BeginEffectResponse(state=EFFECT_STATE_IN_PROGRESS)), Pause)
     again = steps.send(None)
-    assert again.request.request_id != first
+    assert again.request.options.request_id != first
     complete = steps.send(BeginEffectResponse(state=EFFECT_STATE_NEW, claim_token=7, idempotency_key="word"))
     assert isinstance(complete, Call)
     assert (complete.request.claim_token, bank.keys) == (7, ["word"])
@@ -319,8 +319,10 @@ def test_a_lost_answer(bank):
 
 def test_deleted_effects_are_called_again(thread, bank):
     """`delete_effects` answers how many there were; who calls the tool then pays again, and a stale holder is told."""
-    thread.put_effects([Effect("a", 1, anchor="c1"), Effect("b", 2, anchor="c1", stays=True), Effect("a", 3)])
-    assert [each.stays for each in thread.effects("c1")] == [False, True]
+    thread.put_effects(
+        [Effect("a", 1, anchor="c1"), Effect("b", 2, anchor="c1", keep_when_pruned=True), Effect("a", 3)]
+    )
+    assert [each.keep_when_pruned for each in thread.effects("c1")] == [False, True]
     assert thread.delete_effects("c1", ["a", "none"]) == 1
     assert thread.delete_effects("c1", []) == 0
     assert thread.delete_effects("c1") == 1

@@ -10,11 +10,12 @@ import pytest
 
 from stateward import ABSENT, Client, EditConflict, Number, RawValue
 from stateward._operations.steps import Call
-from stateward.changes import EntriesAppended, NumberAdded, SlotSet
+from stateward.changes import AddNumber, Append, SetSlot
 from stateward.errors import InvalidField
 from stateward.testing import Daemon
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import diff_pb2
+from stateward.v1.write_pb2 import WriteOptions
 from stateward.values import JSON
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
@@ -25,7 +26,7 @@ def test_increments_add_up(thread: Any) -> None:
     assert [thread.increment("hits", delta) for delta in (1, 5, -2, 1)] == [1, 6, 4, 5]
     found = thread.hydrate().slots["hits"]
     assert (found, type(found), found + 1, type(found + 1)) == (5, Number, 6, int)
-    assert thread.diff(3, 4) == [SlotSet("hits", Number(5))]
+    assert thread.diff(3, 4) == [SetSlot("hits", Number(5))]
 
 
 def test_a_state_keeps_a_number_a_number(thread: Any) -> None:
@@ -180,8 +181,8 @@ def test_what_was_expected_is_not_told_again(thread: Any) -> None:
     thread.set_slot("s", "a" * 599 + "b", expected="a" * 600)
     thread.increment("n", 4)
     assert [type(change).__name__ for entry in thread.history() for change in entry.changes] == [
-        "SlotSpliced",
-        "NumberAdded",
+        "SpliceSlot",
+        "AddNumber",
     ]
     assert thread.hydrate(version=2).slots["s"] == "a" * 599 + "b"
 
@@ -228,11 +229,11 @@ def test_a_board_is_watched_by_name(board: Any) -> None:
         board.post("price", 2)
         board.increment("noise")
         found = [change for _ in range(2) for change in next(events).changes]
-    assert found == [EntriesAppended("bids", ("ten",), None), SlotSet("price", 2)]
+    assert found == [Append("bids", ("ten",), None), SetSlot("price", 2)]
     with board.private.watch(slots=["n"]) as events:
         board.increment("n")
         board.private.increment("n", 3)
-        assert list(next(events).changes) == [NumberAdded("agents/ada/n", 3)]
+        assert list(next(events).changes) == [AddNumber("agents/ada/n", 3)]
 
 
 def test_a_post_needs_what_it_expects(board: Any) -> None:
@@ -254,7 +255,7 @@ def test_a_number_in_a_log_is_refused_by_the_daemon(server: Daemon, name: str) -
         def save() -> Any:
             edit = diff_pb2.Edit(append=diff_pb2.Append(log="l", entries=[{"number": 1}]))
             diff = diff_pb2.Diff(edits=[edit])
-            yield Call("Save", checkpoints.SaveRequest(thread=name, request_id="r", diff=diff))
+            yield Call("Save", checkpoints.SaveRequest(thread=name, options=WriteOptions(request_id="r"), diff=diff))
 
         with pytest.raises(InvalidField, match="only in a slot"):
             client._session.run(save())

@@ -14,7 +14,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from stateward._io.channel import Settings, explain_status, explain_written, grpc
+from stateward._io.channel import Settings, explain_written, grpc
+from stateward._operations.failures import error_from_status
 from stateward._operations.tracing import trace_parent
 from stateward.errors import DeadlineExceeded, ServerUnavailable, StatewardError
 from stateward.v1.call_service_pb2 import RunCallsRequest, StreamedCall
@@ -133,7 +134,7 @@ async def _read(
                 if future is None or future.done():
                     continue  # its caller has left
                 if kind == "refused":
-                    future.set_exception(explain_status(answer.refused))
+                    future.set_exception(error_from_status(answer.refused))
                 else:
                     future.set_result(getattr(answer, kind))
     except grpc.RpcError as failure:

@@ -74,7 +74,7 @@ class ArchiveHead(_message.Message):
     tip_digest: bytes
     last_version: int
     update_time_us: int
-    status: _checkpoint_pb2.Status
+    status: _checkpoint_pb2.WorkStatus
     expire_second: int
     packed_sequence: int
     objects: _containers.RepeatedCompositeFieldContainer[ObjectRef]
@@ -90,7 +90,7 @@ class ArchiveHead(_message.Message):
     settled_counter: int
     unused_epochs: _containers.RepeatedCompositeFieldContainer[EpochRange]
     trimmed_sequence: int
-    def __init__(self, min_reader: _Optional[int] = ..., min_writer: _Optional[int] = ..., uid: _Optional[bytes] = ..., created_epoch: _Optional[int] = ..., epoch: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., owner_id: _Optional[str] = ..., write_id: _Optional[bytes] = ..., previous_write_ids: _Optional[_Iterable[bytes]] = ..., lineage: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., detached: bool = ..., deleted: bool = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., update_time_us: _Optional[int] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., expire_second: _Optional[int] = ..., packed_sequence: _Optional[int] = ..., objects: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ..., index: _Optional[_Union[ObjectRef, _Mapping]] = ..., image: _Optional[bytes] = ..., snapshot_version: _Optional[int] = ..., snapshot_pieces: _Optional[_Iterable[bytes]] = ..., tail: _Optional[_Iterable[bytes]] = ..., garbage: _Optional[_Iterable[_Union[Garbage, _Mapping]]] = ..., cleared: bool = ..., image_parts: _Optional[_Iterable[_Union[ImagePart, _Mapping]]] = ..., image_part_bytes: _Optional[int] = ..., settled_counter: _Optional[int] = ..., unused_epochs: _Optional[_Iterable[_Union[EpochRange, _Mapping]]] = ..., trimmed_sequence: _Optional[int] = ...) -> None: ...
+    def __init__(self, min_reader: _Optional[int] = ..., min_writer: _Optional[int] = ..., uid: _Optional[bytes] = ..., created_epoch: _Optional[int] = ..., epoch: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., owner_id: _Optional[str] = ..., write_id: _Optional[bytes] = ..., previous_write_ids: _Optional[_Iterable[bytes]] = ..., lineage: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., detached: bool = ..., deleted: bool = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., update_time_us: _Optional[int] = ..., status: _Optional[_Union[_checkpoint_pb2.WorkStatus, str]] = ..., expire_second: _Optional[int] = ..., packed_sequence: _Optional[int] = ..., objects: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ..., index: _Optional[_Union[ObjectRef, _Mapping]] = ..., image: _Optional[bytes] = ..., snapshot_version: _Optional[int] = ..., snapshot_pieces: _Optional[_Iterable[bytes]] = ..., tail: _Optional[_Iterable[bytes]] = ..., garbage: _Optional[_Iterable[_Union[Garbage, _Mapping]]] = ..., cleared: bool = ..., image_parts: _Optional[_Iterable[_Union[ImagePart, _Mapping]]] = ..., image_part_bytes: _Optional[int] = ..., settled_counter: _Optional[int] = ..., unused_epochs: _Optional[_Iterable[_Union[EpochRange, _Mapping]]] = ..., trimmed_sequence: _Optional[int] = ...) -> None: ...
 
 class ImagePart(_message.Message):
     __slots__ = ("object", "digest")
@@ -213,7 +213,7 @@ class ArchiveRow(_message.Message):
     NEWER_FORMAT_FIELD_NUMBER: _ClassVar[int]
     RECORDS_GONE_FIELD_NUMBER: _ClassVar[int]
     EFFECTS_GONE_FIELD_NUMBER: _ClassVar[int]
-    access: _thread_pb2.Access
+    access: _thread_pb2.ThreadAccess
     head: ArchiveHead
     floor_sequence: int
     floor_version: int
@@ -224,7 +224,7 @@ class ArchiveRow(_message.Message):
     newer_format: int
     records_gone: bool
     effects_gone: bool
-    def __init__(self, access: _Optional[_Union[_thread_pb2.Access, str]] = ..., head: _Optional[_Union[ArchiveHead, _Mapping]] = ..., floor_sequence: _Optional[int] = ..., floor_version: _Optional[int] = ..., rolled_back: bool = ..., orphan_of: _Optional[str] = ..., common_sequence: _Optional[int] = ..., rolled_back_to: _Optional[int] = ..., newer_format: _Optional[int] = ..., records_gone: bool = ..., effects_gone: bool = ...) -> None: ...
+    def __init__(self, access: _Optional[_Union[_thread_pb2.ThreadAccess, str]] = ..., head: _Optional[_Union[ArchiveHead, _Mapping]] = ..., floor_sequence: _Optional[int] = ..., floor_version: _Optional[int] = ..., rolled_back: bool = ..., orphan_of: _Optional[str] = ..., common_sequence: _Optional[int] = ..., rolled_back_to: _Optional[int] = ..., newer_format: _Optional[int] = ..., records_gone: bool = ..., effects_gone: bool = ...) -> None: ...
 
 class KeyObject(_message.Message):
     __slots__ = ("wraps",)

@@ -71,7 +71,7 @@ class ThreadHead(_message.Message):
     save_time_us: int
     options: _thread_pb2.ThreadOptions
     forked_from: _thread_pb2.ForkSource
-    status: _checkpoint_pb2.Status
+    status: _checkpoint_pb2.WorkStatus
     status_detail: str
     step: int
     metrics: _containers.ScalarMap[str, float]
@@ -101,7 +101,7 @@ class ThreadHead(_message.Message):
     loose_entries: int
     told: ToldStatus
     early: EarlyStatus
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., epoch: _Optional[int] = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., update_time_us: _Optional[int] = ..., save_time_us: _Optional[int] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., forked_from: _Optional[_Union[_thread_pb2.ForkSource, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., retained_versions: _Optional[int] = ..., version_offset: _Optional[int] = ..., row_sum: _Optional[bytes] = ..., forks: _Optional[int] = ..., main_version: _Optional[int] = ..., main_digest: _Optional[bytes] = ..., lease: _Optional[_Union[_journal_pb2.LeaseRecord, _Mapping]] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., effects: _Optional[int] = ..., pending_signals: _Optional[int] = ..., effect_sum: _Optional[bytes] = ..., token_floor: _Optional[int] = ..., main: _Optional[_Union[BranchHead, _Mapping]] = ..., deleted_version: _Optional[int] = ..., records: _Optional[int] = ..., record_sum: _Optional[bytes] = ..., record_bytes: _Optional[int] = ..., record_stored_bytes: _Optional[int] = ..., record_entry_bytes: _Optional[int] = ..., record_expire_second: _Optional[int] = ..., clock_steps: _Optional[_Iterable[_Union[ClockStep, _Mapping]]] = ..., loose_entries: _Optional[int] = ..., told: _Optional[_Union[ToldStatus, _Mapping]] = ..., early: _Optional[_Union[EarlyStatus, _Mapping]] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., epoch: _Optional[int] = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., update_time_us: _Optional[int] = ..., save_time_us: _Optional[int] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., forked_from: _Optional[_Union[_thread_pb2.ForkSource, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.WorkStatus, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., stored_bytes: _Optional[int] = ..., retained_versions: _Optional[int] = ..., version_offset: _Optional[int] = ..., row_sum: _Optional[bytes] = ..., forks: _Optional[int] = ..., main_version: _Optional[int] = ..., main_digest: _Optional[bytes] = ..., lease: _Optional[_Union[_journal_pb2.LeaseRecord, _Mapping]] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., effects: _Optional[int] = ..., pending_signals: _Optional[int] = ..., effect_sum: _Optional[bytes] = ..., token_floor: _Optional[int] = ..., main: _Optional[_Union[BranchHead, _Mapping]] = ..., deleted_version: _Optional[int] = ..., records: _Optional[int] = ..., record_sum: _Optional[bytes] = ..., record_bytes: _Optional[int] = ..., record_stored_bytes: _Optional[int] = ..., record_entry_bytes: _Optional[int] = ..., record_expire_second: _Optional[int] = ..., clock_steps: _Optional[_Iterable[_Union[ClockStep, _Mapping]]] = ..., loose_entries: _Optional[int] = ..., told: _Optional[_Union[ToldStatus, _Mapping]] = ..., early: _Optional[_Union[EarlyStatus, _Mapping]] = ...) -> None: ...
 
 class ToldStatus(_message.Message):
     __slots__ = ("version", "sequence", "time_us")
@@ -122,12 +122,12 @@ class EarlyStatus(_message.Message):
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     checkpoint_id: str
-    status: _checkpoint_pb2.Status
+    status: _checkpoint_pb2.WorkStatus
     status_detail: str
     wait_id: str
     question: _signal_pb2.Question
     sequence: int
-    def __init__(self, checkpoint_id: _Optional[str] = ..., status: _Optional[_Union[_checkpoint_pb2.Status, str]] = ..., status_detail: _Optional[str] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., sequence: _Optional[int] = ...) -> None: ...
+    def __init__(self, checkpoint_id: _Optional[str] = ..., status: _Optional[_Union[_checkpoint_pb2.WorkStatus, str]] = ..., status_detail: _Optional[str] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class ClockStep(_message.Message):
     __slots__ = ("sequence", "before_us", "after_us")

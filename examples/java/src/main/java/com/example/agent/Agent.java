@@ -41,7 +41,8 @@ final class Agent {
     say("created version %d", client.save(client.next(set("goal", text("a room in Paris")))).getVersion());
     say("saved version %d", client.save(client.next(add("messages", text("hello")))).getVersion());
 
-    var late = client.next(add("messages", text("too late"))).setExpectedVersion(1).clearExpectedDigest();
+    var late = client.next(add("messages", text("too late")));
+    late.getOptionsBuilder().setExpectedVersion(1).clearExpectedDigest();
     ErrorInfo refusal = client.refusalOf(late);
     say("conflict %s at version %s", refusal.getReason(), refusal.getMetadataOrThrow("current_version"));
 
@@ -50,13 +51,14 @@ final class Agent {
     var again = client.next(add("messages", text("message " + known)));
     say("resolved as version %d", client.save(again).getVersion());
     SaveResponse replay = client.save(again);
-    if (replay.getReplayed()) {
+    if (replay.getReceipt().getReplayed()) {
       say("replayed version %d", replay.getVersion());
     }
 
     Work.holding(client, client.thread, 60, lease -> {
       say("refused %s", client.refusalOf(client.next(set("lease", text("free")))).getReason());
-      var held = client.next(set("lease", text("held"))).setLeaseToken(lease.token());
+      var held = client.next(set("lease", text("held")));
+      held.getOptionsBuilder().setLeaseToken(lease.token());
       say("leased version %d", client.save(held).getVersion());
     });
 
@@ -71,7 +73,7 @@ final class Agent {
     SaveResponse large = client.save(client.next(set("document", document), add("pages", pages)));
     say("wrote %d bytes as version %d", document.getData().size() + 32 * 8 * 8192, large.getVersion());
 
-    var ask = client.next().setStatus(Status.STATUS_WAITING).setWaitId("approve-room")
+    var ask = client.next().setStatus(WorkStatus.WORK_STATUS_WAITING).setWaitId("approve-room")
         .setQuestion(Question.newBuilder().setPrompt("Book the room?"));
     say("waiting at version %d", client.save(ask).getVersion());
     new CountDownLatch(1).await(); // until it is killed
@@ -93,8 +95,8 @@ final class Agent {
 
   private void answer() {
     var request = SendSignalRequest.newBuilder()
-        .setThread(client.thread).setName("approve").setPayload(text("yes")).setSender("ana")
-        .setWaitId("approve-room").setRequestId(Client.newId()).build();
+        .setThread(client.thread).setOptions(Client.newOptions()).setName("approve").setPayload(text("yes"))
+        .setSender("ana").setWaitId("approve-room").build();
     Retry.repeat(() -> client.signals().sendSignal(request));
     say("answered approve-room");
   }
@@ -108,7 +110,7 @@ final class Agent {
     String sha256 = HexFormat.of().formatHex(MessageDigest.getInstance("SHA-256").digest(all.toByteArray()));
     say("hydrated version %d in %d pages: %d bytes, sha256 %s", client.version, head.pages(), all.size(), sha256);
     pay();
-    var booked = client.next(add("messages", text("booked"))).setStatus(Status.STATUS_COMPLETED);
+    var booked = client.next(add("messages", text("booked"))).setStatus(WorkStatus.WORK_STATUS_COMPLETED);
     for (Signal signal : head.signals()) {
       if (signal.getWaitId().equals("approve-room")) {
         say("answer %s from %s", words(signal.getPayload()), signal.getSender());
@@ -123,10 +125,9 @@ final class Agent {
     SaveResponse last = null;
     int replayed = 0;
     for (int number = 1; number <= 400; number++) {
-      last = client.save(client.next(add)
-          .setThread(client.thread + "-count").clearExpectedVersion().clearExpectedDigest()
-          .clearExpectedUid());
-      replayed += last.getReplayed() ? 1 : 0;
+      var addition = client.next(add).setThread(client.thread + "-count").setOptions(Client.newOptions());
+      last = client.save(addition);
+      replayed += last.getReceipt().getReplayed() ? 1 : 0;
       if (number % 100 == 0) {
         say("saved %d", number);
       }

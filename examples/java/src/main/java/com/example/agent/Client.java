@@ -79,24 +79,34 @@ final class Client {
     return UUID.randomUUID().toString();
   }
 
+  /** Makes the options of a write that is safe to repeat. */
+  static WriteOptions.Builder newOptions() {
+    return WriteOptions.newBuilder().setRequestId(newId());
+  }
+
   /**
    * Makes a request with these edits, which the daemon saves only on top of the version that the agent knows, and only to
    * the thread that it knows: if that was deleted, the request does not bring it back.
    */
   SaveRequest.Builder next(Edit... edits) {
-    return SaveRequest.newBuilder()
-        .setThread(thread).setRequestId(newId()).setExpectedVersion(version).setExpectedDigest(digest)
-        .setExpectedUid(uid).setDiff(Diff.newBuilder().addAllEdits(List.of(edits)));
+    var options = newOptions().setExpectedVersion(version).setExpectedDigest(digest).setExpectedUid(uid);
+    var diff = Diff.newBuilder().addAllEdits(List.of(edits));
+    return SaveRequest.newBuilder().setThread(thread).setOptions(options).setDiff(diff);
   }
 
   /** Saves, and remembers the new head. */
   SaveResponse save(SaveRequest.Builder request) {
     SaveRequest whole = request.build();
     SaveResponse saved = Retry.repeat(() -> checkpoints().save(whole));
-    version = saved.getVersion();
-    digest = saved.getDigest();
-    uid = saved.getUid();
+    remember(saved);
     return saved;
+  }
+
+  /** Builds on this version from now on. */
+  void remember(SaveResponse saved) {
+    version = saved.getVersion();
+    digest = saved.getReceipt().getDigest();
+    uid = saved.getReceipt().getUid();
   }
 
   /** Makes a save that the daemon must refuse, and returns why it did. */

@@ -79,7 +79,7 @@ final class Conformance {
     var seen = new ArrayList<String>();
     Streams.watch(client, 0, event -> {
       seen.add(Long.toString(event.getSequence()));
-      return event.getCheckpoint().getStatus() != Status.STATUS_COMPLETED;
+      return event.getCheckpoint().getStatus() != WorkStatus.WORK_STATUS_COMPLETED;
     });
     put(set("seen", text(String.join(",", seen))));
   }
@@ -103,7 +103,9 @@ final class Conformance {
       Work.holding(client, client.thread, 1, held -> {
         Retry.sleep(2000);
         if (held.lost().get() == null) {
-          client.save(anyVersion(client.next(set("seen", text("held")))).setLeaseToken(held.token()));
+          var save = anyVersion(client.next(set("seen", text("held"))));
+          save.getOptionsBuilder().setLeaseToken(held.token());
+          client.save(save);
         }
       });
     } catch (StatusRuntimeException error) {
@@ -128,7 +130,7 @@ final class Conformance {
 
   private void ask() {
     client.hydrate();
-    client.save(client.next().setStatus(Status.STATUS_WAITING).setWaitId("budget")
+    client.save(client.next().setStatus(WorkStatus.WORK_STATUS_WAITING).setWaitId("budget")
         .setQuestion(Question.newBuilder().setPrompt("May it cost 300?")));
     while (true) {
       for (Signal signal : client.hydrate().signals()) {
@@ -144,8 +146,8 @@ final class Conformance {
 
   private void answer() {
     var request = SendSignalRequest.newBuilder()
-        .setThread(client.thread).setName("answer").setWaitId("budget").setPayload(text("yes"))
-        .setRequestId(Client.newId()).build();
+        .setThread(client.thread).setOptions(Client.newOptions()).setName("answer").setWaitId("budget")
+        .setPayload(text("yes")).build();
     Retry.repeat(() -> client.signals().sendSignal(request));
   }
 
@@ -198,6 +200,7 @@ final class Conformance {
   }
 
   private static SaveRequest.Builder anyVersion(SaveRequest.Builder request) {
-    return request.clearExpectedVersion().clearExpectedDigest();
+    request.getOptionsBuilder().clearExpectedVersion().clearExpectedDigest();
+    return request;
   }
 }

@@ -61,7 +61,7 @@ final class Retry {
 
   static void sleep(long ms) {
     once(() -> {
-      java.lang.Thread.sleep(ms);
+      Thread.sleep(ms);
       return null;
     });
   }

@@ -19,7 +19,7 @@ final class Streams {
    * Follows the events of the thread after a sequence until `take` returns false. A watch that breaks goes on after the
    * last cursor, for as long as it takes.
    */
-  static void watch(Client client, long afterSequence, Predicate<Event> take) {
+  static void watch(Client client, long afterSequence, Predicate<JournalEvent> take) {
     var request = WatchRequest.newBuilder().setThread(client.thread).setAfterSequence(afterSequence);
     for (int attempt = 0; ; attempt++) {
       String cursor = request.getAfterCursor();
@@ -37,11 +37,11 @@ final class Streams {
     }
   }
 
-  private static Void follow(Client client, WatchRequest.Builder request, Predicate<Event> take)
+  private static Void follow(Client client, WatchRequest.Builder request, Predicate<JournalEvent> take)
       throws StatusException, InterruptedException {
     var call = ThreadServiceGrpc.newBlockingV2Stub(client.channel).watch(request.build());
     for (WatchResponse message; (message = call.read()) != null; ) {
-      for (Event event : message.getEventsList()) {
+      for (JournalEvent event : message.getEventsList()) {
         if (!take.test(event)) {
           call.cancel("enough", null);
           return null;

@@ -30,14 +30,14 @@ final class Work {
    */
   static void holding(Client client, String thread, int termSeconds, Consumer<Held> work) {
     var request = AcquireLeaseRequest.newBuilder()
-        .setThread(thread).setHolder(client.holder).setRequestId(Client.newId())
+        .setThread(thread).setOptions(Client.newOptions()).setHolder(client.holder)
         .setTerm(Duration.newBuilder().setSeconds(termSeconds)).build();
     var acquired = Retry.repeat(() -> client.leases().acquireLease(request));
     long token = acquired.getLease().getToken();
-    String uid = acquired.getUid(); // the next thread of the name may give out the same token
+    String uid = acquired.getReceipt().getUid(); // the next thread of the name may give out the same token
     var loss = new AtomicReference<StatusRuntimeException>();
     var renewals = Executors.newSingleThreadScheduledExecutor();
-    var renewal = RenewLeaseRequest.newBuilder().setThread(thread).setToken(token).setExpectedUid(uid).build();
+    var renewal = RenewLeaseRequest.newBuilder().setThread(thread).setLeaseToken(token).setExpectedUid(uid).build();
     long periodMs = termSeconds * 1000L / 3;
     renewals.scheduleAtFixedRate(() -> {
       try {
@@ -54,7 +54,8 @@ final class Work {
       if (loss.get() != null) {
         throw loss.get();
       }
-      var release = ReleaseLeaseRequest.newBuilder().setThread(thread).setToken(token).setExpectedUid(uid).build();
+      var options = WriteOptions.newBuilder().setLeaseToken(token).setExpectedUid(uid);
+      var release = ReleaseLeaseRequest.newBuilder().setThread(thread).setOptions(options).build();
       Retry.repeat(() -> client.leases().releaseLease(release));
     }
   }
@@ -88,14 +89,14 @@ final class Work {
     }
     var claim = CompleteEffectRequest.newBuilder()
         .setThread(client.thread).setAnchor(anchor).setKey(key).setClaimToken(begun.getClaimToken())
-        .setExpectedUid(begun.getUid()).build();
+        .setOptions(WriteOptions.newBuilder().setExpectedUid(begun.getReceipt().getUid())).build();
     Value result;
     try (var renewals = new Renewals(client, claim)) {
-      if (begun.getDurabilityValue() < begun.getRequiredDurabilityValue()) {
+      if (begun.getReceipt().getDurabilityValue() < begun.getRequiredDurabilityValue()) {
         // A lost machine would lose the claim, and the tool would be called again.
         var wait = WaitDurableRequest.newBuilder()
-            .setThread(client.thread).setSequence(recorded.getSequence()).setDurability(begun.getRequiredDurability())
-            .setUid(begun.getUid()).setDigest(begun.getDigest()).build();
+            .setThread(client.thread).setReceipt(begun.getReceipt())
+            .setDurability(begun.getRequiredDurability()).build();
         Retry.repeat(() -> client.threads().waitDurable(wait));
       }
       String idempotencyKey = begun.getIdempotencyKey();
@@ -126,7 +127,7 @@ final class Work {
       this.client = client;
       renewal = RenewEffectRequest.newBuilder()
           .setThread(claim.getThread()).setAnchor(claim.getAnchor()).setKey(claim.getKey())
-          .setClaimToken(claim.getClaimToken()).setExpectedUid(claim.getExpectedUid()).build();
+          .setClaimToken(claim.getClaimToken()).setExpectedUid(claim.getOptions().getExpectedUid()).build();
       long periodMs = CLAIM_TERM_S * 1000 / 3;
       timer.scheduleAtFixedRate(() -> {
         try {
@@ -166,22 +167,22 @@ final class Work {
   /** Claims an effect. Each time it is a new request: with the same id the daemon would give the same answer for ever. */
   private static BeginEffectResponse begin(Client client, String anchor, String key) {
     var request = BeginEffectRequest.newBuilder()
-        .setThread(client.thread).setAnchor(anchor).setKey(key).setHolder(client.holder)
-        .setTerm(Duration.newBuilder().setSeconds(CLAIM_TERM_S)).setRequestId(Client.newId()).build();
+        .setThread(client.thread).setOptions(Client.newOptions()).setAnchor(anchor).setKey(key)
+        .setHolder(client.holder).setTerm(Duration.newBuilder().setSeconds(CLAIM_TERM_S)).build();
     return Retry.repeat(() -> client.effects().beginEffect(request));
   }
 
   /** Writes a record, if it has the expected revision; 0 = it must not exist. */
   static void putRecord(Client client, String key, Value value, long revision) {
     var request = PutRecordsRequest.newBuilder()
-        .setThread(client.thread).setRequestId(Client.newId())
+        .setThread(client.thread).setOptions(Client.newOptions())
         .addWrites(RecordWrite.newBuilder().setKey(key).setValue(value).setExpectedRevision(revision)).build();
     Retry.repeat(() -> client.records().putRecords(request));
   }
 
   /** Returns the records with these keys that exist, however many answers they take. */
-  static Map<String, com.stateward.v1.Record> getRecords(Client client, Collection<String> keys) {
-    var found = new HashMap<String, com.stateward.v1.Record>();
+  static Map<String, StoredRecord> getRecords(Client client, Collection<String> keys) {
+    var found = new HashMap<String, StoredRecord>();
     var left = new ArrayList<>(keys);
     while (!left.isEmpty()) {
       var asked = left.subList(0, Math.min(MAX_KEYS, left.size()));

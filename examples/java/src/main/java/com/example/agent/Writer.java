@@ -3,11 +3,12 @@ package com.example.agent;
 import com.google.protobuf.Duration;
 import com.stateward.v1.*;
 import io.grpc.StatusException;
+import io.grpc.StatusRuntimeException;
+import io.grpc.protobuf.StatusProto;
 import io.grpc.stub.BlockingClientCall;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Set;
 
 /** A writer's stream: the fastest way to save many versions. It has the frames, across all its connections. */
 final class Writer {
@@ -24,7 +25,7 @@ final class Writer {
     this.client = client;
     this.refused = new ArrayList<>(edits);
     opening = OpenWriter.newBuilder()
-        .setThread(client.thread).setHolder(client.holder).setRequestId(Client.newId())
+        .setThread(client.thread).setOptions(Client.newOptions()).setHolder(client.holder)
         .setTerm(Duration.newBuilder().setSeconds(1)).build();
   }
 
@@ -46,9 +47,7 @@ final class Writer {
         case OPENED -> opened(answer.getOpened());
         case SAVED -> { // frames are answered in order
           sent.remove();
-          client.version = answer.getSaved().getSave().getVersion();
-          client.digest = answer.getSaved().getSave().getDigest();
-          client.uid = answer.getSaved().getSave().getUid();
+          client.remember(answer.getSaved().getSave());
         }
         case REFUSED -> refused(answer.getRefused());
         case RESET -> sendAnew(answer.getReset().getLastVersion());
@@ -66,7 +65,8 @@ final class Writer {
       throw new IllegalStateException("the lease was lost: another writer may have saved");
     }
     token = opened.getLease().getToken();
-    opening = opening.toBuilder().setExpectedUid(opened.getUid()).build();
+    var same = opening.getOptions().toBuilder().setExpectedUid(opened.getReceipt().getUid());
+    opening = opening.toBuilder().setOptions(same).build();
     first = first == 0 ? opened.getLastVersion() + 1 : first;
     if (!refused.isEmpty()) { // nothing that follows a refused frame was saved
       sent.forEach(frame -> refused.addAll(frame.getSave().getDiff().getEditsList()));
@@ -79,8 +79,9 @@ final class Writer {
   }
 
   private void refused(WriterRefused answer) throws StatusException, InterruptedException {
-    if (!Set.of("VERSION_MISMATCH", "WRITER_ABORTED").contains(answer.getReasonName())) {
-      throw new IllegalStateException(answer.getReasonName() + ": " + answer.getMessage());
+    StatusRuntimeException error = StatusProto.toStatusRuntimeException(answer.getStatus());
+    if (!Retry.hasReason(error, "VERSION_MISMATCH") && !Retry.hasReason(error, "WRITER_ABORTED")) {
+      throw error;
     }
     if (refused.isEmpty()) { // until the reset, the daemon refuses every frame
       send(WriteRequest.newBuilder().setReset(ResetWriter.getDefaultInstance()).build());
@@ -91,8 +92,8 @@ final class Writer {
   /** Sends the refused edits as new frames on top of a version. */
   private void sendAnew(long version) throws StatusException, InterruptedException {
     for (Edit edit : refused) {
-      SaveRequest.Builder save = client.next(edit)
-          .clearThread().clearExpectedDigest().setLeaseToken(token).setExpectedVersion(version++);
+      SaveRequest.Builder save = client.next(edit).clearThread();
+      save.getOptionsBuilder().setExpectedVersion(version++).clearExpectedDigest().setLeaseToken(token);
       var frame = WriterSave.newBuilder().setFrame(++number).setSave(save).build();
       sent.add(frame);
       send(WriteRequest.newBuilder().setSave(frame).build());

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stateward._operations.reasons import BY_REASON
 from stateward.errors import (
@@ -73,14 +73,23 @@ BY_CODE: Mapping[str, type[StatewardError]] = {
 }
 
 
-_OF_VERSION = ("version.version", "version.tag", "version.checkpoint_id")
+_INNER = ("version.", "options.")
+"""Messages of requests whose fields are arguments of their own."""
 
 
 def error_from_rpc(code: str, message: str, trailers: Iterable[tuple[str, str | bytes]]) -> StatewardError:
     """Returns the exception for a failed call, from its status code, message and trailing metadata."""
     reason, metadata, retry_delay = read_details(trailers)
-    if (field := metadata.get("field", "")) in _OF_VERSION:  # callers know the argument, not the message in it
+    if (field := metadata.get("field", "")).startswith(_INNER):  # callers know the argument, not the message in it
         argument = field.partition(".")[2]
         metadata, message = {**metadata, "field": argument}, message.replace(f"{field}:", f"{argument}:", 1)
     kind = BY_REASON.get(reason) or BY_CODE.get(code, StatewardError)
     return kind(message or code, reason=reason, code=code, metadata=metadata, retry_delay=retry_delay)
+
+
+def error_from_status(status: Any) -> StatewardError:
+    """Returns the exception for a google.rpc.Status that came as part of an answer."""
+    from google.rpc import code_pb2  # noqa: PLC0415  only a failing program needs it
+
+    code = code_pb2.Code.Name(status.code) if status.code in code_pb2.Code.values() else ""
+    return error_from_rpc(code, status.message, ((DETAILS_KEY, status.SerializeToString()),))
