@@ -86,7 +86,7 @@ def main() -> int:
             and (main_end.slots["spent"], cheaper_end.slots["spent"]) == (540, 225)
             and (main_end.version, cheaper_end.version) == (20, 27)
             and shared == [True] * 14 + [False] * 6
-            and trip.hydrate(version=14).slots["budget"] == 500
+            and trip.hydrate(at=14).slots["budget"] == 500
         )
     return 0 if held else 1
 

@@ -102,7 +102,7 @@ def main() -> int:
 def is_right(client: Client, name: str, saved: int) -> bool:
     """Whether a thread has the new schema and all saved events, and its first version is unchanged."""
     thread = client.thread(name)
-    now, first = thread.hydrate(), thread.hydrate(version=1)
+    now, first = thread.hydrate(), thread.hydrate(at=1)
     events = [{"text": text} for text in ("called", "ordered", *(f"work {number}" for number in range(saved)))]
     return (
         (now.schema_version, now.slots["customer"], list(now.logs["events"]))

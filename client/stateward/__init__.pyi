@@ -72,8 +72,10 @@ from stateward.migrations import MigrationFailed as MigrationFailed
 from stateward.migrations import Migrations as Migrations
 from stateward.migrations import NoMigrationPath as NoMigrationPath
 from stateward.models import Access as Access
+from stateward.models import At as At
 from stateward.models import Branch as Branch
 from stateward.models import Checkpoint as Checkpoint
+from stateward.models import CheckpointId as CheckpointId
 from stateward.models import Durability as Durability
 from stateward.models import Lease as Lease
 from stateward.models import Status as Status

@@ -112,6 +112,20 @@ class Checkpoint(FromProto):
 
 
 @dataclass(frozen=True)
+class CheckpointId:
+    """Names a version by the id that its save gave it: `thread.hydrate(at=CheckpointId("searched"))`."""
+
+    id: str
+    any_branch: bool = False
+    """Where the id is looked up: only in the branch of the handle, or, if it is not there, in all of them. Of several
+    versions with the id on other branches, the newest is meant."""
+
+
+At = int | str | Checkpoint | CheckpointId
+"""A version: its number, the Checkpoint that a save or a list returned, the name of a tag, or a CheckpointId."""
+
+
+@dataclass(frozen=True)
 class Branch(FromProto):
     """A named head."""
 

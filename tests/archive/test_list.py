@@ -72,7 +72,7 @@ def test_an_index_makes_the_fleet_visible(machines: Fleet) -> None:
     write_steps(client, "long", 400, size=1200)
     write_steps(client, "short", 3)
     expected = client.thread("long").hydrate()
-    old = client.thread("long").hydrate(version=17).logs["messages"]
+    old = client.thread("long").hydrate(at=17).logs["messages"]
     first.stop()
     second = machines.client(machines.machine("second"))
     assert names(second) == []
@@ -81,7 +81,7 @@ def test_an_index_makes_the_fleet_visible(machines: Fleet) -> None:
     assert {found.name: found.version for found in second.threads()} == {"long": 400, "short": 3}
     state = second.thread("long").hydrate()
     assert (state.digest, state.slots["count"]) == (expected.digest, 400)
-    assert second.thread("long").hydrate(version=17).logs["messages"] == old
+    assert second.thread("long").hydrate(at=17).logs["messages"] == old
     write_steps(second, "short", 1)
     assert second.thread("short").hydrate().slots["count"] == 4
     assert [item.finding for item in second.verify() if item.finding] == []

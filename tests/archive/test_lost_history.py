@@ -18,7 +18,7 @@ def test_what_is_newer_than_a_lost_pack_is_readable(machines: Fleet, is_missing:
     for _ in range(8):
         write_steps(client, "job", 40, size=1600)
         client.thread("job").wait_archived(client.thread("job").info().sequence)
-    versions = {at: client.thread("job").hydrate(version=at).slots["count"] for at in range(1, 321, 20)}
+    versions = {at: client.thread("job").hydrate(at=at).slots["count"] for at in range(1, 321, 20)}
     victim = named(machines, client, ".pack")
     first.stop()
     victim.unlink() if is_missing else flip(victim)
@@ -37,6 +37,6 @@ def test_what_is_newer_than_a_lost_pack_is_readable(machines: Fleet, is_missing:
 def read(thread: Thread, version: int) -> int | str:
     """What a version holds, or why it cannot be read."""
     try:
-        return thread.hydrate(version=version).slots["count"]
+        return thread.hydrate(at=version).slots["count"]
     except errors.Corrupt as error:
         return str(error)

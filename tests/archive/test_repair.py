@@ -34,8 +34,8 @@ def check_whole(machines: Fleet, client: Client, digest: bytes, count: int) -> N
     other = machines.client(machines.machine("other"))
     state = other.thread("job").hydrate()
     assert (state.digest, state.slots["count"]) == (digest, count)
-    assert other.thread("job").hydrate(tag="middle").slots["count"] == LONG // 2
-    assert other.thread("job").hydrate(version=7).slots["count"] == 7
+    assert other.thread("job").hydrate(at="middle").slots["count"] == LONG // 2
+    assert other.thread("job").hydrate(at=7).slots["count"] == 7
     write_steps(client, "job", 2, archived=True)
     assert other.thread("job").hydrate().slots["count"] == count + 2
 

@@ -49,7 +49,7 @@ def test_everything_comes_without_being_taken(machines: Fleet) -> None:
     assert last.read_bytes > 0
     assert {found.access for found in second.threads()} == {Access.REMOTE}
     assert digests(second) == expected
-    assert second.thread("long").hydrate(tag="middle").slots["count"] == LONG // 2
+    assert second.thread("long").hydrate(at="middle").slots["count"] == LONG // 2
     assert [item.finding for item in second.verify() if item.finding] == []
     write_steps(first, "long", 1, archived=True)
 

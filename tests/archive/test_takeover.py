@@ -91,13 +91,13 @@ def test_a_long_history_comes_when_it_is_asked_for(machines: Fleet) -> None:
     first = machines.machine("first")
     client = machines.client(first)
     write_steps(client, "job", 400, size=1200)
-    expected = client.thread("job").hydrate(version=17)
+    expected = client.thread("job").hydrate(at=17)
     digests = {item.checkpoint.version: item.checkpoint.digest for item in client.thread("job").history()}
     first.stop()
     second = machines.client(machines.machine("second"))
     state = second.thread("job").hydrate()
     assert state.slots["count"] == 400
-    assert second.thread("job").hydrate(version=17).logs["messages"] == expected.logs["messages"]
+    assert second.thread("job").hydrate(at=17).logs["messages"] == expected.logs["messages"]
     assert {item.checkpoint.version: item.checkpoint.digest for item in second.thread("job").history()} == digests
     write_steps(second, "job", 50, size=1200)
     with second.verify() as progress:

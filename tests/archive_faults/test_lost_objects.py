@@ -34,7 +34,7 @@ def objects(fleet: Machines, ending: str) -> list[Path]:
 def outcome(client: Client, version: int | None = None) -> str:
     """What comes of a hydrate: "whole", or the class of the error."""
     try:
-        state = client.thread("job").hydrate(version=version, must_exist=True)
+        state = client.thread("job").hydrate(at=version, must_exist=True)
     except errors.StatewardError as error:
         return type(error).__name__
     assert len(state.logs["messages"]) == state.slots["count"] == (version or LAST)

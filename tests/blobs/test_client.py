@@ -65,7 +65,7 @@ def test_large_values_come_back_as_they_were(client: Any) -> None:
     checkpoint = thread.save(state)
     assert checkpoint.version == 1
     assert checkpoint.edit_bytes < 5 * THRESHOLD
-    for again in (state, thread.hydrate(), thread.hydrate(version=1)):
+    for again in (state, thread.hydrate(), thread.hydrate(at=1)):
         assert kept_apart(again) == {"json", "text", "bytes"}
         assert {name: again.slots[name] for name in again.slots} == values
         assert type(again.slots["text"]) is Text
@@ -91,7 +91,7 @@ def test_edits_in_place_are_found(client: Any) -> None:
     again = thread.hydrate()
     assert again.slots["json"]["rows"][3]["n"] == 7
     assert again.logs["l"][0]["rows"][-1] == "more"
-    assert thread.hydrate(version=1).slots["json"] == LARGE
+    assert thread.hydrate(at=1).slots["json"] == LARGE
     again.slots["json"] = "small now"
     thread.save(again)
     assert thread.hydrate().slots["json"] == "small now"

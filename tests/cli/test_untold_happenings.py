@@ -23,7 +23,7 @@ def story(client):
     assert state.answer.approved
     assert thread.effect("book", lambda: "B-77", name="booking") == "B-77"
     thread.save(state, status="completed")
-    thread.tag("booked", version=3)
+    thread.tag("booked", at=3)
     return thread
 
 

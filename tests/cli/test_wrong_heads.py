@@ -56,7 +56,7 @@ def test_a_branch_is_deleted(stateward, line):
     answer = stateward("branch", "t", "cheap", "--delete", "--expected", "6")
     assert answer.out == "branch cheap of t deleted; its head was version 6\n"
     assert [each.name for each in line.info().branches] == ["main"]
-    assert line.hydrate(version=6).slots["n"] == 6
+    assert line.hydrate(at=6).slots["n"] == 6
 
 
 @pytest.mark.parametrize(

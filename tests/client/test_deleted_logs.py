@@ -62,7 +62,7 @@ def test_a_log_that_was_deleted_again_goes_on_behind_both(client: Client) -> Non
         del state.logs["m"]
         thread.save(state)
     assert thread.hydrate().logs["m"].next_index == 5
-    old = thread.hydrate(version=2)
+    old = thread.hydrate(at=2)
     assert old.logs["m"].next_index == 2
 
 
@@ -177,7 +177,7 @@ def read(thread: Thread, state: State, known: State, dice: random.Random) -> Sta
         thread.save(part)
         assert part.logs[name].next_index == thread.hydrate().logs[name].next_index
     elif kind == "overwrite":
-        thread.save(thread.hydrate(version=dice.randint(1, state.version)), overwrite=True)
+        thread.save(thread.hydrate(at=dice.randint(1, state.version)), overwrite=True)
     return thread.hydrate(since=dice.choice([known, state]) if kind == "since" else None)
 
 
@@ -201,4 +201,4 @@ def test_whatever_is_done_all_ways_to_read_agree(client: Client, seed: int) -> N
         for name, log in state.logs.items():
             assert not log._numbered or log.next_index == found.logs[name].next_index
     for each in thread.states():
-        assert logs_of(each) == logs_of(thread.hydrate(version=each.version))
+        assert logs_of(each) == logs_of(thread.hydrate(at=each.version))

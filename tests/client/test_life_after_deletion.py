@@ -351,7 +351,7 @@ def test_a_checkpoint_of_another_history(daemon, open_client, name):
         lambda thread: thread.hydrate(old), lambda thread: thread.checkpoint(old), lambda thread: thread.diff(0, old),
         lambda thread: thread.diff(old), lambda thread: thread.fork("copy", old),
         lambda thread: thread.tag("best", old),
-        lambda thread: thread.branch("b", at=old).hydrate(), lambda thread: list(thread.history(version=old)),
+        lambda thread: thread.branch("b", at=old).hydrate(), lambda thread: list(thread.history(at=old)),
     )  # fmt: skip
     for call in calls:
         with pytest.raises(VersionMismatch):

@@ -65,7 +65,7 @@ def test_a_state_goes_on_before_its_versions_are_answered(thread: Any) -> None:
         writer.flush()
         assert [handle.result().version for handle in handles] == list(range(2, 302))
         assert (state.version, state.digest) == (301, thread.info().digest)
-    assert thread.hydrate(version=150).slots["plan"] == {"done": list(range(149))}
+    assert thread.hydrate(at=150).slots["plan"] == {"done": list(range(149))}
     assert thread.info().lease is None
 
 
@@ -74,7 +74,7 @@ def test_versions_of_other_branches_are_counted(thread: Any) -> None:
     state = thread.hydrate()
     thread.save(state)
     aside = thread.branch("aside", at=1)
-    side = thread.hydrate(version=1)
+    side = thread.hydrate(at=1)
     for _ in range(3):
         aside.save(side)
     with thread.writer() as writer:
@@ -89,7 +89,7 @@ def test_versions_of_another_handle_are_counted(thread: Any, daemon: Daemon, ope
     state = thread.hydrate()
     thread.save(state)
     aside = open_client(daemon.target).thread(thread.name, branch="aside")
-    thread.branch("aside", at=1).save(thread.hydrate(version=1))
+    thread.branch("aside", at=1).save(thread.hydrate(at=1))
     side = aside.hydrate()
     with thread.writer() as writer:
         send(writer, state, range(2))
@@ -104,7 +104,7 @@ def test_versions_are_told_before_the_first_answer(thread: Any) -> None:
     """A state that was sent has the number that its version will have, from the first frame on and after a reset."""
     state = thread.hydrate()
     thread.save(state)
-    aside, side = thread.branch("aside", at=1), thread.hydrate(version=1)
+    aside, side = thread.branch("aside", at=1), thread.hydrate(at=1)
     aside.save(side)
     aside.save(side)
     with thread.writer() as writer:
@@ -116,7 +116,7 @@ def test_versions_are_told_before_the_first_answer(thread: Any) -> None:
             told.append(state.version)
         writer.flush()
         assert told == [4, 5, 6]
-        stale = thread.hydrate(version=4)
+        stale = thread.hydrate(at=4)
         writer.send(stale)
         with pytest.raises(VersionMismatch):
             writer.flush()
@@ -238,7 +238,7 @@ def test_a_large_value_goes_as_a_blob(thread: Any) -> None:
             state.slots["image"] = bytes([number]) * 3_000_000
             writer.send(state)
         writer.flush()
-    assert thread.hydrate(version=2).slots["image"] == b"\1" * 3_000_000
+    assert thread.hydrate(at=2).slots["image"] == b"\1" * 3_000_000
 
 
 def test_a_lease_carries_the_saves_of_its_handle(thread: Any, other: Any) -> None:
@@ -246,7 +246,7 @@ def test_a_lease_carries_the_saves_of_its_handle(thread: Any, other: Any) -> Non
     with thread.lease(term=5) as lease:
         state = thread.hydrate()
         thread.save(state)
-        thread.branch("aside", at=1).save(thread.hydrate(version=1))
+        thread.branch("aside", at=1).save(thread.hydrate(at=1))
         found = other.info().lease
         assert (found.token, found.holder) == (lease.token, thread.info().lease.holder)
         mine = other.hydrate()

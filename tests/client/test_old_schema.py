@@ -25,7 +25,7 @@ def test_migrated_as_it_is_read(client):
     new = client.thread("t", migrations=chain(3))
     for state in (
         new.hydrate(),
-        new.hydrate(version=1),
+        new.hydrate(at=1),
         new.hydrate(slots=["customer"]),
         new.hydrate(logs={"parts": 1}),
         new.branch("side", at=1).hydrate(),
@@ -44,7 +44,7 @@ def test_the_next_save_carries_the_new_schema(client):
     state.slots["more"] = 1
     assert thread.save(state).schema_version == 3
     assert thread.hydrate().slots["customer"] == {"name": "Ann"}
-    assert client.thread("t").hydrate(version=1).slots["customer"] == "Ann"
+    assert client.thread("t").hydrate(at=1).slots["customer"] == "Ann"
     assert thread.update(lambda found: found.slots.update({"more": 2})).schema_version == 3
     assert thread.hydrate().slots["more"] == 2
 
@@ -75,7 +75,7 @@ def test_an_append_that_says_nothing_inherits(client):
     save_first(client, "t", schema=3, parts=[{"text": "a"}])
     client.thread("t").append("parts", {"text": "b"})
     assert client.thread("t").append("parts", {"text": "c"}).schema_version == 3
-    client.thread("t").branch("side", at=1).save(client.thread("t").hydrate(version=1), schema_version=2)
+    client.thread("t").branch("side", at=1).save(client.thread("t").hydrate(at=1), schema_version=2)
     state = client.thread("t", migrations=chain(3)).hydrate()
     assert state.slots["customer"] == "Ann", "it was migrated a second time"
     assert state.schema_version == 3
@@ -140,7 +140,7 @@ def test_migrate_saves_it_at_once(daemon, open_client, name):
     assert [getattr(now, each) for each in kept] == [getattr(before, each) for each in kept]
     assert (made.version, now.schema_version, now.labels) == (2, 3, {"stateward/migrated-from": "1"})
     assert plain.checkpoint(1) == before
-    assert plain.hydrate(version=1).slots["customer"] == "Ann"
+    assert plain.hydrate(at=1).slots["customer"] == "Ann"
     assert client.thread("t").migrate() is None
     with pytest.raises(ValueError, match="migrations"):
         plain.migrate()

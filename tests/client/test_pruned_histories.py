@@ -30,7 +30,7 @@ class Cut:
     """A history that is read message by message. `cut` breaks its stream."""
 
     def __init__(self, daemon: Daemon, thread: str, **options: Any) -> None:
-        chosen = {"oldest": None, "version": None, "newest_first": False, "projection": None, "effects": False}
+        chosen = {"oldest": None, "at": None, "newest_first": False, "projection": None, "effects": False}
         reader = HistoryReader(ThreadRef("default", thread, "main"), **{**chosen, **options})
         self.reading: Reading[HistoryEntry] = Reading(reader, lambda: 30.0)
         self.is_cut = False
@@ -140,7 +140,7 @@ def test_a_history_of_a_checkpoint_goes_on_where_it_was(daemon: Daemon, newest_f
     name = f"known-{newest_first}"
     with daemon.client() as client:
         fill(client, name, 12)
-        history, seen = Cut(daemon, name, newest_first=newest_first, version=client.thread(name).checkpoint(11)), []
+        history, seen = Cut(daemon, name, newest_first=newest_first, at=client.thread(name).checkpoint(11)), []
         while (entry := history.next()) is not None:
             seen.append(entry.checkpoint.version)
             if len(seen) in (3, 6):

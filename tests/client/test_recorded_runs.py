@@ -49,7 +49,7 @@ def test_every_version_comes_back(thread, states):
         log.extend(messages[len(log) :])
         assert thread.save(state, step=step).version == step
     for version, messages in enumerate(states, 1):
-        assert thread.hydrate(version=version).logs["messages"] == messages
+        assert thread.hydrate(at=version).logs["messages"] == messages
     first, *later = thread.history()
     replayed = list(first.state.logs["messages"])
     for entry, messages in zip(later, states[1:], strict=True):
@@ -72,7 +72,7 @@ def test_whole_lists_send_the_difference(thread, states):
         sent = thread.save(state, step=step).edit_bytes
         assert sent <= sum(len(json.dumps(each)) + 64 for each in changed)
     for version, messages in enumerate(states, 1):
-        assert thread.hydrate(version=version).logs["messages"] == messages
+        assert thread.hydrate(at=version).logs["messages"] == messages
 
 
 def test_whole_states_come_back(thread, states):
@@ -82,4 +82,4 @@ def test_whole_states_come_back(thread, states):
         state.logs["messages"] = messages
         assert thread.save(state, step=step, overwrite=True).version == step
     for version, messages in enumerate(states[:20], 1):
-        assert thread.hydrate(version=version).logs["messages"] == messages
+        assert thread.hydrate(at=version).logs["messages"] == messages

@@ -81,7 +81,7 @@ def test_sends_after_saves_of_the_handle(thread):
             thread.save(state)
             if number:
                 side = thread.branch(f"aside-{number}", at=state.version)
-                side.save(thread.hydrate(version=state.version))
+                side.save(thread.hydrate(at=state.version))
             handles = []
             for _ in range(4):
                 state.logs["l"].append(number)

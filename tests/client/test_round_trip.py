@@ -2,7 +2,7 @@
 
 import pytest
 
-from stateward import RawValue, State, Text, values
+from stateward import CheckpointId, RawValue, State, Text, values
 from stateward.changes import Append
 from stateward.errors import ThreadNotFound, VersionMismatch, VersionNotFound
 from stateward.models import Status
@@ -260,7 +260,7 @@ def test_branch_from_an_old_version(client):
     for number in range(3):
         state.slots["n"] = number
         thread.save(state)
-    old = thread.hydrate(version=2)
+    old = thread.hydrate(at=2)
     old.slots["n"] = "other"
     with pytest.raises(VersionMismatch, match=r'thread\.branch\("name", at=2\)'):
         thread.save(old)
@@ -276,7 +276,7 @@ def test_branch_from_an_old_version(client):
         thread.save(again)
     assert thread.hydrate().slots["n"] == 2
     with pytest.raises(VersionMismatch):
-        retry.save(thread.hydrate(version=2))
+        retry.save(thread.hydrate(at=2))
     assert client.thread("t", branch="nowhere").hydrate().version == 0
 
 
@@ -315,13 +315,11 @@ def test_other_references(client):
     state.slots["n"] = 2
     thread.save(state)
     assert thread.tag("good", 1).version == 1
-    for reference in ({"version": 1}, {"tag": "good"}, {"checkpoint_id": "first"}):
-        assert thread.hydrate(**reference).slots["n"] == 1
-        assert thread.checkpoint(**reference).version == 1
-    with pytest.raises(TypeError):
-        thread.hydrate(1, tag="good")
+    for at in (1, thread.checkpoint(1), "good", CheckpointId("first")):
+        assert thread.hydrate(at=at).slots["n"] == 1
+        assert thread.checkpoint(at).version == 1
     with pytest.raises(VersionNotFound):
-        thread.hydrate(tag="bad")
+        thread.hydrate(at="bad")
     info = thread.info()
     assert (info.labels, info.options.agent, [tag.name for tag in info.tags]) == ({"team": "a"}, "x", ["good"])
 
@@ -349,10 +347,10 @@ def test_ids_across_branches(client):
     state.logs["l"].append(2)
     assert side.save(state, checkpoint_id="two").parent_checkpoint_id == "one"
     with pytest.raises(VersionNotFound):
-        main.hydrate(checkpoint_id="two")
-    found = main.hydrate(checkpoint_id="two", any_branch=True)
+        main.hydrate(at=CheckpointId("two"))
+    found = main.hydrate(at=CheckpointId("two", any_branch=True))
     assert (found.version, list(found.logs["l"])) == (2, [1, 2])
-    assert main.checkpoint(checkpoint_id="two", any_branch=True).parent_checkpoint_id == "one"
+    assert main.checkpoint(at=CheckpointId("two", any_branch=True)).parent_checkpoint_id == "one"
     with pytest.raises(TypeError, match="any_branch"):
         main.hydrate(1, any_branch=True)
 

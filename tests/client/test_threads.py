@@ -47,7 +47,7 @@ def test_lists(client, line):
 
 def test_fork_tag_prune_delete(client, line):
     """A fork is a thread of its own; tags hold versions; deletion is asked for twice only with missing_ok."""
-    copy = line.fork("copy", version=2)
+    copy = line.fork("copy", at=2)
     assert (copy.hydrate().slots["n"], copy.hydrate().version) == (1, 1)
     with pytest.raises(ThreadExists):
         line.fork("copy")
@@ -103,6 +103,6 @@ def test_arguments_of_a_wrong_type_are_named(line):
     """A save of anything but a State, and a version that is no number, say what they take instead."""
     with pytest.raises(TypeError, match=r"a save takes the State that hydrate returned, not \{'a': 1\}"):
         line.save({"a": 1})
-    with pytest.raises(TypeError, match="version takes a Checkpoint or a whole number, not '2'"):
-        line.hydrate(version="2")
+    with pytest.raises(TypeError, match=r"at takes a version, a Checkpoint, the name of a tag or a .*, not 2\.5"):
+        line.hydrate(at=2.5)
     assert line.hydrate().version == 3

@@ -102,7 +102,7 @@ OF_THREADS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda client: client.thread("t").update({"a": 1}), "fn takes a function"),
     (lambda client: client.thread("t").finish(4), "finish takes the State"),
     (lambda client: client.save_all([4]), "save_all takes what thread.prepare returned"),
-    (lambda client: client.thread("t").hydrate(tag=1), "tag takes a text"),
+    (lambda client: client.thread("t").hydrate(at=b"x"), "at takes a version, a Checkpoint, the name of a tag"),
     (lambda client: client.thread("t").hydrate(slots=[1]), "slots takes a list of texts"),
     (lambda client: client.thread("t").hydrate(logs={"a": "x"}), "logs takes a number of entries"),
     (lambda client: list(client.thread("t").checkpoints(page_size="x")), "page_size takes a whole number"),
@@ -111,7 +111,7 @@ OF_THREADS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda client: client.thread("t").send(4), "name takes a text"),
     (lambda client: client.thread("t").hand_over(4, "s"), "to is a text"),
     (lambda client: client.thread("t").hand_over("a", 4), "summary is a text"),
-    (lambda client: client.thread("t").branch("b", at="x"), "at takes a Checkpoint or a whole number"),
+    (lambda client: client.thread("t").branch("b", at="x"), "at is a whole number"),
     (lambda client: client.thread("t", migrations=4), "migrations takes Migrations, not 4"),
     (lambda client: client.handoffs(4), "to is a text"),
     (lambda client: client.take_handoff(to=4), "to is a text"),
@@ -129,10 +129,10 @@ def test_a_version_that_cannot_be(client: Any) -> None:
     """The error names the argument, and not the message that it went into."""
     client.thread("versions").save(State())
     with pytest.raises((InvalidField, VersionNotFound)) as caught:
-        client.thread("versions").hydrate(version=-1)
+        client.thread("versions").hydrate(at=-1)
     if isinstance(caught.value, InvalidField):  # the fake knows no such version either
-        assert str(caught.value).startswith("version: -1 is not a version")
-        assert caught.value.field == "version"
+        assert str(caught.value).startswith("at: -1 is not a version")
+        assert caught.value.field == "at"
 
 
 def test_a_lease_that_is_not_taken(client: Any) -> None:

@@ -42,7 +42,7 @@ def test_the_next_save_acknowledges_it(thread: Any) -> None:
     for _ in range(2):
         state = thread.hydrate()
         assert (state.answer.payload, state.answer.approved, state.answer.wait_id) == ("yes", True, "first")
-    assert thread.hydrate(version=1).answer is None
+    assert thread.hydrate(at=1).answer is None
     state = thread.hydrate()
     state.slots["paid"] = True
     thread.save(state)

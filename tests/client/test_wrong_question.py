@@ -71,7 +71,7 @@ def test_asked_answered_and_done(client: Any, name: str) -> None:
     thread.save(state, ack=[sent])
     assert (state.signals, thread.signals(), list(client.waiting())) == ((), [], [])
     assert thread.info().question is None
-    assert thread.hydrate(version=1).signals == ()
+    assert thread.hydrate(at=1).signals == ()
 
 
 def test_the_page_of_an_old_question(client: Any, name: str) -> None:

@@ -35,7 +35,7 @@ def test_a_retry_gets_the_old_sum(server: Daemon, name: str) -> None:
     with Client(server.target) as client:
         thread = client.thread(name)
         assert thread.increment("hits", 3, request_id="lost") == 3
-        assert thread.branch("side", at=1).save(thread.hydrate(version=1)).version == 2
+        assert thread.branch("side", at=1).save(thread.hydrate(at=1)).version == 2
         assert thread.increment("hits", 4) == 7
         server.kill()
         server.start()
@@ -43,7 +43,7 @@ def test_a_retry_gets_the_old_sum(server: Daemon, name: str) -> None:
         thread.prune(keep_latest_per_branch=1)
         thread.prune(versions=[1])
         with pytest.raises(VersionPruned):
-            thread.hydrate(version=1)
+            thread.hydrate(at=1)
         assert thread.increment("hits", 3, request_id="lost") == 3
         assert thread.hydrate().slots["hits"] == 7
 

@@ -34,7 +34,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
             base = client.thread("base")
             for number in range(1, VERSIONS + 1):
                 base.append("log", {"n": number, "text": f"{number} " * 100}, request_id=f"base{number}", step=number)
-            base.tag("seven", version=7)
+            base.tag("seven", at=7)
         assert daemon.stop() == 0
     return directory
 
@@ -96,10 +96,10 @@ def check_base(client: Client, gone: range = range(0)) -> None:
     for version in range(1, VERSIONS + 1):
         if version in gone:
             with pytest.raises(VersionPruned):
-                base.hydrate(version=version)
+                base.hydrate(at=version)
         else:
-            assert [each["n"] for each in base.hydrate(version=version).logs["log"]] == list(range(1, version + 1))
-    assert base.hydrate(tag="seven").version == 7
+            assert [each["n"] for each in base.hydrate(at=version).logs["log"]] == list(range(1, version + 1))
+    assert base.hydrate(at="seven").version == 7
     assert base.hydrate().version == base.info().version == VERSIONS
 
 
@@ -242,8 +242,8 @@ def test_half_a_copy_is_never_seen_and_leaves_nothing(
         copy = client.thread("base").fork("copy", all_versions=True)
         client.thread("base").delete()
         for version in range(1, VERSIONS + 1):
-            assert len(copy.hydrate(version=version).logs["log"]) == version
-        assert copy.hydrate(tag="seven").version == 7
+            assert len(copy.hydrate(at=version).logs["log"]) == version
+        assert copy.hydrate(at="seven").version == 7
     check_clean(daemon)
 
 
@@ -259,9 +259,9 @@ def test_a_prune_that_dies_has_removed_nothing(daemon: FaultyDaemon, where: str)
         daemon.start()
         for version in doomed:
             with pytest.raises(VersionPruned):
-                client.thread("base").hydrate(version=version)
+                client.thread("base").hydrate(at=version)
         for version in (7, *range(VERSIONS - 9, VERSIONS + 1)):
-            assert len(client.thread("base").hydrate(version=version).logs["log"]) == version
+            assert len(client.thread("base").hydrate(at=version).logs["log"]) == version
     check_clean(daemon)
 
 
@@ -272,9 +272,9 @@ def test_a_prune_that_dies_while_it_clears_away_is_finished(daemon: FaultyDaemon
     with daemon.client() as client:
         for version in (1, 8, VERSIONS - 10):
             with pytest.raises(VersionPruned):
-                client.thread("base").hydrate(version=version)
+                client.thread("base").hydrate(at=version)
         for version in (7, *range(VERSIONS - 9, VERSIONS + 1)):
-            assert len(client.thread("base").hydrate(version=version).logs["log"]) == version
+            assert len(client.thread("base").hydrate(at=version).logs["log"]) == version
     check_clean(daemon)
     end = time.monotonic() + CLEAN_TIMEOUT_S
     while (left := uncleared(daemon.data_dir)) and time.monotonic() < end:
@@ -310,5 +310,5 @@ def test_half_a_snapshot_does_not_exist(daemon: FaultyDaemon, where: str, nth: i
             state.slots["large"] = large = os.urandom(LARGE_BYTES)
             base.save(state, step=number)
         assert base.hydrate().slots["large"] == large
-        assert len(base.hydrate(version=VERSIONS).logs["log"]) == VERSIONS
+        assert len(base.hydrate(at=VERSIONS).logs["log"]) == VERSIONS
     check_clean(daemon)

@@ -108,7 +108,7 @@ def check_writer(client: Client, writer: Writer, tokens: list[str]) -> None:
         # One token a version: version v holds exactly the first v of them.
         assert place[line["token"]] == line["version"] - 1
     for line in random.Random(1).sample(answered, min(10, len(answered))):
-        state = thread.hydrate(version=line["version"])
+        state = thread.hydrate(at=line["version"])
         assert state.checkpoint is not None
         assert state.checkpoint.digest.hex() == line["digest"]
         assert state.logs[LOG][-1] == entry(line["token"])

@@ -92,7 +92,7 @@ def test_many_steps_write_three_times_their_diffs_at_most(steps: int) -> None:
         daemon.kill()
         daemon.start()
         for version in (1, steps // 3, steps // 2 + 1, steps):
-            found = thread.hydrate(version=version)
+            found = thread.hydrate(at=version)
             assert json.dumps(list(found.logs["messages"])) == json.dumps(twice[:version])
             assert found.slots["step"] == {"number": version, "status": "running"}
         assert thread.hydrate().version == steps

@@ -88,7 +88,7 @@ def check_run(daemon: Daemon, run: Run, last: int | None = None) -> int:
     with daemon.client() as client:
         thread = client.thread(run.name)
         for version in {*range(SAMPLE_EVERY, count, SAMPLE_EVERY), count}:
-            assert list(thread.hydrate(version=version).logs["messages"]) == run.states[version - 1]
+            assert list(thread.hydrate(at=version).logs["messages"]) == run.states[version - 1]
         assert thread.hydrate().version == count
         assert thread.info().retained_versions == count
     return count
@@ -191,9 +191,9 @@ def test_a_rewritten_message_is_kept_in_both_forms(daemon: Daemon) -> None:
         daemon.kill()
         daemon.start()
         for step, at in rewritten:
-            assert thread.hydrate(version=step - 1).logs["messages"][at] == run.states[step - 2][at]
-            assert thread.hydrate(version=step).logs["messages"][at] == run.states[step - 1][at]
-            assert thread.hydrate(version=step).logs["messages"].rewritten_version == step
+            assert thread.hydrate(at=step - 1).logs["messages"][at] == run.states[step - 2][at]
+            assert thread.hydrate(at=step).logs["messages"][at] == run.states[step - 1][at]
+            assert thread.hydrate(at=step).logs["messages"].rewritten_version == step
 
 
 def test_history_and_asyncio_show_the_same_runs(daemon: Daemon) -> None:

@@ -162,7 +162,7 @@ def test_a_watch_goes_on_after_any_cursor(daemon: Daemon) -> None:
         everything = Collector(client.watch, lambda seen: len(seen) == 43)
         for number in range(40):
             thread.append("log", number)
-        thread.tag("one", version=3)
+        thread.tag("one", at=3)
         thread.delete_tag("one")
         thread.prune(versions=[2])
         events = everything.finish()

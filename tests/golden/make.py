@@ -68,12 +68,12 @@ def fill(client: Client) -> None:
         thread.save(state, step=step, status=status, labels={"kind": "step"} if step % 50 == 0 else None)
     state.logs["messages"][3]["content"] = "elided"
     thread.save(state, checkpoint_id="after-eliding")
-    thread.tag("middle", version=60)
+    thread.tag("middle", at=60)
     branch = thread.branch("retry", at=60)
     other = branch.hydrate()
     other.slots["plan"] = {"next": "another way"}
     branch.save(other)
-    thread.fork("copy-of-60", version=60)
+    thread.fork("copy-of-60", at=60)
     thread.fork("whole-copy", all_versions=True)
     large = client.thread("large")
     state = large.hydrate()
@@ -125,7 +125,7 @@ def read_all(client: Client, name: str) -> dict[str, Any]:
     """Every retained version of a thread, and what lies beside them, as JSON holds it."""
     found: dict[str, Any] = {}
     for checkpoint in client.thread(name).checkpoints():
-        state = client.thread(name, branch=checkpoint.branch).hydrate(version=checkpoint.version)
+        state = client.thread(name, branch=checkpoint.branch).hydrate(at=checkpoint.version)
         slots = {slot: summary(value) for slot, value in state.slots.items()}
         logs = {log: summary(list(entries)) for log, entries in state.logs.items()}
         found[str(checkpoint.version)] = {"digest": checkpoint.digest.hex(), "slots": slots, "logs": logs}

@@ -30,7 +30,7 @@ def test_threads_make_no_series() -> None:
             state.slots["secret-slot"] = number
             thread.save(state, labels={"secret-label": str(number)})
             with pytest.raises(errors.VersionNotFound):
-                thread.hydrate(version=99)
+                thread.hydrate(at=99)
 
     with run_daemon(metrics=ANY_PORT) as daemon:
         work(0)

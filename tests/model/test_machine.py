@@ -21,6 +21,7 @@ from tests.model.strategies import (
     THREADS,
 )
 
+from stateward import CheckpointId
 from stateward._operations.unfolding import unfold
 from stateward.attributes import Attribute
 from stateward.errors import (
@@ -237,7 +238,7 @@ class Machine(Remembering):
         name = self.pick(self.full, pick)
         thread = self.model[name]
         version = self.pick(thread.retained, which)
-        state = self.client.thread(name).hydrate(version=version, slots=slots, logs=logs)
+        state = self.client.thread(name).hydrate(at=version, slots=slots, logs=logs)
         expected = thread.versions[version].state
         assert state.partial
         assert {slot: state.slots.raw(slot).data for slot in state.slots} == {
@@ -312,7 +313,7 @@ class Machine(Remembering):
         while version and version not in thread.pruned:
             line.append(version)
             version = thread.versions[version].parent
-        with self.client.thread(name).history(version=line[0], newest_first=newest_first) as found:
+        with self.client.thread(name).history(at=line[0], newest_first=newest_first) as found:
             assert [entry.checkpoint.version for entry in found] == (line if newest_first else line[::-1])
 
     @precondition(lambda self: self.model)
@@ -324,10 +325,10 @@ class Machine(Remembering):
         version = thread.find(branch, checkpoint_id)
         handle = self.client.thread(name, branch=branch)
         if version and version not in thread.pruned:
-            assert handle.hydrate(checkpoint_id=checkpoint_id).version == version
+            assert handle.hydrate(at=CheckpointId(checkpoint_id)).version == version
         else:
             with pytest.raises((VersionNotFound, VersionPruned)):
-                handle.hydrate(checkpoint_id=checkpoint_id)
+                handle.hydrate(at=CheckpointId(checkpoint_id))
 
     @rule()
     def compare_everything(self) -> None:

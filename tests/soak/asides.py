@@ -69,13 +69,13 @@ class Asides:
         self.desk.ask("save", send, parts=[self.desk.part(known.name, hash_of(state))], entry=entry, anchor=anchor)
 
     def travel(self, known: Known, version: int) -> None:
-        self.desk.check(known, self.desk.do(self.desk.client.thread(known.name).hydrate(version=version)), version)
+        self.desk.check(known, self.desk.do(self.desk.client.thread(known.name).hydrate(at=version)), version)
 
     def tag(self, known: Known, version: int) -> None:
         name = f"tag-{self.desk.book.used % 3}"
 
         def send(key: str) -> dict[str, Any]:
-            self.desk.do(self.desk.client.thread(known.name).tag(name, version=version))
+            self.desk.do(self.desk.client.thread(known.name).tag(name, at=version))
             return {}
 
         self.desk.ask("tag", send, thread=known.name, tag=name, version=version)
@@ -99,7 +99,7 @@ class Asides:
 
         def send(key: str) -> dict[str, Any]:
             thread = self.desk.client.thread(known.name)
-            copy = thread.fork(new, all_versions=True) if is_whole else thread.fork(new, version=version)
+            copy = thread.fork(new, all_versions=True) if is_whole else thread.fork(new, at=version)
             self.desk.do(copy)
             return {"uid": self.desk.do(self.desk.client.thread(new).hydrate(must_exist=True)).checkpoint.uid}
 
@@ -128,7 +128,7 @@ class Asides:
 
     def branch(self, known: Known, version: int) -> None:
         """A side branch of one version, made from any version there is."""
-        state = self.desk.do(self.desk.client.thread(known.name).hydrate(version=version))
+        state = self.desk.do(self.desk.client.thread(known.name).hydrate(at=version))
         state.logs["notes"].append(f"aside {self.desk.book.used}")
         name = f"side-{self.desk.book.used}"
 

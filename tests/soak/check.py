@@ -123,7 +123,7 @@ class Checker:
         here = sorted(stored.keys() & known.versions.keys())
         for version in sorted({*self.dice.sample(here, min(self.states_each, len(here))), *here[-1:]}):
             self.result.states += 1
-            if hash_of(thread.hydrate(version=version)) != known.versions[version].hash:
+            if hash_of(thread.hydrate(at=version)) != known.versions[version].hash:
                 self.say(f"{known.name} version {version} has another content")
         self._check_pruned(known)
         self._check_refs(book, known)
@@ -133,7 +133,7 @@ class Checker:
     def _check_pruned(self, known: Known) -> None:
         for version in sorted(known.pruned)[-2:]:
             try:
-                self.client.thread(known.name).hydrate(version=version)
+                self.client.thread(known.name).hydrate(at=version)
             except VersionPruned:
                 continue
             self.say(f"{known.name} version {version} was pruned and is there again")
@@ -224,7 +224,7 @@ def check_archived(daemon: Daemon, books: Iterable[Book]) -> list[str]:
                 if not version or version in known.covered or book.pending_of("delete", known.name):
                     continue
                 try:
-                    state = client.thread(known.name).hydrate(version=version)
+                    state = client.thread(known.name).hydrate(at=version)
                 except StatewardError as error:
                     findings.append(f"{known.name} version {version} is not in the archive: {error}")
                     continue

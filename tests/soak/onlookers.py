@@ -159,9 +159,9 @@ class Traveller(threading.Thread):
             thread = client.thread(known.name)
             if is_fork:
                 self.forked += 1
-                state = thread.fork(copy.name, version=version).hydrate(must_exist=True)
+                state = thread.fork(copy.name, at=version).hydrate(must_exist=True)
             else:
-                state = thread.hydrate(version=version, must_exist=True)
+                state = thread.hydrate(at=version, must_exist=True)
             content = hash_of(state)  # reads its blobs as well
         except (NotFound, VersionPruned) as error:
             self._judge_missing(tail, known.name, known.uid, version, error)

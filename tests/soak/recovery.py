@@ -70,7 +70,7 @@ class Recovery:
         return {"uid": state.checkpoint.uid} if state.version else None
 
     def _recover_tag(self, key: str, asked: Line) -> dict[str, Any]:
-        self.desk.do(self.desk.client.thread(asked["thread"]).tag(asked["tag"], version=asked["version"]))
+        self.desk.do(self.desk.client.thread(asked["thread"]).tag(asked["tag"], at=asked["version"]))
         return {}
 
     def _recover_prune(self, key: str, asked: Line) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def test_whatever_is_wrong_is_found(daemon: Daemon, book: Book) -> None:
         assert f"{known.name}: results ['run-0 key'] are there" in findings(daemon, book)
         known.effects["run-0 lost"] = "answered"
         assert f"{known.name}: results ['run-0 lost'] are not as they were answered" in findings(daemon, book)
-        thread.tag("tag-0", version=known.head())
+        thread.tag("tag-0", at=known.head())
         known.tags["tag-0"] = max(known.versions.keys() - {known.head()})
         assert f"{known.name} tag tag-0 names {known.head()}" in findings(daemon, book)
         thread.append("notes", "nobody asked for this")

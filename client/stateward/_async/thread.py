@@ -46,11 +46,11 @@ from stateward._operations.merging import ANY
 from stateward._operations.reading import CheckpointFilters
 from stateward._operations.saving import PreparedSave, SaveOptions
 from stateward._operations.signals import LOOK_AGAIN_S, SignalOptions
-from stateward._operations.steps import Operation, ThreadRef, limited, projection, version_ref
+from stateward._operations.steps import Operation, ThreadRef, limited, projection
 from stateward._operations.streams import HistoryReader, WatchReader
 from stateward._operations.threads import OptionChanges
 from stateward._operations.tools import Tools, bind_arguments, keyed, spread
-from stateward.arguments import text
+from stateward.arguments import text, whole_number
 from stateward.blobs import Blob, Content
 from stateward.changes import Change
 from stateward.durations import Duration, seconds
@@ -58,7 +58,7 @@ from stateward.effects import Effect, RecordedEffect
 from stateward.errors import DeadlineExceeded, Fenced, ServerUnavailable
 from stateward.events import Event, HistoryEntry
 from stateward.handoff import Handoff
-from stateward.models import Checkpoint, Durability, DurableResult, MovedHead, PruneResult, Status, Tag, ThreadInfo
+from stateward.models import At, Checkpoint, Durability, DurableResult, MovedHead, PruneResult, Status, Tag, ThreadInfo
 from stateward.options import ThreadOptions
 from stateward.signals import ANSWER, APPROVE, REJECT, Question, Signal
 from stateward.state import State
@@ -94,11 +94,8 @@ class AsyncThread:
 
     async def hydrate(
         self,
-        version: Checkpoint | int | None = None,
+        at: At | None = None,
         *,
-        tag: str | None = None,
-        checkpoint_id: str | None = None,
-        any_branch: bool = False,
         slots: Iterable[str] | None = None,
         logs: Mapping[str, int | None] | Iterable[str] | None = None,
         must_exist: bool = False,
@@ -107,8 +104,8 @@ class AsyncThread:
     ) -> State:
         """Reads the head of the branch, or another version, and returns it as a State.
 
-        `version`, `tag` or `checkpoint_id` chooses another version than the head. The daemon looks a checkpoint id up
-        in this branch; with `any_branch` it then takes the newest version with that id in any other branch.
+        `at` names another version than the head: a number, a Checkpoint, the name of a tag, or a CheckpointId, which is
+        looked up in this branch.
 
         `slots` and `logs` choose parts of the state: `logs={"messages": 15}` reads the last 15 entries of that log. If
         only one of the two is given, nothing of the other kind is read. The state is then `partial`.
@@ -125,10 +122,7 @@ class AsyncThread:
         return await self._run(
             reading.hydrate(
                 self._ref,
-                version,
-                tag=tag,
-                checkpoint_id=checkpoint_id,
-                any_branch=any_branch,
+                at,
                 slots=slots,
                 logs=logs,
                 must_exist=must_exist,
@@ -221,21 +215,22 @@ class AsyncThread:
         Checkpoint rather than a number: another version may have the same number, see `apply`.
         """
         text(name, "the name of a branch")
-        version_ref(at, called="at")
+        if at is not None and not isinstance(at, Checkpoint):
+            whole_number(at, "at")
         version, digest = (at.version, at.digest) if isinstance(at, Checkpoint) else (at, b"")
         return AsyncThread(self._session, replace(self._ref, branch=name, at=version, at_digest=digest))
 
     def history(
         self,
-        oldest: Checkpoint | int | None = None,
-        version: Checkpoint | int | None = None,
+        oldest: At | None = None,
+        at: At | None = None,
         newest_first: bool = False,
         *,
         slots: Iterable[str] | None = None,
         logs: Mapping[str, int | None] | Iterable[str] | None = None,
         effects: bool = False,
     ) -> AsyncStream[HistoryEntry]:
-        """Streams `version` (None = the head) and its ancestors back to `oldest`.
+        """Streams version `at` (None = the head) and its ancestors back to `oldest`.
 
         Each item is (checkpoint, state, changes). Only the first item has a state; the others have the changes against
         their parents. If versions were pruned meanwhile, an item may begin anew: `item.begins` is True, and the item
@@ -245,7 +240,7 @@ class AsyncThread:
         reader = HistoryReader(
             self._ref,
             oldest=oldest,
-            version=version,
+            at=at,
             newest_first=newest_first,
             projection=projection(slots, logs),
             effects=effects,
@@ -253,7 +248,7 @@ class AsyncThread:
         return self._session.open(reader)
 
     def checkpoints(
-        self, *, branch: str = "", before: int | None = None, **filters: Unpack[CheckpointFilters]
+        self, *, branch: str = "", before: At | None = None, **filters: Unpack[CheckpointFilters]
     ) -> AsyncIterator[Checkpoint]:
         """Lists versions of the thread, newest first, page by page.
 
@@ -268,7 +263,7 @@ class AsyncThread:
         self,
         *,
         branch: str = "",
-        before: int | None = None,
+        before: At | None = None,
         slots: Iterable[str] | None = None,
         logs: Mapping[str, int | None] | Iterable[str] | None = None,
         effects: bool = False,
@@ -295,28 +290,18 @@ class AsyncThread:
         """Status, settings, branches and sizes of the thread. Raises ThreadNotFound if the thread does not exist."""
         return await self._run(threads.get_thread(self._ref))
 
-    async def checkpoint(
-        self,
-        version: Checkpoint | int | None = None,
-        *,
-        tag: str | None = None,
-        checkpoint_id: str | None = None,
-        any_branch: bool = False,
-    ) -> Checkpoint:
-        """Returns a version without its state: the head of the branch unless an argument chooses another version.
+    async def checkpoint(self, at: At | None = None) -> Checkpoint:
+        """Returns a version without its state: the head of the branch, or another one, as in `hydrate`."""
+        return await self._run(reading.get_checkpoint(self._ref, at))
 
-        `any_branch` as in `hydrate`.
-        """
-        return await self._run(reading.get_checkpoint(self._ref, version, tag, checkpoint_id, any_branch))
-
-    async def diff(self, a: Checkpoint | int, b: Checkpoint | int | None = None) -> list[Change]:
+    async def diff(self, a: At, b: At | None = None) -> list[Change]:
         """Returns the edits between version `a` (0 = the empty state) and version `b` (None = the head)."""
         return await self._run(reading.diff(self._ref, a, b))
 
     async def fork(
         self,
         new_thread: str,
-        version: Checkpoint | int | None = None,
+        at: At | None = None,
         *,
         all_versions: bool = False,
         create: ThreadOptions | None = None,
@@ -326,34 +311,30 @@ class AsyncThread:
         Results of effects are copied if their anchor is the checkpoint id of a copied version. Records are copied with
         `all_versions`; they keep their revisions.
         """
-        info = await self._run(threads.fork(self._ref, new_thread, version, all_versions, create))
+        info = await self._run(threads.fork(self._ref, new_thread, at, all_versions, create))
         return AsyncThread(self._session, self._session.refer(info.name, migrations=self._ref.migrations or False))
 
-    async def tag(
-        self, name: str, version: Checkpoint | int | None = None, *, expected: Checkpoint | int | None = None
-    ) -> Tag:
-        """Creates a tag, or moves it, to `version` (None = the head).
+    async def tag(self, name: str, at: At | None = None, *, expected: Checkpoint | int | None = None) -> Tag:
+        """Creates a tag, or moves it, to version `at` (None = the head).
 
         `expected` is the version that the tag must name now; 0 = the tag must not exist.
         """
-        return await self._run(threads.set_tag(self._ref, name, version, expected))
+        return await self._run(threads.set_tag(self._ref, name, at, expected))
 
     async def delete_tag(self, name: str, *, expected: Checkpoint | int | None = None) -> Tag:
         """Removes a tag and returns it. `expected` is the version that the tag must name now."""
         return await self._run(threads.delete_tag(self._ref, name, expected))
 
-    async def move_head(
-        self, version: Checkpoint | int, *, expected_version: Checkpoint | int | None = None
-    ) -> MovedHead:
+    async def move_head(self, at: At, *, expected_version: Checkpoint | int | None = None) -> MovedHead:
         """Moves the head of this handle's branch to another version of the branch, usually an earlier one.
 
-        The next save is made from `version`. The versions after it stay readable by number until they are pruned, and
-        their numbers are never used again. `expected_version` is the version that must be the head now; without it the
-        head is moved whatever it is. On main, status and question of the thread become those of `version`. Signals that
-        later versions acknowledged do not come back. Raises VersionMismatch, or InvalidField if `version` is on another
-        branch.
+        The next save is made from version `at`. The versions after it stay readable by number until they are pruned,
+        and their numbers are never used again. `expected_version` is the version that must be the head now; without it
+        the head is moved whatever it is. On main, status and question of the thread become those of this version.
+        Signals that later versions acknowledged do not come back. Raises VersionMismatch, or InvalidField if it is on
+        another branch.
         """
-        return await self._run(threads.move_head(self._ref, version, expected_version))
+        return await self._run(threads.move_head(self._ref, at, expected_version))
 
     async def delete_branch(self, name: str, *, expected_version: Checkpoint | int | None = None) -> int:
         """Deletes a branch other than main, and returns the version that was its head.

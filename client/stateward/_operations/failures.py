@@ -73,15 +73,17 @@ BY_CODE: Mapping[str, type[StatewardError]] = {
 }
 
 
-_INNER = ("version.", "options.")
-"""Messages of requests whose fields are arguments of their own."""
+_INNER = {"version.": "at", "options.": ""}
+"""Messages of requests, by the argument that stands for them; "" = each of their fields is an argument."""
 
 
 def error_from_rpc(code: str, message: str, trailers: Iterable[tuple[str, str | bytes]]) -> StatewardError:
     """Returns the exception for a failed call, from its status code, message and trailing metadata."""
     reason, metadata, retry_delay = read_details(trailers)
-    if (field := metadata.get("field", "")).startswith(_INNER):  # callers know the argument, not the message in it
-        argument = field.partition(".")[2]
+    for inner, whole in _INNER.items():
+        if not (field := metadata.get("field", "")).startswith(inner):
+            continue
+        argument = whole or field.removeprefix(inner)  # callers know the argument, not the message in it
         metadata, message = {**metadata, "field": argument}, message.replace(f"{field}:", f"{argument}:", 1)
     kind = BY_REASON.get(reason) or BY_CODE.get(code, StatewardError)
     return kind(message or code, reason=reason, code=code, metadata=metadata, retry_delay=retry_delay)

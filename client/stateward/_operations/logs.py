@@ -97,7 +97,8 @@ def prepare_reading(ref: ThreadRef, version: int | None) -> Operation[None]:
 
 def page_request(ref: ThreadRef, log: str, start: int, version: int | None) -> checkpoints.ReadLogRequest:
     """Builds the request for the entries from `start` on."""
-    return ref.on_branch(checkpoints.ReadLogRequest, log=log, from_index=start, version=version_ref(version))
+    at = version_ref(version, called="version")
+    return ref.on_branch(checkpoints.ReadLogRequest, log=log, from_index=start, version=at)
 
 
 def note_known(request: checkpoints.ReadLogRequest, page: checkpoints.ReadLogResponse) -> None:

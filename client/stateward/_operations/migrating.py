@@ -100,7 +100,7 @@ def prepare_reading(migrations: Migrating, ref: ThreadRef, version: int | None) 
             if ref.at is None:
                 return  # there is nothing to read
             version = ref.at
-    checkpoint = yield from get_checkpoint(replace(ref, branch=""), version, None, None)
+    checkpoint = yield from get_checkpoint(replace(ref, branch=""), version)
     found = _schema_of(migrations, checkpoint)
     if found != migrations.current:
         raise SchemaMismatch(

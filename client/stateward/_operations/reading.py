@@ -16,7 +16,7 @@ from stateward.arguments import instance, message, several
 from stateward.changes import Change, changes_from_proto
 from stateward.effects import RecordedEffect
 from stateward.errors import ThreadNotFound, VersionNotFound
-from stateward.models import Checkpoint, Status, choice_number
+from stateward.models import At, Checkpoint, Status, choice_number
 from stateward.records import Where, write_filters
 from stateward.signals import Signal
 from stateward.state import Origin, State
@@ -41,11 +41,8 @@ class CheckpointFilters(TypedDict, total=False):
 
 def hydrate(
     ref: ThreadRef,
-    version: Checkpoint | int | None = None,
+    at: At | None = None,
     *,
-    tag: str | None = None,
-    checkpoint_id: str | None = None,
-    any_branch: bool = False,
     slots: Iterable[str] | None = None,
     logs: Mapping[str, int | None] | Iterable[str] | None = None,
     must_exist: bool = False,
@@ -58,9 +55,8 @@ def hydrate(
     if since is not None and (slots is not None or logs is not None):
         raise TypeError("hydrate takes since, or slots and logs, but not both")
     read = partial(
-        hydrate_stored, ref, version, tag=tag, checkpoint_id=checkpoint_id, any_branch=any_branch,
-        must_exist=must_exist, since=since, effects=effects,
-    )  # fmt: skip
+        hydrate_stored, ref, at, must_exist=must_exist, since=since, effects=effects
+    )
     state = yield from read(slots=slots, logs=logs)
     if ref.migrations is None:
         return state
@@ -69,11 +65,8 @@ def hydrate(
 
 def hydrate_stored(
     ref: ThreadRef,
-    version: Checkpoint | int | None = None,
+    at: At | None = None,
     *,
-    tag: str | None = None,
-    checkpoint_id: str | None = None,
-    any_branch: bool = False,
     slots: Iterable[str] | None = None,
     logs: Mapping[str, int | None] | Iterable[str] | None = None,
     must_exist: bool = False,
@@ -82,9 +75,8 @@ def hydrate_stored(
 ) -> Operation[State]:
     """Reads a state as it is stored. Returns the empty state if a branch has no head yet, unless `must_exist`."""
     request = ref.on_branch(
-        checkpoints.HydrateRequest, version=version_ref(version, tag, checkpoint_id, any_branch=any_branch),
-        projection=projection(slots, logs), include_effects=effects,
-    )  # fmt: skip
+        checkpoints.HydrateRequest, version=version_ref(at), projection=projection(slots, logs), include_effects=effects
+    )
     pinned = request.HasField("version")
     request.include_signals = not pinned
     origin = Origin(ref.namespace, ref.thread, ref.branch)
@@ -167,20 +159,13 @@ def read_state(
     )
 
 
-def get_checkpoint(
-    ref: ThreadRef,
-    version: Checkpoint | int | None,
-    tag: str | None,
-    checkpoint_id: str | None,
-    any_branch: bool = False,
-) -> Operation[Checkpoint]:
+def get_checkpoint(ref: ThreadRef, at: At | None) -> Operation[Checkpoint]:
     """Returns the description of a version."""
-    asked = version_ref(version, tag, checkpoint_id, any_branch=any_branch)
-    request = ref.on_branch(checkpoints.GetCheckpointRequest, version=asked)
+    request = ref.on_branch(checkpoints.GetCheckpointRequest, version=version_ref(at))
     return Checkpoint.from_proto((yield Call("GetCheckpoint", request)).checkpoint)
 
 
-def diff(ref: ThreadRef, a: Checkpoint | int, b: Checkpoint | int | None) -> Operation[list[Change]]:
+def diff(ref: ThreadRef, a: At, b: At | None) -> Operation[list[Change]]:
     """Returns the edits from version `a` (0 = the empty state) to `b` (None = the branch's head), in order."""
     base, target = version_ref(a, called="a"), version_ref(b, called="b")
     request = ref.on_branch(checkpoints.DiffCheckpointsRequest, base=base, target=target)
@@ -198,7 +183,7 @@ def list_checkpoints(
     thread: str,
     *,
     branch: str = "",
-    before: Checkpoint | int | None = None,
+    before: At | None = None,
     labels: Mapping[str, str] | None = None,
     where: Where | None = None,
     statuses: Iterable[Status | str | int] = (),

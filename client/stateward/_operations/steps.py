@@ -23,7 +23,7 @@ from stateward._operations.retry import Retry, UntilFree
 from stateward.arguments import instance, message, several
 from stateward.blobs import BlobAccess, Content
 from stateward.errors import NotOwner, StatewardError, ThreadNotFound, UidMismatch
-from stateward.models import Checkpoint, ThreadInfo
+from stateward.models import At, Checkpoint, CheckpointId, ThreadInfo
 from stateward.state import State
 from stateward.v1 import checkpoint_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
@@ -297,31 +297,22 @@ def _uid_of(checkpoint: Checkpoint | ThreadInfo) -> dict[str, Any]:
     return {"expected_uid": checkpoint.uid} if checkpoint.uid else {}
 
 
-def version_ref(
-    version: Checkpoint | int | None,
-    tag: str | None = None,
-    checkpoint_id: str | None = None,
-    *,
-    any_branch: bool = False,
-    called: str = "version",
-) -> checkpoint_pb2.VersionRef | None:
-    """Returns the given reference; None = none is given, which means the head. Raises TypeError for more than one.
-
-    Errors name the argument that is `called` so.
-    """
-    if any_branch and checkpoint_id is None:
-        raise TypeError("any_branch needs checkpoint_id")
-    number, digest = (version.version, version.digest) if isinstance(version, Checkpoint) else (version, b"")
-    given = {"version": number, "tag": tag, "checkpoint_id": checkpoint_id}
-    given = {name: value for name, value in given.items() if value is not None}
-    if len(given) > 1:
-        raise TypeError(f"give only one of {', '.join(given)}")
-    if not isinstance(number, (SupportsIndex, NoneType)):
-        raise TypeError(f"{called} takes a Checkpoint or a whole number, not {version!r:.100}")
-    branch = "-" if any_branch else ""
-    if not given:
+def version_ref(at: At | None, called: str = "at") -> checkpoint_pb2.VersionRef | None:
+    """Returns the reference that names a version; None = the head. Errors name the argument that is `called` so."""
+    if at is None:
         return None
-    return message(checkpoint_pb2.VersionRef, {"branch": branch, "digest": digest, **given})
+    if isinstance(at, Checkpoint):
+        given: dict[str, Any] = {"version": at.version, "digest": at.digest}
+    elif isinstance(at, CheckpointId):
+        given = {"checkpoint_id": at.id, "branch": "-" if at.any_branch else ""}
+    elif isinstance(at, str):
+        given = {"tag": at}
+    elif isinstance(at, SupportsIndex):
+        given = {"version": at}
+    else:
+        wanted = "a version, a Checkpoint, the name of a tag or a CheckpointId"
+        raise TypeError(f"{called} takes {wanted}, not {at!r:.100}")
+    return message(checkpoint_pb2.VersionRef, given)
 
 
 def projection(

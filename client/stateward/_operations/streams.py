@@ -23,7 +23,7 @@ from stateward.changes import changes_from_proto
 from stateward.effects import RecordedEffect
 from stateward.errors import InvalidField, StatewardError, UidMismatch, VersionMismatch, VersionPruned
 from stateward.events import Event, HistoryEntry
-from stateward.models import Checkpoint
+from stateward.models import At, Checkpoint
 from stateward.state import State
 from stateward.v1 import admin_service_pb2 as admin
 from stateward.v1 import backup_service_pb2 as backup
@@ -135,8 +135,8 @@ class HistoryReader(Reader[HistoryEntry]):
         self,
         ref: ThreadRef,
         *,
-        oldest: Checkpoint | int | None,
-        version: Checkpoint | int | None,
+        oldest: At | None,
+        at: At | None,
         newest_first: bool,
         projection: checkpoints.Projection | None,
         effects: bool,
@@ -144,7 +144,7 @@ class HistoryReader(Reader[HistoryEntry]):
         order = checkpoints.READ_ORDER_NEWEST_FIRST if newest_first else checkpoints.READ_ORDER_OLDEST_FIRST
         request = ref.on_branch(
             checkpoints.ReadHistoryRequest,
-            version=version_ref(version),
+            version=version_ref(at),
             oldest=version_ref(oldest, called="oldest"),
             order=order,
             projection=projection,
@@ -153,7 +153,8 @@ class HistoryReader(Reader[HistoryEntry]):
         super().__init__("ReadHistory", request)
         self._ref = ref
         self._newest_first = newest_first
-        self._oldest = oldest.version if isinstance(oldest, Checkpoint) else oldest or 0
+        self._is_bounded = oldest is not None
+        self._oldest = oldest.version if isinstance(oldest, Checkpoint) else oldest if isinstance(oldest, int) else 0
         self._last: checkpoint_pb2.Checkpoint | None = None  # the version that was returned last
         self._is_whole = True  # the line up to the last version is still there, as far as is known
         self._is_first = True  # the next message is the first of its stream
@@ -176,7 +177,7 @@ class HistoryReader(Reader[HistoryEntry]):
     def recover(self, error: StatewardError) -> Recovery:
         last = self._last
         is_left = isinstance(error, InvalidField) and error.field == "oldest"
-        if last is None or self._oldest or not (is_left or isinstance(error, VersionPruned)):
+        if last is None or self._is_bounded or not (is_left or isinstance(error, VersionPruned)):
             return Recovery.NONE
         if self._newest_first:  # a line ends before the nearest ancestor that was pruned
             return Recovery.END if self._is_first else Recovery.NONE

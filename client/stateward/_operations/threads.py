@@ -33,6 +33,7 @@ from stateward.errors import (
 )
 from stateward.fromproto import read_member
 from stateward.models import (
+    At,
     Checkpoint,
     Durability,
     DurableResult,
@@ -182,14 +183,14 @@ def unreadable(found: Iterable[thread_pb2.UnreadableThread]) -> ThreadsUnreadabl
 
 
 def fork(
-    ref: ThreadRef, new_thread: str, version: Checkpoint | int | None, all_versions: bool,
+    ref: ThreadRef, new_thread: str, at: At | None, all_versions: bool,
     create: ThreadOptions | None,
 ) -> Operation[ThreadInfo]:
     """Copies one version, or the whole thread, to a new thread."""
     request = ref.about(
         threads.ForkThreadRequest,
         branch="" if all_versions else ref.branch,
-        version=version_ref(version),
+        version=version_ref(at),
         new_thread=new_thread,
         all_versions=all_versions,
         create=options_to_proto(create),
@@ -305,14 +306,14 @@ def update_options(ref: ThreadRef, options: OptionChanges) -> Operation[ThreadIn
 
 
 def set_tag(
-    ref: ThreadRef, name: str, version: Checkpoint | int | None, expected: Checkpoint | int | None
+    ref: ThreadRef, name: str, at: At | None, expected: Checkpoint | int | None
 ) -> Operation[Tag]:
     """Makes or moves a tag."""
     request = ref.to_write(
         threads.SetTagRequest,
         branch=ref.branch,
         tag=text(name, "the name of a tag"),
-        version=version_ref(version),
+        version=version_ref(at),
         **_expected_tagged(expected),
         request_id=new_request_id(),
     )
@@ -338,12 +339,12 @@ def delete_tag(ref: ThreadRef, name: str, expected: Checkpoint | int | None) -> 
     return Tag.from_proto((yield Call("DeleteTag", request)).tag)
 
 
-def move_head(ref: ThreadRef, version: Checkpoint | int, expected: Checkpoint | int | None) -> Operation[MovedHead]:
+def move_head(ref: ThreadRef, at: At, expected: Checkpoint | int | None) -> Operation[MovedHead]:
     """Moves the head of the branch."""
     request = ref.to_write(
         threads.MoveBranchRequest,
         branch=ref.branch,
-        version=version_ref(version),
+        version=version_ref(at),
         **expectation(expected),
         lease_token=ref.held.for_call(),
         request_id=new_request_id(),

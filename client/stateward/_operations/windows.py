@@ -92,7 +92,7 @@ def _labelled(ref: ThreadRef, label: str) -> Operation[list[Checkpoint]]:
     if ref.branch in bases:
         found += yield from _labelled_of_branch(ref, branch, label, before=None)
     while base:
-        begin = yield from reading.get_checkpoint(ref, base, None, None)
+        begin = yield from reading.get_checkpoint(ref, base)
         if label in begin.labels:
             found.append(begin)
         found += yield from _labelled_of_branch(ref, begin.branch, label, before=base)

@@ -74,7 +74,7 @@ def review_fork(thread: Thread, version: int, check: Check) -> str:
     """Forks an old version and takes a different next step in the fork. Returns the file of that step."""
     head = thread.checkpoint()
     before, next_before = content(thread.hydrate()), content(thread.hydrate(version + 1))
-    fork = thread.fork("survey-fork", version=version)
+    fork = thread.fork("survey-fork", at=version)
     state = fork.hydrate()
     check("the fork begins with the state it was taken from", content(state) == content(thread.hydrate(version)))
     original = next_file(state)

@@ -110,7 +110,7 @@ def _steps(thread: Thread, head: State) -> Iterator[Step]:
     """Yields step number, metadata and all messages of every version, oldest first. Raises NoRun."""
     from stateward.changes import Append, ReplaceEntry, TrimLog  # noqa: PLC0415
 
-    with thread.history(version=head.version, logs=[MESSAGES_LOG]) as line:
+    with thread.history(at=head.version, logs=[MESSAGES_LOG]) as line:
         messages: list[Any] = []
         for entry in line:
             checkpoint, state, changes = entry

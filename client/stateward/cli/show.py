@@ -113,11 +113,11 @@ def _print_whole(name: str, value: Any) -> None:
 
 def _hydrate(thread: Thread, at: str | None, log: str | None, last: int | None, slot: str | None) -> State:
     """Returns the state, or only the given log and slot. Raises CommandError if the log or slot does not exist."""
-    where: dict[str, Any] = {} if at is None else {"version": find_version(thread, at)}
+    version = find_version(thread, at)
     if log is None and slot is None:
-        return thread.hydrate(**where, must_exist=True)
+        return thread.hydrate(version, must_exist=True)
     state = thread.hydrate(
-        **where,
+        version,
         slots=None if slot is None else [slot],
         logs=None if log is None else {log: last},
         must_exist=True,

@@ -95,7 +95,7 @@ def _check_use(name: str | None, at: str | None, expected: str | None, *, delete
 
 def _delete(thread: Thread, name: str, expected: Checkpoint | int | None, *, yes: bool) -> Tag:
     if expected is None and not yes:
-        expected = thread.checkpoint(tag=name)
+        expected = thread.checkpoint(at=name)
         what = f"tag {name!r} of thread {thread.name!r}, which names version {expected.version}"
         _ask(f"Delete {what}? The version may then be pruned.")
     return thread.delete_tag(name, expected=expected)
@@ -111,7 +111,7 @@ def _set(
     if expected is None and not yes:
         if all(each.name != name for each in info.tags):
             return thread.tag(name, version, expected=0)
-        expected, version = thread.checkpoint(tag=name), version or thread.checkpoint()
+        expected, version = thread.checkpoint(at=name), version or thread.checkpoint()
         if expected.version != version.version:
             _ask(f"Move tag {name!r} of thread {thread.name!r} from version {expected.version} to {version.version}?")
     return thread.tag(name, version, expected=expected)

@@ -167,7 +167,7 @@ def _earlier(thread: Thread, version: int, name: str) -> dict[int, Any]:
     deleted with the log."""
     entries: dict[int, Any] = {}
     following = 0
-    with thread.history(version=version, logs=[name]) as line:
+    with thread.history(at=version, logs=[name]) as line:
         for entry in line:
             checkpoint, state, changes = entry
             if entry.begins:

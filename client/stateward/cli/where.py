@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stateward.cli.output import CommandError
 from stateward.errors import VersionNotFound
+from stateward.models import CheckpointId
 
 if TYPE_CHECKING:
     from stateward import Checkpoint, Thread, ThreadInfo
@@ -44,21 +45,21 @@ def check_name(name: str) -> None:
         raise typer.BadParameter(f"{why}; choose another name", param_hint="NAME")
 
 
-def read_where(text: str, option: str = "--at", least: int = 1) -> dict[str, Any]:
-    """Returns the version as keywords for `hydrate` and `checkpoint`. Raises CommandError if a number is not valid."""
+def read_where(text: str, option: str = "--at", least: int = 1) -> int | str | CheckpointId:
+    """Returns the version as `hydrate` and `checkpoint` take it. Raises CommandError if a number is not valid."""
     kind, separator, name = text.partition(":")
     if separator and kind in ("id", "tag"):
         if not name:
             raise CommandError(f"{option} {text} lacks the name after the colon; a version is {FORMS}")
-        return {"checkpoint_id" if kind == "id" else "tag": name}
+        return CheckpointId(name) if kind == "id" else name
     if not text.removeprefix("-").isdecimal():
         if not text:
             raise CommandError(f"{option} is empty; a version is {FORMS}")
-        return {"tag": text}
+        return text
     if len(text) > VERSION_DIGITS_MAX or not least <= int(text) < 1 << 63:
         counted = "from 1" if least else "from 1, and 0 is the empty state"
         raise CommandError(f"{option} {text} is not a version; versions count {counted}")
-    return {"version": int(text)}
+    return int(text)
 
 
 def find_version(thread: Thread, text: str | None, option: str = "--at", least: int = 1) -> int | None:
@@ -72,13 +73,11 @@ def find_version(thread: Thread, text: str | None, option: str = "--at", least: 
     if separator and kind == "branch":
         return _find_branch(thread, name, option)
     where = read_where(text, option, least)
-    if where.get("tag") == text:  # a bare name
+    if where == text:  # a bare name
         info = thread.info()
         if text not in {each.name for each in info.tags} and text in {each.name for each in info.branches}:
             return _find_branch(thread, text, option)
-    if "version" in where:
-        return int(where["version"])
-    return thread.checkpoint(**where).version
+    return where if isinstance(where, int) else thread.checkpoint(where).version
 
 
 def find_checkpoint(thread: Thread, text: str | None, option: str = "--at") -> Checkpoint | None:
@@ -95,17 +94,16 @@ def find_expected(thread: Thread, text: str | None, least: int = 1) -> Checkpoin
         return None
     number, separator, digest = text.partition(":")
     where = read_where(number, EXPECTED, least)
-    if "version" not in where:
+    if not isinstance(where, int):
         raise CommandError(f"{EXPECTED} {text} is neither VERSION nor VERSION:DIGEST, such as 15 or 15:{'0a' * 16}")
-    version = int(where["version"])
     if not separator:
-        return version
+        return where
     if len(digest) != DIGEST_DIGITS or not set(digest.lower()) <= set("0123456789abcdef"):
         raise CommandError(f"{EXPECTED} {text}: a digest has {DIGEST_DIGITS} hexadecimal digits")
-    found = thread.checkpoint(version)
+    found = thread.checkpoint(where)
     if found.digest.hex() != digest.lower():
         raise CommandError(
-            f"{EXPECTED} {text}: version {version} of thread {thread.name!r} has the digest {found.digest.hex()}; "
+            f"{EXPECTED} {text}: version {where} of thread {thread.name!r} has the digest {found.digest.hex()}; "
             "nothing was changed, look again"
         )
     return found

@@ -103,7 +103,7 @@ def test_a_full_state_carries_numbers(thread: Any, client: Any, name: str) -> No
     state.slots["new"] = 1
     thread.save(state, overwrite=True)
     thread.increment("hits", 5)
-    assert (thread.hydrate(version=2).slots["hits"], thread.hydrate().slots["hits"]) == (2, 7)
+    assert (thread.hydrate(at=2).slots["hits"], thread.hydrate().slots["hits"]) == (2, 7)
     copy = thread.fork(f"{name}-copy")
     copy.increment("hits")
     assert client.thread(f"{name}-copy").hydrate().slots["hits"] == 8
@@ -184,7 +184,7 @@ def test_what_was_expected_is_not_told_again(thread: Any) -> None:
         "SpliceSlot",
         "AddNumber",
     ]
-    assert thread.hydrate(version=2).slots["s"] == "a" * 599 + "b"
+    assert thread.hydrate(at=2).slots["s"] == "a" * 599 + "b"
 
 
 # -- boards ------------------------------------------------------------------------------------------------------------
