@@ -84,7 +84,7 @@ def test_all_steps_in_a_pipe(stateward, line):
     lines = list(map(json.loads, stateward("replay", "t", "--from", "2", "--to", "3", "--json").out.splitlines()))
     assert [each["checkpoint"]["version"] for each in lines] == [2, 3]
     assert (lines[0]["slots"]["n"], lines[0]["logs"]) == (2, {"messages": 2})
-    assert {"change": "slot_set", "slot": "n", "value": 3} in lines[1]["changes"]
+    assert {"change": "set_slot", "slot": "n", "value": 3} in lines[1]["changes"]
     line.prune(versions=[2])
     assert "== version 2" not in stateward("replay", "t").out
 
