@@ -12,11 +12,11 @@ from tests.archive.twins import NAME, Pair, Twin, twins
 from tests.archive_model import small
 from tests.archive_model.sidecar import NAMESPACE
 
-from stateward.storage.v1.archive_pb2 import PackedRow
+from stateward.storage.v1.archive_pb2 import OBJECT_KIND_PACK, PackedRow
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.errors import Corrupt, VersionPruned
-from stateward_sidecar.store import requests
+from stateward_sidecar.store import requests, snapshots
 
 
 @pytest.fixture
@@ -122,6 +122,47 @@ def test_the_old_history_of_an_orphan_goes_with_a_prune(parted: Pair) -> None:
         b.words(orphan, 1)
     b.restart()
     assert own_words(b, orphan) == before
+
+
+def test_the_snapshot_of_an_older_version_may_be_in_head_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bucket was set back, and somebody went on. What both lines share is in a pack, and needs a snapshot, because
+    its parent was pruned. The snapshot is still on its way, so HEAD carries it."""
+    small.shrink()
+    try:
+        with twins(tmp_path) as made:
+            a, b = made.a, made.b
+            for word in ("one", "two", "three"):
+                a.put(word)
+                a.archive_all()
+            a.prune(PruneThreadRequest(namespace=NAMESPACE, thread=NAME, keep_latest_per_branch=1))
+            a.put(noise(3))
+            a.archive_all()
+            made.back_up()
+            for number in range(4, 8):
+                a.wire.background()
+                a.put(noise(number))
+                a.archive_all()
+            expected = b.words()
+            made.set_back()
+            c = made.start("c")
+            c.take()
+            monkeypatch.setattr(snapshots, "WEIGHT_MIN_BYTES", 1 << 20)
+            for number in range(12):
+                c.put(noise(100 + number))
+                c.archive_all()
+            head = c.archive.desk.holds[c.number_here()].head
+            assert [each.kind for each in head.objects if each.first_version <= 4] == [OBJECT_KIND_PACK]
+            b.words()
+            (orphan,) = b.orphans()
+            thread = b.find(orphan)
+            assert thread is not None
+            assert thread.floor_version == 4
+            for _ in range(2):
+                for version in range(8, 2, -1):
+                    assert b.words(orphan, version) == expected[:version]
+                b.restart()
+    finally:
+        small.restore()
 
 
 def test_a_snapshot_of_another_line_is_left_out(parted: Pair) -> None:

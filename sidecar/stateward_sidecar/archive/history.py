@@ -220,11 +220,11 @@ class History:
 
 
 def _carried(thread: Thread, head: ArchiveHead, refs: Sequence[ObjectRef]) -> list[PackedRow]:
-    """Returns the older entries that HEAD itself carries. A HEAD that was set back may carry entries in its tail that
-    were in a pack when this copy was made."""
+    """Returns the older entries and the older snapshot that HEAD itself carries. A HEAD that was set back may carry
+    what was in objects when this copy was made. Entries that are in packs may need the snapshot."""
     packed = max((ref.last_sequence for ref in refs if is_pack(ref)), default=0)
     entries = [row for row in tail_rows(head) if packed < row.sequence <= thread.floor_sequence]
-    if not entries or head.snapshot_version > thread.floor_version or head.snapshot_version in thread.snapshots:
+    if head.snapshot_version > thread.floor_version or head.snapshot_version in thread.snapshots:
         return entries
     return [*snapshot_rows(head.snapshot_version, head.snapshot_pieces), *entries]
 
