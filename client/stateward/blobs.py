@@ -16,6 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from stateward._frames import at_the_caller, ends_at_the_caller
 from stateward.arguments import whole_number
 from stateward.v1 import state_pb2
 
@@ -76,14 +77,17 @@ class Blob:
         """Length in bytes."""
         return self.size_bytes
 
+    @at_the_caller
     def read(self, offset: int = 0, length: int | None = None) -> Any:
         """Returns `length` bytes from `offset` on; None = up to the end."""
         return self._reachable().read(self.sha256, offset, length)
 
+    @at_the_caller
     def chunks(self, offset: int = 0, length: int | None = None) -> Any:
         """Returns the same bytes piece by piece, for blobs that do not fit into memory."""
         return self._reachable().chunks(self.sha256, offset, length)
 
+    @at_the_caller
     def open(self) -> BinaryIO:
         """Opens the blob as a file that can seek and reads from the daemon on demand. Raises TypeError with
         AsyncClient."""
@@ -98,6 +102,7 @@ class Blob:
         return self.access
 
 
+@ends_at_the_caller
 class _BlobFile(io.RawIOBase):
     """A blob as a file without a buffer: each read asks the daemon for a range."""
 

@@ -29,6 +29,7 @@ from enum import IntEnum
 from typing import Any
 
 from stateward import values
+from stateward._frames import at_the_caller, hide_frames
 from stateward.arguments import instance, several
 from stateward.fromproto import read_fields, read_member
 from stateward.v1 import effect_pb2, state_pb2
@@ -91,6 +92,7 @@ class Effect:
     keep_when_pruned: bool = False
     """Whether the effect is kept when the versions with its anchor as checkpoint id are pruned."""
 
+    @at_the_caller
     def to_proto(self) -> effect_pb2.Effect:
         """Returns the message that a save carries."""
         rules = effect_pb2.Effect.ConflictRule
@@ -139,7 +141,11 @@ class RecordedEffect:
     @property
     def value(self) -> Any:
         """The result; None = there is none, or it was not requested."""
-        return None if self.stored_value is None else values.decode(self.stored_value, f"effects.{self.key}")
+        try:
+            return None if self.stored_value is None else values.decode(self.stored_value, f"effects.{self.key}")
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     @property
     def facts(self) -> Mapping[str, str]:

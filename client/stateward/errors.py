@@ -113,6 +113,7 @@ class StatewardError(Exception):
 
     #: Whether the same request may succeed a moment later.
     retryable: ClassVar[bool] = False
+    _is_stateward: ClassVar[bool] = True  # `hide_frames` asks
 
     def __init__(
         self,

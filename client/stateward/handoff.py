@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
+from stateward._frames import at_the_caller
+from stateward.arguments import instance
 from stateward.models import Checkpoint, Status
 
 SLOT = "handoff"
@@ -39,8 +41,10 @@ class Handoff:
     """The agent that took the handoff; empty = none yet."""
     taken_time: datetime | None = None
 
+    @at_the_caller
     def is_open(self, checkpoint: Checkpoint) -> bool:
         """Whether the handoff can be taken: no agent has taken it, and its sender has not continued the thread."""
+        instance(checkpoint, "checkpoint", Checkpoint, "a Checkpoint")
         waits = checkpoint.status == Status.WAITING and checkpoint.wait_id == self.id
         return waits and not self.taken_by
 

@@ -27,6 +27,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
+from stateward._frames import at_the_caller, ends_at_the_caller
 from stateward._operations import migrating
 from stateward._operations.migration_rules import Paths, check_edits
 from stateward._operations.migration_run import Failure as Failure  # noqa: PLC0414  part of a report
@@ -65,6 +66,7 @@ class MigrationFailed(StatewardError):
         self.thread, self.version, self.step = thread, version, step
 
 
+@ends_at_the_caller
 class Migrations:
     """The steps from one schema to another.
 
@@ -98,6 +100,7 @@ class Migrations:
         """
         edge = (read_schema(start), read_schema(end))
 
+        @at_the_caller
         def register(function: S) -> S:
             if inspect.iscoroutinefunction(function):
                 raise TypeError(

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stateward._frames import ends_at_the_caller
 from stateward.arguments import instance, message
 from stateward.durations import DurationField
 from stateward.fromproto import FromProto, read_fields
 from stateward.v1 import thread_pb2
 
 
+@ends_at_the_caller
 @dataclass(frozen=True)
 class Retention:
     """Which versions are kept.
@@ -34,6 +36,7 @@ class Retention:
         return message(thread_pb2.Retention, {"keep_last": self.keep_last, "keep_for": self.keep_for})
 
 
+@ends_at_the_caller
 @dataclass(frozen=True)
 class ThreadOptions(FromProto):
     """The options of a thread. They are given when the thread is created, and changed with `update_options`.

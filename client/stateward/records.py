@@ -18,6 +18,7 @@ from typing import Any
 from google.protobuf.empty_pb2 import Empty
 
 from stateward import values
+from stateward._frames import at_the_caller, ends_at_the_caller, hide_frames
 from stateward.arguments import text, whole_number
 from stateward.attributes import Attribute, write_attributes
 from stateward.durations import DurationField
@@ -60,7 +61,11 @@ class Record:
     @property
     def value(self) -> Any:
         """The value; None if values were not requested."""
-        return None if self.stored_value is None else values.decode(self.stored_value, f"records.{self.key}")
+        try:
+            return None if self.stored_value is None else values.decode(self.stored_value, f"records.{self.key}")
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     @classmethod
     def from_proto(cls, message: record_pb2.StoredRecord) -> Record:
@@ -68,6 +73,7 @@ class Record:
         return read_fields(cls, message, stored_value=message.value if message.HasField("value") else None)
 
 
+@ends_at_the_caller
 @dataclass(frozen=True)
 class Put:
     """Writes a record, for `Records.write`."""
@@ -101,6 +107,7 @@ class Delete:
     expected: int | None = None
     """The revision that the record must have; None = any."""
 
+    @at_the_caller
     def to_proto(self) -> record_pb2.RecordWrite:
         """Returns the message."""
         return record_pb2.RecordWrite(
@@ -116,6 +123,7 @@ class Check:
     expected: int
     """The revision that the record must have; 0 = it must not exist."""
 
+    @at_the_caller
     def to_proto(self) -> record_pb2.RecordWrite:
         """Returns the message."""
         return record_pb2.RecordWrite(

@@ -23,6 +23,7 @@ from functools import cached_property
 from typing import Any
 
 from stateward import values
+from stateward._frames import at_the_caller
 from stateward.arguments import message
 from stateward.fromproto import FromProto
 from stateward.v1 import signal_pb2, state_pb2
@@ -75,6 +76,7 @@ class Question:
         )
         return cls(asked.prompt, _read_schema(asked.answer_schema), parts, asked.asked_by)
 
+    @at_the_caller
     def to_proto(self) -> signal_pb2.Question:
         """Returns the message that `from_proto` reads."""
         parts = [
@@ -86,10 +88,12 @@ class Question:
         fields = {"prompt": self.prompt, "answer_schema": _write_schema(self.schema), "parts": parts}
         return message(signal_pb2.Question, {**fields, "asked_by": self.asked_by})
 
+    @at_the_caller
     def is_same(self, other: Question) -> bool:
         """Whether both ask for the same, whoever asks."""
         return replace(self, asked_by="").to_proto() == replace(other, asked_by="").to_proto()
 
+    @at_the_caller
     def check(self, answer: Any) -> None:
         """Raises AnswerRefused if the answer does not fit the schema, or names none of several parts. Warns with
         SchemaNotChecked if the answer cannot be checked here, for example with a `$ref` to another document, which is
@@ -120,8 +124,9 @@ class Question:
                 return
             where = "".join(f"[{each!r}]" for each in error.absolute_path)
             raise AnswerRefused(f"the question wants another answer{' at ' + where if where else ''}: {error.message}")
-        warnings.warn(f"the answer was not checked against the question's schema: {why}", SchemaNotChecked, 2)
+        warnings.warn(f"the answer was not checked against the question's schema: {why}", SchemaNotChecked, 3)
 
+    @at_the_caller
     def check_yes(self) -> None:
         """Raises AnswerRefused if a yes does not fit the question, or one of its parts."""
         for each in self.parts if len(self.parts) > 1 else (self,):
@@ -196,11 +201,13 @@ class Signal(FromProto):
     payload_value: state_pb2.Value | None = field(default=None, repr=False, hash=False, metadata={"proto": "payload"})
 
     @cached_property
+    @at_the_caller
     def payload(self) -> Any:
         """The decoded content; None = none."""
         return None if self.payload_value is None else values.decode(self.payload_value, "payload")
 
     @property
+    @at_the_caller
     def approved(self) -> bool:
         """Whether the signal is an approval, or the answer True."""
         return self.name == APPROVE or (self.name == ANSWER and self.payload is True)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from stateward._frames import at_the_caller, hide_frames
 from stateward._state.gate import Gate
 from stateward._state.log import Log, entries_of
 from stateward._state.slots import MissingSlot as MissingSlot  # noqa: PLC0414  a public name of it
@@ -55,23 +56,32 @@ class Logs(Mapping[str, Log]):
             log._gate = self._gate
 
     def __getitem__(self, name: str) -> Log:
-        if name not in self._logs:
-            if not isinstance(name, str):
-                raise TypeError(f"the name of a log is a text, not {name!r:.100}")
-            is_known = not self._partial or name in self._asked
-            self._logs[name] = Log(
-                name, first_index=self._retired.get(name, 0), numbered=self._numbered and is_known, readable=is_known,
-                gate=self._gate,
-            )  # fmt: skip
-            self._logs[name]._is_rewritten = name in self._retired  # the save that makes it again says so
-        return self._logs[name]
+        try:
+            if name not in self._logs:
+                if not isinstance(name, str):
+                    raise TypeError(f"the name of a log is a text, not {name!r:.100}")
+                is_known = not self._partial or name in self._asked
+                self._logs[name] = Log(
+                    name, first_index=self._retired.get(name, 0), numbered=self._numbered and is_known,
+                    readable=is_known, gate=self._gate,
+                )  # fmt: skip
+                self._logs[name]._is_rewritten = name in self._retired  # the save that makes it again says so
+            return self._logs[name]
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def __setitem__(self, name: str, entries: Iterable[Any]) -> None:
         """Makes a log hold these entries. The next save compares all of them with the stored ones and sends those that
         differ."""
-        if entries is not self[name]:  # `logs[name] += …` assigns the log itself
-            self[name]._assign(list(entries_of(name, entries)))
+        try:
+            if entries is not self[name]:  # `logs[name] += …` assigns the log itself
+                self[name]._assign(list(entries_of(name, entries)))
+        except Exception as error:
+            hide_frames(error)
+            raise
 
+    @at_the_caller
     def __delitem__(self, name: str) -> None:
         """Removes a log. A later log of the same name continues the indexes."""
         if name not in self:
@@ -248,9 +258,15 @@ class State:
     if not TYPE_CHECKING:  # a type checker refuses the assignment itself, unless it sees this method
 
         def __setattr__(self, name: str, value: Any) -> None:
-            if not name.startswith("_") and name not in _ATTRIBUTES:
-                raise AttributeError(f"a state has no attribute {name!r}, and would not save it; use {suggest(name)}")
-            super().__setattr__(name, value)
+            try:
+                if not name.startswith("_") and name not in _ATTRIBUTES:
+                    raise AttributeError(
+                        f"a state has no attribute {name!r}, and would not save it; use {suggest(name)}"
+                    )
+                super().__setattr__(name, value)
+            except Exception as error:
+                hide_frames(error)
+                raise
 
     def __repr__(self) -> str:
         return f"State(version={self.version}, {self.slots!r}, {self.logs!r})"

@@ -12,10 +12,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from itertools import accumulate
+from types import NoneType
 from typing import Any
+
+from stateward._frames import ends_at_the_caller
+from stateward.arguments import instance
 
 CHARACTERS_PER_TOKEN = 4
 
@@ -29,6 +33,7 @@ def estimate_tokens(entry: Any) -> int:
     return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
 
 
+@ends_at_the_caller
 @dataclass(frozen=True)
 class Window:
     """How much of a log is kept: the last `keep_last` entries, or the last entries that have at most `keep_tokens`
@@ -51,12 +56,15 @@ class Window:
     def __post_init__(self) -> None:
         if self.keep_last is None and self.keep_tokens is None:
             raise TypeError("a window needs keep_last, keep_tokens or both")
+        for name in ("keep_last", "keep_tokens"):
+            instance(getattr(self, name), name, (int, NoneType), "a whole number")
+        instance(self.slack, "slack", (int, float), "a number")
         if any(limit is not None and limit < 0 for limit in (self.keep_last, self.keep_tokens)) or self.slack < 0:
             raise ValueError("keep_last, keep_tokens and slack must be 0 or more")
 
     def excess(self, entries: Sequence[Any]) -> int:
         """Returns how many of the oldest entries must be trimmed; 0 = none."""
-        count = len(entries)
+        count = len(instance(entries, "entries", Sized, "a log or a list"))
         totals = [] if self.keep_tokens is None else list(accumulate(map(self.tokens, reversed(entries))))
         if not (self._is_over(count, self.keep_last) or (totals and self._is_over(totals[-1], self.keep_tokens))):
             return 0

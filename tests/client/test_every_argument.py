@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import operator
 import re
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
+from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,28 @@ from typing import Any
 import pytest
 
 import stateward
-from stateward import AsyncClient, Client, Migrations, State
+from stateward import (
+    AsyncClient,
+    Blob,
+    Check,
+    Client,
+    Delete,
+    Effect,
+    EffectState,
+    Handoff,
+    Migrations,
+    Put,
+    Question,
+    Record,
+    RecordedEffect,
+    Retention,
+    Signal,
+    State,
+    ThreadOptions,
+    Window,
+)  # fmt: skip
 from stateward.errors import StatewardError
+from stateward.v1.state_pb2 import Value
 
 WRONG = (3.5, object())
 GOOD: dict[str, Callable[[], Any]] = {
@@ -54,6 +77,112 @@ NOT_WALKED = {
     "Autosave.lock": ("asyncio", "reading it starts a task, which needs a running loop"),
 }
 """What is not called, on which server or client, and why."""
+
+
+def log_state() -> State:
+    state = State()
+    state.logs["x"].append(1)
+    return state
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+UNREADABLE = Value(media_type="application/json", data=b"{")
+VALUES: dict[str, Callable[[], Any]] = {
+    "Blob": lambda: Blob("text/plain", bytes(32), 3),
+    "Check": lambda: Check("x", 0),
+    "Delete": lambda: Delete("x"),
+    "Effect": lambda: Effect("x", 1),
+    "Handoff": lambda: Handoff("x", "x", "x", "", "", (), (), None, NOW),
+    "Log": lambda: log_state().logs["x"],
+    "Logs": lambda: log_state().logs,
+    "Migrations": lambda: Migrations(current=2),
+    "Put": lambda: Put("x", 1),
+    "Question": lambda: Question("x", {"type": "boolean"}),
+    "Record": lambda: Record("x", 1, NOW, NOW, 1, stored_value=UNREADABLE),
+    "RecordedEffect": lambda: RecordedEffect(
+        "x", "x", "", b"", EffectState.DONE, "", NOW, NOW, 1, "", 1, stored_value=UNREADABLE
+    ),
+    "Retention": lambda: Retention(keep_last=1),
+    "Signal": lambda: Signal("x", "x", "", "", NOW, 1, (), UNREADABLE),
+    "Slots": lambda: State().slots,
+    "State": State,
+    "ThreadOptions": lambda: ThreadOptions(retention=Retention()),
+    "Window": lambda: Window("x", keep_last=1),
+}
+"""One of each kind that checks what it is given, or that reads a value."""
+HOLDERS = {
+    "Branch", "Checkpoint", "DrainResult", "Event", "Happened", "HistoryEntry", "Json5", "Lease", "LogEntry", "MsgPack",
+    "Number", "PreparedSave", "RawValue", "RecordPrefix", "RecordsWritten", "RiskyStep", "SaveOptions", "ServerInfo",
+    "SignalOptions", "Stats", "Tag", "Text", "ThreadInfo", "Wake",
+}  # fmt: skip
+"""Kinds that keep what they are given as it is, and check it later if at all, or that the client makes."""
+ITEMS: dict[str, Callable[[Any, Any], Any]] = {
+    "x[wrong]": lambda each, wrong: each[wrong],
+    "x[wrong] = 1": lambda each, wrong: operator.setitem(each, wrong, 1),
+    "x['x'] = wrong": lambda each, wrong: operator.setitem(each, "x", wrong),
+    "del x[wrong]": operator.delitem,
+    "x[0] = wrong": lambda each, wrong: operator.setitem(each, 0, wrong),
+    "x += wrong": operator.iadd,
+    "x.wrong = wrong": lambda each, wrong: setattr(each, "wrong", wrong),
+}
+"""What Python calls by its syntax."""
+
+
+def test_an_error_of_a_value_ends_at_the_caller() -> None:
+    """Whatever is made, called, read or set with wrong arguments: no line of the library is left."""
+    faults = []
+    for name, make in VALUES.items():
+        for label, call in calls_of(name, make).items():
+            for wrong in (*WRONG, -1, "x", None):
+                faults += fault_of(label, None, partial(call, wrong))
+    assert not faults, "\n".join(faults)
+
+
+def test_every_kind_of_value_is_walked() -> None:
+    """What is public, and no error, enumeration or client, is in one of the tables."""
+    found = [getattr(stateward, name) for name in stateward.__all__]
+    classes = [each for each in found if inspect.isclass(each) and not issubclass(each, (Exception, IntEnum))]
+    clients = ("stateward._sync", "stateward._async")
+    values = {each.__name__ for each in classes if not each.__module__.startswith(clients)}
+    assert values == (VALUES.keys() | HOLDERS) - {"Slots", "Logs"}
+
+
+def calls_of(name: str, make: Callable[[], Any]) -> dict[str, Callable[[Any], Any]]:
+    """Returns what can be done with a kind of value. Each takes what to give wrongly."""
+    kind = type(make())
+    calls: dict[str, Callable[[Any], Any]] = {
+        f"{name}: {said}": (lambda wrong, do=do: do(make(), wrong)) for said, do in ITEMS.items()
+    }
+    for each in public(kind):
+        if callable(member := getattr(kind, each)):
+            calls |= with_each_wrong(f"{name}.{each}", member, lambda each=each: getattr(make(), each))
+        else:
+            calls[f"{name}.{each}"] = lambda _, each=each: getattr(make(), each)
+    if name not in ("Log", "Logs", "Slots", "State"):  # the library makes them, or gives the arguments
+        calls |= with_each_wrong(name, kind, lambda: kind)
+    return calls
+
+
+def public(kind: type) -> list[str]:
+    return [name for name, each in inspect.getmembers(kind) if not name.startswith("_") and is_of_stateward(each)]
+
+
+def is_of_stateward(member: Any) -> bool:
+    function = getattr(member, "fget", None) or getattr(member, "func", None) or member
+    return str(getattr(function, "__module__", "")).startswith("stateward") and not inspect.ismethod(function)
+
+
+def with_each_wrong(label: str, function: Any, get: Callable[[], Any]) -> dict[str, Callable[[Any], Any]]:
+    """Returns calls of a function, one for each argument, which take what to give as it."""
+    parameters = inspect.signature(function).parameters
+    required = [name for name, each in parameters.items() if name != "self" and each.default is each.empty]
+    right = {name: (GOOD.get(name) or (lambda: "x"))() for name in required}
+
+    def call(name: str, wrong: Any) -> Any:
+        result = get()(**{**right, name: wrong})
+        return result(wrong) if callable(result) else result
+
+    return {f"{label}({name})": partial(call, name) for name in parameters if name != "self"}
 
 
 def test_a_wrong_argument_is_named(client: Any, request: pytest.FixtureRequest) -> None:

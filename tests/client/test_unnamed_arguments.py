@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import stateward
-from stateward import Check, Delete, Put, State
+from stateward import Check, Delete, Put, State, Window
 from stateward.errors import InvalidField, VersionNotFound
 
 HUGE, SURROGATE = 1 << 70, "\ud800"
@@ -215,6 +215,57 @@ def test_a_fault_of_the_library_keeps_its_frames(client: Any, monkeypatch: pytes
         names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
         assert {"save", "bare_request"} <= set(names)
         assert not {"called", "awaited"} & set(names)  # those of the decorator
+
+
+def test_a_fault_in_the_use_of_a_state_keeps_its_frames(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library that reads a slot or an entry which is not there is itself at fault: its line is the last."""
+    source = "def broken(): return State().slots['none']\ndef wrong(): return State().logs['m'][0]"
+    names: dict[str, Any] = {"__name__": "stateward._operations.saving", "State": State}
+    exec(compile(source, "saving", "exec"), names)
+    for name, kind in (("broken", KeyError), ("wrong", IndexError)):
+        monkeypatch.setattr("stateward._operations.saving.new_request_id", names[name])
+        with pytest.raises(kind) as caught:
+            client.thread("t").save(State())
+        assert [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)][-1] == name
+
+
+def test_a_missing_slot_in_a_function_of_the_caller(client: Any) -> None:
+    """The last line is that of the function, whoever called it."""
+
+    def change(state: State) -> None:
+        state.slots["none"] += 1
+
+    def count(_entry: Any) -> int:
+        raise ValueError("mine")
+
+    with pytest.raises(KeyError) as caught:
+        client.thread("t").update(change)
+    assert [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)][-1] == "change"
+    with pytest.raises(ValueError, match="mine") as counted:
+        Window("m", keep_tokens=1, tokens=count).excess([1])
+    assert [frame.name for frame in traceback.extract_tb(counted.value.__traceback__)][-1] == "count"
+
+
+def test_what_a_log_takes() -> None:
+    """Positions and entries of a wrong kind are named."""
+    log = State().logs["m"]
+    log.extend([1, 2, 3])
+    assert (log[True], log[-1], log[0:5:2], log[::-1]) == (2, 3, [1, 3], [3, 2, 1])
+    calls: list[tuple[Callable[[], Any], str]] = [
+        (lambda: log[1.5], r"a position in logs\.m is a whole number, not 1\.5"),  # type: ignore[call-overload]
+        (lambda: log.at("x"), "index takes a whole number, not 'x'"),  # type: ignore[arg-type]
+        (lambda: log.trim(keep_last="x"), "keep_last takes a whole number"),  # type: ignore[arg-type]
+        (lambda: log.trim(before_index=1.5), "before_index takes a whole number"),  # type: ignore[arg-type]
+        (lambda: log.extend(5), "a log takes a list of entries, not 5"),  # type: ignore[arg-type]
+        (lambda: Window("m", keep_last="x"), "keep_last takes a whole number"),  # type: ignore[arg-type]
+        (lambda: Window("m", keep_last=1).excess(5), "entries takes a log or a list"),  # type: ignore[arg-type]
+    ]
+    for call, said in calls:
+        with pytest.raises(TypeError, match=said):
+            call()
+    with pytest.raises(IndexError, match="3 entries, no position -4"):
+        log[-4]
+    assert list(log) == [1, 2, 3]
 
 
 def test_what_a_traceback_calls_a_missing_slot() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from stateward._frames import ends_at_the_caller
 from stateward._io.aio.session import AsyncSession
 from stateward._io.aio.stream import AsyncStream
-from stateward._io.frames import ends_at_the_caller
 from stateward._operations import archive
 from stateward.archive import (
     ArchivedThread,

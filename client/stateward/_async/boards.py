@@ -7,8 +7,8 @@ from typing import Any, Unpack
 
 from stateward._async.logs import AsyncThreadLog
 from stateward._async.thread import AsyncThread
+from stateward._frames import ends_at_the_caller
 from stateward._io.aio.stream import AsyncStream
-from stateward._io.frames import ends_at_the_caller
 from stateward._operations import boards
 from stateward._operations.boards import Area
 from stateward._operations.merging import ANY

@@ -12,10 +12,10 @@ from stateward._async.boards import AsyncBoard
 from stateward._async.leases import AsyncHeldLease
 from stateward._async.records import AsyncRecords
 from stateward._async.thread import AsyncTakenThread, AsyncThread
+from stateward._frames import ends_at_the_caller
 from stateward._io.aio.session import AsyncSession
 from stateward._io.aio.stream import AsyncStream
 from stateward._io.channel import Settings, grpc
-from stateward._io.frames import ends_at_the_caller
 from stateward._io.target import resolve_target
 from stateward._io.token import resolve_token
 from stateward._operations import handoff, leases, migration_run, reading, saving, threads

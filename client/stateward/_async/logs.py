@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
+from stateward._frames import AT_THE_CALLER, ends_at_the_caller
 from stateward._io.aio.session import AsyncSession
 from stateward._io.aio.tools import Reducer
-from stateward._io.frames import AT_THE_CALLER, ends_at_the_caller
 from stateward._operations import projecting, windows
 from stateward._operations.boards import Area
 from stateward._operations.logs import FOLLOW_WAIT_S, LogEntry, LogFollower, LogPages

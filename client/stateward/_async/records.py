@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
+from stateward._frames import ends_at_the_caller
 from stateward._io.aio.session import AsyncSession
-from stateward._io.frames import ends_at_the_caller
 from stateward._operations import records
 from stateward._operations.steps import ThreadRef
 from stateward.attributes import Attribute

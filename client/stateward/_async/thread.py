@@ -14,11 +14,11 @@ from stateward._async.leases import AsyncHeldLease
 from stateward._async.logs import AsyncThreadLog
 from stateward._async.records import AsyncRecords
 from stateward._async.writer import AsyncWriter
+from stateward._frames import ends_at_the_caller
 from stateward._io.aio.background import Lock
 from stateward._io.aio.session import AsyncSession, AsyncThreadBlobs
 from stateward._io.aio.stream import AsyncStream
 from stateward._io.aio.tools import Decorator, Tool, tools_of
-from stateward._io.frames import ends_at_the_caller
 from stateward._operations import (
     applying,
     before,

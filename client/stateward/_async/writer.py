@@ -7,11 +7,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from stateward._frames import ends_at_the_caller
 from stateward._io.aio.background import Lock
 from stateward._io.aio.call import WriterCall
 from stateward._io.aio.driving import drive
 from stateward._io.aio.session import AsyncSession
-from stateward._io.frames import ends_at_the_caller
 from stateward._operations.frames import Dial, Frame, Put, Run, Step, Steps, Take
 from stateward._operations.leases import TERM_S, Claim
 from stateward._operations.saving import SaveOptions

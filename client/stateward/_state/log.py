@@ -7,24 +7,35 @@ added and read, not on the length of the log.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self, overload
 
 from stateward import values
+from stateward._frames import at_the_caller, hide_frames
 from stateward._state.gate import Gate
 from stateward.v1 import diff_pb2, state_pb2
 
 _UNREAD = object()
 
 
+_TEXTS = (str, bytes, bytearray, memoryview)
+
+
 def entries_of(log: str, entries: Any) -> Iterable[Any]:
-    """Returns the entries that are to be added to a log. Raises TypeError for a text or bytes, which would become one
-    entry for each character."""
-    if isinstance(entries, (str, bytes, bytearray, memoryview)):
+    """Returns the entries that a log is to get. Raises TypeError for anything but several: also for a text or bytes,
+    which would become one entry for each character."""
+    if isinstance(entries, _TEXTS) or not isinstance(entries, Iterable):
         raise TypeError(f"a log takes a list of entries, not {entries!r:.100}; one entry: logs[{log!r}].append(…)")
-    found: Iterable[Any] = entries
-    return found
+    return entries
+
+
+def _whole(index: Any, name: str) -> int:
+    try:
+        return operator.index(index)
+    except TypeError:
+        raise TypeError(f"{name} takes a whole number, not {index!r:.100}") from None
 
 
 @dataclass
@@ -102,32 +113,45 @@ class Log:
         return len(self._stored) + len(self._added)
 
     def __iter__(self) -> Iterator[Any]:
-        self._require_readable()
-        for position in range(len(self)):
-            yield self._read(position)
+        try:
+            self._require_readable()
+            for position in range(len(self)):
+                yield self._read(position)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     @overload
     def __getitem__(self, position: int) -> Any: ...
     @overload
     def __getitem__(self, position: slice) -> list[Any]: ...
     def __getitem__(self, position: int | slice) -> Any:
-        self._require_readable()
-        if isinstance(position, slice):
-            return [self._read(each) for each in range(*position.indices(len(self)))]
-        return self._read(self._checked(position))
+        try:
+            self._require_readable()
+            if isinstance(position, slice):
+                return [self._read(each) for each in range(len(self))[position]]
+            return self._read(self._checked(position))
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def __setitem__(self, position: int, value: Any) -> None:
-        self._require_readable()
-        self._gate.require_open()
-        position = self._checked(position)
-        if position < len(self._stored):
-            self._watched[self._first + position] = value
-        else:
-            self._added[position - len(self._stored)] = value
+        try:
+            self._require_readable()
+            self._gate.require_open()
+            position = self._checked(position)
+            if position < len(self._stored):
+                self._watched[self._first + position] = value
+            else:
+                self._added[position - len(self._stored)] = value
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def __repr__(self) -> str:
         return f"Log({self.name!r}, {len(self)} entries from index {self._first})"
 
+    @at_the_caller
     def __eq__(self, other: object) -> bool:
         """A log equals a log or a list that has the same entries."""
         return list(self) == list(other) if isinstance(other, (Log, list)) else NotImplemented
@@ -135,15 +159,25 @@ class Log:
     __hash__ = None  # type: ignore[assignment]
 
     def __iadd__(self, entries: Iterable[Any]) -> Self:
-        self.extend(entries)
+        try:
+            self.extend(entries)
+        except Exception as error:
+            hide_frames(error)
+            raise
         return self
 
     def at(self, index: int) -> Any:
         """Returns the entry with this index. Raises IndexError if the log does not hold it."""
-        if not self._first <= index < self.next_index:
-            raise IndexError(f"logs.{self.name} holds indexes {self._first} to {self.next_index - 1}, not {index}")
-        return self[index - self._first]
+        try:
+            if not self._first <= _whole(index, "index") < self.next_index:
+                raise IndexError(f"logs.{self.name} holds indexes {self._first} to {self.next_index - 1}, not {index}")
+            self._require_readable()
+            return self._read(index - self._first)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
+    @at_the_caller
     def raw(self, position: int) -> values.RawValue:
         """Returns a saved entry as it is stored, not decoded. A save does not compare it."""
         self._require_readable()
@@ -158,14 +192,22 @@ class Log:
 
     def extend(self, entries: Iterable[Any]) -> None:
         """Adds entries at the end."""
-        self._added.extend(entries_of(self.name, entries))
+        try:
+            is_several = not isinstance(entries, _TEXTS) and hasattr(entries, "__iter__")
+            self._added.extend(entries if is_several else entries_of(self.name, entries))
+        except Exception as error:
+            hide_frames(error)
+            raise
 
+    @at_the_caller
     def pop(self) -> Any:
         """Removes the last entry and returns it. Raises IndexError if the log is empty."""
-        value = self[-1]
+        self._require_readable()
+        value = self._read(self._checked(-1))
         self._drop_from(self.next_index - 1)
         return value
 
+    @at_the_caller
     def clear(self) -> None:
         """Removes all entries. Their indexes are not used again."""
         self.trim(keep_last=0)
@@ -178,18 +220,22 @@ class Log:
         Give exactly one of the three, otherwise TypeError is raised. Indexes that are removed at the start are not used
         again; indexes that are removed at the end are.
         """
-        self._require_readable()
-        if sum(each is not None for each in (keep_last, before_index, from_index)) != 1:
-            raise TypeError("trim takes exactly one of keep_last, before_index and from_index")
-        if from_index is not None:
-            self._drop_from(self._checked_end(from_index))
-        elif before_index is not None:
-            self._drop_before(self._checked_end(before_index))
-        else:
-            assert keep_last is not None
-            if keep_last < 0:
-                raise ValueError("keep_last is below 0")
-            self._drop_before(self.next_index - keep_last)
+        try:
+            self._require_readable()
+            if sum(each is not None for each in (keep_last, before_index, from_index)) != 1:
+                raise TypeError("trim takes exactly one of keep_last, before_index and from_index")
+            if from_index is not None:
+                self._drop_from(self._checked_end(_whole(from_index, "from_index")))
+            elif before_index is not None:
+                self._drop_before(self._checked_end(_whole(before_index, "before_index")))
+            else:
+                assert keep_last is not None
+                if _whole(keep_last, "keep_last") < 0:
+                    raise ValueError("keep_last is below 0")
+                self._drop_before(self.next_index - keep_last)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def _assign(self, entries: list[Any]) -> None:
         if self._tail:  # the entries that are not held here go, too
@@ -212,10 +258,12 @@ class Log:
         return found
 
     def _checked(self, position: int) -> int:
-        found = position + len(self) if position < 0 else position
-        if not 0 <= found < len(self):
-            raise IndexError(f"logs.{self.name} has {len(self)} entries, no position {position}")
-        return found
+        try:
+            return range(len(self._stored) + len(self._added))[position]
+        except IndexError:
+            raise IndexError(f"logs.{self.name} has {len(self)} entries, no position {position}") from None
+        except TypeError:
+            raise TypeError(f"a position in logs.{self.name} is a whole number, not {position!r:.100}") from None
 
     def _checked_end(self, index: int) -> int:
         if not 0 <= index <= self.next_index:

@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from stateward import values
+from stateward._frames import at_the_caller, hide_frames
 from stateward._state.gate import Gate
 from stateward._state.unsaved import Unsaved
 from stateward.v1 import diff_pb2, state_pb2
@@ -57,29 +58,56 @@ class Slots(MutableMapping[str, Any]):
         self._gate = gate or Gate()
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._watched:
-            if name in self._deleted or name not in self._stored:
-                if self._is_unread(name):
-                    raise KeyError(f"{name} (this partial state was hydrated without it)")
-                raise MissingSlot(name, self)
-            self._watched[name] = values.decode(self._stored[name], f"slots.{name}", self._gate.blobs)
-        return self._watched[name]
+        try:
+            if name not in self._watched:
+                if name in self._deleted or name not in self._stored:
+                    if self._is_unread(name):
+                        raise KeyError(f"{name} (this partial state was hydrated without it)")
+                    raise MissingSlot(name, self)
+                self._watched[name] = values.decode(self._stored[name], f"slots.{name}", self._gate.blobs)
+            return self._watched[name]
+        except Exception as error:
+            hide_frames(error)
+            raise
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Returns the value of a slot, or `default` if there is none."""
+        try:
+            if name in self._watched:
+                return self._watched[name]
+            if name not in self:  # an error would take as long as ten reads
+                return default
+            return self[name]
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def __setitem__(self, name: str, value: Any) -> None:
-        if not isinstance(name, str):
-            raise TypeError(f"the name of a slot is a text, not {name!r:.100}")
-        if type(value) is int and isinstance(self._watched.get(name), values.Number):
-            value = values.Number(value)  # while it is not saved, no stored value tells that the slot has a number
-        self._watched[name] = value
-        self._deleted.discard(name)
+        try:
+            if not isinstance(name, str):
+                raise TypeError(f"the name of a slot is a text, not {name!r:.100}")
+            if type(value) is int and isinstance(self._watched.get(name), values.Number):
+                value = values.Number(value)  # while it is not saved, no stored value tells that the slot has a number
+            self._watched[name] = value
+            self._deleted.discard(name)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     if not TYPE_CHECKING:  # a type checker refuses the assignment itself, unless it sees this method
 
         def __setattr__(self, name: str, value: Any) -> None:
-            if not name.startswith("_"):
-                raise AttributeError(f"slots have no attribute {name!r}, and would not save it; use {suggest(name)}")
-            super().__setattr__(name, value)
+            try:
+                if not name.startswith("_"):
+                    raise AttributeError(
+                        f"slots have no attribute {name!r}, and would not save it; use {suggest(name)}"
+                    )
+                super().__setattr__(name, value)
+            except Exception as error:
+                hide_frames(error)
+                raise
 
+    @at_the_caller
     def __delitem__(self, name: str) -> None:
         if name not in self:
             raise MissingSlot(name, self)
@@ -101,8 +129,11 @@ class Slots(MutableMapping[str, Any]):
     def __repr__(self) -> str:
         return f"Slots({', '.join(self)})"
 
+    @at_the_caller
     def raw(self, name: str) -> values.RawValue:
         """Returns the value as this version stores it, not decoded. A save does not compare it."""
+        if name not in self._stored:
+            raise MissingSlot(name, self._stored)
         return values.raw(self._stored[name], self._gate.blobs)
 
     def _is_unread(self, name: str) -> bool:

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+from stateward._frames import ends_at_the_caller
 from stateward._io.blocking.session import Session
 from stateward._io.blocking.stream import Stream
-from stateward._io.frames import ends_at_the_caller
 from stateward._operations import archive
 from stateward.archive import (
     ArchivedThread,

@@ -10,10 +10,10 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from stateward._frames import ends_at_the_caller
 from stateward._io.blocking.background import Alarm, Background, Lock, running_loop, settled
 from stateward._io.blocking.driving import keep_up
 from stateward._io.blocking.session import Session
-from stateward._io.frames import ends_at_the_caller
 from stateward._io.sigterm import Sigterm
 from stateward._operations.before import Check, RiskyStep, Save, plan_step
 from stateward._operations.cadence import Cadence, report_loss

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Unpack
 
+from stateward._frames import ends_at_the_caller
 from stateward._io.blocking.stream import Stream
-from stateward._io.frames import ends_at_the_caller
 from stateward._operations import boards
 from stateward._operations.boards import Area
 from stateward._operations.merging import ANY

@@ -8,10 +8,10 @@ from datetime import datetime
 from functools import partial
 from typing import Literal, Self, Unpack, overload
 
+from stateward._frames import ends_at_the_caller
 from stateward._io.blocking.session import Session
 from stateward._io.blocking.stream import Stream
 from stateward._io.channel import Settings, grpc
-from stateward._io.frames import ends_at_the_caller
 from stateward._io.target import resolve_target
 from stateward._io.token import resolve_token
 from stateward._operations import handoff, leases, migration_run, reading, saving, threads

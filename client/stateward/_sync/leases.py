@@ -6,10 +6,10 @@ from __future__ import annotations
 import os
 from typing import Self
 
+from stateward._frames import ends_at_the_caller
 from stateward._io.blocking.background import Alarm, Background
 from stateward._io.blocking.driving import keep_up
 from stateward._io.blocking.session import Session
-from stateward._io.frames import ends_at_the_caller
 from stateward._operations import leases
 from stateward._operations.holder import Holder
 from stateward._operations.leases import TERM_S, Claim

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from stateward._frames import ends_at_the_caller
 from stateward._io.blocking.session import Session
-from stateward._io.frames import ends_at_the_caller
 from stateward._operations import records
 from stateward._operations.steps import ThreadRef
 from stateward.attributes import Attribute

@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any, TypeVar, Unpack
 
 from stateward import values
+from stateward._frames import ends_at_the_caller
 from stateward._io.blocking.background import Lock
 from stateward._io.blocking.session import Session, ThreadBlobs
 from stateward._io.blocking.stream import Stream
 from stateward._io.blocking.tools import Decorator, Tool, tools_of
-from stateward._io.frames import ends_at_the_caller
 from stateward._operations import (
     applying,
     before,

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from stateward._frames import ends_at_the_caller
 from stateward._io.blocking.background import Lock
 from stateward._io.blocking.call import WriterCall
 from stateward._io.blocking.driving import drive
 from stateward._io.blocking.session import Session
-from stateward._io.frames import ends_at_the_caller
 from stateward._operations.frames import Dial, Frame, Put, Run, Step, Steps, Take
 from stateward._operations.leases import TERM_S, Claim
 from stateward._operations.saving import SaveOptions

@@ -12,7 +12,7 @@ from datetime import timedelta
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar, Unpack
 
-from stateward._io.frames import AT_THE_CALLER, at_the_caller, ends_at_the_caller
+from stateward._frames import AT_THE_CALLER, at_the_caller, ends_at_the_caller
 from stateward.durations import Duration, seconds
 from stateward.opening.keeper import Keeper
 from stateward.opening.places import find_place

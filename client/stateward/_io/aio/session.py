@@ -11,13 +11,13 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Literal, TypeVar
 
+from stateward._frames import AT_THE_CALLER, ends_at_the_caller, hide_frames
 from stateward._io import forks
 from stateward._io.aio.background import IS_ASYNC, awaited, running_loop
 from stateward._io.aio.connection import Connection
 from stateward._io.aio.driving import drive
 from stateward._io.aio.stream import AsyncStream, watching
 from stateward._io.channel import Settings
-from stateward._io.frames import AT_THE_CALLER, ends_at_the_caller, hide_frames
 from stateward._io.target import is_socket_missing
 from stateward._operations.effects import Daemon
 from stateward._operations.holder import Holder, Identity

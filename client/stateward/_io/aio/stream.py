@@ -7,10 +7,10 @@ import os
 import time
 from typing import Any, Generic, Self, TypeVar
 
+from stateward._frames import ends_at_the_caller
 from stateward._io.aio.connection import Connection
 from stateward._io.aio.driving import drive
 from stateward._io.channel import Reaching, explain, grpc
-from stateward._io.frames import ends_at_the_caller
 from stateward._operations.steps import Pause
 from stateward._operations.streams import END, Open, Read, Reading
 

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar, overload
 
+from stateward._frames import at_the_caller
 from stateward._io.aio.background import Alarm
 from stateward._io.aio.driving import keep_up
 from stateward._io.aio.session import AsyncSession
-from stateward._io.frames import at_the_caller
 from stateward._operations.steps import Await, Operation
 from stateward._operations.tools import Outcome, ToolCall, Tools
 from stateward.effects import EffectState

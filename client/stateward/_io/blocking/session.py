@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeVar
 
+from stateward._frames import AT_THE_CALLER, ends_at_the_caller, hide_frames
 from stateward._io import forks
 from stateward._io.blocking.background import IS_ASYNC, awaited, running_loop
 from stateward._io.blocking.connection import Connection
 from stateward._io.blocking.driving import drive
 from stateward._io.blocking.stream import Stream, watching
 from stateward._io.channel import Settings
-from stateward._io.frames import AT_THE_CALLER, ends_at_the_caller, hide_frames
 from stateward._io.target import is_socket_missing
 from stateward._operations.effects import Daemon
 from stateward._operations.holder import Holder, Identity

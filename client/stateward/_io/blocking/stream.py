@@ -9,10 +9,10 @@ import time
 import weakref
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from stateward._frames import ends_at_the_caller
 from stateward._io.blocking.connection import Connection
 from stateward._io.blocking.driving import drive
 from stateward._io.channel import Reaching, explain, grpc
-from stateward._io.frames import ends_at_the_caller
 from stateward._operations.steps import Pause
 from stateward._operations.streams import END, Open, Read, Reading
 

@@ -8,10 +8,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
+from stateward._frames import at_the_caller
 from stateward._io.blocking.background import Alarm, Background
 from stateward._io.blocking.driving import keep_up
 from stateward._io.blocking.session import Session
-from stateward._io.frames import at_the_caller
 from stateward._operations.steps import Await, Operation
 from stateward._operations.tools import Outcome, ToolCall, Tools
 from stateward.effects import EffectState
