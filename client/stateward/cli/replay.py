@@ -201,6 +201,6 @@ def _as_json(
 
 
 def change_as_json(change: Change) -> dict[str, Any]:
-    """A change for scripts: {"change": "slot_set", "slot": …, "value": …}."""
+    """A change for scripts: {"change": "set_slot", "slot": …, "value": …}."""
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(change).__name__).lower()
     return {"change": name, **{key: plain(value) for key, value in vars(change).items() if value is not None}}
