@@ -76,9 +76,9 @@ class BackupService:
             with self._calls.holding.gate:  # a drain waits for the import
                 is_archived = self._calls.holding.is_wanted(first.begin.options.durability)
                 answer = await self._import(first.begin, requests, first)
-                if is_archived:
-                    await self._calls.holding.reach(first.begin, answer.receipt, context)
-                return answer
+        if is_archived:  # without a place: another import may have it while this one waits for the archive
+            await self._calls.holding.reach(first.begin, answer.receipt, context)
+        return answer
 
     async def _import(
         self, begin: ImportBegin, requests: AsyncIterator[ImportThreadRequest], first: ImportThreadRequest

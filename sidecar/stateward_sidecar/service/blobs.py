@@ -63,14 +63,18 @@ class BlobService:
         with self._places.enter() as place:
             requests = place.watch(requests)
             begin = await self._begin(requests)
+            is_archived = self._calls.holding.is_wanted(begin.options.durability)
             with saying_expected(begin):
-                is_archived = self._calls.holding.is_wanted(begin.options.durability)
                 thread = await self._thread(begin, context)
                 answer, lost = await self._known(begin, begin.sha256, thread, context)
                 answer = answer or await self._write(begin, thread, requests, lost, context)
-                if is_archived:
-                    await self._calls.holding.reach(begin, answer.receipt, context)
-                return answer
+        receipt = answer.receipt
+        # The archive has the entry, and did not say whether it still has the bytes: see ``_known``.
+        is_unproven = receipt.durability == DURABILITY_COMMITTED and receipt.sequence <= receipt.archived_sequence
+        if is_archived and not is_unproven:
+            # Without a place: another upload may have it while this one waits for the archive.
+            await self._calls.holding.reach(begin, receipt, context)
+        return answer
 
     async def read_blob(
         self, request: ReadBlobRequest, context: grpc.aio.ServicerContext

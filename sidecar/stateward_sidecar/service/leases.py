@@ -16,9 +16,10 @@ from stateward.v1.lease_service_pb2 import (
     RenewLeaseResponse,
 )
 from stateward.v1.write_pb2 import Receipt
-from stateward_sidecar.errors import LeaseHeld, ShuttingDown
-from stateward_sidecar.service import check, checkwork
+from stateward_sidecar.errors import LeaseHeld, ShuttingDown, ThreadNotFound
+from stateward_sidecar.service import check, checkwork, levels
 from stateward_sidecar.service.calls import Calls
+from stateward_sidecar.service.rules import must_exist
 from stateward_sidecar.store.expecting import expected_uid
 
 # Approximate space of an entry, with the pages that it touches.
@@ -76,10 +77,22 @@ class Leasing:
     async def _acquire(
         self, request: AcquireLeaseRequest, context: grpc.aio.ServicerContext | None
     ) -> AcquireLeaseResponse:
-        async def acquire() -> AcquireLeaseResponse:
-            return await self._calls.write(self._leases.acquire(request), context, size_bytes=ENTRY_BYTES)
+        holding = self._calls.holding
+        is_archived = holding.is_wanted(request.options.durability)
 
-        return await self._calls.holding.write_one(request, acquire, context)
+        async def acquire() -> AcquireLeaseResponse:
+            waits_s = levels.timeout_s(context) if is_archived else 0.0
+            return await self._calls.write(self._leases.acquire(request, waits_s), context, size_bytes=ENTRY_BYTES)
+
+        answer = await holding.write(
+            request.namespace, request.thread, acquire, must_exist=must_exist(request), is_archived=is_archived
+        )
+        if is_archived:
+            try:
+                await holding.reach(request, answer.receipt, context)
+            finally:
+                self._leases.answered(request, answer)
+        return answer
 
     async def release(
         self, request: ReleaseLeaseRequest, context: grpc.aio.ServicerContext | None
@@ -95,7 +108,12 @@ class Leasing:
                 freed.set()
             return answer
 
-        return await self._calls.holding.write_one(request, release, context)
+        try:
+            return await self._calls.holding.write_one(request, release, context)
+        except ThreadNotFound:  # the archive has no such thread, and so no lease
+            if request.options.expected_uid:
+                raise
+            return ReleaseLeaseResponse(receipt=Receipt())
 
     async def is_over(self, request: RenewLeaseRequest | ReleaseLeaseRequest, token: int) -> bool:
         """Whether this process gave the thread up and its copy says that the lease was given back or taken.

@@ -57,7 +57,7 @@ from stateward_sidecar.store.telling import show_told
 from stateward_sidecar.store.thread import MAIN, Thread, write_head
 from stateward_sidecar.store.threads import Threads, not_found
 from stateward_sidecar.store.times import made_us
-from stateward_sidecar.store.views import view_branch, view_head
+from stateward_sidecar.store.views import view_branch, view_thread
 
 # Most entries name a recent snapshot as dictionary. Entries that name an older one are compressed without it.
 DICTIONARIES_MAX = 4
@@ -153,7 +153,7 @@ class Forker:
             return None
         mark = fingerprint(request)
         if request.options.request_id and find_request(txn, found, request.options.request_id, mark) is not None:
-            return view_head(found.identity, found.head)
+            return view_thread(found)
         raise ThreadExists(f"a thread {request.new_thread!r} exists already", thread=request.new_thread)
 
     def _copy_one(self, request: ForkThreadRequest, source: Thread, copy: Hidden, version: int) -> None:

@@ -51,7 +51,7 @@ from stateward_sidecar.store.recordputs import RECORDS_MAX
 from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.signals import PENDING_MAX, put_signals
 from stateward_sidecar.store.threads import Threads
-from stateward_sidecar.store.views import view_head
+from stateward_sidecar.store.views import view_thread
 
 # The order in which the kinds of parts must come.
 ORDER = ("thread", "blob", "version", "effect", "record", "signal", "end")
@@ -79,7 +79,7 @@ class Importer:
             if found is None:
                 return None
             if find_request(txn, found, begin.options.request_id, fingerprint(begin)) is not None:
-                return view_head(found.identity, found.head)
+                return view_thread(found)
         raise ThreadExists(f"a thread {begin.thread!r} exists already", thread=begin.thread)
 
     def begin(self, begin: ImportBegin) -> Import:

@@ -88,11 +88,18 @@ class Leases:
         self._context = context
         self._threads = threads
 
-    def acquire(self, request: AcquireLeaseRequest) -> Callable[[lmdb.Transaction, Batch], AcquireLeaseResponse]:
-        """Returns the write that grants a lease. It raises LeaseHeld if the lease is not free."""
+    def acquire(
+        self, request: AcquireLeaseRequest, answered_in_s: float = 0.0
+    ) -> Callable[[lmdb.Transaction, Batch], AcquireLeaseResponse]:
+        """Returns the write that grants a lease. It raises LeaseHeld if the lease is not free.
+
+        ``answered_in_s``: how long the answer waits for the archive at most. The lease lives longer by that time, as
+        its holder cannot renew it before the answer. See ``answered``.
+        """
         request_hash, term_us = hash_request(request.options.request_id), TERM_US
         if request.HasField("term"):
             term_us = request.term.ToMicroseconds()
+        late_us = int(answered_in_s * 1e6)
 
         def run(txn: lmdb.Transaction, batch: Batch) -> AcquireLeaseResponse:
             with opened(self._context, self._threads, txn, batch, request) as draft:
@@ -101,7 +108,8 @@ class Leases:
                 if lease.HasField("holder"):
                     if lease.request_hash == request_hash:
                         again = draft.identity.number, LEASE
-                        batch.after_commit.append(lambda: self._context.terms.begin(again, lease.token, lease.term_us))
+                        longest_us = lease.term_us + late_us
+                        batch.after_commit.append(lambda: self._context.terms.begin(again, lease.token, longest_us))
                         return self._answer(txn, draft, draft.head, replayed=True)
                     self._check_free(draft, lease, request)
                 check_main(draft, request.options)
@@ -111,10 +119,18 @@ class Leases:
                 )  # fmt: skip
                 head = self._append(txn, batch, draft, record, request)
                 key = draft.identity.number, LEASE
-                batch.after_commit.append(lambda: self._context.terms.begin(key, record.token, term_us))
+                batch.after_commit.append(lambda: self._context.terms.begin(key, record.token, term_us + late_us))
                 return self._answer(txn, draft, head, replayed=False)
 
         return run
+
+    def answered(self, request: AcquireLeaseRequest, answer: AcquireLeaseResponse) -> None:
+        """Begins the term of a lease whose answer is sent now, or whose caller has left. Reads memory only."""
+        thread = self._threads.cached(request.namespace, request.thread)
+        if thread is None or thread.identity.uid_text != answer.receipt.uid:
+            return  # the lease lives longer, as nobody can tell for how much of the time it waited
+        lease = answer.lease
+        self._context.terms.begin_again((thread.number, LEASE), lease.token, lease.term.ToMicroseconds())
 
     def renew(self, thread: Thread, token: int) -> Lease:
         """Restarts the term of a lease. Raises LeaseHeld if the token is not that of the newest lease."""

@@ -13,9 +13,10 @@ import lmdb
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.storage.v1.journal_pb2 import EntryMetadata, ThreadCreation
 from stateward.v1.thread_pb2 import ThreadOptions
+from stateward_sidecar.errors import LeaseHeld
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.expecting import Expects, find_draft
+from stateward_sidecar.store.expecting import Expects, check_head, find_draft
 from stateward_sidecar.store.journal import index_expiry, index_options
 from stateward_sidecar.store.thread import Draft
 from stateward_sidecar.store.threads import Threads
@@ -27,7 +28,8 @@ def opened(
 ) -> Iterator[Draft]:
     """Gives the draft of the thread that a request writes, and makes the thread if it is missing.
 
-    Raises UidMismatch or ThreadNotFound if the request expects another creation.
+    Raises UidMismatch or ThreadNotFound if the request expects another creation, and LeaseHeld or VersionMismatch if it
+    expects a lease or a version of a thread that is missing.
 
     The caller answers a retry, and then calls ``check_writable``: what was written once is answered by whoever has it.
     The first entry of a new thread must describe it: see ``describe_creation``.
@@ -36,12 +38,27 @@ def opened(
     if draft is not None:
         yield draft
         return
+    _check_new(request)
     draft = threads.create(txn, batch, request.namespace, request.thread)
     try:
         yield draft
     except BaseException:
         context.keystore.give_up(draft.identity.uid)
         raise
+
+
+def _check_new(request: Expects) -> None:
+    """Raises LeaseHeld or VersionMismatch if a write expects what a new thread does not have. ``admit`` would say the
+    same, but only after the name was claimed in the archive."""
+    options, name = request.options, request.thread
+    if options.lease_token:
+        raise LeaseHeld(
+            f"token {options.lease_token} is not valid: there is no thread {name!r}", thread=name, token=0,
+            remaining_s=0,
+        )  # fmt: skip
+    if options.HasField("expected_version"):
+        expected, digest = options.expected_version, options.expected_digest
+        check_head(f"thread {name!r} is at", 0, b"", expected, digest, thread=name)
 
 
 def describe_creation(draft: Draft, metadata: EntryMetadata, options: ThreadOptions) -> None:

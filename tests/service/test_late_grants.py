@@ -1,0 +1,88 @@
+"""The danger: a lease is granted, its answer waits for the archive, and its term ends before its holder knows of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from tests.messages import to_write
+from tests.service.inside import WAIT_S, Inside, daemon_inside
+from tests.service.wire import appends, refused
+
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.lease_pb2 import Holder
+from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, AcquireLeaseResponse
+from stateward.v1.thread_service_pb2 import GetThreadRequest
+from stateward.v1.write_pb2 import WriteOptions
+
+THREAD = "job"
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Inside]:
+    with daemon_inside(tmp_path, archive=f"file://{tmp_path}/bucket", archive_interval="60") as inside:
+        inside.wire.save(save("first"))
+        yield inside
+
+
+def save(request_id: str, thread: str = THREAD) -> SaveRequest:
+    return to_write(
+        SaveRequest, thread=thread, diff=appends("x"), request_id=request_id, durability=DURABILITY_ARCHIVED
+    )
+
+
+@contextmanager
+def away(daemon: Inside) -> Iterator[None]:
+    """What is put into the bucket hangs."""
+    over = threading.Event()
+
+    def before(method: str, key: str) -> None:
+        if method in ("put", "create", "replace"):
+            over.wait(WAIT_S)
+
+    daemon.bucket.before = before
+    try:
+        yield
+    finally:
+        daemon.bucket.before = lambda method, key: None
+        over.set()
+
+
+def asked(who: str, *, archived: bool) -> AcquireLeaseRequest:
+    return AcquireLeaseRequest(
+        thread=THREAD, holder=Holder(name=who, incarnation="1"), term=Duration(seconds=1),
+        options=WriteOptions(
+            request_id=who, durability=DURABILITY_ARCHIVED if archived else DURABILITY_COMMITTED
+        ),
+    )  # fmt: skip
+
+
+def acquire(daemon: Inside, who: str, *, timeout: float = 5.0) -> AcquireLeaseResponse:
+    answer: AcquireLeaseResponse = daemon.wire.leases.AcquireLease(asked(who, archived=True), timeout=timeout)
+    return answer
+
+
+def test_nobody_takes_a_lease_whose_grant_is_not_answered_yet(daemon: Inside) -> None:
+    """The holder cannot renew it before the answer."""
+    with ThreadPoolExecutor(1) as pool, away(daemon):
+        first = pool.submit(acquire, daemon, "first")
+        time.sleep(2)
+        assert refused(daemon.wire.leases.AcquireLease, asked("other", archived=False)).reason == "LEASE_HELD"
+        first.result(WAIT_S)
+
+
+def test_the_term_begins_with_the_answer(daemon: Inside) -> None:
+    """The answer says how much of the term is left."""
+    with away(daemon):
+        granted = acquire(daemon, "first", timeout=3.0)
+        assert granted.receipt.durability == DURABILITY_COMMITTED
+        found = daemon.wire.threads.GetThread(GetThreadRequest(thread=THREAD), timeout=5)
+        assert found.lease.token == granted.lease.token
+        assert 0.3 < found.lease.remaining.ToMicroseconds() / 1e6 <= granted.lease.remaining.ToMicroseconds() / 1e6
