@@ -56,10 +56,14 @@ class Window:
     def __post_init__(self) -> None:
         if self.keep_last is None and self.keep_tokens is None:
             raise TypeError("a window needs keep_last, keep_tokens or both")
-        for name in ("keep_last", "keep_tokens"):
-            instance(getattr(self, name), name, (int, NoneType), "a whole number")
-        instance(self.slack, "slack", (int, float), "a number")
-        if any(limit is not None and limit < 0 for limit in (self.keep_last, self.keep_tokens)) or self.slack < 0:
+        try:
+            is_below = any(each is not None and each < 0 for each in (self.keep_last, self.keep_tokens, self.slack))
+        except TypeError:
+            for name in ("keep_last", "keep_tokens"):
+                instance(getattr(self, name), name, (int, NoneType), "a whole number")
+            instance(self.slack, "slack", (int, float), "a number")
+            raise
+        if is_below:
             raise ValueError("keep_last, keep_tokens and slack must be 0 or more")
 
     def excess(self, entries: Sequence[Any]) -> int:
