@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -20,15 +21,17 @@ from stateward import Client
 from stateward.testing import Daemon, run_daemon
 
 pytest.importorskip("langgraph.graph", reason="the extra langgraph is not installed")
+from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 
 from stateward._telling import prompt_of
+from stateward.errors import ThreadNotFound
 from stateward.langgraph import StatewardSaver, resume_command
+from stateward.models import Status
 
 CONFIG: Any = {"configurable": {"thread_id": "pay"}}
-# A node is slower than the save before it, as usual: what it asks comes when the version is there.
-SLOW_S = 0.2
+TIMEOUT_S = 120
 ASKED = ("asked", "answered", "failed")
 
 
@@ -63,9 +66,25 @@ def stateward(daemon: Daemon, client: Client) -> Callable[..., Answer]:
     return lambda *arguments: run(*arguments, "--target", daemon.target, "--namespace", client.namespace)
 
 
+def wait_for_version(saver: StatewardSaver, config: RunnableConfig) -> None:
+    """A node is slower than the save before it, as usual: what it asks comes when the version is there."""
+    step, end = config["metadata"]["langgraph_step"] - 1, time.monotonic() + TIMEOUT_S
+    while not has_step(saver, config["configurable"]["thread_id"], step):
+        assert time.monotonic() < end, f"step {step} was not saved"
+        time.sleep(0.01)
+
+
+def has_step(saver: StatewardSaver, thread_id: str, step: int) -> bool:
+    try:
+        newest = saver.thread(thread_id).info().step
+    except ThreadNotFound:
+        return False
+    return newest is not None and newest >= step
+
+
 def graph_of(saver: StatewardSaver, node: Callable[[], str]) -> Any:
-    def slow(_: Said) -> Said:
-        time.sleep(SLOW_S)
+    def slow(_: Said, config: RunnableConfig) -> Said:
+        wait_for_version(saver, config)
         return {"a": node()}
 
     builder = StateGraph(Said)
@@ -199,24 +218,80 @@ def names_of(client: Client, name: str) -> dict[str, str]:
     return {part.prompt: part.name for part in question.parts}
 
 
-def test_the_second_part_of_a_question(client, saver, stateward):
-    """It is answered while the answer to the first one waits, once each, or both are answered together."""
+def graph_of_two(saver: StatewardSaver) -> Any:
+    """Two tasks at once, each of which asks."""
+
+    def asks(prompt: str) -> Callable[..., Both]:
+        def node(_: Both, config: RunnableConfig) -> Both:
+            wait_for_version(saver, config)
+            return {"said": [interrupt(prompt)]}
+
+        return node
+
     builder = StateGraph(Both)
     for prompt in ("a?", "b?"):
-        builder.add_node(prompt, lambda _, prompt=prompt: (time.sleep(SLOW_S), {"said": [interrupt(prompt)]})[1])
+        builder.add_node(prompt, asks(prompt))
         builder.add_edge(START, prompt)
-    graph = builder.compile(checkpointer=saver)
+    return builder.compile(checkpointer=saver)
+
+
+class Overtaken(StatewardSaver):
+    """LangGraph sends the writes of a step and the next checkpoint at once, from several threads, so any may come
+    first. Here those of the last `late` of two tasks come after the checkpoint, and the others before it."""
+
+    def __init__(self, late: int, target: str, namespace: str) -> None:
+        super().__init__(target, namespace=namespace)
+        self._lock, self._left, self._written = threading.Lock(), 2 - late, threading.Semaphore(0)
+        self._early, self._saved = 2 - late, threading.Event()
+
+    def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        if metadata["step"] != 1:
+            return super().put(config, checkpoint, metadata, new_versions)
+        for _ in range(self._early):
+            assert self._written.acquire(timeout=TIMEOUT_S)
+        made = super().put(config, checkpoint, metadata, new_versions)
+        self._saved.set()
+        return made
+
+    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        if not any(channel == "said" and value for channel, value in writes):
+            super().put_writes(config, writes, task_id, task_path)
+            return
+        with self._lock:
+            self._left -= 1
+            is_late = self._left < 0
+        assert not is_late or self._saved.wait(TIMEOUT_S)
+        super().put_writes(config, writes, task_id, task_path)
+        self._written.release()
+
+
+@pytest.mark.parametrize(("late", "before"), [(0, "running"), (1, "waiting"), (2, "waiting")])
+def test_the_second_part_of_a_question(daemon, client, stateward, late, before):
+    """It is answered while the answer to the first one waits, once each. Where the next version overtook what a task
+    wrote, the last that was told of the version before is that it waits; no answer is lost, and none is left."""
+    with Overtaken(late, daemon.target, client.namespace) as saver:
+        graph = graph_of_two(saver)
+        graph.invoke({"said": []}, CONFIG)
+        first, second = (names_of(client, "pay")[prompt] for prompt in ("a?", "b?"))
+        stateward("answer", "pay", "--part", first, "x")
+        assert "answered already" in stateward("answer", "pay", "--part", first, "z").error
+        assert stateward("answer", "pay", "--part", second, "y").code == 0
+        graph.invoke(resume_command(saver.thread("pay")), CONFIG)
+        assert graph.get_state(CONFIG).values == {"said": ["x", "y"]}
+        assert graph.get_state(CONFIG).next == ()
+    info = client.thread("pay").info()
+    assert (info.status, info.question, info.pending_signals) == (Status.COMPLETED, None, 0)
+    walk = stateward("replay", "pay").out
+    assert f"status    {before} → completed" in walk[walk.index("== version 3") :]
+    assert walk.count("answered  answer by") == 2
+    assert [what for what, _ in all_told(stateward("history", "pay", "--json"))].count("answered") == 2
+
+
+def test_both_parts_of_a_question(client, saver, stateward):
+    """They are answered together."""
+    graph = graph_of_two(saver)
     graph.invoke({"said": []}, CONFIG)
-    first, second = (names_of(client, "pay")[prompt] for prompt in ("a?", "b?"))
-    stateward("answer", "pay", "--part", first, "x")
-    assert "answered already" in stateward("answer", "pay", "--part", first, "z").error
-    assert stateward("answer", "pay", "--part", second, "y").code == 0
+    names = names_of(client, "pay")
+    assert stateward("answer", "pay", "--json", json.dumps({names["a?"]: "x", names["b?"]: "y"})).code == 0
     graph.invoke(resume_command(saver.thread("pay")), CONFIG)
     assert graph.get_state(CONFIG).values == {"said": ["x", "y"]}
-    assert "status    running → completed" in stateward("replay", "pay").out
-    other: Any = {"configurable": {"thread_id": "other"}}
-    graph.invoke({"said": []}, other)
-    names = names_of(client, "other")
-    assert stateward("answer", "other", "--json", json.dumps({names["a?"]: "x", names["b?"]: "y"})).code == 0
-    graph.invoke(resume_command(saver.thread("other")), other)
-    assert graph.get_state(other).values == {"said": ["x", "y"]}
