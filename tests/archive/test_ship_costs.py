@@ -111,7 +111,7 @@ def test_a_tag_puts_the_part_that_it_is_in(driven: Town, monkeypatch: pytest.Mon
         costs = list[int]()
         for name in names:
             before = set(objects(owner, ".image"))
-            tag(owner, name, at=2 - at)
+            tag(owner, name, version=2 - at)
             owner.ship_now()
             new = objects(owner, ".image").keys() - before
             costs.append(sum(len(objects(owner)[key]) for key in new))
@@ -127,7 +127,7 @@ def test_dropped_parts_go(driven: Town) -> None:
     for number in range(40):
         tag(machine, f"the tag with the number {number}")
     for number in range(150):  # more than HEAD has room for, all within the grace time
-        tag(machine, f"the tag with the number {number % 40}", at=machine.put(append()).version)
+        tag(machine, f"the tag with the number {number % 40}", version=machine.put(append()).version)
         machine.ship_now()
     assert len(objects(machine, ".image")) > 100
     driven.time.sleep(60)

@@ -21,6 +21,7 @@ from stateward import (
     AsyncClient,
     Blob,
     Check,
+    CheckpointId,
     Client,
     Delete,
     Effect,
@@ -89,6 +90,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 UNREADABLE = Value(media_type="application/json", data=b"{")
 VALUES: dict[str, Callable[[], Any]] = {
     "Blob": lambda: Blob("text/plain", bytes(32), 3),
+    "CheckpointId": lambda: CheckpointId("a"),
     "Check": lambda: Check("x", 0),
     "Delete": lambda: Delete("x"),
     "Effect": lambda: Effect("x", 1),

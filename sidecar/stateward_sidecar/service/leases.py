@@ -7,6 +7,7 @@ from collections import defaultdict
 
 import grpc.aio
 
+from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED
 from stateward.v1.lease_service_pb2 import (
     AcquireLeaseRequest,
     AcquireLeaseResponse,
@@ -97,7 +98,9 @@ class Leasing:
     async def release(
         self, request: ReleaseLeaseRequest, context: grpc.aio.ServicerContext | None
     ) -> ReleaseLeaseResponse:
-        """Gives a lease back, if it is still held."""
+        """Gives a lease back, if it is still held. It need not be archived unless the request says so: a bucket that is
+        away must keep nobody from letting go."""
+        request.options.durability = request.options.durability or DURABILITY_COMMITTED
         if await self.is_over(request, request.options.lease_token):
             return ReleaseLeaseResponse(receipt=Receipt())
 
