@@ -15,8 +15,8 @@ from stateward.testing import run_daemon
 
 @pytest.fixture
 def on_first(pair, open_client):
-    """A client of the first sidecar whose calls take two seconds at most."""
-    return open_client(pair.first.target, call_timeout=2)
+    """A client of the first sidecar whose calls take five seconds at most: a busy machine saves in that."""
+    return open_client(pair.first.target, call_timeout=5)
 
 
 def test_archived_survives_the_machine(own_pair, open_client):
@@ -46,7 +46,7 @@ def test_late_archive(pair, on_first, name):
         begun = time.monotonic()
         with pytest.raises(NotArchivedYet, match=r"is saved .* thread\.wait_archived\(checkpoint\)") as caught:
             thread.save(state, durability="archived")
-        assert time.monotonic() - begun < 4
+        assert time.monotonic() - begun < 10
         late = caught.value.checkpoint
         assert (late.version, state.version, late.durability) == (2, 2, Durability.COMMITTED)
         with pytest.raises(NotArchivedYet) as caught:
@@ -86,7 +86,7 @@ def test_who_asked_for_nothing_is_told_nothing(pair, open_client, tmp_path):
     """Where ARCHIVED is only the daemon's default, a save that is not archived in time is an answer, not an error."""
     flags = archive_flags(tmp_path / "bucket", "third")
     with run_daemon(default_durability="archived", **flags) as daemon:
-        thread = open_client(daemon.target, call_timeout=1.5).thread("t")
+        thread = open_client(daemon.target, call_timeout=5).thread("t")
         assert thread.append("l", 1).durability is Durability.ARCHIVED
         pair = type(pair)(daemon, daemon, tmp_path / "bucket")
         with pair.slow():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypedDict
 
@@ -16,12 +15,12 @@ from stateward.testing import Daemon, run_daemon
 pytest.importorskip("langgraph.graph", reason="the extra langgraph is not installed")
 import operator
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
+from tests.frameworks.saved_steps import wait_for_version
 
 from stateward.langgraph import StatewardSaver, resume_command
-
-SLOW_S = 0.2
 
 
 class Said(TypedDict, total=False):
@@ -56,8 +55,8 @@ def at(thread_id: str) -> Any:
 
 
 def graph_of(saver: StatewardSaver) -> Any:
-    def ask(_: Said) -> Said:
-        time.sleep(SLOW_S)
+    def ask(_: Said, config: RunnableConfig) -> Said:
+        wait_for_version(saver, config)
         return {"said": [str(interrupt("Pay?"))]}
 
     builder = StateGraph(Said)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import operator
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
@@ -24,9 +23,9 @@ pytest.importorskip("langgraph.graph", reason="the extra langgraph is not instal
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
+from tests.frameworks.saved_steps import wait_for_version
 
 from stateward._telling import prompt_of
-from stateward.errors import ThreadNotFound
 from stateward.langgraph import StatewardSaver, resume_command
 from stateward.models import Status
 
@@ -64,22 +63,6 @@ def saver(daemon: Daemon, client: Client) -> Iterator[StatewardSaver]:
 @pytest.fixture
 def stateward(daemon: Daemon, client: Client) -> Callable[..., Answer]:
     return lambda *arguments: run(*arguments, "--target", daemon.target, "--namespace", client.namespace)
-
-
-def wait_for_version(saver: StatewardSaver, config: RunnableConfig) -> None:
-    """A node is slower than the save before it, as usual: what it asks comes when the version is there."""
-    step, end = config["metadata"]["langgraph_step"] - 1, time.monotonic() + TIMEOUT_S
-    while not has_step(saver, config["configurable"]["thread_id"], step):
-        assert time.monotonic() < end, f"step {step} was not saved"
-        time.sleep(0.01)
-
-
-def has_step(saver: StatewardSaver, thread_id: str, step: int) -> bool:
-    try:
-        newest = saver.thread(thread_id).info().step
-    except ThreadNotFound:
-        return False
-    return newest is not None and newest >= step
 
 
 def graph_of(saver: StatewardSaver, node: Callable[[], str]) -> Any:
