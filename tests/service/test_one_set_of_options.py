@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import queue
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ NAMESAKES = {
 # What is no rule without an exception.
 UNPAGED = {"ListArchive": "is a stream"}
 TRUTHS = {"AttributeValue.bool_value": "is the truth itself"}
+# How a bool is called that chooses the parts of an answer.
+PART = re.compile("include|exclude|with|omit|no_|show|return|only")
 
 
 def asked_of(name: str) -> Descriptor:
@@ -127,6 +130,20 @@ def test_no_alternative_is_a_truth() -> None:
         if field.type == FieldDescriptor.TYPE_BOOL
     }
     assert found == set(TRUTHS)
+
+
+def test_what_is_added_and_what_is_left_out() -> None:
+    """A bool of a request that adds to the answer is named so, and one that leaves something out, too."""
+    requests = {METHODS[name].input_type.name: METHODS[name].input_type for name in METHODS}
+    truths = {
+        f"{name}.{field.name}"
+        for name, each in requests.items()
+        for field in each.fields
+        if field.type == FieldDescriptor.TYPE_BOOL
+    }
+    found = {each for each in truths if PART.match(each.split(".")[1])}
+    assert len(found) > 8
+    assert {each for each in found if not each.split(".")[1].startswith(("include_", "without_values"))} == set()
 
 
 def test_fields_are_counted_from_1() -> None:
