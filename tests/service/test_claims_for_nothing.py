@@ -10,6 +10,7 @@ import pytest
 from tests.service.inside import Inside, daemon_inside
 from tests.service.wire import Refusal, refused
 
+from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 from stateward.v1.effect_service_pb2 import BeginEffectRequest, PutEffectsRequest
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
@@ -47,7 +48,13 @@ def put_records(daemon: Inside, options: WriteOptions) -> Refusal:
     return refused(daemon.wire.records.PutRecords, request)
 
 
-@pytest.mark.parametrize("write", [acquire, begin, put_effects, put_records])
+def write_blob(daemon: Inside, options: WriteOptions) -> Refusal:
+    options.create.SetInParent()
+    begun = BlobBegin(thread=THREAD, options=options)
+    return refused(daemon.wire.blobs.WriteBlob, iter([WriteBlobRequest(begin=begun), WriteBlobRequest(data=b"x")]))
+
+
+@pytest.mark.parametrize("write", [acquire, begin, put_effects, put_records, write_blob])
 @pytest.mark.parametrize("expected", [{"expected_version": 4}, {"lease_token": 5}])
 def test_nothing_is_claimed(
     daemon: Inside, write: Callable[[Inside, WriteOptions], Refusal], expected: dict[str, Any]

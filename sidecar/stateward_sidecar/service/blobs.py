@@ -108,13 +108,15 @@ class BlobService:
 
     async def _thread(self, begin: BlobBegin, context: grpc.aio.ServicerContext) -> Thread:
         """Returns the thread of the blob. Makes the thread if the request says so."""
-        must_exist = bool(begin.options.expected_uid) or not begin.options.HasField("create")
-        is_claimed = await self._calls.holding.hold(begin.namespace, begin.thread, must_exist=must_exist)
+        options, holding = begin.options, self._calls.holding
+        must_exist = bool(options.expected_uid) or not options.HasField("create")
+        claims = not options.lease_token and not options.expected_version  # else a missing thread is an error
+        is_claimed = await holding.hold(begin.namespace, begin.thread, must_exist=must_exist, claims=claims)
         try:
             return await self._made(begin, context, must_exist=must_exist)
         except (Exception, asyncio.CancelledError):
             if is_claimed:
-                self._calls.holding.give_back(begin.namespace, begin.thread)
+                holding.give_back(begin.namespace, begin.thread)
             raise
 
     async def _made(self, begin: BlobBegin, context: grpc.aio.ServicerContext, *, must_exist: bool) -> Thread:

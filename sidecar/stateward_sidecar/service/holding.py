@@ -249,12 +249,12 @@ class Holding:
                 return error
         return None
 
-    async def hold(self, namespace: str, thread: str, *, must_exist: bool) -> bool:
+    async def hold(self, namespace: str, thread: str, *, must_exist: bool, claims: bool = True) -> bool:
         """Takes the thread if needed, once. For work that cannot be repeated. Returns whether it claimed the name: if
-        the work fails, the caller gives it back."""
+        the work fails, the caller gives it back. With ``claims=False`` a name that has no thread is left alone."""
         if self.archive is None or self.archive.holds(namespace, thread) is not None:
             return False
-        return await self._own(namespace, thread, must_exist=must_exist)
+        return await self._own(namespace, thread, must_exist=must_exist, claims=claims)
 
     async def hold_now(self, namespace: str, thread: str, *, must_exist: bool) -> None:
         """Asks HEAD, and takes the thread that the archive has unless it is this process's already."""
