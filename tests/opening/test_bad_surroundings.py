@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +25,14 @@ from stateward.opening.places import Place, find_place, find_sockets
 from stateward.opening.record import find_live
 
 OTHER_USER = 12345
+
+
+@pytest.fixture(autouse=True)
+def fresh_homes() -> Iterator[None]:
+    """Nothing is known of the user's directories, which other tests of this process have looked up, and these change."""
+    places._bases.cache_clear()
+    yield
+    places._bases.cache_clear()
 
 
 def no_home(home: Path, patch: pytest.MonkeyPatch) -> None:
