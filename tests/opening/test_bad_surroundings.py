@@ -29,7 +29,7 @@ OTHER_USER = 12345
 
 @pytest.fixture(autouse=True)
 def fresh_homes() -> Iterator[None]:
-    """Nothing is known of the user's directories, which other tests of this process have looked up, and these change."""
+    """These tests change the directories of the user, which the process looks up once."""
     places._bases.cache_clear()
     yield
     places._bases.cache_clear()
