@@ -110,3 +110,20 @@ def daemon_inside(directory: Path, *, name: str = "A", **flags: str) -> Iterator
         yield made
     finally:
         made.close()
+
+
+@contextmanager
+def held_back(daemon: Inside, is_held: Callable[[str, str], bool]) -> Iterator[None]:
+    """Requests to the bucket of which ``is_held`` says so, by method and key, wait until the end."""
+    over = threading.Event()
+
+    def before(method: str, key: str) -> None:
+        if is_held(method, key):
+            over.wait(WAIT_S)
+
+    daemon.bucket.before = before
+    try:
+        yield
+    finally:
+        daemon.bucket.before = lambda method, key: None
+        over.set()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from tests.messages import to_write
-from tests.service.inside import WAIT_S, Inside, daemon_inside
+from tests.service.inside import WAIT_S, Inside, daemon_inside, held_back
 from tests.service.wire import appends, refused
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
@@ -38,21 +37,9 @@ def save(request_id: str, thread: str = THREAD) -> SaveRequest:
     )
 
 
-@contextmanager
-def away(daemon: Inside) -> Iterator[None]:
+def away(daemon: Inside) -> AbstractContextManager[None]:
     """What is put into the bucket hangs."""
-    over = threading.Event()
-
-    def before(method: str, key: str) -> None:
-        if method in ("put", "create", "replace"):
-            over.wait(WAIT_S)
-
-    daemon.bucket.before = before
-    try:
-        yield
-    finally:
-        daemon.bucket.before = lambda method, key: None
-        over.set()
+    return held_back(daemon, lambda method, _: method in ("put", "create", "replace"))
 
 
 def asked(who: str, *, archived: bool) -> AcquireLeaseRequest:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from tests.messages import to_write
-from tests.service.inside import WAIT_S, Inside, daemon_inside
+from tests.service.inside import WAIT_S, Inside, daemon_inside, held_back
 from tests.service.wire import appends
 
 from stateward.v1.backup_service_pb2 import (
@@ -41,21 +40,9 @@ def daemon(tmp_path: Path) -> Iterator[Inside]:
         yield inside
 
 
-@contextmanager
-def shipping_hangs(daemon: Inside) -> Iterator[None]:
+def shipping_hangs(daemon: Inside) -> AbstractContextManager[None]:
     """New names can still be claimed."""
-    over = threading.Event()
-
-    def before(method: str, key: str) -> None:
-        if method == "replace" and key.endswith("/HEAD"):
-            over.wait(WAIT_S)
-
-    daemon.bucket.before = before
-    try:
-        yield
-    finally:
-        daemon.bucket.before = lambda method, key: None
-        over.set()
+    return held_back(daemon, lambda method, key: method == "replace" and key.endswith("/HEAD"))
 
 
 def write_blob(daemon: Inside, number: int, level: Durability) -> WriteBlobResponse:
