@@ -210,7 +210,10 @@ def write_record(place: Place, **facts: object) -> None:
         "pid": os.getpid(), "start_time": "2026-01-01T00:00:00+00:00", "target": f"unix://{place.data_dir}/s",
         "version": VERSION, "idle_exit_s": 900.0, "archive": "", "directory": f"{here.st_dev}:{here.st_ino}",
     }  # fmt: skip
-    place.daemon_file.write_text(json.dumps({**told, **facts}))
+    # By a rename, as the daemon does it: a client that looks for its daemon must not meet half a file.
+    written = place.daemon_file.with_suffix(".new")
+    written.write_text(json.dumps({**told, **facts}))
+    written.replace(place.daemon_file)
 
 
 def test_only_the_daemon_of_the_data_is_believed(short: Path) -> None:

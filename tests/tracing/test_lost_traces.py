@@ -67,7 +67,12 @@ def test_a_ship_is_linked_with_its_saves(collector: Collector, tmp_path: Path) -
     try:
         client = fleet.client(fleet.machine("first"))
         write_steps(client, "job", 1)
-        write_steps(client, "job", 1, archived=True)
+
+        def a_save_has_waited() -> bool:  # on a busy machine a save may be archived before it can begin to wait
+            write_steps(client, "job", 1, archived=True)
+            return any(span.name == "archive" for span in collector.spans)
+
+        eventually(a_save_has_waited)
         ship = collector.wait_for("ship", lambda span: len(span.links) > 0)
         waiting = collector.wait_for("archive")
         # A call's span ends after those below it, and may be on its way.

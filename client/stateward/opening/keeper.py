@@ -42,6 +42,7 @@ class Keeper:
         self._users = users_lock(place)
         self._reviving = (0, False)  # the process, and whether its thread is at work
         self._has_given_up = False
+        self._is_released = False
 
     # -- at the beginning ---------------------------------------------------------------------------------------------
 
@@ -163,7 +164,7 @@ class Keeper:
         try:
             deadline = time.monotonic() + self._revive_s
             record = find_live(self.place)
-            if record is None and not self._has_given_up and self._may_start:
+            if record is None and self._may_start and not (self._has_given_up or self._is_released):
                 record = self._start(deadline)
             if record is not None:
                 self._has_given_up, self.trouble = False, ""
@@ -173,5 +174,6 @@ class Keeper:
             self._reviving = (pid, False)
 
     def release(self) -> None:
-        """Lets the daemon end if nobody else uses it."""
+        """Lets the daemon end if nobody else uses it, and starts none for calls that nobody waits for any more."""
+        self._is_released = True
         self._users.release()
