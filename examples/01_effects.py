@@ -52,17 +52,17 @@ def work(target: str, bank: str, kind: str, order: str, is_doomed: bool, answer:
             die_somewhere()
         try:
             if kind == "honours the key":
-                receipt = thread.effect(
+                receipt = thread.effects.run(
                     "pay", lambda key: ask(bank, "pay", order=order, key=key, honours=True), idempotent=True
                 )
             elif kind == "can be asked":
-                receipt = thread.effect(
+                receipt = thread.effects.run(
                     "pay",
                     lambda key: ask(bank, "pay", order=order, key=key),
                     check=lambda key: ask(bank, "find", key=key) or NOT_HAPPENED,
                 )
             else:
-                receipt = thread.effect("pay", lambda: ask(bank, "pay", order=order))
+                receipt = thread.effects.run("pay", lambda: ask(bank, "pay", order=order))
         except EffectUncertain:
             answer.send("uncertain")  # a real agent asks a person
             return

@@ -80,7 +80,7 @@ def show(directory: Path) -> int:
         stateward(*run)
         with second.client() as client:
             thread = client.thread(THREAD)
-            state, left = thread.hydrate(), thread.signals()
+            state, left = thread.hydrate(), thread.signals.list()
         second.stop()
     booked = state.slots.get("booked", {})
     is_completed = state.checkpoint is not None and state.checkpoint.status == Status.COMPLETED

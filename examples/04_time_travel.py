@@ -40,7 +40,7 @@ def run_agent(thread: Thread, state: State) -> None:
 
 def version_of_step(thread: Thread, step: int) -> int:
     """Returns the version of a step. The daemon counts versions, the agent counts steps; on main they are equal."""
-    return next(each.version for each in thread.checkpoints(branch="main") if each.step == step)
+    return next(each.version for each in thread.checkpoints.list(branch="main") if each.step == step)
 
 
 def walk(thread: Thread) -> list[str]:

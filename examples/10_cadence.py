@@ -64,12 +64,12 @@ def interrupt_and_carry_on(client: Client) -> bool:
     lines.append(first.stdout.read())
     first.stdout.close()
     thread = client.thread("trip")
-    paused = thread.checkpoint()
+    paused = thread.checkpoints.get()
     print(f"SIGTERM in step {INTERRUPTED_STEP}: ended by signal {-code}, saved as {paused.status!r} {paused.step}")
 
     second = subprocess.run([*command, "second"], capture_output=True, text=True, check=True)
     charged = "".join([*lines, second.stdout]).count("charged with")
-    state, end = thread.hydrate(), thread.checkpoint()
+    state, end = thread.hydrate(), thread.checkpoints.get()
     kept = [entry["step"] for entry in state.logs["messages"]]
     trimmed = [entry["step"] for entry in thread.log("messages").trimmed()]
     print(f"a second process ended at step {end.step}; the card was charged {charged} time(s)")

@@ -107,3 +107,19 @@ from stateward.values import register_codec as register_codec
 from stateward.window import Window as Window
 
 __version__: str
+from stateward._async.archive import AsyncArchive as AsyncArchive
+from stateward._async.blobs import AsyncBlobs as AsyncBlobs
+from stateward._async.checkpoints import AsyncCheckpoints as AsyncCheckpoints
+from stateward._async.effects import AsyncEffects as AsyncEffects
+from stateward._async.owning import AsyncThreadArchive as AsyncThreadArchive
+from stateward._async.refs import AsyncBranches as AsyncBranches
+from stateward._async.refs import AsyncTags as AsyncTags
+from stateward._async.signals import AsyncSignals as AsyncSignals
+from stateward._sync.archive import Archive as Archive
+from stateward._sync.blobs import Blobs as Blobs
+from stateward._sync.checkpoints import Checkpoints as Checkpoints
+from stateward._sync.effects import Effects as Effects
+from stateward._sync.owning import ThreadArchive as ThreadArchive
+from stateward._sync.refs import Branches as Branches
+from stateward._sync.refs import Tags as Tags
+from stateward._sync.signals import Signals as Signals

@@ -129,7 +129,8 @@ class StatewardCheckpointStorage(Connected):
     async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
         """Returns a checkpoint. Raises WorkflowCheckpointException if there is none with this id."""
         with suppress(ThreadNotFound):
-            async for state in self._thread.states(labels={ID: name_for(checkpoint_id)}, slots=SLOTS, page_size=1):
+            labels = {ID: name_for(checkpoint_id)}
+            async for state in self._thread.checkpoints.states(labels=labels, slots=SLOTS, page_size=1):
                 self._work_on(self._name, state.checkpoint.uid if state.checkpoint else "")
                 return self._decode(state)  # the newest one
         raise WorkflowCheckpointException(f"No checkpoint found with ID {checkpoint_id}")
@@ -139,7 +140,7 @@ class StatewardCheckpointStorage(Connected):
         versions = {made.version for made in await self._list(workflow_name)}
         if not versions:
             return []
-        states = self._thread.states(where={WORKFLOW: name_for(workflow_name)}, slots=SLOTS)
+        states = self._thread.checkpoints.states(where={WORKFLOW: name_for(workflow_name)}, slots=SLOTS)
         return [self._decode(state) async for state in states if state.version in versions][::-1]
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
@@ -160,8 +161,9 @@ class StatewardCheckpointStorage(Connected):
         while True:
             thread = self._thread
             try:
-                head = await thread.checkpoint()
-                versions = [made.version async for made in thread.checkpoints(labels={ID: name_for(checkpoint_id)})]
+                head = await thread.checkpoints.get()
+                labels = {ID: name_for(checkpoint_id)}
+                versions = [made.version async for made in thread.checkpoints.list(labels=labels)]
                 if not versions:
                     return False
                 if (await thread.info()).retained_versions > len(versions):
@@ -179,7 +181,7 @@ class StatewardCheckpointStorage(Connected):
         """The versions with the checkpoints of a workflow. Of a checkpoint that was saved again, only the last one."""
         found, wanted = dict[str, Checkpoint](), name_for(workflow_name)
         with suppress(ThreadNotFound):
-            async for made in self._thread.checkpoints(page_size=1000):  # newest first
+            async for made in self._thread.checkpoints.list(page_size=1000):  # newest first
                 if ID in made.labels:
                     found.setdefault(made.labels[ID], made)
         return [made for made in found.values() if made.attributes[WORKFLOW] == wanted][::-1]

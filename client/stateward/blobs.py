@@ -1,6 +1,6 @@
 """Blobs: bytes that are stored apart from the state, which only names them.
 
-There are two kinds. `thread.write_blob` returns a `Blob`, which is put into a state like any value and is read as one.
+There are two kinds. `thread.blobs.write` returns a `Blob`, which is put into a state like any value and is read as one.
 A save also turns values above the client's `blob_threshold` into blobs; these are read as the values that they were.
 The media type of the stored value tells the two apart: those that the client made end in `MARK`, and the part before it
 is the media type of the original value.
@@ -98,7 +98,7 @@ class Blob:
 
     def _reachable(self) -> BlobAccess:
         if self.access is None:
-            raise RuntimeError("this blob was not read through a thread; use thread.read_blob(blob)")
+            raise RuntimeError("this blob was not read through a thread; use thread.blobs.read(blob)")
         return self.access
 
 
@@ -207,7 +207,7 @@ class Content:
 
     @classmethod
     def of(cls, source: Any) -> Content:
-        """Takes what `write_blob` takes: bytes, a path, a file opened for reading bytes, or an iterator of bytes."""
+        """Takes what `thread.blobs.write` takes: bytes, a path, a file opened for reading bytes, or an iterator of bytes."""
         match source:
             case bytes() | bytearray() | memoryview():
                 return cls.of_bytes(bytes(source))

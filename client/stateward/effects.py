@@ -4,9 +4,10 @@
      ▲                  │ the holder died, the claim's term ended, or the holder gave the claim up as uncertain
      └── given back ────┴─► UNCERTAIN ──claim──► IN_PROGRESS, whose holder knows that it may have happened
 
-`thread.effect` takes one tool call through these states. A tool takes effect **exactly once** if a `check` can find out
-afterwards whether it did its work, or if the tool honours the idempotency key and the caller says `idempotent=True`.
-Any other tool is called **at most once**; `thread.effect` raises EffectUncertain if the outcome cannot be known.
+`thread.effects.run` takes one tool call through these states. A tool takes effect **exactly once** if a `check` can
+find out afterwards whether it did its work, or if the tool honours the idempotency key and the caller says
+`idempotent=True`. Any other tool is called **at most once**; `thread.effects.run` raises EffectUncertain if the outcome
+cannot be known.
 
 A claim lasts for its term, which is short, so that a restarted agent need not wait for long; with a `holder` it does
 not wait. The client renews the claim until the effect has ended. If the daemon restarts, or another sidecar takes the
@@ -129,7 +130,7 @@ class RecordedEffect:
     end_time: datetime | None
     """Time of the end; None = the effect has not ended."""
     sequence: int
-    """Journal position of the newest entry about the effect: `thread.wait_archived(effect.sequence)`."""
+    """Journal position of the newest entry about the effect: `thread.archive.wait(effect.sequence)`."""
     detail: str
     """The error, if the effect failed."""
     attempts: int

@@ -25,7 +25,7 @@
     │   ├── LeaseHeld  WriterAborted
     ├── StaleAnswer            the thread no longer asks this question
     ├── UnreadAnswer           the state has an answer that the program has not read
-    ├── EffectError            `thread.effect` has no result to return
+    ├── EffectError            `thread.effects.run` has no result to return
     │   ├── ClaimLost          another agent has the claim now; `.result` is what the tool returned here
     │   ├── EffectFailed       the tool failed before
     │   ├── EffectUncertain    the tool may have run: find out, or call again with `check=`
@@ -33,7 +33,7 @@
     ├── HandoffTaken           another agent has taken the work over
     ├── KeyUnavailable         the daemon does not have the key that decrypts the data
     ├── NoArchive              ARCHIVED was asked for and no archive is configured
-    ├── NotArchivedYet         the version IS saved, but only on this disk: `wait_archived(.checkpoint)`
+    ├── NotArchivedYet         the version IS saved, but only on this disk: `archive.wait(.checkpoint)`
     ├── Exhausted              a limit is reached
     │   ├── StateTooLarge  QuotaExceeded  DiskFull  QueueFull
     ├── Corrupt                stored bytes are missing or were changed
@@ -249,10 +249,10 @@ class LeaseHeld(OwnershipLost):
 class NotOwner(OwnershipLost):
     """Another sidecar holds the thread; nothing was written.
 
-    Send the call to that sidecar, or wait for the thread with `thread.attach(wait=seconds)`. The client has already
-    waited if that sidecar was idle and its lease was to end within `retry_timeout`.
+    Send the call to that sidecar, or wait for the thread with `thread.archive.attach(wait=seconds)`. The client has
+    already waited if that sidecar was idle and its lease was to end within `retry_timeout`.
 
-    If that sidecar's machine is dead, call `thread.attach(take_over=True)`, then repeat the call.
+    If that sidecar's machine is dead, call `thread.archive.attach(take_over=True)`, then repeat the call.
     """
 
     unchanged = Fact(_span, "How long the owner was seen to archive nothing; None = unknown.", key="unchanged_s")
@@ -283,7 +283,7 @@ class UnreadAnswer(StatewardError):
 
 
 class EffectError(StatewardError):
-    """Base of the errors that `thread.effect` raises if it has no result. `key` and `anchor` name the effect."""
+    """Base of the errors that `thread.effects.run` raises if it has no result. `key` and `anchor` name the effect."""
 
     key = Fact(str, "The effect's key.")
     anchor = Fact(str, "The effect's anchor; may be empty.")
@@ -300,13 +300,13 @@ class ClaimLost(EffectError):
 
 
 class EffectFailed(EffectError):
-    """The tool failed before, with `detail`. `thread.effect` calls it again only with `retry_failed=True`."""
+    """The tool failed before, with `detail`. `thread.effects.run` calls it again only with `retry_failed=True`."""
 
     detail = Fact(str, "Type and text of the error that the tool raised.")
 
 
 class EffectUncertain(EffectError):
-    """The tool may have been called, and its outcome is unknown. Find out, then call `thread.effect` with `check`.
+    """The tool may have been called, and its outcome is unknown. Find out, then call `thread.effects.run` with `check`.
 
     A tool that cannot tell whether it did its work raises this error itself, as in `raise EffectUncertain("no answer
     in time") from error`. The effect is then recorded as uncertain, not as failed.
@@ -338,9 +338,9 @@ class NoArchive(StatewardError):
 class NotArchivedYet(StatewardError, TimeoutError):
     """The version IS saved on this disk, but was not archived in time. It is a TimeoutError, too.
 
-    Do not save again: the state already continues from this version. `thread.wait_archived(checkpoint)` continues to
+    Do not save again: the state already continues from this version. `thread.archive.wait(checkpoint)` continues to
     wait. Raised only if the caller asked for ARCHIVED. `checkpoints` are all versions that the call saved.
-    `checkpoint` is the first of them that is not archived (None after `wait_archived(sequence)`), and `sequence` is
+    `checkpoint` is the first of them that is not archived (None after `archive.wait(sequence)`), and `sequence` is
     its position in the journal.
     """
 
@@ -352,7 +352,7 @@ class NotArchivedYet(StatewardError, TimeoutError):
         )
         super().__init__(
             f"{what} of thread {thread!r} is saved on this disk but not archived yet; "
-            f"do not save it again, wait with: thread.wait_archived({known})",
+            f"do not save it again, wait with: thread.archive.wait({known})",
             reason="NOT_ARCHIVED_YET",
         )
         self.thread = thread

@@ -103,7 +103,7 @@ class Checkpoint(FromProto):
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     """Typed facts that were given with the save. `checkpoints(where=…)` selects by them."""
     acknowledged_signals: int = 0
-    """How many signals the version acknowledged. `thread.signals(acknowledged_by=version)` gives them."""
+    """How many signals the version acknowledged. `thread.signals.list(acknowledged_by=version)` gives them."""
 
     @cached_property
     def metadata(self) -> Any:
@@ -325,7 +325,7 @@ class PruneResult:
 
 @dataclass(frozen=True)
 class DurableResult(FromProto):
-    """The level that `wait_durable` or `wait_archived` reached."""
+    """The level that `archive.wait` found."""
 
     durability: Durability | int | None = field(metadata={"proto": "receipt.durability"})
     sequence: int = field(metadata={"proto": "newest_sequence"})

@@ -149,7 +149,7 @@ class RecordsWritten(FromProto):
     deleted: int
     """Number of records that it deleted."""
     sequence: int = field(metadata={"proto": "receipt.sequence"})
-    """Journal position: `thread.wait_archived(written.sequence)`."""
+    """Journal position: `thread.archive.wait(written.sequence)`."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ Python type, `decode` the Python type by the media type. `decode(encode(x)) == x
     MsgPack(value)                           application/msgpack       (needs the package msgpack)
     Json5(value)                             application/json5         (JSON that may also have NaN and infinities)
     RawValue(media_type, data)               the given one (values of unknown media types are read as RawValue)
-    Blob                                     the blob's (the value names bytes that `thread.write_blob` wrote)
+    Blob                                     the blob's (the value names bytes that `thread.blobs.write` wrote)
     Number(3)                                none: a number, in a slot; anywhere else application/json, as int
 
 `register_codec` adds further types. Nothing is pickled: reading a state must not run code.

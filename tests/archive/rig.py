@@ -90,7 +90,7 @@ def write_long(client: Client, name: str, count: int = LONG) -> None:
     """
     for _ in range(0, count, 10):
         write_steps(client, name, 10, size=8000)
-        client.thread(name).wait_archived(client.thread(name).info().sequence)
+        client.thread(name).archive.wait(client.thread(name).info().sequence)
 
 
 def eventually(check: Callable[[], object], timeout_s: float = 60.0) -> None:

@@ -44,8 +44,8 @@ def test_a_thread_is_given_up_during_an_upload(machines: Fleet) -> None:
         eventually(lambda: thread.info().access is Access.REMOTE)
         yield content[2 << 20 :]
 
-    blob = thread.write_blob(source())
-    assert thread.read_blob(blob) == content
+    blob = thread.blobs.write(source())
+    assert thread.blobs.read(blob) == content
 
 
 def test_a_thread_is_taken_during_an_upload(machines: Fleet) -> None:
@@ -57,14 +57,14 @@ def test_a_thread_is_taken_during_an_upload(machines: Fleet) -> None:
 
     def source() -> Iterator[bytes]:
         yield bytes(2 << 20)
-        other.attach(take_over=True)
+        other.archive.attach(take_over=True)
         other.append("l", 2, durability=Durability.ARCHIVED)
         with suppress(Fenced):
             thread.append("l", 3, durability=Durability.ARCHIVED)
         yield bytes(1 << 20)
 
     with pytest.raises((NotOwner, Fenced)):
-        thread.write_blob(source())
+        thread.blobs.write(source())
     assert not [path for path in (first.data_dir / "blobs").rglob("*") if path.is_file()]
 
 
@@ -84,7 +84,7 @@ def test_many_blobs_are_fetched_for_a_copy(machines: Fleet) -> None:
     thread = machines.client(first).thread("job")
     state = thread.hydrate()
     for number in range(8):
-        state.slots[f"s{number}"] = thread.write_blob(bytes([number]) * 1000)
+        state.slots[f"s{number}"] = thread.blobs.write(bytes([number]) * 1000)
     thread.save(state, durability=Durability.ARCHIVED)
     first.kill()
     other = machines.client(machines.machine("other"), retry_timeout=0)

@@ -168,8 +168,8 @@ def make_expiring(client: Client) -> None:
         write_steps(client, name, 1)
         client.thread(name).update_options(ttl=ttl)
         if name != "held":
-            client.thread(name).detach()
-    client.thread("held").wait_archived(2)
+            client.thread(name).archive.detach()
+    client.thread("held").archive.wait(2)
 
 
 def test_expired_threads_that_nobody_holds_go(machines: Fleet, tmp_path: Path) -> None:
@@ -225,11 +225,11 @@ def test_collecting_while_threads_are_written_loses_nothing(machines: Fleet) -> 
     for turn in range(4):
         writer = machines.client(machines.machine(f"writer-{turn}"))
         if turn:
-            writer.thread("job").attach(take_over=True)
+            writer.thread("job").archive.attach(take_over=True)
         for _ in range(4):
             write_steps(writer, "job", 25, size=1600)
             collect(collecting)
-        writer.thread("job").wait_archived(writer.thread("job").info().sequence)
+        writer.thread("job").archive.wait(writer.thread("job").info().sequence)
     assert findings(collecting, percent=100) == []
     assert machines.client(machines.machine("last")).thread("job").hydrate().slots["count"] == 400
 
@@ -244,7 +244,7 @@ def test_blobs_go_when_their_owner_gave_them_up_and_no_row_names_them(machines: 
     (named,) = where.glob("*.blob")
     stray = put(where / ("ab" * 16 + ".blob"))
     assert collect(client) == []
-    client.thread("job").detach()
+    client.thread("job").archive.detach()
     assert collect(client, older_than=None) == []
     assert collect(client) == [str(stray.relative_to(machines.bucket))]
     assert named.exists()

@@ -91,12 +91,12 @@ def test_a_thread_that_somebody_attached_stays_until_it_is_given_up(machines: Fl
     client = machines.client(machines.machine("first", sweep_interval="0.1"))
     holder = machines.client(machines.machine("holder", sweep_interval="0"))
     info = finish(client, "job")
-    holder.thread("job").attach()
+    holder.thread("job").archive.attach()
     wait_until_over(info)
     assert len(thread_keys(machines)) == 1
     assert holder.thread("job").hydrate(must_exist=True).version == 2
     assert names(client) == ["job"]
-    holder.thread("job").detach()
+    holder.thread("job").archive.detach()
     eventually(lambda: names(client) == [])
     assert thread_keys(machines) == []
 
@@ -107,7 +107,7 @@ def test_a_copy_of_a_thread_that_went_on_elsewhere_is_renewed(machines: Fleet) -
     other = machines.client(machines.machine("other", sweep_interval="0"))
     info = finish(client, "job")
     other.thread("job").update_options(ttl=LATER)
-    other.thread("job").detach()
+    other.thread("job").archive.detach()
     wait_until_over(info, 0)
     eventually(lambda: found(client, "job").expire_time == found(other, "job").expire_time)
     assert client.thread("job").hydrate(must_exist=True).version == 2
@@ -120,11 +120,11 @@ def test_a_thread_that_was_taken_from_an_idle_owner_stays(machines: Fleet) -> No
     other = machines.client(machines.machine("other", sweep_interval="0"))
     write_steps(client, "job", 1)
     client.thread("job").update_options(ttl=SOON)
-    client.thread("job").wait_archived(2)
+    client.thread("job").archive.wait(2)
     info = found(client, "job")
-    other.thread("job").attach(take_over=True)
+    other.thread("job").archive.attach(take_over=True)
     other.thread("job").update_options(ttl=LATER)
-    other.thread("job").wait_archived(3)
+    other.thread("job").archive.wait(3)
     assert found(client, "job").access == Access.OWNED
     wait_until_over(info, 0)
     eventually(lambda: found(client, "job").expire_time == found(other, "job").expire_time)
@@ -173,7 +173,7 @@ def test_what_is_saved_while_a_thread_is_being_deleted_stays(
     client = machines.client(first)
     write_steps(client, "job", 1)
     client.thread("job").update_options(ttl=timedelta(milliseconds=1))
-    client.thread("job").detach()
+    client.thread("job").archive.detach()
     info = client.thread("job").info()
     assert info.expire_time is not None
     real, moved = Shipper.ship, []
@@ -207,7 +207,7 @@ def test_a_thread_whose_head_was_set_back_stays(machines: Fleet) -> None:
     (path,) = machines.bucket.rglob("HEAD")
     old = path.read_bytes()
     client.thread("job").update_options(ttl=SOON)
-    client.thread("job").wait_archived(2)
+    client.thread("job").archive.wait(2)
     write_steps(client, "job", 1, archived=True)
     info = found(client, "job")
     path.write_bytes(old)
@@ -223,7 +223,7 @@ def test_an_idle_owner_never_deletes_the_next_thread_of_the_name(machines: Fleet
     client = machines.client(machines.machine("idle", archive_lease="60"))
     write_steps(client, "job", 1, archived=True)
     other = machines.client(machines.machine("other"))
-    other.thread("job").attach(take_over=True)
+    other.thread("job").archive.attach(take_over=True)
     other.thread("job").delete()
     write_steps(other, "job", 3, archived=True)
     client.thread("job").delete()

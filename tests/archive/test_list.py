@@ -25,7 +25,7 @@ def test_every_sidecars_threads_are_listed(machines: Fleet) -> None:
     write_steps(machines.client(second), "b", 2, archived=True)
     write_steps(machines.client(second), "gone", 2, archived=True)
     machines.client(second).thread("gone").delete()
-    machines.client(second).thread("b").detach()
+    machines.client(second).thread("b").archive.detach()
     found = {item.thread.name: item for item in machines.client(first).archive.list() if item.thread}
     assert sorted(found) == ["a", "b"]
     assert (found["a"].thread.version, found["a"].thread.digest) == (3, digest)
@@ -147,7 +147,7 @@ def test_who_goes_away_stops_the_list(machines: Fleet) -> None:
     client = machines.client(machines.machine("first"))
     for number in range(40):
         write_steps(client, f"job-{number}", 1)
-    client.thread("job-39").wait_archived(1)
+    client.thread("job-39").archive.wait(1)
     listing = client.archive.list()
     next(iter(listing))
     listing.close()

@@ -17,7 +17,7 @@ def test_what_is_newer_than_a_lost_pack_is_readable(machines: Fleet, is_missing:
     client = machines.client(first)
     for _ in range(8):
         write_steps(client, "job", 40, size=1600)
-        client.thread("job").wait_archived(client.thread("job").info().sequence)
+        client.thread("job").archive.wait(client.thread("job").info().sequence)
     versions = {at: client.thread("job").hydrate(at=at).slots["count"] for at in range(1, 321, 20)}
     victim = named(machines, client, ".pack")
     first.stop()

@@ -22,7 +22,7 @@ def set_aside(machines: Fleet, name: str) -> tuple[Client, Client, str]:
     old = machines.client(machines.machine("first", archive_check="600"), retry_timeout=0)
     write_steps(old, name, 2, archived=True)
     new = machines.client(machines.machine("second"))
-    new.thread(name).attach(take_over=True)
+    new.thread(name).archive.attach(take_over=True)
     write_steps(new, name, 1, archived=True)
     state = old.thread(name).hydrate()
     state.slots["mine"] = True
@@ -40,13 +40,13 @@ def test_a_thread_of_the_old_form_is_nobody_elses(machines: Fleet) -> None:
     """A thread `team@1` of another machine is read and written where `team` was set aside."""
     elsewhere = machines.client(machines.machine("third"))
     write_steps(elsewhere, "team@1", 3, archived=True)
-    elsewhere.thread("team@1").detach()
+    elsewhere.thread("team@1").archive.detach()
     old, _, orphan = set_aside(machines, "team")
     assert orphan == "team@@1"
     assert old.thread(orphan).hydrate().slots["mine"] is True
     assert old.thread("team@1").hydrate().slots["count"] == 3
     write_steps(old, "team@1", 1, archived=True)
-    elsewhere.thread("team@1").attach(take_over=True)
+    elsewhere.thread("team@1").archive.attach(take_over=True)
     assert elsewhere.thread("team@1").hydrate().slots["count"] == 4
 
 
@@ -91,8 +91,8 @@ def refuse_all(client: Client) -> None:
             lambda thread=thread, state=state: thread.save(state),
             lambda thread=thread: thread.append("m", 1),
             lambda thread=thread: thread.records.put("k", 1),
-            lambda thread=thread: thread.write_blob(b"x"),
-            lambda thread=thread: thread.put_effects([Effect("k", 1)]),
+            lambda thread=thread: thread.blobs.write(b"x"),
+            lambda thread=thread: thread.effects.put([Effect("k", 1)]),
             lambda thread=thread: thread.lease().__enter__(),
             lambda name=name: client.thread("source").fork(name),
             lambda name=name: client.thread("source").fork(name, all_versions=True),

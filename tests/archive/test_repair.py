@@ -16,9 +16,9 @@ from stateward.models import Access
 def long_thread(client: Client, name: str = "job") -> bytes:
     """Entries in packs, snapshots, a tag and a branch."""
     write_long(client, name)
-    client.thread(name).tag("middle", LONG // 2)
+    client.thread(name).tags.set("middle", LONG // 2)
     digest = write_steps(client, name, 1, archived=True)
-    client.thread(name).wait_archived(client.thread(name).info().sequence)
+    client.thread(name).archive.wait(client.thread(name).info().sequence)
     return digest
 
 
@@ -139,7 +139,7 @@ def test_what_another_sidecar_wrote_is_never_overwritten(machines: Fleet) -> Non
     first = machines.client(machines.machine("first"))
     write_steps(first, "job", 3, archived=True)
     second = machines.client(machines.machine("second"))
-    second.thread("job").attach(take_over=True)
+    second.thread("job").archive.attach(take_over=True)
     digest = write_steps(second, "job", 2, archived=True)
     (finding,) = first.archive.repair("job", dry_run=True).findings
     assert "'second'" in finding

@@ -22,15 +22,15 @@ def fill(client: Client) -> dict[str, dict[int, bytes]]:
     write_long(client, "long")
     for number in range(20):
         write_steps(client, f"job-{number}", 2)
-    client.thread("long").tag("middle", LONG // 2)
+    client.thread("long").tags.set("middle", LONG // 2)
     for found in client.threads():
-        client.thread(found.name).wait_archived(found.sequence)
+        client.thread(found.name).archive.wait(found.sequence)
     return digests(client)
 
 
 def digests(client: Client) -> dict[str, dict[int, bytes]]:
     return {
-        found.name: {item.version: item.digest for item in client.thread(found.name).checkpoints()}
+        found.name: {item.version: item.digest for item in client.thread(found.name).checkpoints.list()}
         for found in client.threads()
     }
 

@@ -9,7 +9,7 @@ def test_a_takeover_asks_the_archive(machines: Fleet) -> None:
     """Also where the sidecar believes that it still holds the thread."""
     first, second = machines.client(machines.machine("first")), machines.client(machines.machine("second"))
     write_steps(first, "job", 2, archived=True)
-    second.thread("job").attach(take_over=True)
+    second.thread("job").archive.attach(take_over=True)
     write_steps(second, "job", 1, archived=True)
-    assert first.thread("job").attach(take_over=True).version == 3
+    assert first.thread("job").archive.attach(take_over=True).version == 3
     write_steps(first, "job", 1, archived=True)

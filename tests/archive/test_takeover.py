@@ -17,7 +17,7 @@ def test_a_lost_machine_costs_nothing_that_was_archived(machines: Fleet) -> None
     state = second.thread("job").hydrate()
     assert (state.slots["count"], len(state.logs["messages"]), state.digest) == (30, 30, digest)
     with pytest.raises(errors.NotOwner):
-        second.thread("job").attach()
+        second.thread("job").archive.attach()
     write_steps(second, "job", 5)
     assert second.thread("job").hydrate().slots["count"] == 35
 
@@ -28,7 +28,7 @@ def test_an_idle_owner_that_was_replaced_is_fenced(machines: Fleet) -> None:
     old = machines.client(first, retry_timeout=0)
     write_steps(old, "job", 3, archived=True)
     second = machines.client(machines.machine("second"))
-    second.thread("job").attach(take_over=True)
+    second.thread("job").archive.attach(take_over=True)
     write_steps(second, "job", 2, archived=True)
     state = old.thread("job").hydrate()  # it does not know yet, and is not asked to
     state.slots["mine"] = True
@@ -126,12 +126,12 @@ def test_a_watch_ends_where_history_parts(machines: Fleet) -> None:
     state = old.thread("job").hydrate()
     seen: list[int] = []
     with old.thread("job").watch() as events:
-        new.thread("job").attach(take_over=True)
+        new.thread("job").archive.attach(take_over=True)
         write_steps(new, "job", 1, archived=True)
         state.slots["mine"] = True
         old.thread("job").save(state)
         with pytest.raises(errors.Fenced):
-            old.thread("job").wait_archived(3)
+            old.thread("job").archive.wait(3)
         with pytest.raises(errors.Fenced) as caught:
             seen.extend(event.sequence for event in events)
     assert seen == [3]
@@ -143,7 +143,7 @@ def test_what_was_deleted_here_only_comes_back_whole(machines: Fleet) -> None:
     first = machines.machine("first")
     client = machines.client(first)
     write_steps(client, "job", 700, archived=False)
-    client.thread("job").wait_archived(client.thread("job").info().sequence)
+    client.thread("job").archive.wait(client.thread("job").info().sequence)
     for _ in range(3):
         assert client.thread("job").delete(local_only=True)
         assert client.thread("job").hydrate().slots["count"] >= 700

@@ -53,7 +53,7 @@ def test_unknown_is_not_new(fleet_on_s3: Machines, gate: Gate) -> None:
     """Reads and writes of threads that are not on this disk say ARCHIVE_UNAVAILABLE, never "not found" or version 0."""
     client = fleet_on_s3.client(fleet_on_s3.machine_on("first", gate.url), retry_timeout=0)
     write_steps(client, "job", 2, archived=True)
-    client.thread("job").detach()
+    client.thread("job").archive.detach()
     other = fleet_on_s3.client(fleet_on_s3.machine_on("other", gate.url), retry_timeout=0)
     assert other.thread("job").hydrate().version == 2
     gate.close()

@@ -28,9 +28,9 @@ def test_an_upload_that_takes_longer_than_the_lease_costs_no_thread(fleet_on_s3:
     held = gate.hold("put blob")  # for at most 20 s
     thread = owner.thread("job")
     before = thread.save(thread.hydrate(), labels={"before": "the blob"})
-    blob = thread.write_blob(os.urandom(2 << 20))
+    blob = thread.blobs.write(os.urandom(2 << 20))
     assert held.arrived.wait(10)
-    assert thread.wait_durable(before).durability is Durability.ARCHIVED, "it waits for the blob"
+    assert thread.archive.wait(before).durability is Durability.ARCHIVED, "it waits for the blob"
     heads, saved, tried, began = gate.count("replace HEAD"), 0, 0, time.monotonic()
     while time.monotonic() - began < 4 * LEASE_S:
         state = thread.hydrate()
@@ -38,7 +38,7 @@ def test_an_upload_that_takes_longer_than_the_lease_costs_no_thread(fleet_on_s3:
         thread.save(state)
         saved += 1
         with pytest.raises(errors.NotOwner):
-            other.thread("job").attach(wait=0)
+            other.thread("job").archive.attach(wait=0)
         tried += 1
         threading.Event().wait(0.1)
     assert tried > 4
@@ -62,7 +62,7 @@ def test_large_uploads_of_some_threads_hold_up_no_other_thread(fleet_on_s3: Mach
         write_steps(owner, name, 1, archived=True)
     held = [gate.hold("put blob") for _ in names]  # for at most 20 s
     for name in names:
-        owner.thread(name).write_blob(os.urandom(1 << 20))
+        owner.thread(name).blobs.write(os.urandom(1 << 20))
     assert all(each.arrived.wait(10) for each in held), "they wait for each other"
     saved = owner.thread("small").save(State(), durability="archived")
     assert saved.durability is Durability.ARCHIVED

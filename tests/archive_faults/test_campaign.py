@@ -66,7 +66,7 @@ class Side:
             raise
         except errors.NotOwner:
             if dice.random() < 0.2:
-                thread.attach(take_over=True)
+                thread.archive.attach(take_over=True)
             raise
         self.seen["saved"] += 1
         (self.archived if wanted is Durability.ARCHIVED else self.committed)[name].add(word)

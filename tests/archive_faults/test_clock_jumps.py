@@ -40,7 +40,7 @@ def test_clocks_decide_nothing(fleet_on_disk: Machines, tmp_path: Path) -> None:
             other.thread("job").append("messages", {})
     set_clock(theirs, -YEARS_S)
     set_clock(mine, YEARS_S)
-    other.thread("job").attach(wait=5)  # and it is over in time whatever a clock says
+    other.thread("job").archive.attach(wait=5)  # and it is over in time whatever a clock says
     write_steps(other, "job", 2, archived=True)
     state = client.thread("job").hydrate()
     state.slots["late"] = True

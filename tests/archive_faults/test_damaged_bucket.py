@@ -75,7 +75,7 @@ def test_heads_that_are_not_what_was_written(fleet_on_disk: Machines, is_stopped
     assert client.stats().archive.dirty_threads == len(SET_BACK) + len(DAMAGED)
     for name in SET_BACK + DAMAGED:
         with pytest.raises(errors.NotArchivedYet):
-            client.thread(name).wait_archived(client.thread(name).info().sequence, timeout=0.3)
+            client.thread(name).archive.wait(client.thread(name).info().sequence, timeout=0.3)
         assert client.thread(name).hydrate().slots["count"] == 4
     other = fleet_on_disk.client(fleet_on_disk.machine_on("other"), retry_timeout=0)
     for name in DAMAGED:
@@ -102,11 +102,11 @@ def test_archived_is_refused_at_once(fleet_on_disk: Machines) -> None:
     with pytest.raises(errors.NotArchivedYet) as late:
         write_steps(client, "job", 1, archived=True)
     with pytest.raises(errors.NotArchivedYet):
-        client.thread("job").wait_archived(late.value.checkpoint)
+        client.thread("job").archive.wait(late.value.checkpoint)
     with pytest.raises(errors.Corrupt, match="repair"):
         write_steps(client, "job", 1, archived=True)
     with pytest.raises(errors.Corrupt, match="repair"):
-        client.thread("job").detach()
+        client.thread("job").archive.detach()
     assert time.monotonic() - begun < 10
     write_steps(client, "job", 1)
     assert client.thread("job").hydrate().version == 4

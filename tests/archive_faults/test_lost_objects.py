@@ -47,7 +47,7 @@ def write_long(fleet: Machines) -> Client:
     write_steps(client, "beside", 2, archived=True)
     write_steps(client, "job", LAST - 1, size=24_000, archived=True)
     for number in range(140):
-        client.thread("job").tag(os.urandom(100).hex(), 1 + number % 40)
+        client.thread("job").tags.set(os.urandom(100).hex(), 1 + number % 40)
     write_steps(client, "job", 1, size=24_000, archived=True)
     return client
 
@@ -94,7 +94,7 @@ def test_objects_of_the_head(fleet_on_disk: Machines) -> None:
             harm(path)
             assert outcome(other) == "Corrupt"
             with pytest.raises(errors.Corrupt):
-                other.thread("job").attach(take_over=True)
+                other.thread("job").archive.attach(take_over=True)
             assert other.thread("beside").hydrate().version == 2
             path.unlink(missing_ok=True)
             path.write_bytes(whole)
@@ -120,7 +120,7 @@ def test_key_objects(fleet_on_disk: Machines) -> None:
         with pytest.raises((errors.KeyUnavailable, errors.Corrupt)):
             other.thread(name).hydrate()
         with pytest.raises((errors.KeyUnavailable, errors.Corrupt)):
-            other.thread(name).attach(take_over=True)
+            other.thread(name).archive.attach(take_over=True)
     assert other.thread("sound").hydrate().version == 2
     for name, data in whole.items():
         write_steps(owner, name, 1, archived=True)

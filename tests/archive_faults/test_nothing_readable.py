@@ -67,7 +67,7 @@ def fill(fleet: Machines, client: Client, canary: Canaries) -> None:
             ),
         )  # fmt: skip
     for number in range(140):  # more than fit into HEAD
-        thread.tag(f"{secrets.token_hex(100)}-{canary('tag')}", 1 + number % 40)
+        thread.tags.set(f"{secrets.token_hex(100)}-{canary('tag')}", 1 + number % 40)
     other = thread.branch(canary("branch"), 7)
     state = other.hydrate()
     state.slots["note"] = canary("value on a branch")

@@ -27,7 +27,7 @@ def test_cold_hydrate_takes_one_or_two_round_trips(fleet_on_s3: Machines, gate: 
     write_steps(first, "large", 6, size=40_000, archived=True)
     write_steps(first, "tagged", 6, size=40_000, archived=True)
     for number in range(140):  # more than fit into HEAD
-        first.thread("tagged").tag(os.urandom(100).hex(), 1 + number % 6)
+        first.thread("tagged").tags.set(os.urandom(100).hex(), 1 + number % 6)
     write_steps(first, "tagged", 1, size=40_000, archived=True)
 
     def fresh(owner: str) -> Client:
@@ -62,7 +62,7 @@ def test_idle_daemon_asks_nothing(fleet_on_s3: Machines, gate: Gate) -> None:
     client = fleet_on_s3.client(daemon)
     for number in range(10):
         write_steps(client, f"job-{number}", 2, size=3000)
-    client.thread("job-3").detach()
+    client.thread("job-3").archive.detach()
     other = fleet_on_s3.client(fleet_on_s3.machine_on("other", gate.url))
     assert other.thread("job-4").hydrate().slots
     eventually(lambda: client.stats().archive.dirty_threads == 0)

@@ -99,7 +99,8 @@ def test_older_copy_goes_on_without_the_bucket(fleet_on_s3: Machines, gate: Gate
     orphan = next(name for name in names(client) if name != "job")
     assert client.thread(orphan).hydrate().slots["mine"] is True
     assert count(client) == 15
-    client.thread("job").attach(wait=5)  # the process that wrote the rest is not known to this disk, and may live
+    # The process that wrote the rest is not known to this disk, and may live.
+    client.thread("job").archive.attach(wait=5)
     write_steps(client, "job", 1, archived=True)
 
 

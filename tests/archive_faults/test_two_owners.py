@@ -44,7 +44,7 @@ def test_paused_and_resumed_after_the_takeover(fleet_on_disk: Machines) -> None:
     write_steps(old, "job", 2)  # nobody but this disk knows them
     freeze(first)
     second = fleet_on_disk.client(fleet_on_disk.machine_on("second"))
-    second.thread("job").attach(wait=5)
+    second.thread("job").archive.attach(wait=5)
     write_steps(second, "job", 4, archived=True)
     thaw(first)
     state = old.thread("job").hydrate()
@@ -66,7 +66,7 @@ def test_fenced_says_where_the_entries_are(fleet_on_disk: Machines) -> None:
     old = fleet_on_disk.client(first, retry_timeout=0)
     write_steps(old, "job", 3, archived=True)
     second = fleet_on_disk.client(fleet_on_disk.machine_on("second"))
-    second.thread("job").attach(take_over=True)
+    second.thread("job").archive.attach(take_over=True)
     state = old.thread("job").hydrate()
     state.slots["late"] = True
     with pytest.raises(errors.Fenced) as fenced:
@@ -101,7 +101,7 @@ def test_a_write_in_flight_arrives_after_the_takeover(
         saving.start()
         assert held.arrived.wait(10)
         second = fleet_on_s3.client(fleet_on_s3.machine_on("second", gate.url))
-        second.thread("job").attach(take_over=True)
+        second.thread("job").archive.attach(take_over=True)
         write_steps(second, "job", 2, archived=True)
         held.let_go()
         saving.join()

@@ -133,23 +133,23 @@ def test_blobs_are_written_and_read(client: Any, tmp_path: Path) -> None:
                 yield piece
 
         sources.append(slowly())
-    blobs = [thread.write_blob(source, media_type="application/pdf") for source in sources]
+    blobs = [thread.blobs.write(source, media_type="application/pdf") for source in sources]
     assert len(set(blobs)) == 1
     blob = blobs[0]
     assert (blob.size, blob.size_bytes, blob.media_type, blob.preview) == (
         len(DATA), len(DATA), "application/pdf", DATA[:1024],
     )  # fmt: skip
-    assert thread.read_blob(blob) == thread.read_blob(blob.sha256) == DATA
-    assert thread.read_blob(blob, 1_000_000, 1_500_000) == DATA[1_000_000:2_500_000]
-    assert thread.read_blob(blob, len(DATA) - 5) == DATA[-5:]
-    assert thread.read_blob(thread.write_blob(b"")) == b""
+    assert thread.blobs.read(blob) == thread.blobs.read(blob.sha256) == DATA
+    assert thread.blobs.read(blob, 1_000_000, 1_500_000) == DATA[1_000_000:2_500_000]
+    assert thread.blobs.read(blob, len(DATA) - 5) == DATA[-5:]
+    assert thread.blobs.read(thread.blobs.write(b"")) == b""
 
 
 def test_blobs_in_a_state_stay_blobs(shared: Daemon) -> None:
     """A Blob put into a slot or log of a new thread comes back as one, reads itself, and is not fetched before."""
     with shared.client(namespace="explicit", blob_threshold=THRESHOLD) as client:
         thread = client.thread("t")
-        blob = thread.write_blob(DATA, media_type="application/json")
+        blob = thread.blobs.write(DATA, media_type="application/json")
         state = thread.hydrate()
         assert state.version == 0
         state.slots["b"] = blob
@@ -175,7 +175,7 @@ async def test_blobs_in_a_state_are_awaited(shared: Daemon) -> None:
     async with shared.async_client(namespace="awaited", blob_threshold=THRESHOLD) as client:
         thread = client.thread("t")
         state = await thread.hydrate()
-        state.slots["b"] = await thread.write_blob(DATA)
+        state.slots["b"] = await thread.blobs.write(DATA)
         state.slots["large"] = LARGE
         await thread.save(state)
         assert state.slots["large"] == LARGE
@@ -197,33 +197,33 @@ def test_a_failing_source_fails_the_write(client: Any) -> None:
 
     thread = client.thread("t")
     with pytest.raises(LookupError, match="my own"):
-        thread.write_blob(broken())
+        thread.blobs.write(broken())
     with pytest.raises(FileNotFoundError):
-        thread.write_blob(Path("/nowhere/at/all"))
+        thread.blobs.write(Path("/nowhere/at/all"))
     with pytest.raises(TypeError):
-        thread.write_blob(42)
+        thread.blobs.write(42)
 
 
 def test_lost_bytes_are_sent_again(shared: Daemon, client: Any) -> None:
     """Bytes that the daemon has lost since are taken again, by a write and by a save, as its error asks for."""
     thread = client.thread("t")
-    blob = thread.write_blob(DATA)
+    blob = thread.blobs.write(DATA)
     files = shared.data_dir / "blobs" / thread.info().uid
 
     def lose() -> None:
         for path in files.iterdir():
             path.unlink()
         with pytest.raises(Corrupt):
-            thread.read_blob(blob)
+            thread.blobs.read(blob)
 
     lose()
-    assert thread.write_blob(DATA) == blob
-    assert thread.read_blob(blob) == DATA
+    assert thread.blobs.write(DATA) == blob
+    assert thread.blobs.read(blob) == DATA
     lose()
     state = thread.hydrate()
     state.slots["s"] = DATA
     thread.save(state)
-    assert thread.read_blob(blob) == DATA
+    assert thread.blobs.read(blob) == DATA
 
 
 def test_saves_of_every_kind_take_large_values(client: Any) -> None:
@@ -263,7 +263,7 @@ def test_copies_and_history_read_large_values(client: Any) -> None:
     thread.delete()
     assert copy.hydrate().slots["s"] == LARGE
     with pytest.raises(BlobNotFound):
-        copy.read_blob(b"1" * 32)
+        copy.blobs.read(b"1" * 32)
     if is_blocking(client):
         with copy.history() as history:
             assert next(history).state.slots["s"] == LARGE
@@ -274,7 +274,7 @@ def test_an_export_stands_alone(shared: Daemon) -> None:
     with shared.client(namespace="export", blob_threshold=THRESHOLD) as client:
         thread = client.thread("t")
         state = thread.hydrate()
-        state.slots["large"], state.slots["blob"] = LARGE, thread.write_blob(DATA, media_type="x/y")
+        state.slots["large"], state.slots["blob"] = LARGE, thread.blobs.write(DATA, media_type="x/y")
         thread.save(state)
         state.logs["l"].append(LARGE)
         thread.save(state)
@@ -364,6 +364,6 @@ async def test_a_stream_that_breaks_in_a_write_is_begun_anew(shared: Daemon, mon
     monkeypatch.setattr(StreamUnaryCall, "write", write)
     async with shared.async_client(namespace="broken") as client:
         thread = client.thread("t")
-        blob = await thread.write_blob(DATA)
-        assert await thread.read_blob(blob) == DATA
+        blob = await thread.blobs.write(DATA)
+        assert await thread.blobs.read(blob) == DATA
     assert len(writes) > 3

@@ -74,7 +74,7 @@ def test_each_way_to_answer(stateward, client):
         wait_id = ask(client)
         answer = stateward(*arguments, "--as", "ana")
         assert (answer.code, answer.err) == (0, ""), arguments
-        (sent,) = thread.signals()
+        (sent,) = thread.signals.list()
         assert (sent.name, sent.payload, sent.sender) == (name, payload, "ana"), arguments
         assert sent.wait_id == ("" if arguments[0] == "signal" else wait_id)
         thread.save(thread.hydrate(), ack=[sent])
@@ -102,7 +102,7 @@ def test_an_answer_of_the_wrong_form(stateward, client):
     assert "--json" in refusal.error
     assert stateward("answer", "t", "--json", "{").code == 1
     assert stateward("answer", "t").code == 2
-    assert client.thread("t").signals() == []
+    assert client.thread("t").signals.list() == []
     assert stateward("answer", "t", "--json", "true", "--yes").code == 0
 
 
@@ -124,7 +124,7 @@ def test_a_value_that_cannot_be_kept(stateward, client, value, says):
         assert refusal.code == 1
         assert refusal.error.startswith("--json: ")
         assert says in refusal.error
-    assert client.thread("t").signals() == []
+    assert client.thread("t").signals.list() == []
 
 
 def test_a_handoff_is_no_question(stateward, client):
@@ -137,7 +137,7 @@ def test_a_handoff_is_no_question(stateward, client):
         refusal = stateward("approve", "t", *more)
         assert refusal.code == 1
         assert "'booker'" in refusal.error
-    assert thread.signals() == []
+    assert thread.signals.list() == []
     assert client.take_handoff("t").handoff.summary == "dates are fixed"
 
 
@@ -194,7 +194,7 @@ def test_a_flood_of_signals_starts_few_commands(daemon, stateward, client, agent
     log = tmp_path / "log"
     for name in ("a", "b", "c"):
         client.thread(name).append("l", 1)
-        client.thread(name).send("go")
+        client.thread(name).signals.send("go")
     command = (
         f"mkdir {tmp_path}/alone || exit 9; sleep 0.05; echo $STATEWARD_THREAD >> {log}; rmdir {tmp_path}/alone; exit 1"
     )
@@ -236,14 +236,14 @@ def test_the_end_is_passed_on(daemon, namespace, client, tmp_path):
         client.thread(name).append("l", 1)
         if name != "other":
             client.thread(name).update_options(labels={"team": "travel"})
-        client.thread(name).send("go")
+        client.thread(name).signals.send("go")
     with running([*COMMAND, *arguments], begin=Popen, env=environment(), stderr=subprocess.PIPE, text=True) as process:
 
         def lines() -> list[str]:
             return sorted(log.read_text().splitlines()) if log.exists() else []
 
         eventually(lambda: len(lines()) >= 2)
-        client.thread("one").send("more")  # while its command runs
+        client.thread("one").signals.send("more")  # while its command runs
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
         assert "stateward:" not in process.stderr.read()  # nothing failed, was tried again, or had to be killed

@@ -40,7 +40,7 @@ def check_whole(daemon, path):
     messages = json.loads(path.read_text())["messages"]
     with daemon.client() as client:
         thread = client.thread("long/r")
-        versions = sorted(each.version for each in thread.checkpoints(page_size=1000))
+        versions = sorted(each.version for each in thread.checkpoints.list(page_size=1000))
         assert versions == list(range(1, COUNT + 1))
         for version in (*range(1, COUNT, 97), COUNT):
             assert list(thread.hydrate(version).logs["messages"]) == messages[:version]

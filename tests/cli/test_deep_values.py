@@ -29,7 +29,7 @@ def test_values_of_every_depth_come_back(stateward, client, tmp_path):
     thread.save(state, metadata=nested(973))
     for depth in (99, 500, 973):
         thread.records.put(f"d{depth}", nested(depth))
-        thread.send("hello", nested(depth))
+        thread.signals.send("hello", nested(depth))
     texts = []
     for prefix in ("", "x"):
         path = tmp_path / f"{prefix}.jsonl"
@@ -60,7 +60,7 @@ def deep(daemon):
             thread.append("messages", value, status="completed")
             thread.set_slot("x", value)
             thread.set_slot("x", nested(depth + 1), status="completed")
-            thread.send("hello", value)
+            thread.signals.send("hello", value)
             thread.records.put("k", value)
     return lambda *arguments: run("--target", daemon.target, "-n", "deep", *arguments)
 

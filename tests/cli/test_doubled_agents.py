@@ -77,12 +77,12 @@ def supervise(daemon, namespace) -> Iterator[Callable[..., subprocess.Popen[byte
 def wake(client: Client, *names: str) -> None:
     for name in names:
         client.thread(name).append("l", 1)
-        client.thread(name).send("go")
+        client.thread(name).signals.send("go")
 
 
 def acknowledge(client: Client, name: str, count: int) -> None:
     thread = client.thread(name)
-    thread.save(thread.hydrate(), ack=thread.signals()[:count])
+    thread.save(thread.hydrate(), ack=thread.signals.list()[:count])
 
 
 def job(log: Log) -> str:
@@ -96,7 +96,7 @@ def after(code: str) -> tuple[str, ...]:
 
 
 def let_time_pass(client: Client, log: Log) -> None:
-    client.thread("clock").send("go")  # its pauses begin anew
+    client.thread("clock").signals.send("go")  # its pauses begin anew
     seen = log.count("clock")
     eventually(lambda: log.count("clock") >= seen + FAILURES)
 
@@ -108,7 +108,7 @@ def test_an_agent_that_is_started_elsewhere(supervise, client, log):
     supervise(job(log))
     let_time_pass(client, log)
     assert log.count("job") == 1
-    client.thread("job").send("another")
+    client.thread("job").signals.send("another")
     eventually(lambda: log.count("job") == 2)
 
 
@@ -125,8 +125,8 @@ def test_one_agent_at_a_time_elsewhere(supervise, client, log):
     wake(client, "job", "clock")
     supervise(job(log), "--detached")
     eventually(lambda: log.count("job") == 1)
-    client.thread("job").send("another")
-    client.thread("job").send("a third")
+    client.thread("job").signals.send("another")
+    client.thread("job").signals.send("a third")
     let_time_pass(client, log)
     assert log.count("job") == 1
     acknowledge(client, "job", 1)
@@ -265,7 +265,7 @@ def test_no_room_for_a_process(stateward, client, monkeypatch, log, lacks):
     answer = stateward("run", "--once", "--pause", "0.05", "--on-signal", shlex.join([sys.executable, "-c", agent]))
     assert (answer.code, len(failures)) == (0, 2), answer.err
     assert answer.err.count("starts again in") == 2
-    assert client.thread("t").signals() == []
+    assert client.thread("t").signals.list() == []
 
 
 def test_a_look_that_fails(stateward, client, monkeypatch):

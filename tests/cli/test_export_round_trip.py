@@ -25,7 +25,7 @@ def contents(state):
 
 def check_same(one, other):
     """Two threads are the same in every version, with parents, facts, tags and settings."""
-    left, right = (sorted(each.checkpoints(page_size=1000), key=lambda at: at.version) for each in (one, other))
+    left, right = (sorted(each.checkpoints.list(page_size=1000), key=lambda at: at.version) for each in (one, other))
     number = {0: 0} | {a.version: b.version for a, b in zip(left, right, strict=True)}
     for a, b in zip(left, right, strict=True):
         assert [getattr(a, name) for name in FACTS] == [getattr(b, name) for name in FACTS]
@@ -72,8 +72,8 @@ def rich(client):
     other.logs["bin"].append("again")
     branch.save(other)
     thread.save(state)  # changes nothing
-    thread.tag("good", 2)
-    thread.tag("best", 2)
+    thread.tags.set("good", 2)
+    thread.tags.set("best", 2)
     return thread
 
 

@@ -54,7 +54,7 @@ def test_replay_from_before_pruned_versions(stateward, client):
     thread = client.thread("pruned")
     for number in range(5):
         thread.append("l", number)
-    thread.tag("kept", 1)
+    thread.tags.set("kept", 1)
     thread.prune(versions=[2, 3])
     shown = stateward("replay", "pruned", "--json").out.splitlines()
     assert [json.loads(line)["checkpoint"]["version"] for line in shown] == [4, 5]

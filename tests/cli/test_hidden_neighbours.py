@@ -30,7 +30,7 @@ def fill(client, name):
         if name in ("values", "rows", "row gone", "whole"):
             thread.records.put(f"a/{key}", noise)
         if name in ("results", "calls", "call gone", "versions with calls", "whole"):
-            thread.effect(key, lambda noise=noise: noise, anchor="a")
+            thread.effects.run(key, lambda noise=noise: noise, anchor="a")
         if name in ("versions", "branches", "versions with calls", "whole"):
             writer = thread.branch("b", at=1) if (name, key) == ("branches", "k1") else thread
             writer.save(writer.hydrate(), metadata={"noise": os.urandom(300).hex()})
@@ -142,9 +142,9 @@ def test_programs_do_not_get_a_part_for_the_whole(store):
                 list(client.records(name).list())
         for name in ("results", "calls", "call gone"):
             with pytest.raises(Corrupt):
-                list(client.thread(name).effects())
+                list(client.thread(name).effects.list())
         with pytest.raises(Corrupt):
-            list(client.thread("versions").checkpoints())
+            list(client.thread("versions").checkpoints.list())
         found, problem = collected(client.checkpoints())
         assert isinstance(problem, ThreadsUnreadable)
         assert {each.name for each in problem.threads} == {"versions", "branches"}

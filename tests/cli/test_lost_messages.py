@@ -34,7 +34,7 @@ def write_program(thread, seed):
             del state.logs["messages"]
         else:
             version = dice.choice(sorted(line))
-            thread.move_head(version)
+            thread.branches.move("main", version)
             current, following = line[version]
             continue
         current = entries

@@ -29,7 +29,7 @@ def forked(client):
         branch.save(other)
     state.slots["plan"] = "done"
     thread.save(state, status="completed")
-    thread.tag("good", 2)
+    thread.tags.set("good", 2)
     return thread
 
 

@@ -15,8 +15,8 @@ def test_from_the_start(stateward, client):
     thread = client.thread("t")
     thread.append("l", 1, step=7)
     thread.append("l", 2, status="failed", status_detail="why")
-    thread.tag("good", 1)
-    thread.delete_tag("good")
+    thread.tags.set("good", 1)
+    thread.tags.delete("good")
     thread.update_options(agent="x")
     out = stateward("watch", "t", "--from-start", "--until", "5").out.splitlines()
     for line, told in zip(

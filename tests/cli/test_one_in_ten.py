@@ -161,8 +161,8 @@ def fill(client: Client, name: str, *, value: Any = "x", size_bytes: int = 0) ->
     thread.append("messages", call_of(name), *entries, status="failed")
     thread.set_slot("slot", value)
     thread.records.put("k", value)
-    thread.send("hello", value)
-    thread.effect("pay", lambda: "paid")
+    thread.signals.send("hello", value)
+    thread.effects.run("pay", lambda: "paid")
     if size_bytes:
         thread.append("large", RawValue("text/plain", os.urandom(size_bytes)))
     return thread.set_slot("slot", "last" if value == "x" else nested(DEPTH + 1), status="waiting")
@@ -329,7 +329,7 @@ def archive(tmp_path_factory) -> Iterator[Store]:
                 is_large = name == DAMAGED
                 last = fill(client, name, size_bytes=400_000 if is_large else 0)
                 if name in bad:
-                    client.thread(name).wait_archived(last, timeout=60)
+                    client.thread(name).archive.wait(last, timeout=60)
                     (places[name],) = {path.parent.name for path in bucket.rglob("HEAD")} - set(places.values())
             uids = {name: client.thread(name).info().uid for name in TEN}
         first.stop()  # archives the others

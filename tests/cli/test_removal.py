@@ -112,8 +112,8 @@ def test_the_question_says_what_is_lost(stateward, three):
     """Not only versions: records, effects and signals, too."""
     three.records("b").put("k", 1)
     three.records("b").put("l", 1)
-    three.thread("b").send("go")
-    three.thread("b").effect("e", lambda: 1)
+    three.thread("b").signals.send("go")
+    three.thread("b").effects.run("e", lambda: 1)
     assert "with 2 versions, 2 records, 1 effect and 1 waiting signal for good?" in stateward("rm", "b").error
     assert "with 4 versions, 2 records, 1 effect and 1 waiting signal for good?" in stateward("rm", "b", "a/1").error
 
@@ -161,13 +161,13 @@ def test_dry_run_removes_nothing(stateward, client):
     """A dry run names the versions that the same command then removes."""
     for number in range(6):
         client.thread("t").append("l", number)
-    client.thread("t").tag("kept", 3)
+    client.thread("t").tags.set("kept", 3)
     expected = {"pruned_versions": [1, 2, 4], "retained_versions": 3}
     rule = ("prune", "t", "--keep-latest", "2", "--json")
     assert stateward(*rule, "--dry-run").json == {**expected, "dry_run": True}
     assert client.thread("t").info().retained_versions == 6
     assert stateward(*rule, "--yes").json == {**expected, "dry_run": False}
-    assert sorted(each.version for each in client.thread("t").checkpoints()) == [3, 5, 6]
+    assert sorted(each.version for each in client.thread("t").checkpoints.list()) == [3, 5, 6]
     assert "removed 0 versions; 3 left" in stateward("prune", "t", "--older-than", "30d").out
 
 

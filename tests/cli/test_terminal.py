@@ -107,7 +107,7 @@ def test_narrow_terminal(on_terminal, client):
     thread = client.thread("t")
     state = thread.hydrate()
     thread.save(state, step=1, checkpoint_id="a-name-that-is-long", labels={"prompt": "a-version-that-is-long"})
-    thread.tag("before-dates", 1)
+    thread.tags.set("before-dates", 1)
     code, shown = on_terminal("history", "t", "--all", COLUMNS="80")
     assert code == 0
     assert "VERSION" in shown

@@ -173,7 +173,7 @@ def test_tools_that_were_used(client):
 
 def test_calls_of_threads_without_a_version(client, stateward):
     """The effects of a thread that nobody has saved count, and a lock's thread or a scope of records hides none."""
-    client.thread("effects").effect("charge-1", lambda: 5, name="charge")
+    client.thread("effects").effects.run("charge-1", lambda: 5, name="charge")
     with client.thread("lease").lease(), client.lock("lock"):
         client.records("records").put("a", 1)
     for names in ([], ["effects", "lease", "locks/lock", "records"]):

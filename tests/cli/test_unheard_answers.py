@@ -71,7 +71,7 @@ def test_the_owner_is_dead(pair, namespace, there):
     with run_daemon(key_file=pair.first.key_file, **archive_flags(pair.bucket, "dead")) as dead:
         with dead.client(namespace=namespace) as client:
             client.thread("worked").append("l", 1, durability="archived")
-            ask(client).attach()
+            ask(client).archive.attach()
         dead.kill()
         answer = run("approve", "t", "--yes", *there)
         refused = run("signal", "worked", "cancel", *there)
@@ -81,7 +81,7 @@ def test_the_owner_is_dead(pair, namespace, there):
     assert refused.code == 1
     assert "attach --take-over" in refused.err
     with pair.second.client(namespace=namespace) as client:
-        assert [each.name for each in client.thread("t").signals()] == ["approve"]
+        assert [each.name for each in client.thread("t").signals.list()] == ["approve"]
 
 
 def test_the_owner_is_at_work(pair, namespace, there, monkeypatch):
@@ -106,7 +106,7 @@ def test_the_owner_is_at_work(pair, namespace, there, monkeypatch):
         assert refused.code == 1
         for said in ("'first'", "--target", "attach --take-over"):
             assert said in refused.err.splitlines()[-1]
-        assert thread.signals() == []
+        assert thread.signals.list() == []
 
 
 @pytest.mark.parametrize(("command", "is_made"), [(["waiting"], False), (["approve", "t"], True)])
@@ -137,12 +137,12 @@ def test_an_answer_during_the_pause(pair, namespace, watched):
     """A signal that the agent has not seen starts it at once, however long it is to pause for one it has seen."""
     with pair.first.client(namespace=namespace) as client:
         thread = ask(client)
-        client.thread("t").send("note")
+        client.thread("t").signals.send("note")
         said = watched(pair.first, namespace, "--pause", "60")
         eventually(lambda: said().count("acknowledged nothing") == 1)
         client.thread("t").approve("fine")
         eventually(lambda: list(thread.hydrate().logs["done"]) == ["fine"])
-        assert [each.name for each in thread.signals()] == ["note"]
+        assert [each.name for each in thread.signals.list()] == ["note"]
         assert "again in 120 s" not in said()
 
 
@@ -150,7 +150,7 @@ def test_a_command_that_did_one_of_two_things(pair, namespace, watched):
     """That something was acknowledged is not denied because an older signal is left."""
     with pair.first.client(namespace=namespace) as client:
         thread = ask(client)
-        client.thread("t").send("note")
+        client.thread("t").signals.send("note")
         client.thread("t").approve("fine")
         said = watched(pair.first, namespace, "--pause", "60")
         eventually(lambda: "again in" in said())

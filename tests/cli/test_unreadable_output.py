@@ -22,7 +22,7 @@ def thread(client):
     thread.save(state, step=1, labels={"k": "v"}, metadata={"a": 1}, create=ThreadOptions(labels={"team": "red"}))
     state.logs["other"].append(1)
     thread.save(state, step=2, status="waiting", status_detail="for you")
-    thread.tag("good", 1)
+    thread.tags.set("good", 1)
     state.slots["goal"] = "done"
     thread.save(state, step=3, status="completed")
     return thread
@@ -39,7 +39,7 @@ def test_json_is_the_whole_state(stateward, thread):
     checkpoint = found["checkpoint"]
     assert (checkpoint["version"], checkpoint["step"], checkpoint["status"]) == (1, 1, "running")
     assert (checkpoint["labels"], checkpoint["metadata"]) == ({"k": "v"}, {"a": 1})
-    assert checkpoint["digest"] == thread.checkpoint(1).digest.hex()
+    assert checkpoint["digest"] == thread.checkpoints.get(1).digest.hex()
 
 
 def test_json_of_a_part(stateward, thread):

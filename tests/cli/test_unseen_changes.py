@@ -54,7 +54,7 @@ def anew(client: Client, count: int = 6) -> None:
 
 
 def versions(client: Client) -> list[int]:
-    return sorted(each.version for each in client.thread("t").checkpoints())
+    return sorted(each.version for each in client.thread("t").checkpoints.list())
 
 
 def entries(client: Client) -> list[int]:
@@ -108,7 +108,7 @@ def work_and_ask_again(client: Client) -> None:
 def go_on_asking(client: Client) -> None:
     """The agent saves while its question stays open, and uses a signal that is no answer."""
     thread = client.thread("t")
-    thread.send("note")
+    thread.signals.send("note")
     for number in range(3):
         state = thread.hydrate()
         state.slots["n"] = number
@@ -117,7 +117,7 @@ def go_on_asking(client: Client) -> None:
 
 
 def is_unanswered(client: Client) -> bool:
-    return not client.thread("t").signals()
+    return not client.thread("t").signals.list()
 
 
 KEEP = ["prune", "t", "--keep-latest", "4"]  # 1 and 2 of the six versions
@@ -126,8 +126,8 @@ CASES = {
         KEEP, lambda client: fill(client, count=8), lambda client: versions(client) == list(range(3, 15)), 0
     ),
     "prune: a version gets a tag": Case(
-        KEEP, lambda client: client.thread("t").tag("kept", 2), lambda client: versions(client) == [2, 3, 4, 5, 6], 1,
-        "1 version less",
+        KEEP, lambda client: client.thread("t").tags.set("kept", 2), lambda client: versions(client) == [2, 3, 4, 5, 6],
+        1, "1 version less",
     ),
     "prune: a branch begins": Case(
         KEEP,
@@ -148,13 +148,13 @@ CASES = {
     ),
     "prune: a named version gets a tag": Case(
         ["prune", "t", "--versions", "2-4"],
-        lambda client: client.thread("t").tag("kept", 3),
+        lambda client: client.thread("t").tags.set("kept", 3),
         lambda client: versions(client) == [1, 2, 3, 4, 5, 6],
         1,
     ),
     "prune: another head would move": Case(
         ["prune", "t", "--versions", "5-6", "--move-heads"],
-        lambda client: client.thread("t").move_head(5),
+        lambda client: client.thread("t").branches.move("main", 5),
         lambda client: versions(client) == [1, 2, 3, 4, 5, 6] and client.thread("t").info().version == 5,
         1,
         "other heads",
@@ -186,8 +186,8 @@ CASES = {
     ),
     "rm: a signal comes": Case(
         ["rm", "t"],
-        lambda client: client.thread("t").send("go"),
-        lambda client: len(client.thread("t").signals()) == 1,
+        lambda client: client.thread("t").signals.send("go"),
+        lambda client: len(client.thread("t").signals.list()) == 1,
         1,
         "has changed",
     ),
@@ -248,33 +248,33 @@ CASES |= {
     "branch --delete: an agent saves": Case(
         ["branch", "t", "b", "--delete"],
         lambda client: client.thread("t", branch="b").append("l", "more"),
-        lambda client: client.thread("t", branch="b").checkpoint().version == 8,
+        lambda client: client.thread("t", branch="b").checkpoints.get().version == 8,
         1,
         "look again",
     ),
     "branch --delete: it is made anew": Case(
         ["branch", "t", "b", "--delete"],
-        lambda client: (client.thread("t").delete_branch("b"), begin_branch(client)),
-        lambda client: client.thread("t", branch="b").checkpoint().version == 8,
+        lambda client: (client.thread("t").branches.delete("b"), begin_branch(client)),
+        lambda client: client.thread("t", branch="b").checkpoints.get().version == 8,
         1,
         "look again",
     ),
     "tag --delete: it moves": Case(
         ["tag", "t", "good", "--delete"],
-        lambda client: client.thread("t").tag("good", 4),
+        lambda client: client.thread("t").tags.set("good", 4),
         lambda client: tags(client) == {"good": 4},
         1,
         "lists the tags",
     ),
     "tag --delete: the thread is made anew": Case(
         ["tag", "t", "good", "--delete"],
-        lambda client: (anew(client), client.thread("t").tag("good", 2)),
+        lambda client: (anew(client), client.thread("t").tags.set("good", 2)),
         lambda client: tags(client) == {"good": 2},
         1,
     ),
     "tag: somebody else moves it": Case(
         ["tag", "t", "good", "--at", "6"],
-        lambda client: client.thread("t").tag("good", 4),
+        lambda client: client.thread("t").tags.set("good", 4),
         lambda client: tags(client) == {"good": 4},
         1,
         "lists the tags",
@@ -315,7 +315,7 @@ def case(request: pytest.FixtureRequest, client: Client) -> Case:
     if found.command[0] == "branch" and "b" in found.command:
         begin_branch(client)
     if found.command[0] == "tag":
-        client.thread("t").tag("good", 2)
+        client.thread("t").tags.set("good", 2)
     if found.command[0] in ("approve", "reject", "answer"):
         ask(client, "Book Ibis for 120?")
     return found
@@ -442,7 +442,7 @@ def test_nothing_changes(stateward, client):
     ask(client, "Book Ibis for 120?")
     answer = stateward("approve", "t", person=nobody)
     assert "Book Ibis for 120?" in answer.err
-    assert [(each.name, each.wait_id) for each in client.thread("t").signals()] == [("approve", CHOSEN)]
+    assert [(each.name, each.wait_id) for each in client.thread("t").signals.list()] == [("approve", CHOSEN)]
     assert stateward("rm", "t", person=nobody).out == "removed t\n"
     assert nobody.questions == 4
 
@@ -470,7 +470,7 @@ def test_somebody_else_answers(stateward, client, command):
     answer = stateward(*command, person=Person(lambda: client.thread("t").approve(sender="ana")))
     assert answer.code == 1
     assert "answered already, with signal 'approve' by 'ana'" in answer.err
-    assert len(client.thread("t").signals()) == 1
+    assert len(client.thread("t").signals.list()) == 1
 
 
 @pytest.mark.parametrize("way", ["an answer was used", "it worked on", "it told nothing new"])
@@ -504,9 +504,9 @@ def test_an_entry_that_is_no_event(stateward, client, monkeypatch):
     ask(client, "Book Ibis for 120?")
     watch = Thread.watch
     monkeypatch.setattr(Thread, "watch", lambda self, **_: watch(self))
-    answer = stateward("approve", "t", person=Person(lambda: client.thread("t").send("note")))
+    answer = stateward("approve", "t", person=Person(lambda: client.thread("t").signals.send("note")))
     assert answer.code == 1
-    assert [each.name for each in client.thread("t").signals()] == ["note"]
+    assert [each.name for each in client.thread("t").signals.list()] == ["note"]
 
 
 @pytest.mark.parametrize("command", [("approve", "t"), ("reject", "t"), ("answer", "t", "yes")])
@@ -594,11 +594,11 @@ CHANGES: dict[str, Callable[[Client], object]] = {
     "a version": fill,
     "a version of another branch": begin_branch,
     "a record of the same size": lambda client: put(client, "a/1"),
-    "an effect": lambda client: client.thread("t").effect("k", lambda: 1),
-    "a signal": lambda client: client.thread("t").send("go"),
-    "a tag": lambda client: client.thread("t").tag("good"),
+    "an effect": lambda client: client.thread("t").effects.run("k", lambda: 1),
+    "a signal": lambda client: client.thread("t").signals.send("go"),
+    "a tag": lambda client: client.thread("t").tags.set("good"),
     "a setting": lambda client: client.thread("t").update_options(labels={"a": "b"}),
-    "a head": lambda client: client.thread("t").move_head(2),
+    "a head": lambda client: client.thread("t").branches.move("main", 2),
     "pruned versions": lambda client: client.thread("t").prune(versions=[1]),
     "a lease": take_and_release,
 }
@@ -676,18 +676,18 @@ def test_a_tag_that_moved(stateward, client):
     """`tag --delete --expected V` leaves a tag alone that names another version by now, and so does `delete_tag`."""
     fill(client)
     thread = client.thread("t")
-    old = thread.checkpoint(1)
-    thread.tag("good", 2)
+    old = thread.checkpoints.get(1)
+    thread.tags.set("good", 2)
     refused = stateward("tag", "t", "good", "--delete", "--expected", "1")
     assert refused.code == 1
     assert "names version 2" in refused.error
     with pytest.raises(VersionMismatch):
-        thread.delete_tag("good", expected=old)
+        thread.tags.delete("good", expected=old)
     with pytest.raises(VersionMismatch):
-        thread.delete_tag("good", expected=dataclasses.replace(thread.checkpoint(2), digest=old.digest))
+        thread.tags.delete("good", expected=dataclasses.replace(thread.checkpoints.get(2), digest=old.digest))
     wrong = f"2:{old.digest.hex()}"
     assert "has the digest" in stateward("tag", "t", "good", "--delete", "--expected", wrong).error
-    right = f"2:{thread.checkpoint(2).digest.hex()}"
+    right = f"2:{thread.checkpoints.get(2).digest.hex()}"
     assert stateward("tag", "t", "good", "--delete", "--expected", right).code == 0
 
 

@@ -206,7 +206,7 @@ def test_only_an_end_is_called_completed(saver: StatewardSaver, client: Client) 
     graph = graph_of(saver, nodes, ("a", "b"), ("a", "c"), (["b", "c"], "d"), ("d", END))
     for _ in graph.stream({"said": []}, config("joined"), durability="sync", stream_mode="checkpoints"):
         pass
-    for each in client.thread("joined").checkpoints():
+    for each in client.thread("joined").checkpoints.list():
         state = graph.get_state({"configurable": {"thread_id": "joined", "checkpoint_id": each.checkpoint_id}})
         assert (each.status == Status.COMPLETED) == (not state.next), state.next
     stopped = graph_of(saver, nodes, ("a", "b"))
@@ -270,7 +270,7 @@ def test_a_told_question_outlives_its_machine(pair: Pair, namespace: str) -> Non
         graph_of(saver, nodes).invoke({}, config("trip"))
     with pair.first.client(namespace=namespace) as client:
         thread = client.thread("trip")
-        thread.wait_durable(thread.info().sequence, "archived")
+        thread.archive.wait(thread.info().sequence)
     there = ("--target", pair.second.target, "--namespace", namespace)
     approved = run(*there, "approve", "trip", "--yes")
     assert approved.code == 0, approved.err

@@ -40,7 +40,7 @@ def test_copies_and_orphans_are_marked(first, second, clients):
     """A thread that another sidecar took says who writes it, and what this disk alone had is called an orphan."""
     here, there = (client.thread("t") for client in clients)
     here.append("l", 1, durability="archived")
-    there.attach(take_over=True)
+    there.archive.attach(take_over=True)
     there.append("l", 2, durability="archived")
     with pytest.raises(Fenced) as caught:
         write_late(here)
@@ -69,7 +69,7 @@ def test_an_orphan_in_a_backup_is_restored_beside_it(first, clients, tmp_path):
     """No thread has the name of an orphan, so the restored one has an ending; a second restore makes nothing more."""
     here, there = (client.thread("t") for client in clients)
     here.append("l", 1, durability="archived")
-    there.attach(take_over=True)
+    there.archive.attach(take_over=True)
     there.append("l", 2, durability="archived")
     with pytest.raises(Fenced) as caught:
         write_late(here)
@@ -83,7 +83,7 @@ def test_an_orphan_in_a_backup_is_restored_beside_it(first, clients, tmp_path):
 
 
 def write_late(thread):
-    thread.wait_archived(thread.append("l", "too late"))
+    thread.archive.wait(thread.append("l", "too late"))
 
 
 def test_what_is_not_archived(first, clients, pair):
@@ -100,7 +100,7 @@ def test_what_is_not_archived(first, clients, pair):
         assert "1 entry of 1 thread" in first("archive", "status").out
         assert "1 entry of 1 thread" in first("stats").out
         assert first("archive", "status", "--json").json["stats"]["lag_entries"] == 1
-    thread.wait_archived(2)
+    thread.archive.wait(2)
     assert "not yet" not in first("history", "t").out
     assert "everything is archived" in first("archive", "status").out
 

@@ -13,12 +13,12 @@ def test_what_tools_did(stateward, client):
     """The list has results, failures and what is open, in a table and as JSON."""
     thread = client.thread("t")
     assert stateward("effects", "t").code == 1
-    thread.effect("pay", lambda: {"receipt": 7}, name="bank")
-    thread.put_effects([Effect("hit", b"\xff", "cache/search", "search")])
+    thread.effects.run("pay", lambda: {"receipt": 7}, name="bank")
+    thread.effects.put([Effect("hit", b"\xff", "cache/search", "search")])
     with pytest.raises(EffectUncertain):
-        thread.effect("refund", time_out)
+        thread.effects.run("refund", time_out)
     with pytest.raises(ZeroDivisionError):
-        thread.effect("ship", lambda: 1 / 0)
+        thread.effects.run("ship", lambda: 1 / 0)
     answer = stateward("effects", "t")
     assert answer.code == 0
     lines = {line.split()[0]: line for line in answer.out.splitlines() if "cache" not in line}
@@ -37,8 +37,8 @@ def test_what_tools_did(stateward, client):
 def test_only_some(stateward, client):
     """By anchor, by name, and only what has not ended."""
     thread = client.thread("t")
-    thread.put_effects([Effect("a", 1, "x", "one"), Effect("b", 2, "y", "two")])
+    thread.effects.put([Effect("a", 1, "x", "one"), Effect("b", 2, "y", "two")])
     with pytest.raises(EffectUncertain):
-        thread.effect("refund", time_out)
+        thread.effects.run("refund", time_out)
     for option, keys in {("--anchor", "x"): ["a"], ("--name", "two"): ["b"], ("--open",): ["refund"]}.items():
         assert [each["key"] for each in stateward("effects", "t", *option, "--json").json] == keys

@@ -21,9 +21,9 @@ def story(client):
     thread.approve("fine", sender="ana")
     state = thread.hydrate()
     assert state.answer.approved
-    assert thread.effect("book", lambda: "B-77", name="booking") == "B-77"
+    assert thread.effects.run("book", lambda: "B-77", name="booking") == "B-77"
     thread.save(state, status="completed")
-    thread.tag("booked", at=3)
+    thread.tags.set("booked", at=3)
     return thread
 
 
@@ -38,7 +38,7 @@ def test_a_version_that_asks(stateward, client, story):
     assert "\x1b" not in shown
     client.thread("open").ask(client.thread("open").hydrate(), "Sure?")
     client.thread("open").reject("too dear", sender="bob")
-    client.thread("open").send("hurry", 7, sender="cy")
+    client.thread("open").signals.send("hurry", 7, sender="cy")
     shown = stateward("show", "open").out
     assert "reject by bob: too dear" in shown.replace('"', "")
     assert "hurry by cy: 7" in shown
@@ -107,7 +107,7 @@ def test_an_answer_that_no_save_has_used_yet(stateward, client):
     for command in ("replay", "history"):
         assert "not used yet" not in stateward(command, "t").out
     thread.approve(sender="root")
-    thread.send("hurry", sender="boss")
+    thread.signals.send("hurry", sender="boss")
     for command in ("replay", "history"):
         told = stateward(command, "t").out
         assert "answered  approve by root (not used yet)" in told
@@ -122,5 +122,5 @@ def test_an_answer_that_no_save_has_used_yet(stateward, client):
 def test_effects_in_the_order_of_their_beginnings(stateward, client):
     """Not in that of their keys."""
     for key in ("zeta", "alpha", "mid"):
-        client.thread("t").effect(key, lambda: 1)
+        client.thread("t").effects.run(key, lambda: 1)
     assert [each["key"] for each in stateward("effects", "t", "--json").json] == ["zeta", "alpha", "mid"]

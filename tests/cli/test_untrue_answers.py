@@ -114,7 +114,7 @@ def test_trajectories_of_typed_calls(stateward, client):
 
 def test_threads_without_a_version(stateward, client, tmp_path):
     """A thread that an effect made costs nobody the export, and commands about it say that it has no version yet."""
-    client.thread("nov").cached("search", {"q": 1}, lambda: 1)
+    client.thread("nov").effects.cached("search", {"q": 1}, lambda: 1)
     thread = client.thread("t")
     state = thread.hydrate()
     state.logs["messages"].append({"role": "user"})

@@ -70,7 +70,7 @@ def test_removed_records(restored):
 def test_moved_heads(restored):
     """A head before that of the file."""
     client, command, path = restored
-    client.thread("job").move_head(5)
+    client.thread("job").branches.move("main", 5)
     answer = command("import", path)
     assert answer.code == 1
     assert "branch 'main' is at version 5, not 12" in answer.err

@@ -28,7 +28,7 @@ def test_all_branches(stateward, line):
         "main          4",
         "cheap         6          2",
     ]
-    line.move_head(3)
+    line.branches.move("main", 3)
     assert [each.split() for each in stateward("branch", "t").out.splitlines()] == [
         ["BRANCH", "VERSION", "MADE", "FROM", "NEWEST"],
         ["main", "3", "4"],
@@ -36,7 +36,7 @@ def test_all_branches(stateward, line):
     ]
     assert stateward("branch", "t", "--json").json[0] == {
         "branch": "main", "version": 3, "base_version": 0, "newest_version": 4,
-        "digest": line.checkpoint(3).digest.hex(),
+        "digest": line.checkpoints.get(3).digest.hex(),
     }  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def test_a_head_is_moved(stateward, line):
     answer = stateward("branch", "t", "cheap", "--move-to", "5", "--expected", "6")
     assert answer.out == "the head of branch cheap of t is version 5; it was 6\n"
     assert line.branch("cheap").hydrate().slots["n"] == 5
-    line.tag("good", 2)
+    line.tags.set("good", 2)
     found = stateward("branch", "t", "main", "--move-to", "tag:good", "--yes", "--json").json
     assert found == {"branch": "main", "version": 2, "previous_version": 4}
     assert line.hydrate().slots["n"] == 2

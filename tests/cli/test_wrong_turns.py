@@ -64,7 +64,7 @@ def test_two_branches_compared(stateward, line):
     assert (found["from"], found["to"], found["slots"]["n"]["old"], found["slots"]["n"]["new"]) == (6, 5, 9, 5)
     assert found["logs"]["messages"]["appended"][-1]["value"] == "m5"
     assert "version 6 on cheap, step 30" in stateward("diff", "t", "cheap", "main").out
-    line.tag("cheap", 1)
+    line.tags.set("cheap", 1)
     assert stateward("diff", "t", "cheap..main", "--json").json["from"] == 1
     assert stateward("diff", "t", "branch:cheap..step:40", "--json").json["from"] == 6
     assert stateward("show", "t", "--at", "step:20", "--json").json["checkpoint"]["version"] == 2

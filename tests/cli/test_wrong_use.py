@@ -184,7 +184,7 @@ def test_names_that_lead_elsewhere(stateward, client):
     thread.append("messages", 1)
     thread.append("messages", 2)
     assert stateward("branch", "t", "cheap", "--at", "1").code == 0
-    thread.tag("good", 1)
+    thread.tags.set("good", 1)
     before = thread.info()
     for arguments, told in (
         (["tag", "t", "main"], "'main' is a branch"),
@@ -196,7 +196,7 @@ def test_names_that_lead_elsewhere(stateward, client):
         assert (answer.code, told in answer.error) == (2, True), answer
     assert thread.info().sequence == before.sequence
     for name in ("5", "step:1", "id:x", "a..b", "cheap"):
-        thread.tag(name, 1)
+        thread.tags.set(name, 1)
         assert stateward("tag", "t", name, "--delete", "--yes").code == 0, name
     assert [each.name for each in thread.info().tags] == ["good"]
     odd = thread.branch("6", at=1)
@@ -237,7 +237,7 @@ def test_a_thread_of_records(stateward, client):
         assert answer.code == 1
         assert "`stateward records list kept` lists" in answer.error
         assert "effects" not in answer.error
-    client.thread("kept").effect("e", lambda: 1)
+    client.thread("kept").effects.run("e", lambda: 1)
     assert "`stateward effects`" in stateward("show", "kept").error
 
 

@@ -88,14 +88,14 @@ def test_appends_and_outcomes_send_only_themselves(thread):
 def test_a_result_that_is_a_blob_stays_named(thread):
     """A blob lies in a slot of its own, where the daemon sees it: one inside a message would be swept."""
     agent = AgentState(thread.hydrate())
-    blob = thread.write_blob(b"picture" * 1000, media_type="image/png")
+    blob = thread.blobs.write(b"picture" * 1000, media_type="image/png")
     call = agent.tool_calls.begin("paint")
     agent.tool_calls.finish(call, blob)
     thread.save(agent.state)
     found = AgentState(thread.hydrate())
     result = found.tool_calls.result(call.id)
     assert isinstance(result, Blob)
-    assert thread.read_blob(result) == b"picture" * 1000
+    assert thread.blobs.read(result) == b"picture" * 1000
     assert f"agent/results/{call.id}" in found.state.slots
 
 

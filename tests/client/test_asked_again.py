@@ -85,17 +85,17 @@ def test_who_answered_is_known_later(client: Any, name: str) -> None:
     thread = client.thread(name)
     thread.ask(thread.hydrate(), "Book it?")
     thread.answer("yes", sender="ana")
-    thread.send("hurry", sender="bob")
+    thread.signals.send("hurry", sender="bob")
     state = thread.hydrate()
     assert state.answer.payload == "yes"
     used = thread.save(state)
-    assert [each.name for each in thread.signals()] == ["hurry"]
-    last = thread.save(thread.hydrate(), ack=thread.signals())
-    versions = list(thread.checkpoints())
+    assert [each.name for each in thread.signals.list()] == ["hurry"]
+    last = thread.save(thread.hydrate(), ack=thread.signals.list())
+    versions = list(thread.checkpoints.list())
     assert [each.acknowledged_signals for each in versions] == [1, 1, 0]
-    (answer,) = thread.signals(acknowledged_by=used)
+    (answer,) = thread.signals.list(acknowledged_by=used)
     assert (answer.sender, answer.payload, answer.wait_id) == ("ana", "yes", versions[-1].wait_id)
-    assert [each.name for each in thread.signals(acknowledged_by=last.version)] == ["hurry"]
-    assert thread.signals(acknowledged_by=1) == []
+    assert [each.name for each in thread.signals.list(acknowledged_by=last.version)] == ["hurry"]
+    assert thread.signals.list(acknowledged_by=1) == []
     with pytest.raises(VersionNotFound):
-        thread.signals(acknowledged_by=99)
+        thread.signals.list(acknowledged_by=99)

@@ -150,5 +150,5 @@ def test_a_failed_save_in_the_background_names_no_wrong_step(daemon: Daemon, nam
         auto._session = back(daemon, name, blocking)._session
         assert auto.step(step=3).version == 1
         assert auto.error is None
-    versions = back(daemon, name, blocking).checkpoints()
+    versions = back(daemon, name, blocking).checkpoints.list()
     assert [(each.version, each.step) for each in versions] == [(1, 3)]

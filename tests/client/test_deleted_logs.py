@@ -37,7 +37,7 @@ def test_each_way_to_read_a_state_says_where_it_goes_on(client: Client) -> None:
     state.slots["done"] = True
     thread.save(state)
     whole, since = thread.hydrate(), thread.hydrate(since=known)
-    for each in (whole, since, thread.hydrate(logs={"m": None}), *list(thread.states())[:2], state):
+    for each in (whole, since, thread.hydrate(logs={"m": None}), *list(thread.checkpoints.states())[:2], state):
         assert "m" not in each.logs
         assert each.logs["m"].next_index == 3
     with thread.history(newest_first=True) as entries_:
@@ -200,5 +200,5 @@ def test_whatever_is_done_all_ways_to_read_agree(client: Client, seed: int) -> N
         assert {name: list(log) for name, log in state.logs.items()} == {n: list(log) for n, log in found.logs.items()}
         for name, log in state.logs.items():
             assert not log._numbered or log.next_index == found.logs[name].next_index
-    for each in thread.states():
+    for each in thread.checkpoints.states():
         assert logs_of(each) == logs_of(thread.hydrate(at=each.version))

@@ -142,7 +142,7 @@ def test_the_last_step_is_saved_at_the_end_of_the_block(
     ended = run(script, target, name, how)
     assert (ended.returncode, ended.stdout) == (code, ""), ended.stderr
     with Client(target) as client:
-        state, head = client.thread(name).hydrate(), client.thread(name).checkpoint()
+        state, head = client.thread(name).hydrate(), client.thread(name).checkpoints.get()
     assert (head.version, head.step, head.status, head.labels) == (1, 4, Status.PAUSED, {"run": "1"})
     assert (list(state.logs["l"]), list(state.slots), len(state.slots["large"])) == ([*range(5)], ["large"], 100_000)
 
@@ -153,14 +153,14 @@ def test_an_open_question_stays_open(target: str, name: str, how: str, versions:
     ended = run(WAITING, target, name, how)
     assert (ended.returncode, ended.stdout) == (0 if how == "end" else -signal.SIGTERM, ""), ended.stderr
     with Client(target) as client:
-        head = client.thread(name).checkpoint()
+        head = client.thread(name).checkpoints.get()
         assert (head.version, head.status, head.question and head.question.prompt) == (versions, Status.WAITING, "pay?")
         client.thread(name).approve()
         answered = client.thread(name).hydrate()
         with client.thread(name).autosave(answered) as auto:
             answered.slots["paid"] = True
             auto.step(step=2, ack=answered.signals)
-        assert client.thread(name).checkpoint().status == Status.RUNNING
+        assert client.thread(name).checkpoints.get().status == Status.RUNNING
 
 
 @pytest.mark.parametrize("script", [BLOCKING, ASYNCIO], ids=["blocking", "asyncio"])
@@ -187,7 +187,7 @@ def test_a_loops_handler_waits_for_the_final_save(target: str, name: str) -> Non
     ended = run(CANCELLED, target, name)
     assert ended.returncode == 7, ended.stderr
     with Client(target) as client:
-        state, head = client.thread(name).hydrate(), client.thread(name).checkpoint()
+        state, head = client.thread(name).hydrate(), client.thread(name).checkpoints.get()
     assert (dict(state.slots), head.step, head.status) == ({"n": 2}, 2, Status.PAUSED)
 
 

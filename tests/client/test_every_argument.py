@@ -43,7 +43,7 @@ from stateward.v1.state_pb2 import Value
 
 WRONG = (3.5, object())
 GOOD: dict[str, Callable[[], Any]] = {
-    "Thread.effectful.key": lambda: lambda: "x",
+    "Effects.wrap.key": lambda: lambda: "x",
     "a": lambda: 0,
     "args": dict,
     "blob": lambda: bytes(32),

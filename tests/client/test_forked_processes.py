@@ -149,10 +149,10 @@ def fork_and_pay():
     return "paid"
 parent = os.getpid()
 try:
-    assert thread.effect("pay", fork_and_pay) == "paid"
+    assert thread.effects.run("pay", fork_and_pay) == "paid"
 except ValueError:
     os._exit(os.getpid() == parent)
-(found,) = thread.effects()
+(found,) = thread.effects.list()
 assert found.value == "paid", found
 """,
     "inside blocks": """
@@ -171,7 +171,7 @@ try:
         risky.result = "paid"
 except ValueError:
     os._exit(os.getpid() == parent)
-assert [each.value for each in thread.effects()] == ["paid"]
+assert [each.value for each in thread.effects.list()] == ["paid"]
 assert list(thread.hydrate().logs["l"]) == [0, 1]
 """,
     "asyncio used before": """

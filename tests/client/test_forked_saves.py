@@ -22,7 +22,7 @@ def test_who_lost_a_race_goes_on_with_a_branch(thread, named):
     state.logs["l"].append("ours")
     made = thread.save(state, on_mismatch="fork", fork_branch=named)
     assert (made.version, made.parent_version, made.branch) == (3, 1, named or "main-fork-3")
-    assert thread.checkpoint(3).branch == made.branch
+    assert thread.checkpoints.get(3).branch == made.branch
     state.logs["l"].append("more")
     with pytest.raises(ValueError, match="to continue on another branch"):
         thread.save(state)
@@ -52,7 +52,7 @@ def test_a_lost_lock_guards(thread, real_daemon, open_client, name):
         thread.save(state, guard=lock)
         with open_client(real_daemon.target).lock(name, take_over=True), pytest.raises(LeaseHeld):
             thread.save(state, guard=lock)
-    assert thread.checkpoint().version == 2
+    assert thread.checkpoints.get().version == 2
 
 
 def test_writers_take_neither(thread):

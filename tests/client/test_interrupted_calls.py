@@ -20,7 +20,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "history": lambda client: next(client.thread("t").history()),
     "writer": lambda client: client.thread("t").writer().__enter__(),
     "restore": lambda client: ThreadUpload(client, "copy", "request"),
-    "blob": lambda client: client.thread("t").write_blob(b"x" * 100_000),
+    "blob": lambda client: client.thread("t").blobs.write(b"x" * 100_000),
 }
 
 

@@ -52,7 +52,7 @@ def kept(admin):
     found = {}
     for info in admin.threads():
         thread = admin.thread(info.name)
-        kinds = len(list(thread.effects())), len(list(admin.records(info.name).list())), info.pending_signals
+        kinds = len(list(thread.effects.list())), len(list(admin.records(info.name).list())), info.pending_signals
         found[info.name] = list(thread.hydrate().logs["log"]), kinds, list(info.labels)
     return found
 
@@ -68,15 +68,15 @@ WRITES = {
     ),
     "apply": lambda handle, state: handle.apply([SetSlot("n", 1)], parent=state.checkpoint),
     "apply to any head": lambda handle, state: handle.apply([SetSlot("n", 1)]),
-    "effects": lambda handle, state: handle.put_effects([Effect("late", "late")]),
-    "effect": lambda handle, state: handle.effect("late", lambda: "late"),
+    "effects": lambda handle, state: handle.effects.put([Effect("late", "late")]),
+    "effect": lambda handle, state: handle.effects.run("late", lambda: "late"),
     "records": lambda handle, state: handle.records.put("late", "late"),
     "delete records": lambda handle, state: handle.records.delete_prefix("late"),
-    "blob": lambda handle, state: handle.write_blob(b"late"),
-    "signal": lambda handle, state: handle.send("late"),
+    "blob": lambda handle, state: handle.blobs.write(b"late"),
+    "signal": lambda handle, state: handle.signals.send("late"),
     "lease": lambda handle, state: handle.lease().__enter__(),
     "writer": lambda handle, state: handle.writer().__enter__(),
-    "tag": lambda handle, state: handle.tag("late"),
+    "tag": lambda handle, state: handle.tags.set("late"),
     "settings": lambda handle, state: handle.update_options(labels={"late": "1"}),
     "finish": lambda handle, state: handle.finish(state, ttl=60),
     "branch": lambda handle, state: handle.branch("late", at=state.checkpoint).save(state),
@@ -108,7 +108,7 @@ def test_a_blob_goes_where_its_edits_go(handle, admin, remade):
         admin.thread("t").apply([SetSlot("later", data[1:])], parent=7)
     assert kept(admin) == before
     with pytest.raises(NotFound):
-        admin.thread("t").read_blob(sha256(data).digest())
+        admin.thread("t").blobs.read(sha256(data).digest())
 
 
 def test_a_blob_begins_the_next_thread(handle, admin):
@@ -165,11 +165,11 @@ def test_the_next_read_finds_out(handle, admin):
 def test_a_read_of_a_thread_without_versions(handle, admin):
     """An effect made the next thread of the name: the handle works on that one after it has looked."""
     admin.thread("t").delete()
-    admin.thread("t").put_effects([Effect("next", "next")])
+    admin.thread("t").effects.put([Effect("next", "next")])
     with pytest.raises(UidMismatch):
         handle.append("log", "late")
     assert handle.hydrate().version == 0
-    assert handle.effect("own", lambda: "paid") == "paid"
+    assert handle.effects.run("own", lambda: "paid") == "paid"
     handle.append("log", "first")
     assert list(admin.thread("t").hydrate().logs["log"]) == ["first"]
 
@@ -191,8 +191,8 @@ def test_a_claim_ends_with_its_thread(handle, admin):
         return "late"
 
     with pytest.raises(UidMismatch):
-        handle.effect("pay", tool)
-    assert list(admin.thread("t").effects()) == []
+        handle.effects.run("pay", tool)
+    assert list(admin.thread("t").effects.list()) == []
 
 
 def test_a_lease_ends_with_its_thread(handle, admin):
@@ -281,7 +281,7 @@ def test_a_repeated_deletion_leaves_the_next_thread(handle, admin, lossy, option
 
 def test_a_thread_that_is_missing(handle, admin):
     """False with missing_ok, else ThreadNotFound, or UidMismatch for another creation than the checkpoint's."""
-    checkpoint = handle.checkpoint()
+    checkpoint = handle.checkpoints.get()
     remake(admin, remade=True)
     assert handle.delete(missing_ok=True, expected_version=checkpoint) is False
     with pytest.raises(UidMismatch):
@@ -348,9 +348,9 @@ def test_a_checkpoint_of_another_history(daemon, open_client, name):
     client.thread("t").append("log", "one")
     client.thread("t").append("log", "other")
     calls = (
-        lambda thread: thread.hydrate(old), lambda thread: thread.checkpoint(old), lambda thread: thread.diff(0, old),
-        lambda thread: thread.diff(old), lambda thread: thread.fork("copy", old),
-        lambda thread: thread.tag("best", old),
+        lambda thread: thread.hydrate(old), lambda thread: thread.checkpoints.get(old),
+        lambda thread: thread.diff(0, old), lambda thread: thread.diff(old), lambda thread: thread.fork("copy", old),
+        lambda thread: thread.tags.set("best", old),
         lambda thread: thread.branch("b", at=old).hydrate(), lambda thread: list(thread.history(at=old)),
     )  # fmt: skip
     for call in calls:
@@ -358,7 +358,7 @@ def test_a_checkpoint_of_another_history(daemon, open_client, name):
             call(client.thread("t"))
     writes = (
         lambda thread: thread.apply([SetSlot("n", 1)], parent=old),
-        lambda thread: thread.move_head(old, expected_version=old),
+        lambda thread: thread.branches.move("main", old, expected_version=old),
         lambda thread: thread.prune(keep_latest_per_branch=1, expected_version=old),
         lambda thread: thread.delete(expected_version=old),
     )

@@ -40,12 +40,12 @@ def test_they_are_those_of_a_hydrate(thread):
         ({"effects": True}, {"labels": {"odd": "1"}}),
         ({"slots": ["plan"], "logs": {"messages": 2}}, {"page_size": 5, "before": 9}),
     ):
-        found = list(thread.states(**options, **filters))
-        wanted = list(thread.checkpoints(**filters))
+        found = list(thread.checkpoints.states(**options, **filters))
+        wanted = list(thread.checkpoints.list(**filters))
         assert [state.checkpoint for state in found] == wanted
         for state in found:
             assert content(state) == content(thread.hydrate(state.version, **options))
-    assert sum(len(state.effects) for state in thread.states(effects=True)) == 6
+    assert sum(len(state.effects) for state in thread.checkpoints.states(effects=True)) == 6
 
 
 def test_a_history_has_effects(thread):
@@ -53,14 +53,14 @@ def test_a_history_has_effects(thread):
     for newest_first in (False, True):
         for checkpoint, _, _ in (found := list(thread.history(newest_first=newest_first, effects=True))):
             assert checkpoint.checkpoint_id
-        assert all(each.effects == tuple(thread.effects(each.checkpoint.checkpoint_id)) for each in found)
+        assert all(each.effects == tuple(thread.effects.list(each.checkpoint.checkpoint_id)) for each in found)
         assert sum(len(each.effects) for each in found) == 6
     assert not any(each.effects for each in thread.history())
 
 
 def test_each_is_a_state_of_its_own(thread):
     """A change of one does not show in another, and a later hydrate builds on it as on any other."""
-    newest, older, *_ = list(thread.states())
+    newest, older, *_ = list(thread.checkpoints.states())
     newest.logs["messages"][0]["text"] = "changed"
     newest.slots["plan"]["step"] = "changed"
     assert content(older) == content(thread.hydrate(older.version))
@@ -74,6 +74,7 @@ def test_what_the_daemon_leaves_out_is_read_apart(thread, monkeypatch):
         left_out = [CheckpointContent(state_omitted=True, effects_omitted=True)] * len(page.checkpoints)
         return unfold(ListCheckpointsResponse(checkpoints=page.checkpoints, contents=left_out))
 
-    wanted, unfold = [content(each) for each in thread.states(effects=True, slots=["plan"])], unfolding.unfold
+    wanted = [content(each) for each in thread.checkpoints.states(effects=True, slots=["plan"])]
+    unfold = unfolding.unfold
     monkeypatch.setattr(unfolding, "unfold", bare)
-    assert [content(each) for each in thread.states(effects=True, slots=["plan"])] == wanted
+    assert [content(each) for each in thread.checkpoints.states(effects=True, slots=["plan"])] == wanted

@@ -78,7 +78,7 @@ def test_damage_is_found(lost, own_pair):
 
 def test_garbage(lost, own_pair):
     """A collection removes what a dry run named, and nothing that anybody needs."""
-    lost.thread("t0").attach(take_over=True)
+    lost.thread("t0").archive.attach(take_over=True)
     lost.thread("t0").delete()
     before = own_pair.settled().keys()
     named = {each.key for each in lost.archive.collect(dry_run=True, older_than=ZERO) if each.key}

@@ -45,12 +45,12 @@ def test_paused_before_the_tool(thread, other, monkeypatch):
         yield from ()
         monkeypatch.setattr(effects, "await_archived", awaited)
         time.sleep(1.05)
-        assert other.effect("pay", lambda: paid.append("other"), check=lambda key: NOT_HAPPENED) is None
+        assert other.effects.run("pay", lambda: paid.append("other"), check=lambda key: NOT_HAPPENED) is None
 
     awaited = effects.await_archived
     monkeypatch.setattr(effects, "await_archived", pause)
     with pytest.raises(ClaimLost) as caught:
-        thread.effect("pay", lambda: paid.append("worker"), check=lambda key: NOT_HAPPENED, term=1)
+        thread.effects.run("pay", lambda: paid.append("worker"), check=lambda key: NOT_HAPPENED, term=1)
     assert (paid, caught.value.has_result) == (["other"], False)
 
 
@@ -68,7 +68,7 @@ def test_asleep_before_the_tool(thread, monkeypatch):
 
     monkeypatch.setattr(effects, "await_archived", sleep)
     monkeypatch.setattr(Claim, "renew", renewed)
-    thread.effect("pay", lambda: happened.append("paid"))
+    thread.effects.run("pay", lambda: happened.append("paid"))
     assert happened[:2] == ["renewed", "paid"]
 
 
@@ -83,9 +83,9 @@ def test_a_daemon_that_is_away_before_the_tool(thread, monkeypatch):
     monkeypatch.setattr(effects, "FRESH_SHARE", 0)
     monkeypatch.setattr(Claim, "renew", fail)
     with pytest.raises(ServerUnavailable):
-        thread.effect("pay", lambda: "paid")
+        thread.effects.run("pay", lambda: "paid")
     monkeypatch.setattr(Claim, "renew", renew)
-    assert thread.effect("pay", lambda: "paid", wait=0) == "paid"
+    assert thread.effects.run("pay", lambda: "paid", wait=0) == "paid"
 
 
 # -- while it works ----------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def stays(count):
 def test_renewed_after_a_renewal_that_failed(thread, monkeypatch):
     """A daemon that was away for a moment does not end renewing; the tool's claim outlives it."""
     enough, _ = renewals(monkeypatch, ServerUnavailable("away"), NotArchivedYet("t", 1))
-    assert thread.effect("pay", lambda: enough.wait(60)) is True
+    assert thread.effects.run("pay", lambda: enough.wait(60)) is True
 
 
 @pytest.mark.parametrize("has_check", [False, True])
@@ -163,7 +163,7 @@ def test_a_lost_claim_is_not_renewed(thread, monkeypatch):
         until(lambda: tried)
         time.sleep(0.2)
 
-    thread.effect("pay", work)
+    thread.effects.run("pay", work)
     assert len(tried) == 1
 
 
@@ -180,7 +180,7 @@ def test_a_cancelled_function_keeps_its_claim(thread, other, monkeypatch):
         assert end.wait(60)
 
     async def cancel():
-        task = asyncio.create_task(thread._inner.effect("pay", pay))
+        task = asyncio.create_task(thread._inner.effects.run("pay", pay))
         await asyncio.to_thread(begun.wait, 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -204,7 +204,7 @@ def test_cancelled_before_its_turn(thread, monkeypatch):
     async def cancel():
         waiting = [asyncio.ensure_future(asyncio.to_thread(full.wait, 60)) for _ in range(40)]
         await asyncio.sleep(0.05)
-        task = asyncio.create_task(thread._inner.effect("pay", lambda: calls.append(1)))
+        task = asyncio.create_task(thread._inner.effects.run("pay", lambda: calls.append(1)))
         for _ in range(6000):
             await asyncio.sleep(0.01)
             if tried:
@@ -227,8 +227,8 @@ def test_cancelled_before_its_turn(thread, monkeypatch):
 def test_tools_that_stop_an_iteration(thread):
     """A tool that lets a StopIteration out has failed, and nobody waits for ever."""
     with pytest.raises(RuntimeError, match="the tool raised StopIteration"):
-        thread.effect("pay", functools.partial(next, iter(())))
-    assert [each.detail for each in thread.effects()] == ["RuntimeError: the tool raised StopIteration"]
+        thread.effects.run("pay", functools.partial(next, iter(())))
+    assert [each.detail for each in thread.effects.list()] == ["RuntimeError: the tool raised StopIteration"]
 
 
 def idle(thread, seconds):
@@ -334,7 +334,7 @@ def test_waited_for_on_another_machine(machines, pair, name, kind):
 
     def give_up():
         with pair.first.client(namespace=name) as client:
-            client.thread(thread_name).detach()
+            client.thread(thread_name).archive.detach()
 
     giving = threading.Timer(0.2, give_up)
     giving.start()

@@ -144,7 +144,7 @@ def test_one_that_never_rests_is_a_failure(client, agent, monkeypatch):
     migrations.step(1, 2)(lambda state: thread.append("parts", "x", schema_version=1) and None)
     [failure] = run(migrations, client).failures
     assert isinstance(failure.error, VersionMismatch)
-    assert thread.checkpoint().schema_version == 1
+    assert thread.checkpoints.get().schema_version == 1
 
 
 def test_threads_that_move_in_the_list_are_found(client, agent, monkeypatch):
@@ -172,7 +172,7 @@ def test_threads_that_move_in_the_list_are_found(client, agent, monkeypatch):
     report = run(chain(3), client)
     assert report.ok
     assert len(lists) <= 6, "the reading ends soon after nothing moves any more"
-    found = {each.name: agent.thread(each.name).checkpoint().schema_version for each in agent.threads()}
+    found = {each.name: agent.thread(each.name).checkpoints.get().schema_version for each in agent.threads()}
     assert found == dict.fromkeys(("new", "t0", "t1", "t2", "t3"), 3)
 
 

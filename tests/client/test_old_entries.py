@@ -49,7 +49,7 @@ def count(total, event):
 def test_a_log_is_read_in_the_new_shape(new):
     """The head is migrated before its first page is read."""
     assert [entry.value for entry in new.log("events").read()] == [{"text": "a"}, {"text": "c"}]
-    assert new.checkpoint().schema_version == 2
+    assert new.checkpoints.get().schema_version == 2
     assert [entry.value for entry in new.log("events").read(1)] == [{"text": "c"}]
     assert list(new.branch("none").log("events").read()) == []
 

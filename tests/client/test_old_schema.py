@@ -87,7 +87,7 @@ def test_an_append_of_the_new_shape_migrates_first(client):
     thread = client.thread("t", migrations=chain(3))
     assert thread.append("parts", {"text": "b"}).version == 3
     assert thread.hydrate().logs["parts"] == [{"text": "a"}, {"text": "b"}]
-    assert [each.schema_version for each in client.thread("t").checkpoints()] == [3, 3, 1]
+    assert [each.schema_version for each in client.thread("t").checkpoints.list()] == [3, 3, 1]
 
 
 def test_a_state_without_schema_counts_as_the_first(client):
@@ -132,14 +132,14 @@ def test_migrate_saves_it_at_once(daemon, open_client, name):
         attributes={"n": 1, "done": False},
         schema_version=1,
     )
-    before = plain.checkpoint()
+    before = plain.checkpoints.get()
     assert before.question.prompt == "How much?"
     made = client.thread("t").migrate()
-    now = plain.checkpoint()
+    now = plain.checkpoints.get()
     kept = ("status", "status_detail", "step", "wait_id", "question", "metrics", "metadata", "attributes")
     assert [getattr(now, each) for each in kept] == [getattr(before, each) for each in kept]
     assert (made.version, now.schema_version, now.labels) == (2, 3, {"stateward/migrated-from": "1"})
-    assert plain.checkpoint(1) == before
+    assert plain.checkpoints.get(1) == before
     assert plain.hydrate(at=1).slots["customer"] == "Ann"
     assert client.thread("t").migrate() is None
     with pytest.raises(ValueError, match="migrations"):
@@ -229,7 +229,7 @@ def test_labels_stay(client):
     state = thread.hydrate()
     thread.save(state, schema_version=2, labels={"team": "a", "trimmed:parts": "1", LABEL: "1"})
     client.thread("t", migrations=chain(3)).migrate()
-    assert thread.checkpoint().labels == {"team": "a", LABEL: "2"}
+    assert thread.checkpoints.get().labels == {"team": "a", LABEL: "2"}
     full = {f"n{number:02}": "x" for number in range(64)}
     state = thread.hydrate()
     thread.save(state, schema_version=1, labels=full)
@@ -237,7 +237,7 @@ def test_labels_stay(client):
     migrations.step(1, 2)(lambda state: None)
     client.thread("t", migrations=migrations).migrate()
     del full["n63"]
-    assert thread.checkpoint().labels == {**full, LABEL: "1"}
+    assert thread.checkpoints.get().labels == {**full, LABEL: "1"}
 
 
 def test_unclear_registrations_are_refused():

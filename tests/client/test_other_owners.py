@@ -30,7 +30,7 @@ def entries(thread):
 
 def write_late(thread):
     """A write that is answered, since COMMITTED is a promise of this disk, and cannot be archived."""
-    thread.wait_archived(thread.append("l", "too late"))
+    thread.archive.wait(thread.append("l", "too late"))
 
 
 def test_held_by_another(both):
@@ -53,7 +53,7 @@ def test_given_up(both):
     """What one sidecar gave up the other one writes without asking, and the first one reads that."""
     first, second = both
     first.append("l", "still first")
-    given = first.detach()
+    given = first.archive.detach()
     assert (given.access, given.archived_sequence) == (Access.REMOTE, 2)
     state = second.hydrate()
     second.save(state)
@@ -67,7 +67,7 @@ def test_given_up(both):
 def test_taken_over(both, pair, open_client):
     """A take-over fences the old owner, and what only its disk had is kept as an orphan that can be read and forked."""
     first, second = both
-    assert second.attach(take_over=True).access is Access.OWNED
+    assert second.archive.attach(take_over=True).access is Access.OWNED
     second.append("l", "from second", durability="archived")
     with pytest.raises(Fenced) as caught:
         write_late(first)
@@ -93,7 +93,7 @@ def test_supervisors_take_over(both, pair, open_client):
     other = first.fork(f"{first.name}-other")
     other.append("l", "more", durability="archived")
     held = open_client(pair.second.target, take_over=True).thread(other.name)
-    assert held.tag("good", 2).version == 2
+    assert held.tags.set("good", 2).version == 2
     assert held.info().access is Access.OWNED
     with pytest.raises(Fenced):  # a sidecar that was fenced does not take back by itself: it would do so for ever
         open_client(pair.first.target, take_over=True).thread(first.name).append("l", 1, durability="archived")
@@ -142,7 +142,7 @@ def test_a_fork_from_history_of_another_machine(both, pair, open_client):
     made = second.save(old, on_mismatch="fork", durability="archived")
     assert (made.parent_version, made.branch) == (1, "main-fork-4")
     assert entries(second.branch(made.branch)) == [1, "ours"]
-    first.attach(take_over=True)
+    first.archive.attach(take_over=True)
     assert entries(first.branch(made.branch)) == [1, "ours"]
 
 
@@ -168,8 +168,8 @@ def test_a_dead_machine(own_pair, open_client):
     first.append("l", 1, durability="archived")
     own_pair.first.kill()
     with pytest.raises(NotOwner):
-        second.attach()
-    assert second.attach(wait=30).access is Access.OWNED
+        second.archive.attach()
+    assert second.archive.attach(wait=30).access is Access.OWNED
     second.append("l", 2)
     assert entries(second) == [1, 2]
 
@@ -177,7 +177,7 @@ def test_a_dead_machine(own_pair, open_client):
 def test_read_only(both):
     """To attach for reading takes nothing from who writes."""
     first, second = both
-    assert second.attach(read_only=True).access is Access.REMOTE
+    assert second.archive.attach(read_only=True).access is Access.REMOTE
     first.append("l", "still first", durability="archived")
     assert entries(second) == ["from first", "still first"]
 
@@ -224,7 +224,8 @@ def test_without_an_archive(real_daemon, open_client):
         pytest.skip(real_daemon)
     client = open_client(real_daemon.target)
     client.thread("alone").append("l", 1)
-    for attempt in (client.thread("alone").attach, client.thread("alone").detach, client.archive.status):
+    alone = client.thread("alone").archive
+    for attempt in (alone.attach, alone.detach, lambda: alone.wait(1), client.archive.status):
         with pytest.raises(NoArchive):
             attempt()
     info = client.thread("alone").info()

@@ -140,7 +140,7 @@ def test_a_history_of_a_checkpoint_goes_on_where_it_was(daemon: Daemon, newest_f
     name = f"known-{newest_first}"
     with daemon.client() as client:
         fill(client, name, 12)
-        history, seen = Cut(daemon, name, newest_first=newest_first, at=client.thread(name).checkpoint(11)), []
+        history, seen = Cut(daemon, name, newest_first=newest_first, at=client.thread(name).checkpoints.get(11)), []
         while (entry := history.next()) is not None:
             seen.append(entry.checkpoint.version)
             if len(seen) in (3, 6):
@@ -184,7 +184,7 @@ def test_a_head_that_moved_to_another_line_is_an_error(daemon: Daemon) -> None:
         assert [history.next().checkpoint.version for _ in range(4)] == [1, 2, 3, 4]  # type: ignore[union-attr]
         history.cut()
         thread = client.thread("moved")
-        thread.move_head(2)
+        thread.branches.move("main", 2)
         state = thread.hydrate()
         state.slots["x"] = "another"
         thread.save(state)

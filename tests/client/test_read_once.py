@@ -23,13 +23,13 @@ def test_a_supervisor_takes_over_before_it_reads(pair, open_client, name, kind):
     first = open_client(pair.first.target).thread(name)
     first.append("l", 1, durability="archived")
     second = open_client(pair.second.target, take_over=True, retry_timeout=0).thread(name)
-    blob = second.write_blob(SOURCES[kind]())
-    assert (blob.size_bytes, second.read_blob(blob)) == (len(DATA), DATA)
+    blob = second.blobs.write(SOURCES[kind]())
+    assert (blob.size_bytes, second.blobs.read(blob)) == (len(DATA), DATA)
     assert second.info().access is Access.OWNED
 
 
 def test_a_supervisor_makes_a_thread_with_a_blob(pair, open_client, name):
     """Nothing need be taken over if there is no thread yet, nor if the daemon has no archive."""
     thread = open_client(pair.first.target, take_over=True).thread(name)
-    blob = thread.write_blob(iter([DATA]))
-    assert thread.read_blob(blob) == DATA
+    blob = thread.blobs.write(iter([DATA]))
+    assert thread.blobs.read(blob) == DATA

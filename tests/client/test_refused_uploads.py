@@ -17,7 +17,7 @@ def test_the_reason_of_a_refusal_arrives(real_daemon, open_client, name, is_repe
     thread = open_client(real_daemon.target, retry_timeout=0).thread(name)
     for _ in range(TIMES):
         with pytest.raises(InvalidField) as caught:
-            thread.write_blob(CONTENT if is_repeatable else iter([PIECE] * 20), media_type="m" * 300)
+            thread.blobs.write(CONTENT if is_repeatable else iter([PIECE] * 20), media_type="m" * 300)
         assert caught.value.field == "begin.media_type"
 
 
@@ -30,7 +30,7 @@ def test_a_late_blob_is_told_why(real_daemon, open_client, name):
         thread.hydrate()
         client.thread(thread.name).delete()
         with pytest.raises(UidMismatch):
-            thread.write_blob(iter([PIECE] * 20))
+            thread.blobs.write(iter([PIECE] * 20))
 
 
 @pytest.mark.parametrize("error", [ServerUnavailable, TimeoutError, OSError])
@@ -43,4 +43,4 @@ def test_an_error_of_the_source_is_raised(real_daemon, open_client, name, error)
         raise error("the source is away")
 
     with pytest.raises(error, match="the source is away"):
-        thread.write_blob(source())
+        thread.blobs.write(source())

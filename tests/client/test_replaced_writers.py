@@ -38,15 +38,15 @@ def test_a_replaced_writer_calls_no_tool(thread, other):
     called = []
     with pytest.raises(LeaseHeld), thread.writer() as writer:  # noqa: PT012  the block is what ends
         writer.save(thread.hydrate())
-        assert thread.effect("before", lambda: called.append("before")) is None
+        assert thread.effects.run("before", lambda: called.append("before")) is None
         with other.writer(take_over=True):
             with pytest.raises(LeaseHeld):
-                thread.effect("pay", lambda: called.append("after"))
+                thread.effects.run("pay", lambda: called.append("after"))
             with pytest.raises(LeaseHeld):
-                thread.put_effects([Effect("e", 1)])
+                thread.effects.put([Effect("e", 1)])
         writer.save(thread.hydrate())
     assert called == ["before"]
-    assert thread.effect("pay", lambda: "as anybody") == "as anybody"
+    assert thread.effects.run("pay", lambda: "as anybody") == "as anybody"
 
 
 def test_what_a_handle_does_beside_its_writer(thread, client, name):
@@ -54,7 +54,7 @@ def test_what_a_handle_does_beside_its_writer(thread, client, name):
     with thread.writer() as writer:
         state = thread.hydrate()
         writer.save(state)
-        assert thread.put_effects([Effect("e", 1)]) == 1
+        assert thread.effects.put([Effect("e", 1)]) == 1
         with thread.before("pay", state) as step:
             step.result = 1
         state.slots["n"] = 1

@@ -54,7 +54,7 @@ def test_results_of_tools_are_in_the_prompt(client):
     calls.finish(found, {"found": "RESULT-42"})
     calls.fail(calls.begin("mail", id="c2"), "no network\n## Goal")
     calls.finish(calls.begin("wait", id="c3"))
-    calls.finish(calls.begin("paint", id="c4"), thread.write_blob(b"picture" * 1000, media_type="image/png"))
+    calls.finish(calls.begin("paint", id="c4"), thread.blobs.write(b"picture" * 1000, media_type="image/png"))
     calls.begin("open", id="c5")
     thread.save(agent.state)
     state = thread.hydrate()

@@ -128,7 +128,7 @@ def test_forks_and_what_pruning_left_are_migrated_once(client):
         client.board("b").increment("hits")
     client.thread("b").prune(keep_latest_per_branch=2)
     assert client.thread("b", migrations=cents()).hydrate().slots["price"] == 500
-    assert {each.schema_version for each in client.thread("b").checkpoints()} == {2}
+    assert {each.schema_version for each in client.thread("b").checkpoints.list()} == {2}
 
 
 # -- on a busy board ---------------------------------------------------------------------------------------------------

@@ -30,22 +30,22 @@ def test_save_and_hydrate(client):
         attributes={"n": -1, "x": 1.0, "yes": True, "no": False, "text": "é", "empty": ""},
     )  # fmt: skip
     assert (checkpoint.version, state.version, state.digest) == (1, 1, checkpoint.digest)
-    assert checkpoint == thread.checkpoint()
+    assert checkpoint == thread.checkpoints.get()
     found = thread.hydrate()
     assert found.slots == state.slots
     assert found.slots["raw"] == b"\x00\xff"
     assert type(found.slots["text"]) is Text
     assert list(found.logs["messages"]) == [{"role": "user"}, {"role": "agent"}]
-    read = thread.checkpoint()
+    read = thread.checkpoints.get()
     assert (read.step, read.status, read.labels, read.metadata) == (-1, Status.WAITING, {"run": "7"}, {"a": [1]})
     assert (read.metrics, read.digest, read.uid) == ({"cost": 0.5}, checkpoint.digest, checkpoint.uid)
     assert repr(sorted(read.attributes.items())) == (
         "[('empty', ''), ('n', -1), ('no', False), ('text', 'é'), ('x', 1.0), ('yes', True)]"
     )
-    assert [each.version for each in thread.checkpoints(where={"n": -1.0, "x": 1, "yes": True})] == [1]
-    assert [each.version for each in thread.checkpoints(where=[("n", "<", 0), ("text", "!=", "x")])] == [1]
+    assert [each.version for each in thread.checkpoints.list(where={"n": -1.0, "x": 1, "yes": True})] == [1]
+    assert [each.version for each in thread.checkpoints.list(where=[("n", "<", 0), ("text", "!=", "x")])] == [1]
     for other in ({"n": -2}, {"x": 2}, {"yes": 1}, {"no": ""}, {"none": ""}, {"n": -1, "text": "e"}):
-        assert list(thread.checkpoints(where=other)) == []
+        assert list(thread.checkpoints.list(where=other)) == []
 
 
 def test_values_that_are_no_attributes(client):
@@ -314,10 +314,10 @@ def test_other_references(client):
     thread.save(state, checkpoint_id="first", create=ThreadOptions(labels={"team": "a"}, agent="x"))
     state.slots["n"] = 2
     thread.save(state)
-    assert thread.tag("good", 1).version == 1
-    for at in (1, thread.checkpoint(1), "good", CheckpointId("first")):
+    assert thread.tags.set("good", 1).version == 1
+    for at in (1, thread.checkpoints.get(1), "good", CheckpointId("first")):
         assert thread.hydrate(at=at).slots["n"] == 1
-        assert thread.checkpoint(at).version == 1
+        assert thread.checkpoints.get(at).version == 1
     with pytest.raises(VersionNotFound):
         thread.hydrate(at="bad")
     info = thread.info()
@@ -350,7 +350,7 @@ def test_ids_across_branches(client):
         main.hydrate(at=CheckpointId("two"))
     found = main.hydrate(at=CheckpointId("two", any_branch=True))
     assert (found.version, list(found.logs["l"])) == (2, [1, 2])
-    assert main.checkpoint(at=CheckpointId("two", any_branch=True)).parent_checkpoint_id == "one"
+    assert main.checkpoints.get(at=CheckpointId("two", any_branch=True)).parent_checkpoint_id == "one"
     with pytest.raises(TypeError, match="any_branch"):
         main.hydrate(1, any_branch=True)
 

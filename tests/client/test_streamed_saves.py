@@ -134,7 +134,7 @@ async def test_a_wrong_call_fails_alone(real_daemon: Daemon, name: str) -> None:
     async with AsyncClient(real_daemon.target, namespace=name) as client:
         effects = [Effect(f"{n}", 1, anchor="a") for n in range(1001)]
         saves = [client.thread(f"t{n}").append("log", "x" * 3000) for n in range(60)]
-        wrong, *made = await asyncio.gather(client.thread("t").put_effects(effects), *saves, return_exceptions=True)
+        wrong, *made = await asyncio.gather(client.thread("t").effects.put(effects), *saves, return_exceptions=True)
         assert isinstance(wrong, InvalidRequest)
         assert {each.version if isinstance(each, Checkpoint) else each for each in made} == {1}
 

@@ -237,20 +237,20 @@ def test_taken_for_all_machines(pair, machines):
     with pytest.raises(HandoffTaken):
         first.take_handoff("report", taker="carol")
     second.thread("quick").hand_over("editor", "here", durability="archived")
-    second.thread("quick").attach()  # a thread that waits is nobody's
+    second.thread("quick").archive.attach()  # a thread that waits is nobody's
     with pair.slow():  # else it may be archived before the test looks
         taken = second.take_handoff("quick", taker="bob", durability="committed").handoff
-        assert second.thread("quick").checkpoint().durability is Durability.COMMITTED
+        assert second.thread("quick").checkpoints.get().durability is Durability.COMMITTED
     assert second.take_handoff("quick", taker="bob").handoff == taken  # by who cannot know that it was archived
-    assert second.thread("quick").checkpoint().durability is Durability.ARCHIVED
+    assert second.thread("quick").checkpoints.get().durability is Durability.ARCHIVED
 
 
 def test_given_back_where_it_cannot_be_archived(pair, open_client, name):
     """A taker that cannot make it known in time has not got it: somebody else may, and it may itself later."""
     client = open_client(pair.first.target, namespace=name)
     made = client.thread("report").hand_over("editor", "here")
-    client.thread("report").wait_archived(client.thread("report").checkpoint(), timeout=60)
-    client.thread("report").attach()
+    client.thread("report").archive.wait(client.thread("report").checkpoints.get(), timeout=60)
+    client.thread("report").archive.attach()
     client = open_client(pair.first.target, namespace=name, call_timeout=4)
     with pair.slow(), pytest.raises(NotArchivedYet) as caught:
         client.take_handoff("report")
@@ -290,7 +290,7 @@ def test_still_on_the_other_machine(machines):
         state = thread.hydrate()
         thread.save(state, durability="archived")
         thread.hand_over("editor", "here", state=state, durability="archived")
-        thread.put_effects([Effect("held", 1)])  # holds it again, until that is archived
+        thread.effects.put([Effect("held", 1)])  # holds it again, until that is archived
         try:
             second.take_handoff(thread.name, wait=0)
         except NotOwner:

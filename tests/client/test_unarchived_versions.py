@@ -26,7 +26,7 @@ def test_archived_survives_the_machine(own_pair, open_client):
     state.slots["goal"] = "Paris"
     checkpoint = thread.save(state, durability="archived")
     assert checkpoint.durability is Durability.ARCHIVED
-    assert thread.checkpoint().durability is Durability.ARCHIVED
+    assert thread.checkpoints.get().durability is Durability.ARCHIVED
     info = thread.info()
     assert (info.archived_sequence, info.access, info.owner_id) == (checkpoint.sequence, Access.OWNED, "first")
     own_pair.first.kill()
@@ -44,21 +44,21 @@ def test_late_archive(pair, on_first, name):
     with pair.slow():
         state.logs["l"].append(1)
         begun = time.monotonic()
-        with pytest.raises(NotArchivedYet, match=r"is saved .* thread\.wait_archived\(checkpoint\)") as caught:
+        with pytest.raises(NotArchivedYet, match=r"is saved .* thread\.archive\.wait\(checkpoint\)") as caught:
             thread.save(state, durability="archived")
         assert time.monotonic() - begun < 10
         late = caught.value.checkpoint
         assert (late.version, state.version, late.durability) == (2, 2, Durability.COMMITTED)
         with pytest.raises(NotArchivedYet) as caught:
-            thread.wait_archived(late, timeout=0.3)
+            thread.archive.wait(late, timeout=0.3)
         assert (caught.value.checkpoint, caught.value.sequence) == (late, late.sequence)
-        with pytest.raises(NotArchivedYet, match=rf"wait_archived\({late.sequence}\)"):
-            thread.wait_archived(late.sequence, timeout=0.3)
+        with pytest.raises(NotArchivedYet, match=rf"archive\.wait\({late.sequence}\)"):
+            thread.archive.wait(late.sequence, timeout=0.3)
         with pytest.raises(NotArchivedYet) as caught:
             thread.append("l", 2, durability="archived")
         assert thread.hydrate().version == caught.value.checkpoint.version == 3
         assert thread.info().unarchived_entries == 2
-    result = thread.wait_archived(caught.value.checkpoint)
+    result = thread.archive.wait(caught.value.checkpoint)
     assert (result.durability, result.archived_sequence) == (Durability.ARCHIVED, 3)
     assert list(thread.hydrate().logs["l"]) == [0, 1, 2]
     assert thread.info().unarchived_entries == 0
@@ -79,7 +79,7 @@ def test_late_batch(pair, on_first, name):
     assert [each.thread for each in caught.value.checkpoints] == [thread.name for thread in threads]
     assert [state.version for state in states] == [2, 2]
     for thread, checkpoint in zip(threads, caught.value.checkpoints, strict=True):
-        assert thread.wait_archived(checkpoint).durability is Durability.ARCHIVED
+        assert thread.archive.wait(checkpoint).durability is Durability.ARCHIVED
 
 
 def test_who_asked_for_nothing_is_told_nothing(pair, open_client, tmp_path):
@@ -92,7 +92,7 @@ def test_who_asked_for_nothing_is_told_nothing(pair, open_client, tmp_path):
         with pair.slow():
             checkpoint = thread.append("l", 2)
             assert (checkpoint.version, checkpoint.durability) == (2, Durability.COMMITTED)
-        assert thread.wait_archived(checkpoint).durability is Durability.ARCHIVED
+        assert thread.archive.wait(checkpoint).durability is Durability.ARCHIVED
 
 
 def test_without_an_archive(client):
@@ -109,18 +109,15 @@ def test_versions_of_other_threads(fake_client):
     checkpoint = fake_client.thread("a").append("l", 1)
     fake_client.thread("b").append("l", 1)
     with pytest.raises(ValueError, match="belongs to thread 'a', not 'b'"):
-        fake_client.thread("b").wait_archived(checkpoint)
+        fake_client.thread("b").archive.wait(checkpoint)
 
 
 def test_another_version_of_that_number(fake_client):
     """The request names the very entry: after a takeover another one may stand at its place."""
     thread = fake_client.thread("a")
     checkpoint = thread.append("l", 1)
-    for operation in (
-        threads.wait_archived(thread._ref, checkpoint, None),
-        threads.wait_durable(thread._ref, checkpoint, "archived"),
-    ):
-        request = next(operation).request
-        assert (request.receipt.uid, request.receipt.digest) == (checkpoint.uid, checkpoint.digest)
-        assert (request.receipt.sequence, request.durability) == (checkpoint.sequence, Durability.ARCHIVED)
-        operation.close()
+    operation = threads.wait_archived(thread._ref, checkpoint, None)
+    request = next(operation).request
+    assert (request.receipt.uid, request.receipt.digest) == (checkpoint.uid, checkpoint.digest)
+    assert (request.receipt.sequence, request.durability) == (checkpoint.sequence, Durability.ARCHIVED)
+    operation.close()

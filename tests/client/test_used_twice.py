@@ -34,7 +34,7 @@ def thread(client: Any, name: str) -> Any:
 
 def names(thread: Any) -> list[str]:
     """The notes of the answers that wait."""
-    return [each.payload for each in thread.signals()]
+    return [each.payload for each in thread.signals.list()]
 
 
 def test_the_next_save_acknowledges_it(thread: Any) -> None:
@@ -85,7 +85,7 @@ def test_what_came_after_the_state_was_read_stays(client: Any, name: str) -> Non
     state = thread.hydrate()
     assert state.answer is None
     thread.approve("late")
-    thread.send("note", "other")
+    thread.signals.send("note", "other")
     thread.save(state)
     assert names(thread) == ["late", "other"]
 
@@ -134,7 +134,7 @@ def test_a_step_without_changes_is_done_with_it(thread: Any) -> None:
     with thread.autosave(state) as auto:
         auto.step()
     assert (state.version, names(thread)) == (2, [])
-    assert thread.checkpoint().status == Status.RUNNING
+    assert thread.checkpoints.get().status == Status.RUNNING
 
 
 def test_a_step_that_is_saved_later(thread: Any) -> None:
@@ -163,7 +163,7 @@ def test_every_other_way_to_save(client: Any, name: str) -> None:
     finished, whole, given = asked("finish"), asked("whole"), asked("given")
     finished.finish(finished.hydrate())
     whole.save(whole.hydrate(), overwrite=True)
-    given.save(given.hydrate(), ack=given.signals())
+    given.save(given.hydrate(), ack=given.signals.list())
     left = asked("left")
     left.hand_over("booker", "it is yours", state=left.hydrate())
     for thread in (updated, one, other, finished, whole, given, left):
@@ -271,7 +271,7 @@ def test_a_bystander_updates_a_thread_that_was_answered(server: Any, client: Any
 
     with Client(server.target, namespace=client.namespace) as blocking:
         thread.update(note)
-    head, state = thread.checkpoint(), thread.hydrate()
+    head, state = thread.checkpoints.get(), thread.hydrate()
     assert (tries, head.status, head.wait_id, head.question.prompt) == ([1, 2], Status.WAITING, "first", "pay?")
     assert (state.answer.payload, state.slots["seen"]) == ("yes", True)
 
@@ -282,7 +282,7 @@ def test_a_bystander_updates_a_thread_that_waits(client: Any, name: str) -> None
     wait_id = thread.ask(thread.hydrate(), "pay?", reason="too much")
     thread.update(lambda state: state.slots.update(seen=True))
     thread.update(lambda state: state.slots.update(paid=True) if state.answer else None)
-    head = thread.checkpoint()
+    head = thread.checkpoints.get()
     assert (head.version, head.status, head.wait_id, head.status_detail) == (3, Status.WAITING, wait_id, "too much")
     thread.approve("yes")
     assert thread.hydrate().answer.payload == "yes"
@@ -298,7 +298,7 @@ def test_the_agent_goes_on_with_an_update(thread: Any, how: str) -> None:
         thread.update(lambda state: state.slots.update(paid=answer.approved), ack=[answer])
     else:
         thread.update(lambda state: state.slots.update(paid=True), status="completed")
-    head = thread.checkpoint()
+    head = thread.checkpoints.get()
     assert (head.status, head.wait_id) == (Status.COMPLETED if how == "status" else Status.RUNNING, "")
     assert (thread.hydrate().slots["paid"], names(thread)) == (True, [])
 
@@ -315,7 +315,7 @@ def test_options_that_can_be_read_once(server: Any, client: Any, name: str) -> N
     """A try after a mismatch acknowledges and records what the first one would have."""
     thread = client.thread(name)
     thread.append("log", "first")
-    signals = [thread.send("note", number) for number in range(2)]
+    signals = [thread.signals.send("note", number) for number in range(2)]
     tries: list[int] = []
 
     def change(state: Any) -> None:
@@ -325,4 +325,4 @@ def test_options_that_can_be_read_once(server: Any, client: Any, name: str) -> N
 
     with Client(server.target, namespace=client.namespace) as blocking:
         thread.update(change, ack=iter(signals), effects=iter([Effect("paid", 1)]))
-    assert (tries, names(thread), [each.key for each in thread.effects()]) == ([1, 2], [], ["paid"])
+    assert (tries, names(thread), [each.key for each in thread.effects.list()]) == ([1, 2], [], ["paid"])

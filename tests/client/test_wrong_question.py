@@ -58,18 +58,18 @@ def test_asked_answered_and_done(client: Any, name: str) -> None:
     (info,) = client.waiting()
     assert (info.name, info.wait_id, info.status_detail) == (name, wait_id, "costs money")
     assert (info.question.prompt, info.question.schema) == ("Book it?", SEAT)
-    assert thread.checkpoint().question == state.checkpoint.question == info.question
+    assert thread.checkpoints.get().question == state.checkpoint.question == info.question
     assert thread.hydrate().answer is None
     sent = client.thread(name).answer({"seat": "12A"}, sender="ana")
     assert next(iter(client.waiting())).pending_signals == 1
 
     state = thread.hydrate()
     assert state.signals == (sent,)
-    assert thread.signals() == [sent]
+    assert thread.signals.list() == [sent]
     assert (sent.payload, sent.sender, sent.wait_id, sent.name) == ({"seat": "12A"}, "ana", wait_id, "answer")
     assert state.answer == sent
     thread.save(state, ack=[sent])
-    assert (state.signals, thread.signals(), list(client.waiting())) == ((), [], [])
+    assert (state.signals, thread.signals.list(), list(client.waiting())) == ((), [], [])
     assert thread.info().question is None
     assert thread.hydrate(at=1).signals == ()
 
@@ -85,7 +85,7 @@ def test_the_page_of_an_old_question(client: Any, name: str) -> None:
     with pytest.raises(StaleAnswer):
         client.thread(name).approve()
     thread = client.thread(name)
-    (found,) = thread.signals()
+    (found,) = thread.signals.list()
     assert (found.name, found.payload, found.approved) == ("reject", "too dear", False)
     thread.save(thread.hydrate(), ack=[found.id])
     with pytest.raises(StaleAnswer, match="RUNNING"):
@@ -111,7 +111,7 @@ def test_an_answer_of_the_wrong_form_is_not_sent(client: Any, name: str) -> None
         client.thread(name).answer({"seat": "99Z"})
     with pytest.raises(AnswerRefused, match="cannot be approved"):
         client.thread(name).approve()
-    assert client.thread(name).signals() == []
+    assert client.thread(name).signals.list() == []
     assert client.thread(name).reject().name == "reject"
 
 
@@ -194,14 +194,19 @@ def test_a_handoff_takes_no_answer(client: Any, name: str) -> None:
             client.thread(name).approve(wait_id=wait_id)
     with pytest.raises(StaleAnswer, match="'booker'"):
         thread.wait_for_answer(timeout=20)
-    assert thread.signals() == []
+    assert thread.signals.list() == []
 
 
 def test_an_agent_that_stays(server: Any, client: Any, name: str) -> None:
     """It gets the answer when it comes, or was there already; TimeoutError where none comes."""
     wait_id = asked(client, name)
     thread = client.thread(name)
-    timer = later(server, client, lambda other: (other.thread(name).send("noise"), other.thread(name).approve("yes")))
+
+    def answer(other):
+        other.thread(name).signals.send("noise")
+        other.thread(name).approve("yes")
+
+    timer = later(server, client, answer)
     found = thread.wait_for_answer(timeout=20)
     timer.join()
     assert (found.wait_id, found.payload, found.approved) == (wait_id, "yes", True)
@@ -234,13 +239,13 @@ def test_who_waits_already_is_told_first(client: Any, name: str) -> None:
     for number in range(3):
         asked(client, f"{name}-{number}", create=travel)
     asked(client, f"{name}-other")
-    waited = [client.thread(f"{name}-0").send("a"), client.thread(f"{name}-0").send("b")]
-    client.thread(f"{name}-other").send("a")
+    waited = [client.thread(f"{name}-0").signals.send("a"), client.thread(f"{name}-0").signals.send("b")]
+    client.thread(f"{name}-other").signals.send("a")
     with client.watch_signals(labels={"team": "travel"}) as wakes:
         first = next(wakes)
         assert (first.thread, first.signals) == (f"{name}-0", tuple(waited))
-        client.thread(f"{name}-other").send("b")
-        sent = client.thread(f"{name}-2").send("c", payload={"n": 1})
+        client.thread(f"{name}-other").signals.send("b")
+        sent = client.thread(f"{name}-2").signals.send("c", payload={"n": 1})
         second = next(wakes)
         assert (second.thread, second.signals) == (f"{name}-2", (sent,))
         assert second.signals[0].payload == {"n": 1}
@@ -273,7 +278,7 @@ def test_a_writer_acknowledges_too(server: Any, name: str) -> None:
         state = thread.hydrate()
         with thread.writer() as writer:
             writer.save(state, ack=state.signals)
-        assert (state.signals, thread.signals()) == ((), [])
+        assert (state.signals, thread.signals.list()) == ((), [])
 
 
 def test_what_ask_says_itself(client: Any, name: str) -> None:

@@ -30,9 +30,9 @@ def blocking(client: Client) -> None:
     assert_type(thread.answer(True), Signal)
     assert_type(thread.info(), ThreadInfo)
     assert_type(thread.save(state), Checkpoint)
-    assert_type(thread.effect("k", lambda: 1), int)
-    assert_type(thread.cached("tool", {}, lambda: "x"), str)
-    assert_type(thread.signals(), list[Signal])
+    assert_type(thread.effects.run("k", lambda: 1), int)
+    assert_type(thread.effects.cached("tool", {}, lambda: "x"), str)
+    assert_type(thread.signals.list(), list[Signal])
     assert_type(thread.increment("n"), int)
     assert_type(thread.fork("other"), Thread)
     assert_type(next(thread.log("log").read()), LogEntry)
@@ -44,7 +44,7 @@ def blocking(client: Client) -> None:
     assert_type(client.take_handoff("t").handoff, Handoff)
     assert_type(next(client.watch_signals()), Wake)
 
-    @thread.effectful(lambda order: f"pay:{order}")
+    @thread.effects.wrap(lambda order: f"pay:{order}")
     def pay(order: int) -> str:
         return str(order)
 
@@ -62,9 +62,9 @@ async def asynchronous(client: AsyncClient) -> None:
     assert_type(await thread.answer(True), Signal)
     assert_type(await thread.info(), ThreadInfo)
     assert_type(await thread.save(state), Checkpoint)
-    assert_type(await thread.effect("k", one), int)
-    assert_type(await thread.cached("tool", {}, lambda: "x"), str)
-    assert_type(await thread.signals(), list[Signal])
+    assert_type(await thread.effects.run("k", one), int)
+    assert_type(await thread.effects.cached("tool", {}, lambda: "x"), str)
+    assert_type(await thread.signals.list(), list[Signal])
     assert_type(await thread.increment("n"), int)
     assert_type(await thread.fork("other"), AsyncThread)
     assert_type(await anext(thread.log("log").read()), LogEntry)
@@ -77,7 +77,7 @@ async def asynchronous(client: AsyncClient) -> None:
     assert_type((await client.take_handoff("t")).handoff, Handoff)
     assert_type(await anext(client.watch_signals()), Wake)
 
-    @thread.effectful(lambda order: f"pay:{order}")
+    @thread.effects.wrap(lambda order: f"pay:{order}")
     async def pay(order: int) -> str:
         return str(order)
 

@@ -88,7 +88,7 @@ def watch(thread: Any) -> None:
 
 
 def write_blob(thread: Any) -> None:
-    thread.set_slot("file", thread.write_blob(BLOB))
+    thread.set_slot("file", thread.blobs.write(BLOB))
 
 
 def read_blob(thread: Any) -> None:
@@ -121,7 +121,7 @@ def guard(thread: Any, client: Client) -> None:
 
 
 def effect(thread: Any) -> None:
-    paid = thread.effect("pay", lambda: Text("paid"), check=lambda: Text("found"))
+    paid = thread.effects.run("pay", lambda: Text("paid"), check=lambda: Text("found"))
     thread.set_slot("seen", Text(paid))
 
 
@@ -134,7 +134,7 @@ def ask(thread: Any) -> None:
 
 
 def answer(thread: Any) -> None:
-    thread.send("answer", Text("yes"), wait_id="budget")
+    thread.signals.send("answer", Text("yes"), wait_id="budget")
 
 
 def record(thread: Any) -> None:

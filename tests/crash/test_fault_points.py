@@ -34,7 +34,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
             base = client.thread("base")
             for number in range(1, VERSIONS + 1):
                 base.append("log", {"n": number, "text": f"{number} " * 100}, request_id=f"base{number}", step=number)
-            base.tag("seven", at=7)
+            base.tags.set("seven", at=7)
         assert daemon.stop() == 0
     return directory
 

@@ -102,7 +102,7 @@ def check_writer(client: Client, writer: Writer, tokens: list[str]) -> None:
     thread, place = client.thread(writer.thread), {token: at for at, token in enumerate(tokens)}
     for line in answered:
         assert line["token"] in place, f"{line['token']} was answered as version {line['version']} and is gone"
-    checkpoints = {each.version: each for each in thread.checkpoints(page_size=1000)}
+    checkpoints = {each.version: each for each in thread.checkpoints.list(page_size=1000)}
     for line in answered:
         assert checkpoints[line["version"]].digest.hex() == line["digest"]
         # One token a version: version v holds exactly the first v of them.
@@ -132,7 +132,7 @@ def check_all(daemon: Daemon, writers: list[Writer]) -> dict[str, int]:
             repeated = {token: count for token, count in Counter(tokens).items() if count > 1}
             assert not repeated, "saves were applied twice"
             assert set(tokens) <= asked, "there are saves that nobody asked for"
-            checkpoints = list(thread.checkpoints(page_size=1000))
+            checkpoints = list(thread.checkpoints.list(page_size=1000))
             assert [each.version for each in checkpoints] == list(range(state.version, 0, -1))
             assert [each.parent_version for each in checkpoints] == list(range(state.version - 1, -1, -1))
             for writer in writers:

@@ -162,8 +162,8 @@ def test_a_watch_goes_on_after_any_cursor(daemon: Daemon) -> None:
         everything = Collector(client.watch, lambda seen: len(seen) == 43)
         for number in range(40):
             thread.append("log", number)
-        thread.tag("one", at=3)
-        thread.delete_tag("one")
+        thread.tags.set("one", at=3)
+        thread.tags.delete("one")
         thread.prune(versions=[2])
         events = everything.finish()
         with thread.watch(after_sequence=0) as watch:

@@ -122,7 +122,7 @@ async def test_many_checkpoints_take_little_and_the_newest_is_one_read(daemon: D
         for step in range(100):
             notes.append(chance.randbytes(1000).hex())
             await storage.save(checkpoint(f"c-{step}", state={"notes": notes, "step": step}))
-        stored = [made.stored_bytes async for made in storage._thread.checkpoints()]
+        stored = [made.stored_bytes async for made in storage._thread.checkpoints.list()]
         assert sum(stored) < 400_000
         session, calls = storage._client._session, list[str]()
         perform = session.perform

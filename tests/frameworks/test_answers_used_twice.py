@@ -101,9 +101,9 @@ def play(graph: Any, saver: StatewardSaver, client: Client, most: int = 100) -> 
     for _ in range(20):
         info = thread.info()
         if info.status == Status.COMPLETED:
-            assert not thread.signals()
+            assert not thread.signals.list()
             return sorted(graph.get_state(CONFIG).values["said"])
-        if info.status == Status.WAITING and not any(each.wait_id == info.wait_id for each in thread.signals()):
+        if info.status == Status.WAITING and not any(each.wait_id == info.wait_id for each in thread.signals.list()):
             reply(client, most)
         graph.invoke(resume_command(saver.thread("trip")), CONFIG)
     raise AssertionError("the graph does not end")
@@ -123,9 +123,9 @@ def test_an_approval_is_used_once(saver: StatewardSaver, client: Client) -> None
     calls = calls_of(saver)
     graph.invoke(command, CONFIG)
     assert graph.get_state(CONFIG).values["said"] == [["Book?", True]]
-    assert (thread.info().status, thread.signals()) == (Status.COMPLETED, [])
+    assert (thread.info().status, thread.signals.list()) == (Status.COMPLETED, [])
     assert resume_command(saver.thread("trip")) is None
-    assert [each.sender for each in thread.signals(acknowledged_by=thread.info().version)] == ["ana"]
+    assert [each.sender for each in thread.signals.list(acknowledged_by=thread.info().version)] == ["ana"]
     calls[:], plain = [], list(calls)
     graph.invoke({"said": []}, CONFIG)
     calls.clear()
@@ -174,7 +174,7 @@ def test_parts_get_their_own_answers(saver: StatewardSaver, client: Client, most
         assert thread.info().pending_signals == 0
         reply(client, most)
         graph.invoke(resume_command(saver.thread("trip")), CONFIG, durability=durability)
-    assert (sorted(graph.get_state(CONFIG).values["said"]), thread.signals()) == (RIGHT, [])
+    assert (sorted(graph.get_state(CONFIG).values["said"]), thread.signals.list()) == (RIGHT, [])
 
 
 def test_a_function_is_resumed(saver: StatewardSaver, client: Client) -> None:
@@ -193,7 +193,7 @@ def test_a_function_is_resumed(saver: StatewardSaver, client: Client) -> None:
     flow.invoke(resume_command(saver.thread("trip")), CONFIG)
     reply(client)
     assert sorted(flow.invoke(resume_command(saver.thread("trip")), CONFIG)) == ["0?!", "1?!"]
-    assert (client.thread("trip").info().status, client.thread("trip").signals()) == (Status.COMPLETED, [])
+    assert (client.thread("trip").info().status, client.thread("trip").signals.list()) == (Status.COMPLETED, [])
 
 
 def test_a_failed_run_gets_the_answer_again(saver: StatewardSaver, client: Client) -> None:
@@ -214,7 +214,7 @@ def test_a_failed_run_gets_the_answer_again(saver: StatewardSaver, client: Clien
             graph.invoke(resume_command(saver.thread("trip")), CONFIG)
         except ValueError:
             assert resume_command(saver.thread("trip")) is not None
-    assert (failed, sorted(graph.get_state(CONFIG).values["said"]), thread.signals()) == (PROMPTS, RIGHT, [])
+    assert (failed, sorted(graph.get_state(CONFIG).values["said"]), thread.signals.list()) == (PROMPTS, RIGHT, [])
 
 
 class Killed(Exception):
@@ -337,7 +337,7 @@ def test_an_approval_is_about_what_was_asked(saver: StatewardSaver, client: Clie
         run.join()
     graph.invoke(resume_command(saver.thread("trip")), CONFIG)
     (left,) = thread.info().question.parts  # type: ignore[union-attr]
-    assert (left.prompt, thread.signals()) == ("Late?", [])
+    assert (left.prompt, thread.signals.list()) == ("Late?", [])
     thread.approve()
     graph.invoke(resume_command(saver.thread("trip")), CONFIG)
     assert sorted(graph.get_state(CONFIG).values["said"]) == [["B?", True], ["Late?", True]]
@@ -355,7 +355,7 @@ def test_asyncio(daemon: Daemon, client: Client) -> None:
                 await graph.ainvoke(await aresume_command(saver.athread("trip")), CONFIG)
             return sorted((await graph.aget_state(CONFIG)).values["said"])
 
-    assert (asyncio.run(work()), client.thread("trip").signals()) == (RIGHT, [])
+    assert (asyncio.run(work()), client.thread("trip").signals.list()) == (RIGHT, [])
 
 
 def test_an_inner_graph_keeps_the_answers_that_it_has_not_used() -> None:

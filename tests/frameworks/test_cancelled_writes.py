@@ -177,9 +177,9 @@ def contents(client: Client) -> Any:
     found = []
     for info in sorted(client.threads(), key=lambda info: info.name):
         thread = client.thread(info.name)
-        effects = sorted((each.key, each.value.data if each.value else None) for each in thread.effects())
+        effects = sorted((each.key, each.value.data if each.value else None) for each in thread.effects.list())
         records = [(each.key, each.revision) for each in client.records(info.name).list()]
-        versions = [made.version for made in thread.checkpoints()]
+        versions = [made.version for made in thread.checkpoints.list()]
         found.append((info.name, info.uid, versions, effects, records))
     return found
 

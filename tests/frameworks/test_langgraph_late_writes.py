@@ -110,7 +110,7 @@ def test_the_next_thread_of_the_name_is_not_reached(daemon: Daemon, saver: State
             put(saver, inner, "a4", {"plan": "PARIS"})
         assert list(other.list(place("two"))) == before
         with daemon.client() as client:
-            assert list(client.thread("two").effects()) == []
+            assert list(client.thread("two").effects.list()) == []
         found = saver.get_tuple(place("two"))
         assert found is not None
         put(saver, found.config, "b3", {"plan": "ROME", "log": ["r3"]})
@@ -215,7 +215,7 @@ def test_a_checkpoint_that_was_lost_with_its_machine(tmp_path: Path, owns: bool)
             with StatewardSaver(f"unix://{socket}", write_ownership=owns) as saver:
                 first = put(saver, place("t"), "a1", {"plan": "?", "log": ["p1"]})
                 with one.client() as client:
-                    client.thread("t").wait_archived(1)
+                    client.thread("t").archive.wait(1)
                 config = put(saver, first, "a2", {"plan": "PARIS", "log": ["p1", "p2"]})  # not archived
                 one.kill()
                 with run_daemon(tmp_path / "two", key_file=one.key_file, **flags) as two:

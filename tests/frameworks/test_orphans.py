@@ -38,12 +38,12 @@ async def set_aside(pair: Pair, namespace: str, write_late: Callable[[], Any]) -
     with pair.first.client(namespace=namespace) as first, pair.second.client(namespace=namespace) as second:
         (name,) = [info.name for info in first.threads()]
         thread = first.thread(name)
-        thread.wait_archived(thread.checkpoint())
-        second.thread(name).attach(take_over=True)
+        thread.archive.wait(thread.checkpoints.get())
+        second.thread(name).archive.attach(take_over=True)
         second.thread(name).set_slot("other", 1, durability="archived")
         await write_late()
         with pytest.raises(Fenced):
-            thread.wait_archived(thread.checkpoint())
+            thread.archive.wait(thread.checkpoints.get())
         thread.hydrate()  # fetches the thread itself again
         (orphan,) = [info.name for info in first.threads() if info.orphan is not None]
     return orphan
@@ -70,7 +70,7 @@ async def test_langgraph(pair: Pair) -> None:
         await saver.adelete_for_runs(["late"])
         assert [found.checkpoint["id"] async for found in saver.alist(None)] == ["c1"]
     with pair.first.client(namespace="langgraph") as client:
-        assert client.thread(orphan).checkpoint().checkpoint_id == "c2"
+        assert client.thread(orphan).checkpoints.get().checkpoint_id == "c2"
 
 
 async def test_adk(pair: Pair) -> None:

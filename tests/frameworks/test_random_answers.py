@@ -161,5 +161,5 @@ def test_each_question_gets_its_own_answer_once(daemon: Daemon, seed: int) -> No
                 assert said == sorted([each, each + "!"] for some in story.prompts.values() for each in some)
                 return
         info = client.thread("trip").info()
-        signals = client.thread("trip").signals()
+        signals = client.thread("trip").signals.list()
         raise AssertionError(f"the graph does not end: {info.status}, {info.question}, {signals}")

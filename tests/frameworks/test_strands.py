@@ -121,7 +121,7 @@ async def test_a_large_value_takes_only_what_changed(daemon: Daemon) -> None:
     async with StatewardStorage(target=daemon.target, namespace="large", retention=None) as storage:
         for step in range(4):
             await storage.write("k", data[: 1 << 20] + b"new" * step + data[1 << 20 :])
-        stored = [made.stored_bytes async for made in storage._client.thread("strands/k").checkpoints()]
+        stored = [made.stored_bytes async for made in storage._client.thread("strands/k").checkpoints.list()]
         assert sum(stored) < len(data) + 5000
         assert await storage.read("k") == data[: 1 << 20] + b"new" * 3 + data[1 << 20 :]
         huge = data * 8
@@ -138,7 +138,7 @@ async def test_earlier_values_go_unless_they_are_to_stay(tmp_path: Path, retenti
                 await storage.write("k", str(number).encode())
             wanted = 5 if retention is None else 1
             for _ in range(100 if retention else 5):
-                versions = [made async for made in storage._client.thread("strands/k").checkpoints()]
+                versions = [made async for made in storage._client.thread("strands/k").checkpoints.list()]
                 if retention and len(versions) == wanted:
                     break
                 await asyncio.sleep(0.1)

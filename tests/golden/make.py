@@ -68,7 +68,7 @@ def fill(client: Client) -> None:
         thread.save(state, step=step, status=status, labels={"kind": "step"} if step % 50 == 0 else None)
     state.logs["messages"][3]["content"] = "elided"
     thread.save(state, checkpoint_id="after-eliding")
-    thread.tag("middle", at=60)
+    thread.tags.set("middle", at=60)
     branch = thread.branch("retry", at=60)
     other = branch.hydrate()
     other.slots["plan"] = {"next": "another way"}
@@ -104,18 +104,18 @@ def fill_work(client: Client) -> None:
         state.slots["page"] = dice.randbytes(10_000)
         anchor = f"step-{step}"
         made = [Effect("write", step, anchor=anchor), Effect("stays", step, anchor=anchor, keep_when_pruned=True)]
-        thread.put_effects(made, create=options)
-        thread.put_effects([Effect("write", "again", anchor=anchor)])
+        thread.effects.put(made, create=options)
+        thread.effects.put([Effect("write", "again", anchor=anchor)])
         thread.save(state, checkpoint_id=anchor, step=step, attributes={"cost": 0.5})
-    thread.effect("free", lambda: "done once")
+    thread.effects.run("free", lambda: "done once")
     thread.prune(keep_latest_per_branch=4)
     side = thread.branch("side", at=5)
     side.save(side.hydrate())
-    thread.delete_branch("side")
-    thread.move_head(5)
+    thread.branches.delete("side")
+    thread.branches.move("main", 5)
     with thread.lease() as lease:
         thread.append("notes", "under a lease", lease=lease)
-    thread.send("note", {"waits": True})
+    thread.signals.send("note", {"waits": True})
     thread.ask(thread.hydrate(), "Go on?", {"type": "boolean"})
     client.thread("gone").append("notes", "of a thread that goes")
     client.thread("gone").delete()
@@ -124,7 +124,7 @@ def fill_work(client: Client) -> None:
 def read_all(client: Client, name: str) -> dict[str, Any]:
     """Every retained version of a thread, and what lies beside them, as JSON holds it."""
     found: dict[str, Any] = {}
-    for checkpoint in client.thread(name).checkpoints():
+    for checkpoint in client.thread(name).checkpoints.list():
         state = client.thread(name, branch=checkpoint.branch).hydrate(at=checkpoint.version)
         slots = {slot: summary(value) for slot, value in state.slots.items()}
         logs = {log: summary(list(entries)) for log, entries in state.logs.items()}
@@ -133,8 +133,8 @@ def read_all(client: Client, name: str) -> dict[str, Any]:
         each.key: [each.revision, summary(each.value), dict(each.attributes), each.expire_time is not None]
         for each in client.thread(name).records.list()
     }
-    effects = {f"{each.anchor} {each.key}": summary(each.value) for each in client.thread(name).effects()}
-    signals = [[each.name, each.payload] for each in client.thread(name).signals()]
+    effects = {f"{each.anchor} {each.key}": summary(each.value) for each in client.thread(name).effects.list()}
+    signals = [[each.name, each.payload] for each in client.thread(name).signals.list()]
     branches = {each.name: [each.version, each.base_version] for each in client.thread(name).info().branches}
     facts = {"records": records, "effects": effects, "signals": signals, "branches": branches}
     return found | {fact: value for fact, value in facts.items() if value}

@@ -120,12 +120,12 @@ def test_a_backup_is_restored(golden: Path) -> None:
 
 def main_of(client: Client, name: str) -> list[int]:
     """The versions of main, newest first."""
-    return [each.version for each in client.thread(name).checkpoints() if each.branch == "main"]
+    return [each.version for each in client.thread(name).checkpoints.list() if each.branch == "main"]
 
 
 def move_main(client: Client, name: str) -> None:
     before = main_of(client, name)[1]
-    assert client.thread(name).move_head(before).version == before
+    assert client.thread(name).branches.move("main", before).version == before
     assert client.thread(name).hydrate().version == before
 
 
@@ -150,12 +150,12 @@ ROUNDS: list[dict[str, Verb]] = [
     {
         "agent-1": move_main,
         "whole-copy": prune_main,
-        "copy-of-60": lambda client, name: client.thread(name).tag("here"),
-        "large": lambda client, name: client.thread(name).send("note"),
+        "copy-of-60": lambda client, name: client.thread(name).tags.set("here"),
+        "large": lambda client, name: client.thread(name).signals.send("note"),
         "work": prune_main,
     },
     {
-        "agent-1": lambda client, name: client.thread(name).delete_branch("retry"),
+        "agent-1": lambda client, name: client.thread(name).branches.delete("retry"),
         "whole-copy": copy_whole,
         "copy-of-60": make_again,
         "large": lambda client, name: client.thread(name).records.put("key", 1),

@@ -159,7 +159,7 @@ def pay_slowly(agent: Agent) -> None:
         os.close(receipt)
         agent.compare(lines_until(lines, BEGIN[8]), BEGIN[8:9])
     with agent.daemon.client() as client:
-        (effect,) = client.thread(agent.thread).effects("booking")
+        (effect,) = client.thread(agent.thread).effects.list("booking")
         assert (effect.state, effect.value, effect.attempts) == (EffectState.DONE, "receipt 17", 1)
 
 
@@ -197,13 +197,13 @@ def check_thread(agent: Agent) -> None:
     with agent.daemon.client() as client:
         thread = client.thread(agent.thread)
         state = thread.hydrate()
-        assert (state.version, thread.checkpoint().status) == (17, Status.COMPLETED)
+        assert (state.version, thread.checkpoints.get().status) == (17, Status.COMPLETED)
         assert list(state.logs["messages"]) == MESSAGES
         assert {name: state.slots[name] for name in ("goal", "lease")} == {"goal": "a room in Paris", "lease": "held"}
         assert state.slots["document"] == DOCUMENT
         assert list(state.logs["pages"]) == PAGES
-        assert thread.signals() == []
-        (effect,) = thread.effects("booking")
+        assert thread.signals.list() == []
+        (effect,) = thread.effects.list("booking")
         assert (effect.key, effect.state, effect.value, effect.attempts) == ("pay", EffectState.DONE, "receipt 17", 1)
         with thread.lease():  # the agent gave it back
             pass

@@ -176,7 +176,7 @@ def test_a_fenced_sidecar(tmp_path: Path) -> None:
         os.kill(first.pid, signal.SIGSTOP)
         second = fleet.machine("second", metrics=ANY_PORT)
         new = fleet.client(second)
-        new.thread("job").attach(wait=5)
+        new.thread("job").archive.attach(wait=5)
         write_steps(new, "job", 1, archived=True)
         os.kill(first.pid, signal.SIGCONT)
         state = old.thread("job").hydrate()

@@ -125,7 +125,7 @@ class Machine(Remembering):
             effects=source.effects_of(source.versions[version].checkpoint_id for version in source.retained),
             records=dict(source.records),
         )  # fmt: skip
-        digests = {each.version: each.digest for each in self.client.thread(new).checkpoints(page_size=1000)}
+        digests = {each.version: each.digest for each in self.client.thread(new).checkpoints.list(page_size=1000)}
         for number, old in source.versions.items():
             if number > last:
                 continue
@@ -153,11 +153,11 @@ class Machine(Remembering):
         version = which % (thread.last + 1) + 1
         if version > thread.last or version in thread.pruned:
             with pytest.raises(VersionNotFound if version > thread.last else VersionPruned):
-                self.client.thread(name).tag(tag, version)
+                self.client.thread(name).tags.set(tag, version)
         else:
             with pytest.raises(VersionMismatch):
-                self.client.thread(name).tag(tag, version, expected=thread.tags.get(tag, 0) + 1)
-            self.client.thread(name).tag(tag, version, expected=thread.tags.get(tag, 0))
+                self.client.thread(name).tags.set(tag, version, expected=thread.tags.get(tag, 0) + 1)
+            self.client.thread(name).tags.set(tag, version, expected=thread.tags.get(tag, 0))
             thread.tags[tag] = version
             thread.sequence += 1
 
@@ -167,7 +167,7 @@ class Machine(Remembering):
         name = self.pick([name for name, thread in self.model.items() if thread.tags], pick)
         thread = self.model[name]
         tag = self.pick(thread.tags, which)
-        assert self.client.thread(name).delete_tag(tag).version == thread.tags.pop(tag)
+        assert self.client.thread(name).tags.delete(tag).version == thread.tags.pop(tag)
         thread.sequence += 1
 
     @precondition(lambda self: self.model)
@@ -346,17 +346,17 @@ class Machine(Remembering):
             assert {branch.name: branch.base_version for branch in info.branches} == thread.bases
             assert {tag.name: tag.version for tag in info.tags} == thread.tags
             assert info.step == (thread.versions[info.version].step if info.version else None)
-            found = [each.version for each in self.client.thread(name).checkpoints(page_size=3)]
+            found = [each.version for each in self.client.thread(name).checkpoints.list(page_size=3)]
             assert found == thread.retained[::-1]
             for branch in thread.heads:
                 mine = [each for each in thread.retained[::-1] if thread.belongs(each, branch)]
-                found = [each.version for each in self.client.thread(name).checkpoints(branch=branch, page_size=3)]
+                found = [each.version for each in self.client.thread(name).checkpoints.list(branch=branch, page_size=3)]
                 assert found == mine
-            labelled = [each.version for each in self.client.thread(name).checkpoints(labels={"label": "p"})]
+            labelled = [each.version for each in self.client.thread(name).checkpoints.list(labels={"label": "p"})]
             assert labelled == [v for v in thread.retained[::-1] if thread.versions[v].label == "p"]
             for step in {version.step for version in thread.versions.values()} - {None}:
                 asked: dict[str, Attribute] = {"label": "p", "step": step}
-                found = [each.version for each in self.client.thread(name).checkpoints(where=asked)]
+                found = [each.version for each in self.client.thread(name).checkpoints.list(where=asked)]
                 assert found == [v for v in labelled if thread.versions[v].step == step]
             for tag, version in thread.tags.items():
                 self.check_state(

@@ -75,9 +75,7 @@ def test_a_start_that_failed_is_tried_once_in_an_outage(short: Path, monkeypatch
 
 def test_a_closed_client_starts_no_daemon(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last call failed, and it was closed before the thread looked for the daemon: nobody waits for a start."""
-    one = keeper.Keeper(
-        find_place(short), settings.Asked(), idle_exit_s=60, may_start=True, patience_s=5, revive_s=5
-    )
+    one = keeper.Keeper(find_place(short), settings.Asked(), idle_exit_s=60, may_start=True, patience_s=5, revive_s=5)
     starts: list[float] = []
     monkeypatch.setattr(one, "_start", starts.append)
     one.release()

@@ -134,7 +134,7 @@ def test_tokens_grow_across_machines(tmp_path: Path) -> None:
         a.kill()
         one, two = Agent(wire_b, "", "one", "moves"), Agent(wire_b, "", "two", "moves")
         with machines.client(b) as client:
-            client.thread("moves").attach(take_over=True)
+            client.thread("moves").archive.attach(take_over=True)
         assert two.refused().reason == "LEASE_HELD"
         next_one = one.open()  # the agent of before, in a new process
         assert next_one.token > stream.token

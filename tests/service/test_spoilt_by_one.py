@@ -174,7 +174,7 @@ def run_calls(walked: Daemon) -> None:
 
 def write_blob(walked: Daemon) -> None:
     with walked.client(retry_timeout=PATIENCE_S) as client:
-        client.thread(THREAD).write_blob(hashlib.sha256(os.urandom(8)).digest() * 10_000)
+        client.thread(THREAD).blobs.write(hashlib.sha256(os.urandom(8)).digest() * 10_000)
 
 
 def import_thread(walked: Daemon) -> None:

@@ -49,7 +49,7 @@ def test_a_fork_of_a_thread_that_is_being_deleted(whole: bool) -> None:
             else:
                 outcomes.add("made")
                 assert len(made.hydrate().logs["log"]) == VERSIONS
-                assert len(list(made.checkpoints())) == (VERSIONS if whole else 1)
+                assert len(list(made.checkpoints.list())) == (VERSIONS if whole else 1)
         assert [each.finding for each in client.verify() if each.finding] == []
         assert '"CORRUPT"' not in daemon.stderr
     assert outcomes == {"no such thread", "made"} or not whole

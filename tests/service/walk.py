@@ -107,8 +107,8 @@ def run_walked() -> Iterator[Daemon]:
                 thread.save(state)
             client.records(THREAD).write([Put(f"k{n}", os.urandom(LARGE)) for n in range(4)])
             for n in range(4):
-                thread.put_effects([Effect(f"k{n}", os.urandom(900_000), anchor="a")])
-            thread.write_blob(bytes(3 * MIB))
+                thread.effects.put([Effect(f"k{n}", os.urandom(900_000), anchor="a")])
+            thread.blobs.write(bytes(3 * MIB))
         with grpc.insecure_channel(running.target) as channel:
             send = SignalServiceStub(channel).SendSignal
             for n in range(6):

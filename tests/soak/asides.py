@@ -75,7 +75,7 @@ class Asides:
         name = f"tag-{self.desk.book.used % 3}"
 
         def send(key: str) -> dict[str, Any]:
-            self.desk.do(self.desk.client.thread(known.name).tag(name, at=version))
+            self.desk.do(self.desk.client.thread(known.name).tags.set(name, at=version))
             return {}
 
         self.desk.ask("tag", send, thread=known.name, tag=name, version=version)
@@ -121,7 +121,7 @@ class Asides:
             return
 
         def send(key: str) -> dict[str, Any]:
-            self.desk.do(self.desk.client.thread(known.name).move_head(version))
+            self.desk.do(self.desk.client.thread(known.name).branches.move("main", version))
             return {}
 
         self.desk.ask("move", send, thread=known.name, version=version)

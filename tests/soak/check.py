@@ -110,7 +110,7 @@ class Checker:
                 self.say(f"thread {known.name} is gone: {len(known.versions)} answered saves are lost")
             return
         thread = self.client.thread(known.name)
-        stored = {each.version: each.digest.hex() for each in thread.checkpoints(page_size=PAGE)}
+        stored = {each.version: each.digest.hex() for each in thread.checkpoints.list(page_size=PAGE)}
         self.result.versions += len(known.versions)
         for version, saved in known.versions.items():
             if version not in stored and version not in known.covered:
@@ -150,7 +150,7 @@ class Checker:
 
     def _check_effects(self, book: Book, known: Known) -> None:
         """All results of tools. What is pending may be there, or may be gone, but a put only as a whole."""
-        found = {f"{each.anchor} {each.key}": each.value for each in self.client.thread(known.name).effects()}
+        found = {f"{each.anchor} {each.key}": each.value for each in self.client.thread(known.name).effects.list()}
         self.result.effects += len(known.effects)
         pending = book.pending_of("effects", known.name)
         prunes = (line["versions"] for line in book.pending_of("prune", known.name))

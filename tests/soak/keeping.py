@@ -35,7 +35,7 @@ def keep(desk: Desk, known: Known) -> None:
         written = desk.do(thread.records.write(changes))
         if waits:
             with suppress(NotArchivedYet):
-                desk.do(thread.wait_archived(written.sequence, timeout=ARCHIVED_S))
+                desk.do(thread.archive.wait(written.sequence, timeout=ARCHIVED_S))
                 is_archived = True
         return {"revision": written.revision, "archived": is_archived}
 

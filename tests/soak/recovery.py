@@ -56,13 +56,13 @@ class Recovery:
     def _recover_effects(self, key: str, asked: Line) -> dict[str, Any]:
         thread = self.desk.client.thread(asked["thread"])
         if asked["values"] is None:
-            self.desk.do(thread.delete_effects(asked["anchor"]))
+            self.desk.do(thread.effects.delete(asked["anchor"]))
         else:
-            self.desk.do(thread.put_effects(effects_of(asked["values"])))
+            self.desk.do(thread.effects.put(effects_of(asked["values"])))
         return {}
 
     def _recover_move(self, key: str, asked: Line) -> dict[str, Any]:
-        self.desk.do(self.desk.client.thread(asked["thread"]).move_head(asked["version"]))
+        self.desk.do(self.desk.client.thread(asked["thread"]).branches.move("main", asked["version"]))
         return {}
 
     def _recover_fork(self, key: str, asked: Line) -> dict[str, Any] | None:
@@ -70,7 +70,7 @@ class Recovery:
         return {"uid": state.checkpoint.uid} if state.version else None
 
     def _recover_tag(self, key: str, asked: Line) -> dict[str, Any]:
-        self.desk.do(self.desk.client.thread(asked["thread"]).tag(asked["tag"], at=asked["version"]))
+        self.desk.do(self.desk.client.thread(asked["thread"]).tags.set(asked["tag"], at=asked["version"]))
         return {}
 
     def _recover_prune(self, key: str, asked: Line) -> dict[str, Any]:

@@ -87,11 +87,11 @@ def test_whatever_is_wrong_is_found(daemon: Daemon, book: Book) -> None:
         assert f"{known.name} version {lost} was answered and is lost" in findings(daemon, book)
         thread.records.put("book/a", "nobody asked for this")
         assert f"{known.name}: records ['book/a'] are not as they were answered" in findings(daemon, book)
-        thread.put_effects([Effect("key", "nobody asked for this", anchor="run-0")])
+        thread.effects.put([Effect("key", "nobody asked for this", anchor="run-0")])
         assert f"{known.name}: results ['run-0 key'] are there" in findings(daemon, book)
         known.effects["run-0 lost"] = "answered"
         assert f"{known.name}: results ['run-0 lost'] are not as they were answered" in findings(daemon, book)
-        thread.tag("tag-0", at=known.head())
+        thread.tags.set("tag-0", at=known.head())
         known.tags["tag-0"] = max(known.versions.keys() - {known.head()})
         assert f"{known.name} tag tag-0 names {known.head()}" in findings(daemon, book)
         thread.append("notes", "nobody asked for this")

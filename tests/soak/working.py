@@ -24,9 +24,9 @@ def record(desk: Desk, known: Known) -> None:
     def send(_: str) -> dict[str, Any]:
         thread = desk.client.thread(known.name)
         if values is None:
-            desk.do(thread.delete_effects(anchor))
+            desk.do(thread.effects.delete(anchor))
         else:
-            desk.do(thread.put_effects(effects_of(values)))
+            desk.do(thread.effects.put(effects_of(values)))
         return {}
 
     desk.ask("effects", send, thread=known.name, anchor=anchor, values=values)

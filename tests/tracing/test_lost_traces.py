@@ -153,11 +153,11 @@ async def test_the_python_client_names_its_span(collector: Collector) -> None:
         async with daemon.async_client() as asynchronous:
             with tracer.start_as_current_span("asyncio") as first:
                 await asynchronous.thread("a").append("log", 1)
-                await asynchronous.thread("a").write_blob(bytes(2_000_000))
+                await asynchronous.thread("a").blobs.write(bytes(2_000_000))
             await asyncio.gather(*(append(asynchronous, number) for number in range(12)))
         with daemon.client() as client, tracer.start_as_current_span("blocking") as second:
             client.thread("a").append("log", 2)
-            client.thread("a").write_blob(bytes(2_000_000))
+            client.thread("a").blobs.write(bytes(2_000_000))
         for span in (first, second):
             for name in (SAVE, "stateward.v1.BlobService/WriteBlob"):
                 collector.wait_for(name, lambda found, span=span: parent_of(found) == place_of(span))

@@ -339,11 +339,11 @@ def delete_tag(ref: ThreadRef, name: str, expected: Checkpoint | int | None) -> 
     return Tag.from_proto((yield Call("DeleteTag", request)).tag)
 
 
-def move_head(ref: ThreadRef, at: At, expected: Checkpoint | int | None) -> Operation[MovedHead]:
-    """Moves the head of the branch."""
+def move_head(ref: ThreadRef, name: str, at: At, expected: Checkpoint | int | None) -> Operation[MovedHead]:
+    """Moves the head of a branch."""
     request = ref.to_write(
         threads.MoveBranchRequest,
-        branch=ref.branch,
+        branch=name,
         version=version_ref(at),
         **expectation(expected),
         lease_token=ref.held.for_call(),
@@ -362,15 +362,6 @@ def delete_branch(ref: ThreadRef, name: str, expected: Checkpoint | int | None) 
         request_id=new_request_id(),
     )
     return int((yield Call("DeleteBranch", request)).version)
-
-
-def wait_durable(
-    ref: ThreadRef, what: Checkpoint | int, durability: Durability | str | None
-) -> Operation[DurableResult]:
-    """Waits until a version, or a position in the journal, has a durability level."""
-    request = _wait_request(ref, what)
-    request.durability = choice_number(Durability, durability)  # type: ignore[assignment]
-    return DurableResult.from_proto((yield Call("WaitDurable", request)))
 
 
 def wait_archived(ref: ThreadRef, what: Checkpoint | int, timeout: Duration | None) -> Operation[DurableResult]:

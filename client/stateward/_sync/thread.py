@@ -4,62 +4,55 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, Unpack
 
-from stateward import values
 from stateward._frames import ends_at_the_caller
 from stateward._io.blocking.background import Lock
-from stateward._io.blocking.session import Session, ThreadBlobs
+from stateward._io.blocking.session import Session
 from stateward._io.blocking.stream import Stream
-from stateward._io.blocking.tools import Decorator, Tool, tools_of
 from stateward._operations import (
     applying,
     before,
-    caching,
-    effects,
     handoff,
     merging,
     migrating,
-    ownership,
     reading,
     saving,
     signals,
     threads,
-    unfolding,
     updating,
-    uploads,
 )
 from stateward._operations import windows as sliding
 from stateward._operations.before import Check
-from stateward._operations.caching import CacheOptions, CachePlan
 from stateward._operations.cadence import EVERY_MIN_S, Cadence, check_sigterm
-from stateward._operations.effects import TERM_S, EffectOptions, Plan, put_effects
-from stateward._operations.leases import WAIT_MAX_S
+from stateward._operations.effects import TERM_S
 from stateward._operations.merging import ANY
-from stateward._operations.reading import CheckpointFilters
 from stateward._operations.saving import PreparedSave, SaveOptions
 from stateward._operations.signals import LOOK_AGAIN_S, SignalOptions
 from stateward._operations.steps import Operation, ThreadRef, limited, projection
 from stateward._operations.streams import HistoryReader, WatchReader
 from stateward._operations.threads import OptionChanges
-from stateward._operations.tools import Tools, bind_arguments, keyed, spread
 from stateward._sync.autosave import Autosave, BeforeStep
+from stateward._sync.blobs import Blobs
+from stateward._sync.checkpoints import Checkpoints
+from stateward._sync.effects import Effects
 from stateward._sync.leases import HeldLease
 from stateward._sync.logs import ThreadLog
+from stateward._sync.owning import ThreadArchive
 from stateward._sync.records import Records
+from stateward._sync.refs import Branches, Tags
+from stateward._sync.signals import Signals
 from stateward._sync.writer import Writer
 from stateward.arguments import text, whole_number
-from stateward.blobs import Blob, Content
 from stateward.changes import Change
 from stateward.durations import Duration, seconds
-from stateward.effects import Effect, RecordedEffect
 from stateward.errors import DeadlineExceeded, Fenced, ServerUnavailable
 from stateward.events import Event, HistoryEntry
 from stateward.handoff import Handoff
-from stateward.models import At, Checkpoint, Durability, DurableResult, MovedHead, PruneResult, Status, Tag, ThreadInfo
+from stateward.models import At, Checkpoint, Durability, PruneResult, Status, ThreadInfo
 from stateward.options import ThreadOptions
 from stateward.signals import ANSWER, APPROVE, REJECT, Question, Signal
 from stateward.state import State
@@ -193,20 +186,6 @@ class Thread:
         """
         return self._run(applying.apply(self._ref, edits, parent, options))
 
-    def write_blob(self, source: Any, *, media_type: str = values.OCTETS) -> Blob:
-        """Writes bytes that are too large for the state, and returns the Blob that names them.
-
-        Put the Blob into a slot or a log. `source` is bytes, a path, a file opened for reading bytes, or an iterator of
-        bytes. Creates the thread if it does not exist. The daemon keeps equal bytes once, and removes bytes that no
-        saved version names after a day.
-        """
-        content, uid = Content.of(source), self._ref.held.uid
-        return self._run(uploads.write_blob(self._ref, content, media_type, ThreadOptions(), uid))
-
-    def read_blob(self, blob: Blob | bytes, offset: int = 0, length: int | None = None) -> bytes:
-        """Returns `length` bytes of a blob from `offset` on; None = up to its end. `blob` is a Blob or its SHA-256."""
-        return ThreadBlobs(self._session, self.name).read(uploads.digest_of(blob), offset, length)
-
     def branch(self, name: str, at: Checkpoint | int | None = None) -> Thread:
         """Returns a handle on another branch.
 
@@ -246,52 +225,9 @@ class Thread:
         )
         return self._session.open(reader)
 
-    def checkpoints(
-        self, *, branch: str = "", before: At | None = None, **filters: Unpack[CheckpointFilters]
-    ) -> Iterator[Checkpoint]:
-        """Lists versions of the thread, newest first, page by page.
-
-        Lists all branches unless `branch` names one, and only versions below `before` if it is given.
-        """
-        request = reading.list_checkpoints(
-            self._ref.namespace, self._ref.thread, branch=branch, before=before, **filters
-        )
-        return self._session.read_list(reading.read_checkpoints, request)
-
-    def states(
-        self,
-        *,
-        branch: str = "",
-        before: At | None = None,
-        slots: Iterable[str] | None = None,
-        logs: Mapping[str, int | None] | Iterable[str] | None = None,
-        effects: bool = False,
-        **filters: Unpack[CheckpointFilters],
-    ) -> Iterator[State]:
-        """Lists versions as `checkpoints` does, each with its state: what `hydrate` of each version returns.
-
-        The daemon sends a page of states in one call, and of each state only what differs from the one before, so this
-        takes far fewer calls and bytes than a `hydrate` for each. `slots`, `logs` and `effects` are those of `hydrate`.
-        """
-        request = reading.list_checkpoints(
-            self._ref.namespace,
-            self._ref.thread,
-            branch=branch,
-            before=before,
-            projection=projection(slots, logs),
-            include_states=True,
-            include_effects=effects,
-            **filters,
-        )
-        return self._session.read_list(partial(unfolding.read_states, self._ref), request)
-
     def info(self) -> ThreadInfo:
         """Status, settings, branches and sizes of the thread. Raises ThreadNotFound if the thread does not exist."""
         return self._run(threads.get_thread(self._ref))
-
-    def checkpoint(self, at: At | None = None) -> Checkpoint:
-        """Returns a version without its state: the head of the branch, or another one, as in `hydrate`."""
-        return self._run(reading.get_checkpoint(self._ref, at))
 
     def diff(self, a: At, b: At | None = None) -> list[Change]:
         """Returns the edits between version `a` (0 = the empty state) and version `b` (None = the head)."""
@@ -312,36 +248,6 @@ class Thread:
         """
         info = self._run(threads.fork(self._ref, new_thread, at, all_versions, create))
         return Thread(self._session, self._session.refer(info.name, migrations=self._ref.migrations or False))
-
-    def tag(self, name: str, at: At | None = None, *, expected: Checkpoint | int | None = None) -> Tag:
-        """Creates a tag, or moves it, to version `at` (None = the head).
-
-        `expected` is the version that the tag must name now; 0 = the tag must not exist.
-        """
-        return self._run(threads.set_tag(self._ref, name, at, expected))
-
-    def delete_tag(self, name: str, *, expected: Checkpoint | int | None = None) -> Tag:
-        """Removes a tag and returns it. `expected` is the version that the tag must name now."""
-        return self._run(threads.delete_tag(self._ref, name, expected))
-
-    def move_head(self, at: At, *, expected_version: Checkpoint | int | None = None) -> MovedHead:
-        """Moves the head of this handle's branch to another version of the branch, usually an earlier one.
-
-        The next save is made from version `at`. The versions after it stay readable by number until they are pruned,
-        and their numbers are never used again. `expected_version` is the version that must be the head now; without it
-        the head is moved whatever it is. On main, status and question of the thread become those of this version.
-        Signals that later versions acknowledged do not come back. Raises VersionMismatch, or InvalidField if it is on
-        another branch.
-        """
-        return self._run(threads.move_head(self._ref, at, expected_version))
-
-    def delete_branch(self, name: str, *, expected_version: Checkpoint | int | None = None) -> int:
-        """Deletes a branch other than main, and returns the version that was its head.
-
-        Its versions stay readable by number until they are pruned. `expected_version` is the version that must be the
-        branch's head now. Raises VersionMismatch, or VersionNotFound if there is no such branch.
-        """
-        return self._run(threads.delete_branch(self._ref, name, expected_version))
 
     def prune(
         self,
@@ -445,7 +351,7 @@ class Thread:
         )
         return self._session.watch(reader)
 
-    # -- writing beside others, and logs ------------------------------------------------------------------------------
+    # -- writing beside others -------------------------------------------------------------------------------
 
     def increment(self, slot: str, delta: int = 1, **options: Unpack[SaveOptions]) -> int:
         """Adds to the number in a slot without reading the thread, and returns the sum.
@@ -465,97 +371,33 @@ class Thread:
         """
         return self._run(merging.set_slot(self._ref, slot, value, expected, options))
 
-    def log(self, name: str) -> ThreadLog:
-        """Returns a handle on one log, which need not exist. It reads and follows the log, and folds its entries."""
-        return ThreadLog(self._session, self._ref, name)
+    # -- groups of methods --------------------------------------------------------------------------------------------
 
-    # -- the archive --------------------------------------------------------------------------------------------------
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """The versions of the thread: `list`, `get` one without its state, and `states`."""
+        return Checkpoints(self._session, self._ref)
 
-    def wait_durable(self, what: Checkpoint | int, durability: Durability | str | None = None) -> DurableResult:
-        """Waits until a version, or a sequence of the journal, has reached a level, for at most the client's
-        `call_timeout`.
+    @property
+    def branches(self) -> Branches:
+        """The branches of the thread: `list`, `move` their heads, `delete`."""
+        return Branches(self._session, self._ref)
 
-        The result has the level that was reached; it can be lower than ARCHIVED if ARCHIVED took too long. Raises
-        Fenced if another sidecar took the thread and the version is only in an orphan. That is not detected for a
-        sequence: after a takeover another entry may have it.
-        """
-        return self._run(threads.wait_durable(self._ref, what, durability))
+    @property
+    def tags(self) -> Tags:
+        """Names of versions: `set`, `list`, `delete`."""
+        return Tags(self._session, self._ref)
 
-    def wait_archived(self, what: Checkpoint | int, *, timeout: Duration | None = None) -> DurableResult:
-        """Waits until a version, or a sequence of the journal, is in the archive with everything before it.
+    @property
+    def signals(self) -> Signals:
+        """Messages to the agent of the thread: `send`, `list`."""
+        return Signals(self._session, self._ref)
 
-        Raises NotArchivedYet, a TimeoutError, after `timeout` (None = the client's `call_timeout`); the call can then
-        be repeated. Raises Fenced as `wait_durable` does.
-        """
-        return self._run(threads.wait_archived(self._ref, what, timeout))
-
-    def attach(self, *, take_over: bool = False, read_only: bool = False, wait: Duration = 0.0) -> ThreadInfo:
-        """Makes this sidecar the owner of a thread in the archive.
-
-        A write attaches the thread by itself if it is free: detached, or unchanged for the lease time of the archive.
-        `wait` is how long to wait until it is free, at most an hour. `take_over` takes the thread from its owner; use
-        it only if the owner's machine is known to be dead. `read_only` copies what is archived and leaves the owner
-        alone. Raises NotOwner if another sidecar holds the thread, and NoArchive if there is no archive.
-        """
-        wait_s = seconds(wait, "wait", most=WAIT_MAX_S)
-        return self._run(ownership.attach(self._ref, take_over=take_over, read_only=read_only, wait_s=wait_s))
-
-    def detach(self) -> ThreadInfo:
-        """Archives what is committed, then gives the thread up. Any sidecar may take it at once."""
-        return self._run(ownership.detach(self._ref))
-
-    # -- tools --------------------------------------------------------------------------------------------------------
-
-    def effect(self, key: str, fn: Tool[R], **options: Unpack[EffectOptions]) -> R:
-        """Calls `fn` under a claim on `key`, and keeps its result: later calls with the key return the kept result.
-
-        `fn` gets the idempotency key, which is the same for all attempts, if it has a parameter `idempotency_key` or
-        exactly one required parameter. Otherwise it is called without arguments.
-
-        Raises what `fn` raises; later calls then raise EffectFailed. If a process died during the call, `check` finds
-        out what happened. Without `check` the function is called again if it is `idempotent`; otherwise the call raises
-        EffectUncertain. Raises EffectInProgress if another caller holds the claim for longer than `wait`. Raises
-        ClaimLost if another caller took the claim; the error has the result if `fn` was called.
-
-        After KeyboardInterrupt and SystemExit nobody knows what `fn` did. The claim then stays until its term ends, or
-        until this agent starts again with the same `holder`.
-        """
-        plan = Plan(key, keyed(fn, "fn"), options)
-        result: R = self._run(self._effect(plan, tools_of(self._session)))
-        return result
-
-    def cached(self, tool: str, args: Any, fn: Tool[R], **options: Unpack[CacheOptions]) -> R:
-        """Returns the result of a tool that only reads, kept under the tool's name and the hash of `args`.
-
-        Calls `fn` if no result is kept, and keeps its result, but not its errors. Concurrent calls read once. `args` is
-        any JSON value: `fn` gets a mapping as keyword arguments, a list as positional arguments, and anything else as
-        its only argument. A `fn` without parameters gets nothing.
-        """
-        plan = CachePlan(tool, args, spread(fn, args), options)
-        result: R = self._run(self._cached(plan, tools_of(self._session)))
-        return result
-
-    def effectful(self, key: Callable[..., str], **options: Unpack[EffectOptions]) -> Decorator:
-        """Returns `effect` as a decorator: `@thread.effectful(lambda order: f"pay:{order}")`.
-
-        `key` gets the arguments of each call and returns the key of the effect. The function gets the idempotency key
-        if it has a parameter `idempotency_key`.
-        """
-
-        def start(fn: Callable[..., Any], args: Any, kwargs: Any, tools: Tools) -> Operation[Any]:
-            return self._effect(effects.plan_call(key, fn, args, kwargs, options), tools)
-
-        return Decorator(self._session, start)
-
-    def memoized(self, tool: str = "", **options: Unpack[CacheOptions]) -> Decorator:
-        """Returns `cached` as a decorator. `tool` is the function's name by default. Default arguments are part of the
-        hash."""
-
-        def start(fn: Callable[..., Any], args: Any, kwargs: Any, tools: Tools) -> Operation[Any]:
-            call, bound = bind_arguments(fn, args, kwargs)
-            return self._cached(CachePlan(tool or fn.__name__, bound, call, options), tools)
-
-        return Decorator(self._session, start)
+    @property
+    def effects(self) -> Effects:
+        """Calls of tools that are made once: `run`, `cached`, `list`, `put`, `delete`, and the decorators `wrap` and
+        `memoized`."""
+        return Effects(self._session, self._ref)
 
     @property
     def records(self) -> Records:
@@ -565,47 +407,19 @@ class Thread:
         """
         return Records(self._session, self._ref)
 
-    def effects(
-        self, anchor: str | None = None, *, names: Iterable[str] = (), key: str = "", values: bool = True
-    ) -> Iterator[RecordedEffect]:
-        """Lists recorded effects in the order of their sort keys, page by page; `anchor` None = those of all anchors.
+    @property
+    def blobs(self) -> Blobs:
+        """Bytes that are too large for the state: `write`, `read`."""
+        return Blobs(self._session, self._ref)
 
-        `names` and `key` select effects. `values=False` leaves the results out.
-        """
-        request = effects.list_effects(self._ref, anchor, names, key, values)
-        return self._session.read_list(effects.read_effects, request)
+    @property
+    def archive(self) -> ThreadArchive:
+        """The thread in the archive: `attach` it to this sidecar, `detach` it, `wait` until a version is archived."""
+        return ThreadArchive(self._session, self._ref)
 
-    def put_effects(
-        self,
-        effects: Iterable[Effect],
-        *,
-        durability: Durability | str | None = None,
-        create: ThreadOptions | None = None,
-    ) -> int:
-        """Records at most 1,000 results without claims, all or none. Returns how many were not recorded before.
-
-        Raises ClaimLost if another caller holds the claim on one of them. `save(state, effects=…)` records results
-        together with a version.
-        """
-        return self._run(put_effects(self._ref, effects, durability, create))
-
-    def delete_effects(
-        self, anchor: str, keys: Iterable[str] | None = None, *, durability: Durability | str | None = None
-    ) -> int:
-        """Deletes effects of an anchor with their values, and returns how many there were; `keys` None = all of them.
-
-        At most 1,000 keys; keys without an effect are passed over. Effects are deleted in whatever state they are: the
-        holder of a claim gets ClaimLost when its call ends. Raises LeaseHeld, ThreadNotFound or UidMismatch.
-        """
-        return self._run(effects.delete_effects(self._ref, anchor, keys, durability))
-
-    def _effect(self, plan: Plan, tools: Tools) -> Operation[Any]:
-        session = self._session
-        return effects.effect(self._ref, session.holder.to_proto(), plan, tools, session.daemon)
-
-    def _cached(self, plan: CachePlan, tools: Tools) -> Operation[Any]:
-        session = self._session
-        return caching.cached(self._ref, session.holder.to_proto(), plan, tools, session.daemon)
+    def log(self, name: str) -> ThreadLog:
+        """Returns a handle on one log, which need not exist. It reads and follows the log, and folds its entries."""
+        return ThreadLog(self._session, self._ref, name)
 
     # -- questions and signals ----------------------------------------------------------------------------------------
 
@@ -651,23 +465,6 @@ class Thread:
     def reject(self, reason: str | None = None, **options: Unpack[SignalOptions]) -> Signal:
         """Says no to the question, whatever form the answer should have. The reason is the signal's payload."""
         return self._run(signals.answer(self._ref, REJECT, reason, **options))
-
-    def send(self, name: str, payload: Any = None, **options: Unpack[SignalOptions]) -> Signal:
-        """Sends a message to the thread's agent. The payload has at most 512 KiB.
-
-        The message stays until a save acknowledges it. A lease keeps nobody from sending. With a `wait_id` the thread
-        must wait for exactly that, else StaleAnswer. Raises QuotaExceeded if 1,024 messages wait already. With an
-        archive the daemon attaches a free thread; raises NotOwner if another sidecar holds the thread.
-        """
-        return self._run(signals.send(self._ref, name, payload, **options))
-
-    def signals(self, *, acknowledged_by: Checkpoint | int | None = None) -> list[Signal]:
-        """The signals that no save has acknowledged yet, oldest first. `hydrate` gives the same as `state.signals`.
-
-        With `acknowledged_by` those that this version acknowledged, such as the answer that it used. They are kept as
-        long as the version; a backup does not have them.
-        """
-        return self._run(signals.list_signals(self._ref, acknowledged_by))
 
     def wait_for_answer(
         self,

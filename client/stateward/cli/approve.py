@@ -221,7 +221,7 @@ def _say(
                 "machine is dead, `stateward attach --take-over` on a daemon of this archive takes the thread"
             ) from None
         if archive is not None:
-            client.thread(thread).detach()
+            client.thread(thread).archive.detach()
     for each in caught:
         note(str(each.message))
     what = f"question {clean(sent.wait_id)}" if sent.wait_id else "no question"
@@ -258,7 +258,7 @@ def _send_when_free(client: Client, thread: str, send: Callable[[], Signal]) -> 
             raise
         note(f"{error.message}; waiting for that")
         wait_s = error.free_in.total_seconds() + FREE_MARGIN_S
-    client.thread(thread).attach(wait=wait_s)
+    client.thread(thread).archive.attach(wait=wait_s)
     return send()
 
 
@@ -297,7 +297,7 @@ def _agreed(thread: Thread, info: ThreadInfo, ask: str | None) -> ThreadInfo | N
     question = info.question
     if question is None or info.status != Status.WAITING:
         return None  # sending raises the error that says why
-    if info.pending_signals and any(each.wait_id == info.wait_id for each in thread.signals()):
+    if info.pending_signals and any(each.wait_id == info.wait_id for each in thread.signals.list()):
         return info  # answered already, which the error says
     if not ask or not sys.stdin.isatty():
         return info
@@ -315,7 +315,7 @@ def _sender(thread: Thread, name: str, *, is_answer: bool) -> Callable[..., Sign
     answers: dict[str, Callable[..., Signal]] = {
         ANSWER: thread.answer, APPROVE: thread.approve, REJECT: thread.reject
     }  # fmt: skip
-    return answers[name] if is_answer else partial(thread.send, name)
+    return answers[name] if is_answer else partial(thread.signals.send, name)
 
 
 def _read_value(text: str | None, as_json: str | None, what: str) -> Any:

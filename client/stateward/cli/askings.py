@@ -52,7 +52,7 @@ def send_to(thread: Thread, shown: ThreadInfo, send: Callable[[dict[str, Any]], 
             break
     else:
         raise CommandError(f"thread {shown.name!r} changes all the time; nothing was sent, try again")
-    if is_same and shown.wait_id and (other := answer_in(thread.signals(), shown.wait_id)) is not None:
+    if is_same and shown.wait_id and (other := answer_in(thread.signals.list(), shown.wait_id)) is not None:
         raise CommandError(
             f"{shown.wait_id!r} of thread {shown.name!r} was answered already, with signal {other.name!r} by "
             f"{other.sender!r}; nothing was sent"
@@ -119,5 +119,5 @@ def _asks_on(thread: Thread, checkpoint: Checkpoint, shown: ThreadInfo) -> bool:
     """Whether a version goes on asking what the thread asked."""
     if (checkpoint.status, checkpoint.wait_id, checkpoint.question) != (shown.status, shown.wait_id, shown.question):
         return False
-    used = thread.signals(acknowledged_by=checkpoint) if checkpoint.acknowledged_signals else []
+    used = thread.signals.list(acknowledged_by=checkpoint) if checkpoint.acknowledged_signals else []
     return all(each.wait_id != shown.wait_id for each in used)

@@ -49,7 +49,7 @@ def attach(
         raise typer.BadParameter("give only one of them", param_hint="--take-over, --read-only and --wait")
     patience = 0 if wait is None else read_length(wait, "--wait")
     with connect(context, target, namespace) as client, Ticker("attaching"), archived_names():
-        info = client.thread(thread).attach(take_over=take_over, read_only=read_only, wait=patience)
+        info = client.thread(thread).archive.attach(take_over=take_over, read_only=read_only, wait=patience)
     if as_json:
         print_json(thread_as_json(info))
         return
@@ -70,7 +70,7 @@ def detach(
       stateward detach booking-42
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     with connect(context, target, namespace) as client, Ticker("archiving"):
-        info = client.thread(thread).detach()
+        info = client.thread(thread).archive.detach()
     if as_json:
         print_json(thread_as_json(info))
         return

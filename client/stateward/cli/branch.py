@@ -130,11 +130,11 @@ def _delete(branch: Thread, name: str, expected: str | None, *, yes: bool) -> in
         )
     head = find_expected(branch, expected)
     if head is None and not yes:
-        head = branch.checkpoint()
+        head = branch.checkpoints.get()
         what = f"branch {name!r} of thread {branch.name!r}, whose head is version {head.version}"
         _ask(f"Delete {what}? Its versions stay readable by number until they are pruned.")
     with _unchanged():
-        return branch.delete_branch(name, expected_version=head)
+        return branch.branches.delete(name, expected_version=head)
 
 
 def _move(branch: Thread, name: str, where: str, expected: str | None, *, yes: bool) -> MovedHead:
@@ -143,12 +143,12 @@ def _move(branch: Thread, name: str, where: str, expected: str | None, *, yes: b
     assert to is not None
     head = find_expected(branch, expected)
     if head is None and not yes:
-        head = branch.checkpoint()
+        head = branch.checkpoints.get()
         what = f"the head of branch {name!r} of thread {branch.name!r}"
         if head.version != to.version:
             _ask(f"Move {what} from version {head.version} to {to.version}?")
     with _unchanged():
-        return branch.move_head(to, expected_version=head)
+        return branch.branches.move(name, to, expected_version=head)
 
 
 def _ask(question: str) -> None:
@@ -208,7 +208,7 @@ def _print_branches(thread: str, found: Sequence[Branch], *, as_json: bool) -> N
 
 
 def _save(source: Thread, name: str, at: Checkpoint | None, edits: dict[str, Any], unset: Sequence[str]) -> Any:
-    base = at or source.checkpoint()
+    base = at or source.checkpoints.get()
     handle = source.branch(name, at=base)
     state = handle.hydrate()
     for slot in unset:

@@ -93,7 +93,7 @@ class Story:
         second = stage.add_machine("second")
         self._say_ready(stage.start_daemon())
         with second.client() as client:  # what a supervisor does that knows of the loss; others wait ten seconds
-            client.thread(THREAD).attach(take_over=True)
+            client.thread(THREAD).archive.attach(take_over=True)
         self._live(None, is_archived=True)
         with second.client() as client:
             done = client.thread(THREAD).hydrate()

@@ -65,7 +65,7 @@ def _gone_versions(thread: Thread, held: Held, retained: int, last: int) -> int:
 
 def _has(thread: Thread, version: int) -> bool:
     try:
-        thread.checkpoint(version)
+        thread.checkpoints.get(version)
     except (VersionNotFound, VersionPruned):
         return False
     return True

@@ -39,7 +39,7 @@ class Measured:
 def review_history(client: Client, thread: Thread, plan: list[str], check: Check) -> Measured:
     """Reads every version back, checks that each is exactly one step more than the one before, and measures."""
     measured = Measured(steps=len(plan))
-    made = sorted(thread.checkpoints(), key=lambda each: each.version)
+    made = sorted(thread.checkpoints.list(), key=lambda each: each.version)
     check("the versions are consecutive", [each.version for each in made] == list(range(1, len(plan) + 2)))
     check("the steps are consecutive", [each.step for each in made] == list(range(len(plan) + 1)))
     measured.edit_bytes = sum(each.edit_bytes for each in made)
@@ -72,7 +72,7 @@ def review_result(thread: Thread, plan: list[str], check: Check) -> str:
 
 def review_fork(thread: Thread, version: int, check: Check) -> str:
     """Forks an old version and takes a different next step in the fork. Returns the file of that step."""
-    head = thread.checkpoint()
+    head = thread.checkpoints.get()
     before, next_before = content(thread.hydrate()), content(thread.hydrate(version + 1))
     fork = thread.fork("survey-fork", at=version)
     state = fork.hydrate()
@@ -83,7 +83,7 @@ def review_fork(thread: Thread, version: int, check: Check) -> str:
     saved = fork.save(state, step=state.slots["totals"]["files"])
     own = surveyed_files(fork.hydrate())
     check("the fork took its own step", saved.version == 2 and own[-1] == other != original and len(own) == version)
-    after = thread.checkpoint()
+    after = thread.checkpoints.get()
     check(
         "the original is unchanged",
         (after.version, after.digest) == (head.version, head.digest)

@@ -186,14 +186,14 @@ def _print_work(handle: Thread, state: State) -> None:
         for line in lines(told):
             say(line)
     others = [each for each in state.signals if each is not answer]
-    used = handle.signals(acknowledged_by=checkpoint) if checkpoint.acknowledged_signals else []
+    used = handle.signals.list(acknowledged_by=checkpoint) if checkpoint.acknowledged_signals else []
     for title, found in (("signals that wait", others), ("signals that this version used", used)):
         if found:
             say()
             say(title, style="bold")
             for each in found:
                 say(f"  {clean(said(each))}, {clock_time(each.time)}")
-    if running := open_effects(handle.effects(values=False)):
+    if running := open_effects(handle.effects.list(values=False)):
         say()
         say("effects without an end", style="bold")
         for effect in running:

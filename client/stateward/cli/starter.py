@@ -275,7 +275,7 @@ class Starter:
             labels = thread.info().labels if self._chosen.labels else {}
             if any(labels.get(key) != value for key, value in self._chosen.labels.items()):
                 return frozenset()
-            return frozenset(each.id for each in thread.signals())
+            return frozenset(each.id for each in thread.signals.list())
         except NotFound:
             return frozenset()
 

@@ -95,10 +95,10 @@ def _check_use(name: str | None, at: str | None, expected: str | None, *, delete
 
 def _delete(thread: Thread, name: str, expected: Checkpoint | int | None, *, yes: bool) -> Tag:
     if expected is None and not yes:
-        expected = thread.checkpoint(at=name)
+        expected = thread.checkpoints.get(at=name)
         what = f"tag {name!r} of thread {thread.name!r}, which names version {expected.version}"
         _ask(f"Delete {what}? The version may then be pruned.")
-    return thread.delete_tag(name, expected=expected)
+    return thread.tags.delete(name, expected=expected)
 
 
 def _set(
@@ -110,11 +110,11 @@ def _set(
         raise typer.BadParameter(f"{name!r} is a branch, which --at would read as the tag", param_hint="NAME")
     if expected is None and not yes:
         if all(each.name != name for each in info.tags):
-            return thread.tag(name, version, expected=0)
-        expected, version = thread.checkpoint(at=name), version or thread.checkpoint()
+            return thread.tags.set(name, version, expected=0)
+        expected, version = thread.checkpoints.get(at=name), version or thread.checkpoints.get()
         if expected.version != version.version:
             _ask(f"Move tag {name!r} of thread {thread.name!r} from version {expected.version} to {version.version}?")
-    return thread.tag(name, version, expected=expected)
+    return thread.tags.set(name, version, expected=expected)
 
 
 def _ask(question: str) -> None:

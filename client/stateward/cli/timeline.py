@@ -68,7 +68,7 @@ class Timeline:
             first, is_shown = (before.sequence, True) if before is not None else (0, False)
         yield from map(effect_line, (each for each in self._effects if first < each.sequence <= checkpoint.sequence))
         if checkpoint.acknowledged_signals:
-            used = self._thread.signals(acknowledged_by=checkpoint)
+            used = self._thread.signals.list(acknowledged_by=checkpoint)
             shown = self._answered(before, checkpoint) if is_shown else set()
             yield from (signal_line(each) for each in used if each.id not in shown)
         told = self._told(checkpoint)
@@ -116,7 +116,7 @@ class Timeline:
 
     def _parent(self, checkpoint: Checkpoint) -> Checkpoint | None:
         try:
-            return self._thread.checkpoint(checkpoint.parent_version)
+            return self._thread.checkpoints.get(checkpoint.parent_version)
         except (Corrupt, VersionPruned, VersionNotFound):
             return None
 
@@ -124,7 +124,7 @@ class Timeline:
         """What came since the newest version: effects, and answers and other signals that no save has used yet."""
         found = [effect_line(each) for each in self._effects if each.sequence > checkpoint.sequence]
         if self._has_signals and checkpoint.version == self._head:
-            found += [signal_line(each, " (not used yet)") for each in self._thread.signals()]
+            found += [signal_line(each, " (not used yet)") for each in self._thread.signals.list()]
         return found
 
 

@@ -49,7 +49,7 @@ def read_told(thread: Thread, effects: Iterable[RecordedEffect], since: int = 0)
 
 
 def _read(thread: Thread, since: int, until: int) -> list[Event]:
-    waiting = {each.id for each in thread.signals()}
+    waiting = {each.id for each in thread.signals.list()}
     found: list[Event] = []
     with thread.watch(after_sequence=since) as events:
         # An entry may be gone by now. A watch would wait for the next one.

@@ -196,7 +196,7 @@ def _read(thread: Thread, value: Any) -> Any:
     if not isinstance(value, Blob) or not value.media_type.endswith(MARK):
         return value
     media_type = value.media_type.removesuffix(MARK)
-    return readable(decode_leniently(state_pb2.Value(media_type=media_type, data=thread.read_blob(value))))
+    return readable(decode_leniently(state_pb2.Value(media_type=media_type, data=thread.blobs.read(value))))
 
 
 def _word(status: Any) -> str:

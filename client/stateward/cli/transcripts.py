@@ -128,13 +128,13 @@ def failures(
 
 
 def _last_failure(thread: Thread, info: ThreadInfo) -> Failure | None:
-    failed = next(iter(thread.checkpoints(statuses=[Status.FAILED], page_size=1)), None)
+    failed = next(iter(thread.checkpoints.list(statuses=[Status.FAILED], page_size=1)), None)
     detail, time = ("", None) if failed is None else (failed.status_detail, failed.create_time)
     if info.status != Status.FAILED and (event := _told_failure(thread)) is not None:
         # It was told of a version that was saved before, and that may be gone.
         with suppress(VersionNotFound, VersionPruned):
             if event.told is not None and (failed is None or failed.sequence < event.sequence):
-                failed = thread.checkpoint(event.told.version)
+                failed = thread.checkpoints.get(event.told.version)
                 detail, time = event.told.status_detail, event.time
     if failed is None or time is None:
         return None
@@ -186,7 +186,7 @@ def _recorded(thread: Thread, *, are_claimed: bool) -> Calls:
     """Counts the effects that have a name. `are_claimed`: only those that somebody began, because a framework records
     other things as effects, too."""
     found = Calls()
-    for each in thread.effects(values=False):
+    for each in thread.effects.list(values=False):
         if each.name and (each.attempts or not are_claimed):
             found.calls[each.name] += 1
             found.errors[each.name] += each.state == EffectState.FAILED

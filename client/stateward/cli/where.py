@@ -46,7 +46,7 @@ def check_name(name: str) -> None:
 
 
 def read_where(text: str, option: str = "--at", least: int = 1) -> int | str | CheckpointId:
-    """Returns the version as `hydrate` and `checkpoint` take it. Raises CommandError if a number is not valid."""
+    """Returns the version as `hydrate` and `checkpoints.get` take it. Raises CommandError if a number is not valid."""
     kind, separator, name = text.partition(":")
     if separator and kind in ("id", "tag"):
         if not name:
@@ -77,14 +77,14 @@ def find_version(thread: Thread, text: str | None, option: str = "--at", least: 
         info = thread.info()
         if text not in {each.name for each in info.tags} and text in {each.name for each in info.branches}:
             return _find_branch(thread, text, option)
-    return where if isinstance(where, int) else thread.checkpoint(where).version
+    return where if isinstance(where, int) else thread.checkpoints.get(where).version
 
 
 def find_checkpoint(thread: Thread, text: str | None, option: str = "--at") -> Checkpoint | None:
     """Returns the version with its digest, for what is then done with it: another version may get its number. None =
     none was given."""
     version = find_version(thread, text, option)
-    return None if version is None else thread.checkpoint(version)
+    return None if version is None else thread.checkpoints.get(version)
 
 
 def find_expected(thread: Thread, text: str | None, least: int = 1) -> Checkpoint | int | None:
@@ -100,7 +100,7 @@ def find_expected(thread: Thread, text: str | None, least: int = 1) -> Checkpoin
         return where
     if len(digest) != DIGEST_DIGITS or not set(digest.lower()) <= set("0123456789abcdef"):
         raise CommandError(f"{EXPECTED} {text}: a digest has {DIGEST_DIGITS} hexadecimal digits")
-    found = thread.checkpoint(where)
+    found = thread.checkpoints.get(where)
     if found.digest.hex() != digest.lower():
         raise CommandError(
             f"{EXPECTED} {text}: version {where} of thread {thread.name!r} has the digest {found.digest.hex()}; "

@@ -37,9 +37,9 @@ def test_each_step_is_saved_once(thread: Any) -> None:
         assert auto.step(step=1) is None
         assert auto.step(step=2).version == 2
         state.slots["n"] = 2
-    assert [(each.version, each.step) for each in thread.checkpoints()] == [(3, 2), (2, 2), (1, 1)]
+    assert [(each.version, each.step) for each in thread.checkpoints.list()] == [(3, 2), (2, 2), (1, 1)]
     assert thread.hydrate().slots["n"] == 2
-    assert thread.checkpoint().labels == {"run": "7"}
+    assert thread.checkpoints.get().labels == {"run": "7"}
 
 
 def test_steps_are_saved_by_the_clock(thread: Any) -> None:
@@ -54,7 +54,7 @@ def test_steps_are_saved_by_the_clock(thread: Any) -> None:
         assert auto.step(step=3).version == 1
         state.logs["l"].append(4)
         assert auto.step(step=4) is None
-    assert thread.checkpoint().step == 4
+    assert thread.checkpoints.get().step == 4
     assert thread.hydrate().logs["l"] == [0, 1, 2, 3, 4]
 
 
@@ -73,7 +73,7 @@ def test_an_exception_saves_whole_steps_only(thread: Any) -> None:
         state.slots["n"] = "half"
         raise KeyError("in the middle of a change")
     assert thread.hydrate().slots["n"] == 2
-    assert thread.checkpoint().version == 2
+    assert thread.checkpoints.get().version == 2
 
 
 def test_a_mismatch_is_raised_and_never_tried_again(thread: Any) -> None:
@@ -85,7 +85,7 @@ def test_a_mismatch_is_raised_and_never_tried_again(thread: Any) -> None:
         thread.append("l", "theirs")
         state.slots["n"] = 2
         auto.step()
-    assert thread.checkpoint().version == 2
+    assert thread.checkpoints.get().version == 2
     assert thread.hydrate().slots["n"] == 1
 
 
@@ -129,7 +129,7 @@ def test_no_half_change_is_saved_by_the_timer(blocking: Any) -> None:
                 state.slots["b"] = number
             if number >= 100 and state.version > 12:
                 break
-    versions = [blocking.hydrate(each.version) for each in blocking.checkpoints()]
+    versions = [blocking.hydrate(each.version) for each in blocking.checkpoints.list()]
     assert len(versions) > 10
     assert {each.slots["a"] - each.slots["b"] for each in versions} == {0}
     assert versions[0].slots["a"] == number
@@ -151,7 +151,7 @@ def test_the_timer_keeps_its_error_for_the_next_step(blocking: Any) -> None:
         auto.step()
     with pytest.raises(errors.VersionMismatch):
         auto.close()
-    assert blocking.checkpoint().version == 2
+    assert blocking.checkpoints.get().version == 2
 
 
 async def test_an_asyncio_timer_saves_between_changes(target: str, name: str) -> None:
@@ -168,7 +168,7 @@ async def test_an_asyncio_timer_saves_between_changes(target: str, name: str) ->
                     await asyncio.sleep(0.002)
                     state.slots["b"] = number
                 await asyncio.sleep(0)
-        versions = [await thread.hydrate(each.version) async for each in thread.checkpoints()]
+        versions = [await thread.hydrate(each.version) async for each in thread.checkpoints.list()]
     assert len(versions) > 5
     assert {each.slots["a"] - each.slots["b"] for each in versions} == {0}
     assert versions[0].slots["a"] == 39
@@ -230,7 +230,7 @@ def test_sigterm_saves_when_the_state_is_whole(
         process.wait()
     with Client(target) as client:
         state = client.thread(name).hydrate()
-        assert (dict(state.slots), client.thread(name).checkpoint().status) == ({"n": n}, status)
+        assert (dict(state.slots), client.thread(name).checkpoints.get().status) == ({"n": n}, status)
 
 
 def test_the_former_handler_is_back_after_the_block(blocking: Any) -> None:
@@ -291,7 +291,7 @@ def test_a_risky_step_is_made_once(thread: Any) -> None:
         assert (risky.done, bool(risky.idempotency_key)) == (False, True)
         assert thread.hydrate().slots["cart"] == ["book"]
         risky.result = {"receipt": 7}
-    assert (thread.checkpoint().labels, thread.checkpoint().step) == ({"before": "charge card"}, 3)
+    assert (thread.checkpoints.get().labels, thread.checkpoints.get().step) == ({"before": "charge card"}, 3)
     with before(thread, "charge card") as again:
         assert (again.done, again.result) == (True, {"receipt": 7})
 
@@ -341,7 +341,7 @@ def test_a_risky_step_is_saved_as_autosave_saves(thread: Any) -> None:
         auto.step(step=5, metrics={"cost_usd": 1.0})
         with before(auto, "charge card", labels={"amount": "10"}) as risky:
             risky.result = 1
-        head = thread.checkpoint()
+        head = thread.checkpoints.get()
         labels = {"run": "7", "amount": "10", "before": "charge card", "trimmed:m": "1"}
         assert (head.version, head.step, head.metrics, head.labels) == (2, 5, {"cost_usd": 1.0}, labels)
         assert thread.hydrate().logs["m"] == [2, 3]
@@ -349,4 +349,4 @@ def test_a_risky_step_is_saved_as_autosave_saves(thread: Any) -> None:
         assert auto.step(step=5) is None
         with before(auto, "mail", step=6) as risky:
             risky.result = 1
-    assert (thread.checkpoint().version, thread.checkpoint().step) == (3, 6)
+    assert (thread.checkpoints.get().version, thread.checkpoints.get().step) == (3, 6)

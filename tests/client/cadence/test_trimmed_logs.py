@@ -29,7 +29,7 @@ def test_what_slid_out_is_summarised_and_stays_readable(thread: Any) -> None:
             auto.step(step=number)
     kept = list(thread.hydrate().logs["messages"])
     assert 5 <= len(kept) <= 11
-    for each in thread.checkpoints():
+    for each in thread.checkpoints.list():
         seen = thread.hydrate(each.version)
         assert [*seen.slots.get("summary", []), *seen.logs["messages"]] == list(range(each.step + 1))
     assert [*finish(thread, thread.log("messages").trimmed()), *kept] == list(range(37))
@@ -65,7 +65,7 @@ def test_a_summariser_that_fails_costs_no_checkpoint(blocking: Any) -> None:
     state.slots["n"] = 1
     with pytest.raises(ConnectionError):
         blocking.save(state, windows=[window])
-    assert (blocking.checkpoint().version, len(blocking.hydrate().logs["messages"])) == (2, 6)
+    assert (blocking.checkpoints.get().version, len(blocking.hydrate().logs["messages"])) == (2, 6)
     blocking.save(state, windows=[window])
     after = blocking.hydrate()
     assert (after.slots["summary"], after.logs["messages"]) == ("abcd", ["e", "f"])

@@ -32,5 +32,5 @@ class Bank:
 
 def only(thread):
     """The one effect of a thread."""
-    (found,) = thread.effects()
+    (found,) = thread.effects.list()
     return found

@@ -46,13 +46,13 @@ async def pay_on_loop(idempotency_key):
 
 async def on_loop():
     async with AsyncClient(**options) as client:
-        return await client.thread(thread).effect("pay", pay_on_loop, check=paid, term=float(term))
+        return await client.thread(thread).effects.run("pay", pay_on_loop, check=paid, term=float(term))
 
 if kind == "asyncio":
     print(asyncio.run(on_loop()))
 else:
     with Client(**options) as client:
-        print(client.thread(thread).effect("pay", pay, check=paid, term=float(term)))
+        print(client.thread(thread).effects.run("pay", pay, check=paid, term=float(term)))
 """
 
 
@@ -168,11 +168,11 @@ def test_the_error_says_what_to_do(thread: Any, real_daemon: Daemon, name: str) 
 
     def pay() -> None:
         with real_daemon.client() as other, pytest.raises(EffectInProgress) as caught:
-            other.thread(name).effect("pay", pay, wait=0)
+            other.thread(name).effects.run("pay", pay, wait=0)
         for said in ("unnamed-", "lives for", "wait=", "Client(holder="):
             assert said in str(caught.value)
 
-    thread.effect("pay", pay)
+    thread.effects.run("pay", pay)
 
 
 def test_a_takeover_ends_the_claim_after_its_term(pair: Any, open_client: Callable[..., Any], name: str) -> None:
@@ -184,18 +184,18 @@ def test_a_takeover_ends_the_claim_after_its_term(pair: Any, open_client: Callab
             return pay_after(other.thread(name))
 
     def pay_after(second: Any) -> str:
-        second.attach(take_over=True)
+        second.archive.attach(take_over=True)
         with pytest.raises(EffectUncertain):
-            second.effect("pay", lambda: asked.append("paid again"), term=1)
-        found = second.effect("pay", lambda: asked.append("paid again"), check=lambda key: "found by hand", term=1)
+            second.effects.run("pay", lambda: asked.append("paid again"), term=1)
+        found = second.effects.run("pay", lambda: asked.append("paid again"), check=lambda key: "found by hand", term=1)
         assert found == "found by hand"
         return "receipt"
 
     with suppress(StatewardError):  # or the replaced sidecar does not know it yet, and sets the result apart later
-        first.effect("pay", pay, term=1)
+        first.effects.run("pay", pay, term=1)
     assert asked == []
     with pair.second.client() as other:
-        assert other.thread(name).effect("pay", lambda: asked.append("paid again")) == "found by hand"
+        assert other.thread(name).effects.run("pay", lambda: asked.append("paid again")) == "found by hand"
 
 
 def test_a_claim_lives_while_it_is_archived(pair: Any, open_client: Callable[..., Any], name: str) -> None:
@@ -205,14 +205,14 @@ def test_a_claim_lives_while_it_is_archived(pair: Any, open_client: Callable[...
     paid: list[str] = []
     with pair.first.client() as client:
         working = threading.Thread(
-            target=lambda: client.thread(name).effect("pay", lambda: paid.append("first"), term=1)
+            target=lambda: client.thread(name).effects.run("pay", lambda: paid.append("first"), term=1)
         )
         with pair.slow():
             working.start()
-            while not list(first.effects()):
+            while not list(first.effects.list()):
                 time.sleep(0.01)
             time.sleep(2)  # twice the term of a claim that a real daemon keeps
             with pytest.raises(EffectInProgress):
-                first.effect("pay", lambda: paid.append("second"), check=lambda key: NOT_HAPPENED, wait=0)
+                first.effects.run("pay", lambda: paid.append("second"), check=lambda key: NOT_HAPPENED, wait=0)
         working.join(60)
     assert paid == ["first"]

@@ -35,8 +35,8 @@ from stateward.v1.effect_service_pb2 import BeginEffectResponse
 
 def test_called_once(thread, bank):
     """The second call gets the recorded result, and the tool is not called."""
-    assert thread.effect("pay", bank.pay, name="pay") == {"receipt": 1}
-    assert thread.effect("pay", bank.pay) == {"receipt": 1}
+    assert thread.effects.run("pay", bank.pay, name="pay") == {"receipt": 1}
+    assert thread.effects.run("pay", bank.pay) == {"receipt": 1}
     found = only(thread)
     assert (found.key, found.name, found.state, found.value) == ("pay", "pay", EffectState.DONE, {"receipt": 1})
     assert (found.holder, found.attempts, len(bank.keys)) == ("worker", 1, 1)
@@ -45,21 +45,21 @@ def test_called_once(thread, bank):
 
 def test_anchors_keep_keys_apart(thread, bank):
     """The same key under another anchor is another effect."""
-    thread.effect("pay", bank.pay, anchor="a")
-    thread.effect("pay", bank.pay, anchor="b")
+    thread.effects.run("pay", bank.pay, anchor="a")
+    thread.effects.run("pay", bank.pay, anchor="b")
     assert len(set(bank.keys)) == 2
-    assert [each.anchor for each in thread.effects("a")] == ["a"]
-    assert list(thread.effects("")) == []
+    assert [each.anchor for each in thread.effects.list("a")] == ["a"]
+    assert list(thread.effects.list("")) == []
 
 
 def test_how_a_tool_gets_its_key(thread):
     """By name where it has such a parameter, else as its only required argument, else not at all."""
     given = [
-        thread.effect("1", lambda *, idempotency_key: idempotency_key),
-        thread.effect("2", lambda amount=5, idempotency_key=None: [amount, idempotency_key]),
-        thread.effect("3", lambda word: word),
-        thread.effect("4", lambda order=7: order),
-        thread.effect("5", functools.partial(lambda order, word: [order, word], 8)),
+        thread.effects.run("1", lambda *, idempotency_key: idempotency_key),
+        thread.effects.run("2", lambda amount=5, idempotency_key=None: [amount, idempotency_key]),
+        thread.effects.run("3", lambda word: word),
+        thread.effects.run("4", lambda order=7: order),
+        thread.effects.run("5", functools.partial(lambda order, word: [order, word], 8)),
     ]
     assert len(given[0]) == len(given[1][1]) == len(given[2]) == 32
     assert (given[1][0], given[3], given[4][0]) == (5, 7, 8)
@@ -69,11 +69,11 @@ def test_how_a_tool_gets_its_key(thread):
 def test_tools_that_want_more(thread, fn):
     """A tool that needs more than the key is a mistake, found before anything is claimed."""
     with pytest.raises(TypeError, match="lambda"):
-        thread.effect("pay", fn)
+        thread.effects.run("pay", fn)
     with pytest.raises(TypeError, match="no option terms"):
-        thread.effect("pay", lambda: None, terms=3)
-    assert thread.put_effects([Effect("other", 1)]) == 1
-    assert [each.key for each in thread.effects()] == ["other"]
+        thread.effects.run("pay", lambda: None, terms=3)
+    assert thread.effects.put([Effect("other", 1)]) == 1
+    assert [each.key for each in thread.effects.list()] == ["other"]
 
 
 def test_failed(thread, bank):
@@ -84,11 +84,11 @@ def test_failed(thread, bank):
         raise ValueError("no money")
 
     with pytest.raises(ValueError, match="no money"):
-        thread.effect("pay", fail)
+        thread.effects.run("pay", fail)
     with pytest.raises(EffectFailed, match="ValueError: no money") as caught:
-        thread.effect("pay", bank.pay)
+        thread.effects.run("pay", bank.pay)
     assert (caught.value.key, caught.value.detail) == ("pay", "ValueError: no money")
-    assert thread.effect("pay", bank.pay, retry_failed=True) == {"receipt": 2}
+    assert thread.effects.run("pay", bank.pay, retry_failed=True) == {"receipt": 2}
     assert bank.keys[0] != bank.keys[1]
 
 
@@ -99,7 +99,7 @@ def test_errors_of_any_text(thread):
         raise ValueError("\udcff" + "é" * 9000)
 
     with pytest.raises(ValueError, match="é"):
-        thread.effect("pay", fail)
+        thread.effects.run("pay", fail)
     assert only(thread).detail.startswith("ValueError: \\udcffé")
 
 
@@ -111,9 +111,9 @@ def test_a_tool_that_cannot_tell(thread, bank):
         raise EffectUncertain("no answer in time") from TimeoutError()
 
     with pytest.raises(EffectUncertain, match="no answer in time"):
-        thread.effect("pay", time_out)
+        thread.effects.run("pay", time_out)
     assert only(thread).state is EffectState.UNCERTAIN
-    assert thread.effect("pay", bank.pay, check=bank.find) == {"receipt": 1}
+    assert thread.effects.run("pay", bank.pay, check=bank.find) == {"receipt": 1}
     assert len(bank.keys) == 1
 
 
@@ -125,10 +125,10 @@ def test_a_result_that_cannot_be_kept(thread, bank):
         return {"receipt": object()}
 
     with pytest.raises(TypeError, match="receipt") as caught:
-        thread.effect("pay", pay)
+        thread.effects.run("pay", pay)
     assert "object object" in caught.value.__notes__[0]
     with pytest.raises(EffectUncertain):
-        thread.effect("pay", bank.pay)
+        thread.effects.run("pay", bank.pay)
     assert len(bank.keys) == 1
 
 
@@ -139,46 +139,46 @@ def test_a_result_that_cannot_be_kept(thread, bank):
 def test_killed_with_a_check(agent, bank, tool, paid_before):
     """The check says whether the tool did its work before the agent died: paid once, whichever it was."""
     with pytest.raises(Killed):
-        agent().effect("pay", functools.partial(tool, bank))
+        agent().effects.run("pay", functools.partial(tool, bank))
     assert len(bank.keys) == paid_before
     thread = agent()
-    assert thread.effect("pay", bank.pay, check=bank.find) == {"receipt": 1}
-    assert thread.effect("pay", bank.pay) == {"receipt": 1}
+    assert thread.effects.run("pay", bank.pay, check=bank.find) == {"receipt": 1}
+    assert thread.effects.run("pay", bank.pay) == {"receipt": 1}
     assert (len(bank.keys), only(thread).attempts) == (1, 2)
 
 
 def test_killed_without_a_check(agent, bank):
     """Where nobody can know, the tool is never called again by itself; later somebody may find out."""
     with pytest.raises(Killed):
-        agent().effect("pay", bank.pay_and_die)
+        agent().effects.run("pay", bank.pay_and_die)
     for _ in range(2):
         with pytest.raises(EffectUncertain, match="check=") as caught:
-            agent().effect("pay", bank.pay)
+            agent().effects.run("pay", bank.pay)
     assert (caught.value.key, caught.value.idempotency_key) == ("pay", bank.keys[0])
-    assert agent().effect("pay", bank.pay, check=lambda: "found by hand") == "found by hand"
+    assert agent().effects.run("pay", bank.pay, check=lambda: "found by hand") == "found by hand"
     assert len(bank.keys) == 1
 
 
 def test_killed_with_an_idempotent_tool(agent, bank):
     """A tool that honours the key is called again with the same one."""
     with pytest.raises(Killed):
-        agent().effect("pay", bank.pay_and_die)
-    assert agent().effect("pay", bank.pay, idempotent=True) == {"receipt": 2}
+        agent().effects.run("pay", bank.pay_and_die)
+    assert agent().effects.run("pay", bank.pay, idempotent=True) == {"receipt": 2}
     assert bank.keys[0] == bank.keys[1]
 
 
 def test_checks_that_do_not_know(agent, bank):
     """A check that fails, or returns nothing, leaves it open: neither paid again nor called done."""
     with pytest.raises(Killed):
-        agent().effect("pay", bank.pay_and_die)
+        agent().effects.run("pay", bank.pay_and_die)
     thread = agent()
     with pytest.raises(EffectUncertain, match="NOT_HAPPENED says no"):
-        thread.effect("pay", bank.pay, check=lambda key: None)
+        thread.effects.run("pay", bank.pay, check=lambda key: None)
     with pytest.raises(ZeroDivisionError):
-        thread.effect("pay", bank.pay, check=lambda key: 1 / 0)
+        thread.effects.run("pay", bank.pay, check=lambda key: 1 / 0)
     with pytest.raises(TypeError, match="check"):
-        thread.effect("pay", bank.pay, check=lambda key, amount: 1)
-    assert thread.effect("pay", bank.pay, check=lambda key: Happened(None)) is None
+        thread.effects.run("pay", bank.pay, check=lambda key, amount: 1)
+    assert thread.effects.run("pay", bank.pay, check=lambda key: Happened(None)) is None
     assert (only(thread).state, len(bank.keys)) == (EffectState.DONE, 1)
     assert isinstance({} or NOT_HAPPENED, NotHappened)
 
@@ -192,8 +192,8 @@ def test_the_daemon_dies_too(agent, bank, real_daemon):
         return bank.pay(key)
 
     thread = agent()
-    assert thread.effect("pay", pay) == {"receipt": 1}
-    assert thread.effect("pay", bank.pay) == {"receipt": 1}
+    assert thread.effects.run("pay", pay) == {"receipt": 1}
+    assert thread.effects.run("pay", bank.pay) == {"receipt": 1}
 
 
 def test_claims_that_reach_the_archive_first(pair, open_client, name, bank):
@@ -201,12 +201,12 @@ def test_claims_that_reach_the_archive_first(pair, open_client, name, bank):
     first, second = (open_client(each.target, call_timeout=1).thread(name) for each in (pair.first, pair.second))
     first.append("l", 1, durability="archived")
     with pair.slow(), pytest.raises(NotArchivedYet):
-        first.effect("pay", bank.pay)
+        first.effects.run("pay", bank.pay)
     assert bank.keys == []
-    first.wait_archived(first.append("l", 2), timeout=30)
-    assert first.effect("pay", bank.pay) == {"receipt": 1}
-    first.detach()
-    assert second.effect("pay", bank.pay) == {"receipt": 1}
+    first.archive.wait(first.append("l", 2), timeout=30)
+    assert first.effects.run("pay", bank.pay) == {"receipt": 1}
+    first.archive.detach()
+    assert second.effects.run("pay", bank.pay) == {"receipt": 1}
 
 
 # -- two at a time -----------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def hold(thread, bank, begun, end):
         assert end.wait(30)
         return bank.pay(key)
 
-    working = threading.Thread(target=lambda: thread.effect("pay", pay))
+    working = threading.Thread(target=lambda: thread.effects.run("pay", pay))
     working.start()
     assert begun.wait(30)
     return working
@@ -235,10 +235,10 @@ def test_somebody_is_at_it(agent, target, open_client, name, bank, real_daemon, 
     with real_daemon.client(holder="worker") as client:
         working = hold(client.thread(name), bank, begun, end)
         with pytest.raises(EffectInProgress) as caught:
-            waiting.effect("pay", bank.pay, wait=0)
+            waiting.effects.run("pay", bank.pay, wait=0)
         assert caught.value.holder == "worker"
         threading.Timer(0.1, end.set).start()
-        assert waiting.effect("pay", bank.pay) == {"receipt": 1}
+        assert waiting.effects.run("pay", bank.pay) == {"receipt": 1}
         working.join()
     assert len(bank.keys) == 1
 
@@ -250,11 +250,11 @@ def test_claims_that_are_lost(agent, bank, real_daemon, name, monkeypatch):
     def pay(key):
         monkeypatch.setattr(holders, "_incarnation", "started again")
         with real_daemon.client(holder="worker") as client:
-            assert client.thread(name).effect("pay", bank.pay, check=lambda key: "settled") == "settled"
+            assert client.thread(name).effects.run("pay", bank.pay, check=lambda key: "settled") == "settled"
         return bank.pay(key)
 
     with pytest.raises(ClaimLost) as caught:
-        thread.effect("pay", pay)
+        thread.effects.run("pay", pay)
     assert (caught.value.has_result, caught.value.result, caught.value.key) == (True, {"receipt": 1}, "pay")
     assert only(thread).value == "settled"
 
@@ -272,7 +272,7 @@ def test_claims_are_renewed(thread, bank, monkeypatch):
     enough = threading.Event()
     monkeypatch.setattr(effects.Claim, "renew", counted)
     monkeypatch.setattr(effects, "RENEWALS_PER_TERM", 2000)
-    assert thread.effect("pay", lambda key: enough.wait(20) and bank.pay(key)) == {"receipt": 1}
+    assert thread.effects.run("pay", lambda key: enough.wait(20) and bank.pay(key)) == {"receipt": 1}
     assert renewals[0] == renewals[1] > 0
 
 
@@ -319,18 +319,18 @@ def test_a_lost_answer(bank):
 
 def test_deleted_effects_are_called_again(thread, bank):
     """`delete_effects` answers how many there were; who calls the tool then pays again, and a stale holder is told."""
-    thread.put_effects(
+    thread.effects.put(
         [Effect("a", 1, anchor="c1"), Effect("b", 2, anchor="c1", keep_when_pruned=True), Effect("a", 3)]
     )
-    assert [each.keep_when_pruned for each in thread.effects("c1")] == [False, True]
-    assert thread.delete_effects("c1", ["a", "none"]) == 1
-    assert thread.delete_effects("c1", []) == 0
-    assert thread.delete_effects("c1") == 1
-    assert thread.delete_effects("c1") == 0
+    assert [each.keep_when_pruned for each in thread.effects.list("c1")] == [False, True]
+    assert thread.effects.delete("c1", ["a", "none"]) == 1
+    assert thread.effects.delete("c1", []) == 0
+    assert thread.effects.delete("c1") == 1
+    assert thread.effects.delete("c1") == 0
     assert only(thread).value == 3
     with pytest.raises(TypeError, match="a list of keys"):
-        thread.delete_effects("c1", "a")
-    assert thread.effect("pay", bank.pay, anchor="c2") == {"receipt": 1}
-    thread.delete_effects("c2")
-    assert thread.effect("pay", bank.pay, anchor="c2") == {"receipt": 2}
+        thread.effects.delete("c1", "a")
+    assert thread.effects.run("pay", bank.pay, anchor="c2") == {"receipt": 1}
+    thread.effects.delete("c2")
+    assert thread.effects.run("pay", bank.pay, anchor="c2") == {"receipt": 2}
     assert len(set(bank.keys)) == 2

@@ -8,10 +8,10 @@ def test_effects_come_with_the_state(thread):
     state = thread.hydrate(effects=True)
     assert state.effects == ()
     thread.save(state, checkpoint_id="a", effects=[Effect("2", [2], anchor="a"), Effect("1", {"n": 1}, anchor="a")])
-    thread.put_effects([Effect("3", 3, anchor="b"), Effect("4", 4)])
+    thread.effects.put([Effect("3", 3, anchor="b"), Effect("4", 4)])
     found = thread.hydrate(effects=True)
     assert [(each.key, each.value) for each in found.effects] == [("1", {"n": 1}), ("2", [2])]
-    assert found.effects == tuple(thread.effects("a"))
+    assert found.effects == tuple(thread.effects.list("a"))
     assert [each.value for each in thread.hydrate(since=found, effects=True).effects] == [{"n": 1}, [2]]
     thread.save(found, checkpoint_id="b")
     assert len(found.effects) == 2

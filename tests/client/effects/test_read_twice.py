@@ -26,34 +26,37 @@ def test_reads_are_kept(thread):
         calls.append(city)
         return [city, stars]
 
-    assert thread.cached("search", {"city": "Paris", "stars": 4}, search) == ["Paris", 4]
-    assert thread.cached("search", {"stars": 4, "city": "Paris"}, search) == ["Paris", 4]
-    assert thread.cached("search", ["Rome", 1], search) == ["Rome", 1]
-    assert thread.cached("search", "Oslo", search) == ["Oslo", 0]
-    assert thread.cached("other", "Oslo", lambda: "not called with it") == "not called with it"
+    assert thread.effects.cached("search", {"city": "Paris", "stars": 4}, search) == ["Paris", 4]
+    assert thread.effects.cached("search", {"stars": 4, "city": "Paris"}, search) == ["Paris", 4]
+    assert thread.effects.cached("search", ["Rome", 1], search) == ["Rome", 1]
+    assert thread.effects.cached("search", "Oslo", search) == ["Oslo", 0]
+    assert thread.effects.cached("other", "Oslo", lambda: "not called with it") == "not called with it"
     assert calls == ["Paris", "Rome", "Oslo"]
-    assert {each.name for each in thread.effects("cache/search")} == {"search"}
+    assert {each.name for each in thread.effects.list("cache/search")} == {"search"}
     with pytest.raises(TypeError, match="arguments of search"):
-        thread.cached("search", {"city": object()}, search)
-    assert thread.cached("str", 3, str) == "3"  # nothing is known of what it takes
-    assert thread.effect("str", str) == ""
+        thread.effects.cached("search", {"city": object()}, search)
+    assert thread.effects.cached("str", 3, str) == "3"  # nothing is known of what it takes
+    assert thread.effects.run("str", str) == ""
 
 
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda thread: thread.effect(5, str), "key takes a text, not 5"),
-        (lambda thread: thread.effect("pay", 5), "fn takes a function, not 5"),
-        (lambda thread: thread.effect("pay", str, check=5), "check takes a function, not 5"),
-        (lambda thread: thread.cached("read", 1, 5), "fn takes a function, not 5"),
-        (lambda thread: thread.cached("read", 1, str, max_age="1h"), "max_age takes a timedelta or seconds, not '1h'"),
+        (lambda thread: thread.effects.run(5, str), "key takes a text, not 5"),
+        (lambda thread: thread.effects.run("pay", 5), "fn takes a function, not 5"),
+        (lambda thread: thread.effects.run("pay", str, check=5), "check takes a function, not 5"),
+        (lambda thread: thread.effects.cached("read", 1, 5), "fn takes a function, not 5"),
+        (
+            lambda thread: thread.effects.cached("read", 1, str, max_age="1h"),
+            "max_age takes a timedelta or seconds, not '1h'",
+        ),
     ],
 )
 def test_arguments_of_a_wrong_kind(thread, call, match):
     """They are named before anything is claimed."""
     with pytest.raises(TypeError, match=match):
         call(thread)
-    thread.put_effects([Effect("other", 1)])
+    thread.effects.put([Effect("other", 1)])
     assert only(thread).key == "other"
 
 
@@ -61,7 +64,8 @@ def test_reads_grow_old(thread):
     """A result that is older than wanted is read anew."""
     numbers = iter(range(10))
     reads = [
-        thread.cached("clock", None, lambda: next(numbers), max_age=age) for age in (60, timedelta(hours=1), 0, None)
+        thread.effects.cached("clock", None, lambda: next(numbers), max_age=age)
+        for age in (60, timedelta(hours=1), 0, None)
     ]
     assert reads == [0, 0, 1, 1]
 
@@ -69,10 +73,10 @@ def test_reads_grow_old(thread):
 def test_reads_that_fail(thread):
     """An error is raised and not kept, and neither is what cannot be stored."""
     with pytest.raises(ZeroDivisionError):
-        thread.cached("read", 1, lambda: 1 / 0)
+        thread.effects.cached("read", 1, lambda: 1 / 0)
     with pytest.raises(TypeError):
-        thread.cached("read", 1, object)
-    assert thread.cached("read", 1, lambda: "fine") == "fine"
+        thread.effects.cached("read", 1, object)
+    assert thread.effects.cached("read", 1, lambda: "fine") == "fine"
 
 
 def test_reads_of_the_dead(agent):
@@ -82,8 +86,8 @@ def test_reads_of_the_dead(agent):
         raise Killed
 
     with pytest.raises(Killed):
-        agent().cached("read", 1, die)
-    assert agent().cached("read", 1, lambda: "fine") == "fine"
+        agent().effects.cached("read", 1, die)
+    assert agent().effects.cached("read", 1, lambda: "fine") == "fine"
 
 
 def test_reads_at_the_same_time(thread, real_daemon, name):
@@ -96,12 +100,12 @@ def test_reads_at_the_same_time(thread, real_daemon, name):
 
     with real_daemon.client() as client:
         found = []
-        working = threading.Thread(target=lambda: found.append(client.thread(name).cached("read", 1, slow)))
+        working = threading.Thread(target=lambda: found.append(client.thread(name).effects.cached("read", 1, slow)))
         working.start()
         assert begun.wait(30)
-        assert thread.cached("read", 1, lambda: "second", wait=0.05) == "second"
+        assert thread.effects.cached("read", 1, lambda: "second", wait=0.05) == "second"
         threading.Timer(0.05, end.set).start()
-        assert thread.cached("read", 1, lambda: "third") == "first"
+        assert thread.effects.cached("read", 1, lambda: "third") == "first"
         working.join()
     assert found == ["first"]
 
@@ -134,12 +138,12 @@ def test_decorators(thread, bank, kind):
     """A decorated function, plain or not, is called once for each key, or for the same arguments."""
     read = []
 
-    @thread.effectful(lambda order, amount=0: f"pay:{order}")
+    @thread.effects.wrap(lambda order, amount=0: f"pay:{order}")
     @kind
     def pay(order, amount=0, idempotency_key=None):
         return {"amount": amount, **bank.pay(idempotency_key)}
 
-    @thread.memoized(max_age=3600)
+    @thread.effects.memoized(max_age=3600)
     @kind
     def look(city, stars=1):
         read.append(city)
@@ -148,7 +152,7 @@ def test_decorators(thread, bank, kind):
     assert [finished(thread, pay(7, amount)) for amount in (1, 2)] == [{"amount": 1, "receipt": 1}] * 2
     assert [finished(thread, made) for made in (look("Rome"), look(city="Rome", stars=1))] == ["Rome 1"] * 2
     assert (len(bank.keys[0]), len(bank.keys), read) == (32, 1, ["Rome"])
-    assert {each.name for each in thread.effects()} == {"pay", "look"}
+    assert {each.name for each in thread.effects.list()} == {"pay", "look"}
     assert pay.__name__ == "pay"
 
 
@@ -159,12 +163,12 @@ def test_coroutine_functions(thread, open_client):
         return await asyncio.sleep(0, key)
 
     if isinstance(thread, Driven):
-        assert len(thread.effect("pay", pay)) == 32
-        assert len(thread.effect("again", lambda key: asyncio.sleep(0, key))) == 32
+        assert len(thread.effects.run("pay", pay)) == 32
+        assert len(thread.effects.run("again", lambda key: asyncio.sleep(0, key))) == 32
         return
     with pytest.raises(TypeError, match="AsyncClient"):
-        thread.effect("pay", pay)
-    assert thread.effect("pay", lambda: "after all") == "after all"
+        thread.effects.run("pay", pay)
+    assert thread.effects.run("pay", lambda: "after all") == "after all"
 
 
 # -- without claims ----------------------------------------------------------------------------------------------------
@@ -173,20 +177,20 @@ def test_coroutine_functions(thread, open_client):
 def test_recorded_without_a_claim(thread):
     """Results that are put, or ride on a save, come back in their order; the first stays unless it is replaced."""
     put = [Effect(str(number), {"n": number}, "c1", "channel", bytes([9 - number])) for number in range(3)]
-    assert thread.put_effects(put) == 3
-    assert thread.put_effects([put[0], Effect("new", 1, "c1")]) == 1
-    assert [each.key for each in thread.effects("c1", names=["channel"])] == ["2", "1", "0"]
+    assert thread.effects.put(put) == 3
+    assert thread.effects.put([put[0], Effect("new", 1, "c1")]) == 1
+    assert [each.key for each in thread.effects.list("c1", names=["channel"])] == ["2", "1", "0"]
     state = thread.hydrate()
     state.slots["goal"] = "x"
     thread.save(state, effects=[Effect("0", "kept?", "c1"), Effect("1", "replaced", "c1", replace=True)])
-    assert {each.key: each.value for each in thread.effects("c1")} == {
+    assert {each.key: each.value for each in thread.effects.list("c1")} == {
         "0": {"n": 0}, "1": "replaced", "2": {"n": 2}, "new": 1,
     }  # fmt: skip
-    assert [each.value for each in thread.effects("c1", key="1", values=False)] == [None]
+    assert [each.value for each in thread.effects.list("c1", key="1", values=False)] == [None]
     with pytest.raises(InvalidField):
-        thread.put_effects([])
+        thread.effects.put([])
     with pytest.raises(TypeError, match="names"):
-        thread.effects("c1", names="channel")
+        thread.effects.list("c1", names="channel")
 
 
 def test_effects_of_a_refused_save(thread):
@@ -195,7 +199,7 @@ def test_effects_of_a_refused_save(thread):
     thread.append("l", 1)
     with pytest.raises(Exception, match="saved in between"):
         thread.save(stale, effects=[Effect("e", 1)])
-    assert list(thread.effects()) == []
+    assert list(thread.effects.list()) == []
 
 
 def test_what_is_being_worked_on_is_not_put(agent):
@@ -206,7 +210,7 @@ def test_what_is_being_worked_on_is_not_put(agent):
 
     thread = agent()
     with pytest.raises(Killed):
-        thread.effect("pay", die)
+        thread.effects.run("pay", die)
     with pytest.raises(ClaimLost) as caught:
-        thread.put_effects([Effect("pay", 1)])
+        thread.effects.put([Effect("pay", 1)])
     assert not caught.value.has_result
