@@ -207,7 +207,7 @@ class Content:
 
     @classmethod
     def of(cls, source: Any) -> Content:
-        """Takes what `thread.blobs.write` takes: bytes, a path, a file opened for reading bytes, or an iterator of bytes."""
+        """Takes what `blobs.write` takes: bytes, a path, a file opened for reading bytes, or an iterator of bytes."""
         match source:
             case bytes() | bytearray() | memoryview():
                 return cls.of_bytes(bytes(source))

@@ -198,7 +198,7 @@ def test_the_daemon_dies_too(agent, bank, real_daemon):
 
 def test_claims_that_reach_the_archive_first(pair, open_client, name, bank):
     """With an archive, the tool is called only when another machine can know of the claim."""
-    first, second = (open_client(each.target, call_timeout=1).thread(name) for each in (pair.first, pair.second))
+    first, second = (open_client(each.target, call_timeout=5).thread(name) for each in (pair.first, pair.second))
     first.append("l", 1, durability="archived")
     with pair.slow(), pytest.raises(NotArchivedYet):
         first.effects.run("pay", bank.pay)
