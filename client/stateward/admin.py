@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Any
@@ -140,8 +140,8 @@ class Finding(FromProto):
 class VerifyProgress(FromProto):
     """Progress of a verification, with the newest finding."""
 
-    records: int
-    threads: int
+    records: int = field(metadata={"proto": "progress.items"})
+    threads: int = field(metadata={"proto": "progress.threads"})
     finding: Finding | None
 
 

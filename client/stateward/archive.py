@@ -46,9 +46,9 @@ class ArchivedThread(FromProto):
 class ArchiveVerifyProgress(FromProto):
     """Progress of a verification of the archive, with the newest finding."""
 
-    threads: int
-    objects: int
-    read_bytes: int = field(metadata={"proto": "bytes"})
+    threads: int = field(metadata={"proto": "progress.threads"})
+    objects: int = field(metadata={"proto": "progress.items"})
+    read_bytes: int = field(metadata={"proto": "progress.bytes"})
     finding: Finding | None
 
 
@@ -56,10 +56,10 @@ class ArchiveVerifyProgress(FromProto):
 class RestoreProgress(FromProto):
     """Progress of a restore: how many threads were looked at, and how much was written to this disk."""
 
-    total_threads: int
-    threads: int
+    total_threads: int = field(metadata={"proto": "progress.total_threads"})
+    threads: int = field(metadata={"proto": "progress.threads"})
     entries: int
-    read_bytes: int = field(metadata={"proto": "bytes"})
+    read_bytes: int = field(metadata={"proto": "progress.bytes"})
     thread: str
     """The thread that was looked at last."""
     problem: str
@@ -70,8 +70,8 @@ class RestoreProgress(FromProto):
 class GarbageProgress(FromProto):
     """Progress of a garbage collection, with the object that it removed (or would remove) last."""
 
-    threads: int
-    objects: int
+    threads: int = field(metadata={"proto": "progress.threads"})
+    objects: int = field(metadata={"proto": "progress.items"})
     removed: int
     removed_bytes: int
     key: str

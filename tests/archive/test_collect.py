@@ -187,7 +187,7 @@ def test_expired_threads_that_nobody_holds_go(machines: Fleet, tmp_path: Path) -
     assert not set(would) & set(machines.objects())
     assert [step.key for step in steps if step.key] == would
     assert steps[-1].removed == 1
-    assert steps[-1].objects > steps[-1].removed
+    assert steps[-1].progress.items > steps[-1].removed
     assert second.thread("old").hydrate().version == 0
     assert second.thread("fresh").hydrate().version == 1
     assert second.thread("held").hydrate().version == 1

@@ -339,7 +339,7 @@ class Admin(admin_service_pb2_grpc.AdminServiceServicer):
         return admin_service_pb2.GetStatsResponse(threads=len(self.store.threads))
 
     def Verify(self, request: Any, context: Any) -> Iterator[Any]:
-        yield admin_service_pb2.VerifyResponse(records=1, threads=len(self.store.threads))
+        yield admin_service_pb2.VerifyResponse(progress={"items": 1, "threads": len(self.store.threads)})
 
 
 class Faults(grpc.ServerInterceptor):

@@ -96,4 +96,4 @@ def verify_everything(daemon: Daemon) -> tuple[int, list[admin.VerifyFinding]]:
 
     with grpc.insecure_channel(daemon.target) as channel:
         answers = list(admin_service_pb2_grpc.AdminServiceStub(channel).Verify(admin.VerifyRequest()))
-    return answers[-1].records, [answer.finding for answer in answers if answer.HasField("finding")]
+    return answers[-1].progress.items, [answer.finding for answer in answers if answer.HasField("finding")]

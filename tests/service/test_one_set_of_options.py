@@ -25,6 +25,7 @@ from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1 import effect_service_pb2 as e
 from stateward.v1 import lease_service_pb2 as l
 from stateward.v1 import thread_service_pb2 as t
+from stateward.v1.admin_service_pb2 import ScanProgress
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, VersionRef
 from stateward.v1.effect_pb2 import EFFECT_STATE_DONE
@@ -117,6 +118,19 @@ def test_every_list_has_the_same_pages() -> None:
         assert fields["page_size"].type == FieldDescriptor.TYPE_INT32, name
         assert fields["page_token"].type == FieldDescriptor.TYPE_STRING, name
         assert answered["next_page_token"].type == FieldDescriptor.TYPE_STRING, name
+
+
+def test_every_long_scan_tells_how_far_it_has_come() -> None:
+    """The streams of the two services that look after a daemon do, in one way; those of a list have items instead."""
+    streams = {
+        method.name: method.output_type
+        for method in METHODS.values()
+        if method.server_streaming and method.containing_service.name in ("AdminService", "ArchiveService")
+    }
+    scans = {name for name in streams if not name.startswith("List")}
+    assert len(scans) > 3
+    wanted = {streams[name].name: [("progress", 1)] for name in scans}
+    assert having(ScanProgress) == wanted
 
 
 def test_no_alternative_is_a_truth() -> None:

@@ -133,15 +133,25 @@ class VerifyRequest(_message.Message):
     thread: str
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ...) -> None: ...
 
-class VerifyResponse(_message.Message):
-    __slots__ = ("records", "threads", "finding")
-    RECORDS_FIELD_NUMBER: _ClassVar[int]
+class ScanProgress(_message.Message):
+    __slots__ = ("threads", "total_threads", "items", "bytes")
     THREADS_FIELD_NUMBER: _ClassVar[int]
-    FINDING_FIELD_NUMBER: _ClassVar[int]
-    records: int
+    TOTAL_THREADS_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
     threads: int
+    total_threads: int
+    items: int
+    bytes: int
+    def __init__(self, threads: _Optional[int] = ..., total_threads: _Optional[int] = ..., items: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class VerifyResponse(_message.Message):
+    __slots__ = ("progress", "finding")
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    FINDING_FIELD_NUMBER: _ClassVar[int]
+    progress: ScanProgress
     finding: VerifyFinding
-    def __init__(self, records: _Optional[int] = ..., threads: _Optional[int] = ..., finding: _Optional[_Union[VerifyFinding, _Mapping]] = ...) -> None: ...
+    def __init__(self, progress: _Optional[_Union[ScanProgress, _Mapping]] = ..., finding: _Optional[_Union[VerifyFinding, _Mapping]] = ...) -> None: ...
 
 class VerifyFinding(_message.Message):
     __slots__ = ("reason", "namespace", "thread", "uid", "version", "sequence", "message")

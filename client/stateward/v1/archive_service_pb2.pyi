@@ -67,16 +67,12 @@ class VerifyArchiveRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., data_percent: _Optional[float] = ...) -> None: ...
 
 class VerifyArchiveResponse(_message.Message):
-    __slots__ = ("threads", "objects", "bytes", "finding")
-    THREADS_FIELD_NUMBER: _ClassVar[int]
-    OBJECTS_FIELD_NUMBER: _ClassVar[int]
-    BYTES_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("progress", "finding")
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     FINDING_FIELD_NUMBER: _ClassVar[int]
-    threads: int
-    objects: int
-    bytes: int
+    progress: _admin_service_pb2.ScanProgress
     finding: _admin_service_pb2.VerifyFinding
-    def __init__(self, threads: _Optional[int] = ..., objects: _Optional[int] = ..., bytes: _Optional[int] = ..., finding: _Optional[_Union[_admin_service_pb2.VerifyFinding, _Mapping]] = ...) -> None: ...
+    def __init__(self, progress: _Optional[_Union[_admin_service_pb2.ScanProgress, _Mapping]] = ..., finding: _Optional[_Union[_admin_service_pb2.VerifyFinding, _Mapping]] = ...) -> None: ...
 
 class RestoreArchiveRequest(_message.Message):
     __slots__ = ("namespace", "thread", "dry_run")
@@ -89,20 +85,16 @@ class RestoreArchiveRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., dry_run: bool = ...) -> None: ...
 
 class RestoreArchiveResponse(_message.Message):
-    __slots__ = ("total_threads", "threads", "entries", "bytes", "thread", "problem")
-    TOTAL_THREADS_FIELD_NUMBER: _ClassVar[int]
-    THREADS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("progress", "entries", "thread", "problem")
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
-    BYTES_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
-    total_threads: int
-    threads: int
+    progress: _admin_service_pb2.ScanProgress
     entries: int
-    bytes: int
     thread: str
     problem: str
-    def __init__(self, total_threads: _Optional[int] = ..., threads: _Optional[int] = ..., entries: _Optional[int] = ..., bytes: _Optional[int] = ..., thread: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
+    def __init__(self, progress: _Optional[_Union[_admin_service_pb2.ScanProgress, _Mapping]] = ..., entries: _Optional[int] = ..., thread: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class CollectGarbageRequest(_message.Message):
     __slots__ = ("namespace", "dry_run", "grace")
@@ -115,22 +107,20 @@ class CollectGarbageRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., dry_run: bool = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class CollectGarbageResponse(_message.Message):
-    __slots__ = ("threads", "objects", "removed", "removed_bytes", "key", "failed", "problem")
-    THREADS_FIELD_NUMBER: _ClassVar[int]
-    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("progress", "removed", "removed_bytes", "key", "failed", "problem")
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     REMOVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
-    threads: int
-    objects: int
+    progress: _admin_service_pb2.ScanProgress
     removed: int
     removed_bytes: int
     key: str
     failed: int
     problem: str
-    def __init__(self, threads: _Optional[int] = ..., objects: _Optional[int] = ..., removed: _Optional[int] = ..., removed_bytes: _Optional[int] = ..., key: _Optional[str] = ..., failed: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
+    def __init__(self, progress: _Optional[_Union[_admin_service_pb2.ScanProgress, _Mapping]] = ..., removed: _Optional[int] = ..., removed_bytes: _Optional[int] = ..., key: _Optional[str] = ..., failed: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class RepairThreadRequest(_message.Message):
     __slots__ = ("namespace", "thread", "dry_run")

@@ -128,7 +128,7 @@ class _Run:
         self._rule = rule
         self._fleet = Fleet(desk)
         self._fetcher = CountedFetcher(desk.wire)
-        self._progress = CollectGarbageResponse()
+        self._told = CollectGarbageResponse()
         # Where old keys may be left: by namespace and by name, the newest epoch whose key may go.
         self._old_keys: dict[bytes, dict[bytes, int]] = defaultdict(dict)
 
@@ -139,8 +139,8 @@ class _Run:
         for places in in_chunks(survey.heads):
             listings = self._desk.wire.together(*(partial(self._list, place) for place in places))
             for listing, found in zip(listings, self._fleet.heads(places), strict=True):
-                self._progress.threads += 1
-                self._progress.objects += len(listing)
+                self._told.progress.threads += 1
+                self._told.progress.items += len(listing)
                 try:
                     yield from self._thread(found, listing)
                 except StatewardError as error:
@@ -151,7 +151,7 @@ class _Run:
                     yield self._fail(found, error)
             yield self._tell()
         for place in survey.headless:
-            self._progress.objects += len(self._list(place))
+            self._told.progress.items += len(self._list(place))
         yield from self._keys()
         yield self._tell()
 
@@ -160,14 +160,14 @@ class _Run:
 
     def _fail(self, found: Found, error: StatewardError) -> CollectGarbageResponse:
         log.warning("the garbage of a thread was not removed", place=found.place.prefix, error=error.message)
-        self._progress.failed += 1
+        self._told.failed += 1
         answer = self._tell()
         answer.problem = f"{found.place.prefix}: {error.message}"
         return answer
 
     def _tell(self, key: str = "") -> CollectGarbageResponse:
         answer = CollectGarbageResponse(key=key)
-        answer.MergeFrom(self._progress)
+        answer.MergeFrom(self._told)
         return answer
 
     # -- objects --------------------------------------------------------------------------------------------------
@@ -189,8 +189,8 @@ class _Run:
             head = found.seen.head
             if head.deleted and head.boot_id == self._desk.boot_id and not self._rule.dry_run:
                 # Destroyed with the thread, so that nothing lists it any more; a dry run meets it among the keys.
-                self._progress.objects += 1
-                self._progress.removed += 1
+                self._told.progress.items += 1
+                self._told.removed += 1
                 yield self._tell(key)
         last = head.epoch if head.deleted else head.created_epoch - 1
         if last > 0:
@@ -251,8 +251,8 @@ class _Run:
                 self._desk.wire.together(*(partial(self._desk.wire.delete, key) for key in some))
             for key in some:
                 if not self._rule.dry_run:
-                    self._progress.removed += 1
-                    self._progress.removed_bytes += sizes[key]
+                    self._told.removed += 1
+                    self._told.removed_bytes += sizes[key]
                 yield self._tell(key)
 
     # -- keys -----------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class _Run:
                 name, _, epoch = key.rpartition("/")[2].partition(".")
                 last = names.get(_from_hex(name), 0)
                 if epoch.isdigit() and int(epoch) <= last and self._is_old_key(namespace_id, _from_hex(name), epoch):
-                    self._progress.objects += 1
+                    self._told.progress.items += 1
                     yield from self._remove([key], {key: size})
 
     def _is_old_key(self, namespace_id: bytes, name_hash: bytes, epoch: str) -> bool:
@@ -299,8 +299,8 @@ class _Run:
         if not self._rule.dry_run:
             if not self._verbs.bury_claim(found.namespace, found.place, found.seen):
                 return
-            self._progress.removed += 1
-        self._progress.objects += 1
+            self._told.removed += 1
+        self._told.progress.items += 1
         yield self._tell(key)
 
     # -- expired threads ------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef, PackedRow
-from stateward.v1.admin_service_pb2 import VerifyFinding
+from stateward.v1.admin_service_pb2 import ScanProgress, VerifyFinding
 from stateward.v1.archive_service_pb2 import VerifyArchiveRequest, VerifyArchiveResponse
 from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
@@ -99,9 +99,10 @@ class Inspector:
             raise not_found(namespace, name)
 
     def _progress(self, finding: VerifyFinding | None = None) -> VerifyArchiveResponse:
-        return VerifyArchiveResponse(
-            threads=self._tally.threads, objects=self._tally.objects, bytes=self._fetcher.read_bytes, finding=finding,
-        )  # fmt: skip
+        progress = ScanProgress(
+            threads=self._tally.threads, items=self._tally.objects, bytes=self._fetcher.read_bytes
+        )
+        return VerifyArchiveResponse(progress=progress, finding=finding)
 
     def _finding(self, found: Found, flaw: Flaw) -> VerifyFinding:
         finding = VerifyFinding(

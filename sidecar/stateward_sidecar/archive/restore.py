@@ -56,40 +56,40 @@ class Restorer:
         self._other_bytes = 0
 
     def restore(self, request: RestoreArchiveRequest) -> Iterator[RestoreArchiveResponse]:
-        """Yields progress; the last message has ``done``. Raises ThreadNotFound, ArchiveUnavailable, DiskFull.
+        """Yields progress; raises ThreadNotFound, ArchiveUnavailable, DiskFull.
 
         A dry run counts what would be copied.
         """
-        progress, survey = RestoreArchiveResponse(), Survey()
+        told, survey = RestoreArchiveResponse(), Survey()
         if request.thread:
             survey.heads = [self._fleet.place(request.namespace, request.thread)]
             self._desk.wire.check_there()  # an archive that is not mounted looks empty
         else:
             for _ in self._fleet.survey(request.namespace, survey):
                 yield RestoreArchiveResponse()
-        progress.total_threads = len(survey.heads) + len(survey.headless)
+        told.progress.total_threads = len(survey.heads) + len(survey.headless)
         with ThreadPoolExecutor(THREADS_AT_ONCE, thread_name_prefix="restore") as pool:
             for places in in_chunks(survey.heads):
                 outcomes = pool.map(lambda found: self._restore(found, request), self._fleet.read(places))
                 for outcome in outcomes:
-                    yield self._add(progress, outcome)
+                    yield self._add(told, outcome)
         for place in survey.headless:
             lost = Found(place, error=Corrupt("HEAD is missing in the archive"))
-            yield self._add(progress, _Outcome(problem=self._fleet.explain(lost)))
-        progress.thread = progress.problem = ""
-        yield progress
+            yield self._add(told, _Outcome(problem=self._fleet.explain(lost)))
+        told.thread = told.problem = ""
+        yield told
 
-    def _add(self, progress: RestoreArchiveResponse, outcome: _Outcome) -> RestoreArchiveResponse:
+    def _add(self, told: RestoreArchiveResponse, outcome: _Outcome) -> RestoreArchiveResponse:
         if outcome.name or outcome.problem:
-            progress.threads += 1
+            told.progress.threads += 1
         else:
-            progress.total_threads -= 1  # it was deleted, and the archive has only a tombstone
-        progress.entries += outcome.entries
+            told.progress.total_threads -= 1  # it was deleted, and the archive has only a tombstone
+        told.entries += outcome.entries
         self._other_bytes += outcome.size_bytes
-        progress.bytes = self._fetcher.read_bytes + self._other_bytes
-        progress.thread, progress.problem = outcome.name, outcome.problem
+        told.progress.bytes = self._fetcher.read_bytes + self._other_bytes
+        told.thread, told.problem = outcome.name, outcome.problem
         answer = RestoreArchiveResponse()
-        answer.CopyFrom(progress)
+        answer.CopyFrom(told)
         return answer
 
     def _restore(self, found: Found, request: RestoreArchiveRequest) -> _Outcome:

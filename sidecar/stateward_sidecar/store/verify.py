@@ -24,7 +24,7 @@ from stateward.storage.v1.journal_pb2 import (
     EntryHeader,
     EntryMetadata,
 )
-from stateward.v1.admin_service_pb2 import VerifyFinding, VerifyRequest, VerifyResponse
+from stateward.v1.admin_service_pb2 import ScanProgress, VerifyFinding, VerifyRequest, VerifyResponse
 from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
 from stateward_sidecar.codec.edits import apply_edits
@@ -86,24 +86,22 @@ class Verifier:
         self._context = context
 
     def verify(self, request: VerifyRequest) -> Iterator[VerifyResponse]:
-        """Yields findings and progress. The last message has ``done``. Raises ThreadNotFound."""
-        records = threads = 0
+        """Yields findings and progress. Raises ThreadNotFound."""
+        progress = ScanProgress()
         for number, uid, name_hash in self._list_threads(request):
-            threads += 1
+            progress.threads += 1
             if not uid:
-                yield VerifyResponse(
-                    records=records, threads=threads,
-                    finding=VerifyFinding(reason=ERROR_REASON_CORRUPT, message="a name row cannot be read"),
-                )  # fmt: skip
+                unread = VerifyFinding(reason=ERROR_REASON_CORRUPT, message="a name row cannot be read")
+                yield VerifyResponse(progress=progress, finding=unread)
                 continue
             for finding, checked in self._verify_thread(number, uid, name_hash, request):
-                records += checked
+                progress.items += checked
                 if finding is not None or checked:
-                    yield VerifyResponse(records=records, threads=threads, finding=finding)
+                    yield VerifyResponse(progress=progress, finding=finding)
         if not request.thread:
             for finding in StoreVerifier(self._context).verify():
-                yield VerifyResponse(records=records, threads=threads, finding=finding)
-        yield VerifyResponse(records=records, threads=threads)
+                yield VerifyResponse(progress=progress, finding=finding)
+        yield VerifyResponse(progress=progress)
 
     def _list_threads(self, request: VerifyRequest) -> list[tuple[int, bytes, bytes]]:
         keys = self._context.keystore.namespace(request.namespace) if request.namespace else None
