@@ -8,7 +8,7 @@ from __future__ import annotations
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.expecting import check_main
-from stateward_sidecar.store.leases import check_lease
+from stateward_sidecar.store.guards import check_lease
 from stateward_sidecar.store.thread import Draft
 
 

@@ -17,15 +17,14 @@ from stateward.storage.v1.head_pb2 import DeletionRecord
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
 from stateward.v1.write_pb2 import Receipt
-from stateward_sidecar.codec.seal import Cipher, open_record, seal_record
 from stateward_sidecar.errors import ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.admitting import check_deletion
 from stateward_sidecar.store.blobinstall import other_lines, remove_files
 from stateward_sidecar.store.blobrows import list_blobs
 from stateward_sidecar.store.context import Context
+from stateward_sidecar.store.deletions import LOCAL, seal_deletion
 from stateward_sidecar.store.expecting import check_unchanged, get_draft
 from stateward_sidecar.store.journal import list_keys, next_place
 from stateward_sidecar.store.thread import Draft, Thread, rows
@@ -34,9 +33,6 @@ from stateward_sidecar.store.times import expire_second, has_expired
 from stateward_sidecar.telemetry import guarded
 
 PURGE_ROWS_MAX = 512
-DELETION_MAGIC = b"SD"
-LOCAL = "local"
-"""The cause of a deletion of this disk's copy alone."""
 
 
 class Deleter:
@@ -235,19 +231,3 @@ def orphans_of(txn: lmdb.Transaction, uid: bytes) -> Iterator[int]:
 def _origin(thread: Thread) -> str:
     """Returns the name of an orphan's thread; empty for any other thread."""
     return str(thread.archive.orphan_of) if thread.archive is not None else ""
-
-
-def seal_deletion(namespace: NamespaceKeys, cursor: int, record: DeletionRecord) -> bytes:
-    """Seals a deletion record under the namespace's key, because the thread's own key is destroyed."""
-    return seal_record(
-        Cipher(namespace.wrapping_key), DELETION_MAGIC, record.SerializeToString(), namespace.id, layout.u64(cursor)
-    )
-
-
-def open_deletion(namespace: NamespaceKeys, cursor: int, row: bytes) -> DeletionRecord | None:
-    """Opens the row of a deletion record; returns None if the thread was in another namespace."""
-    owner, sealed = layout.unpack_deletion(row)
-    if owner != namespace.id:
-        return None
-    record = open_record(Cipher(namespace.wrapping_key), DELETION_MAGIC, sealed, namespace.id, layout.u64(cursor))
-    return DeletionRecord.FromString(record)

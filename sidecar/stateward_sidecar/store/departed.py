@@ -14,7 +14,7 @@ from stateward.v1.thread_service_pb2 import JournalEvent, ThreadDeletion
 from stateward_sidecar.errors import Corrupt, Fenced
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.delete import LOCAL, open_deletion
+from stateward_sidecar.store.deletions import LOCAL, open_deletion
 from stateward_sidecar.store.listing import rows_before
 from stateward_sidecar.store.thread import Thread
 from stateward_sidecar.store.threads import Threads

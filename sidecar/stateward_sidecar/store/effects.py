@@ -59,8 +59,8 @@ from stateward_sidecar.store.effectrows import (
     view_effect,
 )
 from stateward_sidecar.store.expecting import get_draft
+from stateward_sidecar.store.guards import next_token
 from stateward_sidecar.store.journal import append, commit_entry
-from stateward_sidecar.store.leases import next_token
 from stateward_sidecar.store.opening import describe_creation, opened, settle_options
 from stateward_sidecar.store.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.requests import find_request, fingerprint, hash_request

@@ -42,8 +42,8 @@ from stateward_sidecar.store.blobread import BlobReader
 from stateward_sidecar.store.blobrows import find_blob, list_blobs, view_blob
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.effectrows import page_effects, read_value, view_effect
+from stateward_sidecar.store.guards import token_floor
 from stateward_sidecar.store.identity import Identity
-from stateward_sidecar.store.leases import token_floor
 from stateward_sidecar.store.ranges import Ranges, Rising
 from stateward_sidecar.store.recordrows import is_expired, records_after, view_record
 from stateward_sidecar.store.recordrows import read_value as read_record

@@ -43,8 +43,8 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.delete import Deleter
 from stateward_sidecar.store.effectrows import OVER, page_effects, read_value
 from stateward_sidecar.store.expecting import check_uid
+from stateward_sidecar.store.guards import token_floor
 from stateward_sidecar.store.hidden import Hidden, HiddenVersion
-from stateward_sidecar.store.leases import token_floor
 from stateward_sidecar.store.ranges import Pruned, Ranges
 from stateward_sidecar.store.receipts import receipt_of_thread
 from stateward_sidecar.store.recordentries import ENTRY_VALUES_BYTES

@@ -12,7 +12,6 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_LEASE, EntryMetadata, LeaseRecord
-from stateward.v1.checkpoint_service_pb2 import LeaseGuard
 from stateward.v1.lease_pb2 import Lease
 from stateward.v1.lease_service_pb2 import (
     AcquireLeaseRequest,
@@ -23,62 +22,19 @@ from stateward.v1.lease_service_pb2 import (
 )
 from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.codec.entry import draft as draft_content
-from stateward_sidecar.errors import LeaseHeld, StatewardError
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.expecting import check_main, check_uid, find_draft, other_creation
+from stateward_sidecar.store.expecting import check_main, check_uid, find_draft
+from stateward_sidecar.store.guards import held_error, next_token, remaining_s, sequence_of
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.opening import describe_creation, opened, settle_options
 from stateward_sidecar.store.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.requests import hash_request
 from stateward_sidecar.store.terms import LEASE
 from stateward_sidecar.store.thread import Draft, Thread
-from stateward_sidecar.store.threads import Threads, not_found
+from stateward_sidecar.store.threads import Threads
 
 TERM_US = 30_000_000
-_COUNTER_BITS = 32
-
-
-def next_token(draft: Draft, entries: int = 1) -> int:
-    """Returns the token for the next entry, or for the last one of the next ``entries``.
-
-    The tokens of a thread only grow, also across machines.
-    """
-    epoch = max(draft.head.epoch, draft.thread.epoch)
-    counter = (draft.head.tip_sequence + entries) & ((1 << _COUNTER_BITS) - 1)
-    return draft.head.token_floor + (epoch << _COUNTER_BITS | counter)
-
-
-def token_floor(thread: Thread) -> int:
-    """Returns a number above all tokens of the thread so far. The tokens of a restored copy begin there."""
-    epoch = max(thread.head.epoch, thread.epoch)
-    return thread.head.token_floor + ((epoch + 1) << _COUNTER_BITS)
-
-
-def check_lease(context: Context, draft: Draft, token: int) -> None:
-    """Raises LeaseHeld unless a write with this token may pass; 0 = the caller has no token."""
-    head = draft.head
-    if not head.HasField("lease"):
-        if token:
-            raise LeaseHeld(f"token {token} is not valid: thread {draft.identity.name!r} has no lease",
-                            thread=draft.identity.name, token=0, remaining_s=0)  # fmt: skip
-        return
-    lease = head.lease
-    if token == lease.token and lease.HasField("holder"):
-        return  # also after the term: nobody else has acquired the lease since
-    if token or _remaining_s(context, draft.identity.number, lease):
-        raise _held(context, draft, lease, token)
-
-
-def check_guard(context: Context, draft: Draft | None, namespace: str, guard: LeaseGuard) -> None:
-    """Raises LeaseHeld unless the token holds the lease of the guarding thread; ThreadNotFound, UidMismatch,
-    NotOwner."""
-    if draft is None:
-        raise not_found(namespace, guard.thread)
-    if guard.expected_uid not in ("", draft.identity.uid_text):
-        raise other_creation(draft.identity, guard.expected_uid)
-    draft.check_writable()
-    check_lease(context, draft, guard.token)
 
 
 class Leases:
@@ -136,7 +92,7 @@ class Leases:
         """Restarts the term of a lease. Raises LeaseHeld if the token is not that of the newest lease."""
         lease = thread.head.lease
         if not token or token != lease.token or not lease.HasField("holder"):
-            raise _held(self._context, Draft(thread), lease, token)
+            raise held_error(self._context, Draft(thread), lease, token)
         self._context.terms.begin((thread.number, LEASE), token, lease.term_us)
         found = view_lease(self._context, thread.number, thread.head)
         assert found is not None
@@ -174,8 +130,8 @@ class Leases:
         was_restarted = before.name == now.name and before.incarnation != now.incarnation
         if request.take_over or was_restarted:
             return
-        if _remaining_s(self._context, draft.identity.number, lease):
-            raise _held(self._context, draft, lease, 0)
+        if remaining_s(self._context, draft.identity.number, lease):
+            raise held_error(self._context, draft, lease, 0)
 
     def _append(
         self, txn: lmdb.Transaction, batch: Batch, draft: Draft, record: LeaseRecord, request: AcquireLeaseRequest
@@ -194,7 +150,7 @@ class Leases:
     @staticmethod
     def _answer(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, *, replayed: bool) -> AcquireLeaseResponse:
         record = head.lease
-        sequence = (record.token - head.token_floor) & ((1 << _COUNTER_BITS) - 1)  # as ``next_token`` made it
+        sequence = sequence_of(record.token, head)
         return AcquireLeaseResponse(
             receipt=receipt_of(txn, draft, sequence, replayed=replayed),
             lease=view_record(record, record.term_us / 1e6),
@@ -206,8 +162,8 @@ def view_lease(context: Context, number: int, head: ThreadHead) -> Lease | None:
     """Returns the lease of a thread; None if nobody holds one, or if its term is over."""
     if not head.HasField("lease"):
         return None
-    remaining_s = _remaining_s(context, number, head.lease)
-    return view_record(head.lease, remaining_s) if remaining_s else None
+    left_s = remaining_s(context, number, head.lease)
+    return view_record(head.lease, left_s) if left_s else None
 
 
 def view_record(record: LeaseRecord, remaining_s: float) -> Lease:
@@ -219,21 +175,3 @@ def view_record(record: LeaseRecord, remaining_s: float) -> Lease:
         lease.remaining.FromMicroseconds(int(remaining_s * 1e6))
     lease.grant_time.FromMicroseconds(record.grant_time_us)
     return lease
-
-
-def _remaining_s(context: Context, number: int, lease: LeaseRecord) -> float:
-    if not lease.HasField("holder"):
-        return 0.0
-    return context.terms.remaining_s((number, LEASE), lease.token, lease.term_us)
-
-
-def _held(context: Context, draft: Draft, lease: LeaseRecord, token: int) -> StatewardError:
-    name, remaining_s = draft.identity.name, _remaining_s(context, draft.identity.number, lease)
-    if token:
-        holder = f"{lease.holder.name!r} holds it" if remaining_s else "nobody holds it"
-        message = f"token {token} of thread {name!r} is out of date: the newest is {lease.token}, and {holder} now"
-    else:
-        message = f"{lease.holder.name!r} holds the lease of thread {name!r} for another {remaining_s:.1f} s"
-    return LeaseHeld(
-        message, thread=name, holder=lease.holder.name, token=lease.token, remaining_s=f"{remaining_s:.3f}"
-    )

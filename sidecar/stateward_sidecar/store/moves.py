@@ -24,14 +24,14 @@ from stateward_sidecar.errors import InvalidField, VersionNotFound
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.branches import Pointed, newest_version, point_branch
+from stateward_sidecar.store.changing import Change, MoveRequest, begin_change
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.describe import describe_main
 from stateward_sidecar.store.expecting import check_head
+from stateward_sidecar.store.guards import check_lease
 from stateward_sidecar.store.journal import append, commit_entry
-from stateward_sidecar.store.leases import check_lease
 from stateward_sidecar.store.receipts import receipt_of
 from stateward_sidecar.store.refs import resolve
-from stateward_sidecar.store.settings import Change, MoveRequest, begin_change
 from stateward_sidecar.store.thread import MAIN, Draft, delete_row, write_branch
 from stateward_sidecar.store.threads import Threads
 

@@ -29,19 +29,19 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.alone import Alone
+from stateward_sidecar.store.changing import begin_change, check_change
 from stateward_sidecar.store.clear import Clearer
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.expecting import other_creation
 from stateward_sidecar.store.goneeffects import find_gone
+from stateward_sidecar.store.guards import check_lease
 from stateward_sidecar.store.journal import append, commit_entry
-from stateward_sidecar.store.leases import check_lease
 from stateward_sidecar.store.lineage import Lineages
 from stateward_sidecar.store.moves import put_moves
 from stateward_sidecar.store.pruneplan import Fall, Plan, Shown, find_falls, find_moves
 from stateward_sidecar.store.ranges import Pruned, Ranges, spans_of
 from stateward_sidecar.store.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.retention import Chooser
-from stateward_sidecar.store.settings import begin_change, check_change
 from stateward_sidecar.store.snapshots import Snapshots
 from stateward_sidecar.store.thread import Draft, Thread, rows, write_branch, write_row
 from stateward_sidecar.store.threads import Threads, not_found

@@ -26,7 +26,7 @@ from stateward_sidecar.store import replay
 from stateward_sidecar.store.admitting import admit
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.expecting import find_draft, get_draft, other_creation
-from stateward_sidecar.store.leases import next_token
+from stateward_sidecar.store.guards import next_token
 from stateward_sidecar.store.opening import opened
 from stateward_sidecar.store.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.recordentries import About, Changed, append_changes, divide

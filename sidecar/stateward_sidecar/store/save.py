@@ -47,8 +47,8 @@ from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.describe import describe_main, replay_response, response
 from stateward_sidecar.store.effects import Effects, creates
 from stateward_sidecar.store.expecting import find_draft
+from stateward_sidecar.store.guards import check_guard, check_lease
 from stateward_sidecar.store.journal import append, commit_entry, index_expiry, index_options, label_keys
-from stateward_sidecar.store.leases import check_guard, check_lease
 from stateward_sidecar.store.make import Made, VersionMaker
 from stateward_sidecar.store.refs import find_named, names_head, resolve
 from stateward_sidecar.store.requests import find_keyed, fingerprint, request_key

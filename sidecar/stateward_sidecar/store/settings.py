@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import lmdb
 
@@ -14,15 +13,11 @@ from stateward.storage.v1.journal_pb2 import (
     EntryKind,
     EntryMetadata,
 )
-from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_pb2 import Tag, ThreadOptions
 from stateward.v1.thread_pb2 import ThreadInfo as ThreadMessage
 from stateward.v1.thread_service_pb2 import (
-    DeleteBranchRequest,
     DeleteTagRequest,
     DeleteTagResponse,
-    MoveBranchRequest,
-    PruneThreadRequest,
     SetTagRequest,
     SetTagResponse,
     UpdateThreadRequest,
@@ -32,56 +27,18 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import QuotaExceeded, VersionNotFound
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
-from stateward_sidecar.store.admitting import admit
+from stateward_sidecar.store.changing import Change, begin_change
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.expecting import check_head, check_uid, get_draft
+from stateward_sidecar.store.expecting import check_head
 from stateward_sidecar.store.journal import append, commit_entry, index_expiry, index_options
 from stateward_sidecar.store.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.refs import digest_of_version, resolve_or_head
-from stateward_sidecar.store.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.thread import MAIN, Draft, delete_row, write_row
 from stateward_sidecar.store.threads import Threads
 from stateward_sidecar.store.views import add_archive, view_head
 
 # The most tags of a thread. GetThread shows them in one answer, which every client can receive.
 TAGS_MAX = 5000
-MoveRequest = MoveBranchRequest | DeleteBranchRequest
-ChangeRequest = (
-    SetTagRequest | DeleteTagRequest | UpdateThreadRequest | PruneThreadRequest | SendSignalRequest | MoveRequest
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """The beginning of every change of an existing thread: the draft, and the hashes of the request."""
-
-    draft: Draft
-    request_hash: bytes
-    fingerprint: bytes
-    replayed_sequence: int  # the entry that this request made before; 0 = the request is new
-
-
-def begin_change(
-    context: Context, threads: Threads, txn: lmdb.Transaction, batch: Batch, request: ChangeRequest
-) -> Change:
-    """Finds the thread and checks request id, uid and version. Raises typed errors."""
-    return check_change(context, txn, get_draft(threads, txn, batch, request), request)
-
-
-def check_change(context: Context, txn: lmdb.Transaction, draft: Draft, request: ChangeRequest) -> Change:
-    """Checks request id, uid and version for a thread that was found. Raises typed errors."""
-    check_uid(draft.identity, request)
-    request_id, mark = request.options.request_id, fingerprint(request)
-    request_hash = hash_request(request_id)
-    if request_id:
-        found = find_request(txn, draft, request_id, mark)
-        if found is not None:
-            return Change(draft, request_hash, mark, found.header.sequence)
-    if isinstance(request, MoveRequest):  # which expect the head of their own branch
-        draft.check_writable()
-    else:
-        admit(context, draft, request.options, needs_lease=False)
-    return Change(draft, request_hash, mark, 0)
 
 
 def _view(draft: Draft) -> ThreadMessage:

@@ -22,11 +22,11 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import QuotaExceeded, StaleAnswer
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store import replay
+from stateward_sidecar.store.changing import begin_change
 from stateward_sidecar.store.context import Context
 from stateward_sidecar.store.expecting import check_unchanged
 from stateward_sidecar.store.journal import append, commit_entry
 from stateward_sidecar.store.receipts import receipt_of
-from stateward_sidecar.store.settings import begin_change
 from stateward_sidecar.store.thread import Draft, Thread, delete_row, write_row
 from stateward_sidecar.store.threads import Threads
 

@@ -14,7 +14,7 @@ from stateward_sidecar.errors import Corrupt, KeyUnavailable, StatewardError, re
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import records
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.delete import open_deletion
+from stateward_sidecar.store.deletions import open_deletion
 from stateward_sidecar.store.journal import list_keys
 from stateward_sidecar.store.thread import Thread, head_uid, load_numbered, rows
 

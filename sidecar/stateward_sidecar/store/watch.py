@@ -41,7 +41,7 @@ from stateward_sidecar.errors import Corrupt, Fenced, InvalidField, KeyUnavailab
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store import replay
 from stateward_sidecar.store.context import Context
-from stateward_sidecar.store.delete import open_deletion
+from stateward_sidecar.store.deletions import open_deletion
 from stateward_sidecar.store.departed import deleted_event, fenced, find_deletion, orphan_of_watch
 from stateward_sidecar.store.effectrows import view_effect
 from stateward_sidecar.store.journal import next_place
