@@ -14,7 +14,7 @@ from stateward._io.channel import explain, grpc
 from stateward._operations.steps import Pause, ThreadRef
 from stateward._operations.streams import END, HistoryReader, Open, Reading
 from stateward.changes import Append, SetSlot
-from stateward.errors import UidMismatch, Unavailable, VersionMismatch, VersionPruned
+from stateward.errors import UidMismatch, Unavailable, VersionMismatch, VersionNotFound, VersionPruned
 from stateward.events import HistoryEntry
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.checkpoint_service_pb2_grpc import CheckpointServiceStub
@@ -212,3 +212,17 @@ def test_a_daemon_that_restarts_and_prunes_ends_no_history() -> None:
                         other.thread("t").prune(versions=range(1, 30))
         assert seen[:3] == [1, 2, 3]
         assert seen[-11:] == list(range(30, 41))
+
+
+def test_a_copy_of_what_was_pruned_is_named(daemon: Daemon) -> None:
+    """Also where no version is left: who names a version learns that it was pruned, and not that it never was."""
+    with daemon.client() as client:
+        thread = client.thread("emptied")
+        side = thread.branch("side")
+        side.save(side.hydrate())
+        thread.prune(versions=[1], move_heads=True)
+        with pytest.raises(VersionPruned):
+            thread.fork("copy", at=1)
+        for options in ({}, {"all_versions": True}):
+            with pytest.raises(VersionNotFound, match="has no version to copy"):
+                thread.fork("copy", **options)  # type: ignore[arg-type]

@@ -95,7 +95,9 @@ class Machine(Remembering):
         else:
             info = fork(new, version).info()
             old = source.versions[version]
-            made = PlainVersion(copy.deepcopy(old.state), 0, "main", info.digest, "", old.step, old.label)
+            made = PlainVersion(
+                copy.deepcopy(old.state), 0, "main", info.digest, old.checkpoint_id, old.step, old.label
+            )
             self.model[new] = PlainThread(
                 info.uid, {1: made}, {"main": 1}, {"main": 0}, {}, set(), info.sequence, [], {"main": 1},
                 labels=source.labels, effects=source.effects_of({old.checkpoint_id}),

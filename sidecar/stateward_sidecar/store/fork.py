@@ -95,11 +95,11 @@ class Forker:
             # Together, because nothing is published meanwhile.
             with self._context.writer.publishing:
                 version, branches = source.head.last_version, source.branches.copy()
-            is_copied = bool(request.all_versions and source.head.records)
-            if not source.pruned.missing(version).pairs() and not is_copied:
+            ref = request.version if request.HasField("version") else None
+            may_be_empty = bool(source.head.records) if request.all_versions else ref is not None
+            if not may_be_empty and not source.pruned.missing(version).pairs():
                 raise VersionNotFound(f"thread {source.name!r} has no version to copy", thread=source.name)
             if not request.all_versions:
-                ref = request.version if request.HasField("version") else None
                 version = resolve_or_head(txn, source, ref, request.branch or MAIN, "version")
         copy = Hidden(self._context, self._threads, self._deleter, request.namespace, request.new_thread)
         try:
