@@ -27,6 +27,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store import blobs as store_blobs
 from stateward_sidecar.store import (
     blobsweep,
+    changing,
     delete,
     effects,
     expecting,
@@ -35,7 +36,6 @@ from stateward_sidecar.store import (
     recordputs,
     recordrows,
     recordviews,
-    settings,
     sweep,
 )
 from stateward_sidecar.store import save as store_save
@@ -161,7 +161,7 @@ def test_a_head_that_moves_twice_is_found(broken: Rules, monkeypatch: pytest.Mon
     """Where a sidecar does not know the request ids of moves, a retry moves the head again."""
     broken.go_back(0, "a", "main", 2, conditional=False, plan=NONE)
     save(broken, 0)
-    monkeypatch.setattr(settings, "find_request", lambda *_: None)
+    monkeypatch.setattr(changing, "find_request", lambda *_: None)
     with pytest.raises(AssertionError, match="moved twice"):
         broken.move_again(0, 1, NONE)
 
@@ -239,7 +239,7 @@ def keep_branches(publish: Callable[[Draft], None]) -> Callable[[Draft], None]:
 @pytest.mark.parametrize("form", ["save", "put", "begin", "signal", "blob"])
 def test_a_late_write_to_the_next_thread_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     """The thread was deleted and made again, and nobody compares uids."""
-    for module in (expecting, settings, store_blobs):
+    for module in (expecting, changing, store_blobs):
         monkeypatch.setattr(module, "check_uid", lambda *_: None)
     with pytest.raises(AssertionError, match="reached another thread"):
         broken.go_on_after_deletion(0, 1, "a", form, remade=True, plan=NONE, now=True)
@@ -313,7 +313,7 @@ def test_a_signal_that_is_sent_twice_is_found(broken: Rules, monkeypatch: pytest
     """Where a sidecar does not know the request ids of signals, a retry sends another one."""
     broken.signal(0, "a", archived=True, plan=NONE)
     broken.take(1, "a", NONE)
-    monkeypatch.setattr(settings, "find_request", lambda *_: None)
+    monkeypatch.setattr(changing, "find_request", lambda *_: None)
     with pytest.raises(AssertionError, match="sent again"):
         broken.signal_again(1, 1, archived=False, plan=NONE)
 

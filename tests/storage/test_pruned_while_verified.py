@@ -25,7 +25,7 @@ def test_entries_that_a_prune_removes_meanwhile_are_no_finding(tmp_path: Path, n
         if was_pruned:
             cut(store, versions=spans_of([3]))
         answers = store.verifier.verify(VerifyRequest(namespace="default", thread="t"))
-        assert next(answers).records
+        assert next(answers).progress.items
         save_many(store, (entry(os.urandom(30)) for _ in range(new)))
         cut(store, versions=spans_of(range(540 + new, 570 + new)))
         assert [each.finding.message for each in answers if each.HasField("finding")] == []
