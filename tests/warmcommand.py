@@ -49,7 +49,7 @@ IMPORTED = (
     "stateward.cli.app", "stateward.conformance.server", "stateward.testing",
 )  # fmt: skip
 # What runs as a module of its own, and so must not be imported before.
-PROGRAMS = ("stateward.cli.__main__", "stateward.cli.agent")
+PROGRAMS = ("stateward.cli.__main__", "stateward.cli.demo.agent")
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # As the client sets it for all that its process starts.
 FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"

@@ -43,20 +43,28 @@ from stateward_sidecar.bucket.retrying import Patience
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.measures import Measures
-from stateward_sidecar.service.admin import AdminService, ServerFacts
-from stateward_sidecar.service.archive import ArchiveService
-from stateward_sidecar.service.backup import BackupService
-from stateward_sidecar.service.blobs import BlobService
-from stateward_sidecar.service.calls import Calls, Delivery
-from stateward_sidecar.service.checkpoints import CheckpointService
-from stateward_sidecar.service.drain import Drain
-from stateward_sidecar.service.effects import EffectService
-from stateward_sidecar.service.feed import Feed
-from stateward_sidecar.service.gather import Gather
-from stateward_sidecar.service.holding import Holding
-from stateward_sidecar.service.idle import Idle
-from stateward_sidecar.service.leases import LeaseService, Leasing
-from stateward_sidecar.service.readiness import (
+from stateward_sidecar.service.admission.room import Room, keep_memory_together, make_room
+from stateward_sidecar.service.admission.tokens import Tokens
+from stateward_sidecar.service.admission.turns import Turns
+from stateward_sidecar.service.api.admin import AdminService, ServerFacts
+from stateward_sidecar.service.api.archive import ArchiveService
+from stateward_sidecar.service.api.backup import BackupService
+from stateward_sidecar.service.api.blobs import BlobService
+from stateward_sidecar.service.api.checkpoints import CheckpointService
+from stateward_sidecar.service.api.effects import EffectService
+from stateward_sidecar.service.api.leases import LeaseService, Leasing
+from stateward_sidecar.service.api.records import RecordService
+from stateward_sidecar.service.api.signals import SignalService
+from stateward_sidecar.service.api.threads import ThreadService
+from stateward_sidecar.service.api.writers import WriterService
+from stateward_sidecar.service.calls.calls import Calls, Delivery
+from stateward_sidecar.service.calls.feed import Feed
+from stateward_sidecar.service.calls.gather import Gather
+from stateward_sidecar.service.calls.holding import Holding
+from stateward_sidecar.service.calls.streamed import CallService, Verb
+from stateward_sidecar.service.serving.drain import Drain
+from stateward_sidecar.service.serving.idle import Idle
+from stateward_sidecar.service.serving.readiness import (
     ARCHIVE,
     DATA,
     DISK,
@@ -69,16 +77,8 @@ from stateward_sidecar.service.readiness import (
     check_key,
     check_room,
 )
-from stateward_sidecar.service.records import RecordService
-from stateward_sidecar.service.room import Room, keep_memory_together, make_room
-from stateward_sidecar.service.server import Server
-from stateward_sidecar.service.signals import SignalService
-from stateward_sidecar.service.stop import stop as stop_in_order
-from stateward_sidecar.service.streamed import CallService, Verb
-from stateward_sidecar.service.threads import ThreadService
-from stateward_sidecar.service.tokens import Tokens
-from stateward_sidecar.service.turns import Turns
-from stateward_sidecar.service.writers import WriterService
+from stateward_sidecar.service.serving.server import Server
+from stateward_sidecar.service.serving.stop import stop as stop_in_order
 from stateward_sidecar.settings import Settings
 from stateward_sidecar.storage.daemonfile import UsersLock, announce, withdraw
 from stateward_sidecar.storage.engine import DATA_FILE, FORMAT
@@ -86,9 +86,9 @@ from stateward_sidecar.storage.files import sync_path
 from stateward_sidecar.storage.keyfile import create_key_file, find_exposure, fingerprint, read_key_file
 from stateward_sidecar.storage.keystore import opens_root
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store.context import Limits
-from stateward_sidecar.store.memory import default_cache_bytes, memory_limit_bytes
 from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions
+from stateward_sidecar.store.thread.context import Limits
+from stateward_sidecar.store.thread.memory import default_cache_bytes, memory_limit_bytes
 from stateward_sidecar.telemetry import failures, log
 
 if TYPE_CHECKING:

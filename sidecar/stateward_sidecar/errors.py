@@ -1,7 +1,7 @@
 """Every failure that the daemon names.
 
 There is one class for each reaction of a caller. The reason is the contract's ``ErrorReason``. The one table that turns
-it into a gRPC status is in ``service/status.py``.
+it into a gRPC status is in ``service/calls/status.py``.
 
     StatewardError
     ├── InvalidField            the request is wrong whatever is stored
@@ -126,7 +126,7 @@ class SchemaMismatch(StatewardError):
 
 
 class ThreadNotFound(StatewardError):
-    """There is no thread of this name. A caller who named a uid gets UidMismatch: see ``service/expected.py``."""
+    """There is no thread of this name. A caller who named a uid gets UidMismatch: see ``service/calls/expected.py``."""
 
     reason = "THREAD_NOT_FOUND"
 

@@ -17,7 +17,7 @@ from tests.archive_model.sidecar import NAMESPACE, Disk, Sidecar
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest, SaveResponse
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.store.thread.thread import Thread
 
 
 def append(text: bytes = b"x", *, after: int | None = None, request_id: str = "") -> SaveRequest:

@@ -18,7 +18,7 @@ from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, ReleaseLeaseRequ
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_service_pb2 import MoveBranchRequest, SetTagRequest, UpdateThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.store import journal, replay
+from stateward_sidecar.store.journal import journal, replay
 
 WEEK_S, WEEKS, KEPT = 7 * 24 * 3600.0, 52, 3
 # By now everything that comes and goes has gone once.

@@ -17,7 +17,7 @@ from stateward.v1.signal_service_pb2 import ListSignalsRequest, SendSignalReques
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import StatewardError, VersionPruned
-from stateward_sidecar.store import replay
+from stateward_sidecar.store.journal import replay
 
 PLACE = {"namespace": NAMESPACE, "thread": "job"}
 

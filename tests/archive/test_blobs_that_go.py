@@ -11,7 +11,7 @@ from tests.archive_model import small
 from tests.archive_model.small import BLOB_KEPT_S
 
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB, ENTRY_KIND_BLOB_REMOVED
-from stateward_sidecar.store import journal, replay
+from stateward_sidecar.store.journal import journal, replay
 
 KINDS = {ENTRY_KIND_BLOB, ENTRY_KIND_BLOB_REMOVED}
 LIVING = b"a picture that is shown, " * 20

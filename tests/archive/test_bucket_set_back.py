@@ -21,9 +21,9 @@ from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTE
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest, PruneThreadRequest, WaitDurableRequest
 from stateward.v1.write_pb2 import Receipt
-from stateward_sidecar.archive.desk import Hold
-from stateward_sidecar.archive.repair import Repairer
-from stateward_sidecar.archive.ship import Shipper
+from stateward_sidecar.archive.fleet.repair import Repairer
+from stateward_sidecar.archive.objects.desk import Hold
+from stateward_sidecar.archive.ship.ship import Shipper
 from stateward_sidecar.bucket.errors import BucketUnavailable
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, NotOwner
 

@@ -18,13 +18,13 @@ from stateward.v1.effect_service_pb2 import BeginEffectRequest
 from stateward.v1.thread_service_pb2 import WaitDurableRequest, WaitDurableResponse
 from stateward.v1.write_pb2 import Receipt, WriteOptions
 from stateward_sidecar.errors import Fenced, InvalidField, UidMismatch, VersionNotFound
-from stateward_sidecar.service import levels
-from stateward_sidecar.service.budget import Budget
-from stateward_sidecar.service.calls import Calls
-from stateward_sidecar.service.feed import Feed
-from stateward_sidecar.service.gather import Gather
-from stateward_sidecar.service.threads import ThreadService
-from stateward_sidecar.service.turns import Turns
+from stateward_sidecar.service.admission.budget import Budget
+from stateward_sidecar.service.admission.turns import Turns
+from stateward_sidecar.service.api.threads import ThreadService
+from stateward_sidecar.service.calls import levels
+from stateward_sidecar.service.calls.calls import Calls
+from stateward_sidecar.service.calls.feed import Feed
+from stateward_sidecar.service.calls.gather import Gather
 
 
 class Patient:

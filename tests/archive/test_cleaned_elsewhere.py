@@ -14,7 +14,7 @@ from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, ReleaseLeaseRequ
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, SetTagRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.store import replay
+from stateward_sidecar.store.journal import replay
 
 PLACE = {"namespace": NAMESPACE, "thread": "job"}
 LOOSE = {ENTRY_KIND_LEASE, ENTRY_KIND_SIGNAL, ENTRY_KIND_TAG_SET}

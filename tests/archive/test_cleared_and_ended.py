@@ -20,7 +20,7 @@ from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, PutEffectsRequ
 from stateward.v1.thread_pb2 import THREAD_ACCESS_OWNED
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.archive import trim
+from stateward_sidecar.archive.ship import trim
 from stateward_sidecar.errors import ArchiveUnavailable
 
 # By number and size of saves: those whose edits HEAD itself carries, and those that lie in packs.

@@ -18,7 +18,9 @@ from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import clear, replay, requests, verify
+from stateward_sidecar.store.check import verify
+from stateward_sidecar.store.clean import clear
+from stateward_sidecar.store.journal import replay, requests
 
 
 def test_what_came_for_retries_is_cleared(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:

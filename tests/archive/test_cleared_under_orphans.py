@@ -22,7 +22,7 @@ from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import VersionPruned
-from stateward_sidecar.store import recordmoves
+from stateward_sidecar.store.clean import recordmoves
 
 
 @pytest.fixture(autouse=True)

@@ -19,12 +19,15 @@ from stateward._operations.threads import spans_of
 from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, ListEffectsRequest
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.archive import ship
-from stateward_sidecar.archive.fleet import Fleet
-from stateward_sidecar.archive.inspect import flaws_of
-from stateward_sidecar.store import clear, journal, recordmoves, requests, snapshots, verify
-from stateward_sidecar.store.pruneplan import Plan
-from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.archive.fleet.fleet import Fleet
+from stateward_sidecar.archive.fleet.inspect import flaws_of
+from stateward_sidecar.archive.ship import ship
+from stateward_sidecar.store.check import verify
+from stateward_sidecar.store.clean import clear, recordmoves
+from stateward_sidecar.store.clean.pruneplan import Plan
+from stateward_sidecar.store.journal import journal, requests
+from stateward_sidecar.store.thread.thread import Thread
+from stateward_sidecar.store.versions import snapshots
 
 
 def after_moment(machine: Driven, act: Callable[[], object]) -> None:

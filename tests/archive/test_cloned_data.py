@@ -11,8 +11,8 @@ from tests.archive_model.sidecar import LEASE_S, NAMESPACE
 
 from stateward.v1.archive_service_pb2 import RepairThreadRequest
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
-from stateward_sidecar.archive import start
-from stateward_sidecar.archive.repair import Repairer
+from stateward_sidecar.archive.fleet.repair import Repairer
+from stateward_sidecar.archive.objects import start
 from stateward_sidecar.errors import Corrupt, Fenced, NotOwner
 
 

@@ -17,7 +17,7 @@ from tests.cli.conftest import run
 from stateward import Client, errors
 from stateward.storage.v1.archive_pb2 import ArchiveFormat
 from stateward.v1.archive_service_pb2 import CollectGarbageRequest
-from stateward_sidecar.archive.collect import Collector, Verbs
+from stateward_sidecar.archive.fleet.collect import Collector, Verbs
 
 NOW = timedelta(0)
 

@@ -21,13 +21,13 @@ from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTE
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadRequest, PruneThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.archive.inspect import Inspector
-from stateward_sidecar.archive.restore import Restorer
+from stateward_sidecar.archive.fleet.inspect import Inspector
+from stateward_sidecar.archive.fleet.restore import Restorer
 from stateward_sidecar.errors import ArchiveUnavailable, BlobNotFound, Corrupt, InvalidField, VersionPruned
-from stateward_sidecar.service.check import DEFAULT_NAMESPACE as NAMESPACE
-from stateward_sidecar.store.identity import Identity
-from stateward_sidecar.store.outbox import Moment, WrittenBlob
-from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.service.checks.check import DEFAULT_NAMESPACE as NAMESPACE
+from stateward_sidecar.store.thread.identity import Identity
+from stateward_sidecar.store.thread.thread import Thread
+from stateward_sidecar.store.travel.outbox import Moment, WrittenBlob
 
 CONTENT = b"a picture, " * 50
 

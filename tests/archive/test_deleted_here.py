@@ -13,7 +13,7 @@ from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, SetTagRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import ThreadNotFound, UidMismatch
-from stateward_sidecar.store import threads as store_threads
+from stateward_sidecar.store.thread import threads as store_threads
 
 
 def delete_here(machine: Driven) -> None:

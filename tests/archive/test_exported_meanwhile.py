@@ -14,7 +14,7 @@ from tests.archive_model.sidecar import NAMESPACE
 from stateward.v1.backup_service_pb2 import ExportThreadRequest, ThreadPart
 from stateward_sidecar.codec.blob import SEGMENT_BYTES
 from stateward_sidecar.errors import Fenced
-from stateward_sidecar.store import exporting
+from stateward_sidecar.store.copies import exporting
 
 
 def test_an_export_ends_where_its_line_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from tests.archive_model.sidecar import NAMESPACE
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_WAITING
 from stateward.v1.thread_pb2 import THREAD_ACCESS_OWNED, Retention
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, UpdateThreadRequest
-from stateward_sidecar.archive.takeover import Attacher
+from stateward_sidecar.archive.own.takeover import Attacher
 from stateward_sidecar.bucket.errors import BucketUnavailable
 from stateward_sidecar.errors import ArchiveUnavailable, DiskFull, NotOwner, ThreadNotFound
 

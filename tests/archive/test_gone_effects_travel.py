@@ -16,7 +16,9 @@ from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, EffectKeys, ListEffectsRequest
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.store import clear, replay, requests, verify
+from stateward_sidecar.store.check import verify
+from stateward_sidecar.store.clean import clear
+from stateward_sidecar.store.journal import replay, requests
 
 
 def fill(machine: Driven, count: int, *, after: int = 0, is_shipped: bool = True) -> None:

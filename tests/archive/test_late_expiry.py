@@ -12,7 +12,7 @@ from tests.archive.rig import Fleet, eventually, write_steps
 
 from stateward import Access, Client, ThreadInfo
 from stateward.storage.v1.head_pb2 import ThreadHead
-from stateward_sidecar.archive.ship import Shipper
+from stateward_sidecar.archive.ship.ship import Shipper
 from stateward_sidecar.clock import Clock
 
 # Long enough for another machine to get hold of a thread before.

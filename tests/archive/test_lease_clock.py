@@ -6,8 +6,8 @@ import pytest
 from tests.archive.driven import Town, append
 from tests.archive_model.sidecar import LEASE_S
 
-from stateward_sidecar.archive import desk
-from stateward_sidecar.archive.places import Place
+from stateward_sidecar.archive.objects import desk
+from stateward_sidecar.archive.wire.places import Place
 from stateward_sidecar.errors import NotOwner
 
 

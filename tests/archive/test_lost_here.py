@@ -11,10 +11,10 @@ from tests.archive_model.sidecar import NAMESPACE
 
 from stateward._operations.threads import spans_of
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
-from stateward_sidecar.archive import fold
-from stateward_sidecar.archive.packs import is_pack
+from stateward_sidecar.archive.objects.packs import is_pack
+from stateward_sidecar.archive.ship import fold
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store import records
+from stateward_sidecar.store.thread import records
 
 
 def lose_block(machine: Driven) -> list[int]:

@@ -9,7 +9,7 @@ from tests.archive.driven import Driven, Town, append
 from tests.archive_model.small import BLOB_KEPT_S
 
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import blobrows, blobsweep
+from stateward_sidecar.store.blobs import blobrows, blobsweep
 
 
 class Count:

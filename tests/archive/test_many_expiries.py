@@ -11,7 +11,7 @@ from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.store import records
+from stateward_sidecar.store.thread import records
 
 TTL_S = 100
 FEW, MANY = 8, 24

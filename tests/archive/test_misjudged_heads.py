@@ -12,11 +12,12 @@ from tests.archive_model.sidecar import NAMESPACE
 from stateward.storage.v1.archive_pb2 import ArchiveHead, EpochStart
 from stateward.v1.thread_pb2 import Retention
 from stateward.v1.thread_service_pb2 import UpdateThreadRequest
-from stateward_sidecar.archive.heads import LINEAGE_KEPT, WRITE_IDS_KEPT, epoch_start, follow, tombstone, wrote
-from stateward_sidecar.archive.judge import Judgement, Local, Verdict, judge
+from stateward_sidecar.archive.objects.heads import LINEAGE_KEPT, WRITE_IDS_KEPT, epoch_start, follow, tombstone, wrote
+from stateward_sidecar.archive.objects.judge import Judgement, Local, Verdict, judge
 from stateward_sidecar.bucket.errors import BucketUnavailable
-from stateward_sidecar.store import clear, requests
-from stateward_sidecar.store.records import has_entry
+from stateward_sidecar.store.clean import clear
+from stateward_sidecar.store.journal import requests
+from stateward_sidecar.store.thread.records import has_entry
 
 UID, BOOT, OLD_BOOT, OTHER, KILLED = b"u" * 16, b"b" * 16, b"o" * 16, b"x" * 16, b"k" * 16
 BOOTS = frozenset((KILLED, BOOT))

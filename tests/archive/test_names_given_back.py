@@ -23,7 +23,7 @@ from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.bucket.errors import BucketError
 from stateward_sidecar.errors import DiskFull, NotOwner, ThreadNotFound, VersionMismatch
-from stateward_sidecar.store.save import SaveWrite
+from stateward_sidecar.store.versions.save import SaveWrite
 
 
 def keys(objects: Iterator[str]) -> list[str]:

@@ -16,7 +16,8 @@ from stateward.storage.v1.archive_pb2 import OBJECT_KIND_PACK, PackedRow
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.errors import Corrupt, VersionPruned
-from stateward_sidecar.store import requests, snapshots
+from stateward_sidecar.store.journal import requests
+from stateward_sidecar.store.versions import snapshots
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from tests.archive.test_heads_travel import fill
 
 from stateward.storage.v1.archive_pb2 import ArchivePack
 from stateward.storage.v1.journal_pb2 import EntryHeader
-from stateward_sidecar.archive.heads import open_head
-from stateward_sidecar.archive.packs import Names, open_pack, pack_entries, pack_snapshot, snapshot_rows
-from stateward_sidecar.archive.slices import whole_sizes
+from stateward_sidecar.archive.objects.heads import open_head
+from stateward_sidecar.archive.objects.packs import Names, open_pack, pack_entries, pack_snapshot, snapshot_rows
+from stateward_sidecar.archive.wire.slices import whole_sizes
 from stateward_sidecar.codec.entry import sequence_of
-from stateward_sidecar.store import records
+from stateward_sidecar.store.thread import records
 
 
 def test_a_pack_is_its_message() -> None:

@@ -12,8 +12,8 @@ from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.thread_service_pb2 import ForkThreadRequest, SetTagRequest
-from stateward_sidecar.archive.heads import open_head
-from stateward_sidecar.store.times import STEPS_KEPT, made_us, next_time_us
+from stateward_sidecar.archive.objects.heads import open_head
+from stateward_sidecar.store.thread.times import STEPS_KEPT, made_us, next_time_us
 
 HOUR_S, YEAR_S = 3600, 365 * 24 * 3600
 TTL_S = 7200

@@ -19,7 +19,7 @@ from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import Corrupt, VersionPruned
 from stateward_sidecar.storage.queue import Batch
-from stateward_sidecar.store.thread import rows
+from stateward_sidecar.store.thread.thread import rows
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,9 @@ from tests.archive_model.sidecar import NAMESPACE
 from stateward._operations.threads import spans_of
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
-from stateward_sidecar.archive import fold, trim
-from stateward_sidecar.archive.heads import open_head
-from stateward_sidecar.archive.packs import is_pack, open_index, open_pack
+from stateward_sidecar.archive.objects.heads import open_head
+from stateward_sidecar.archive.objects.packs import is_pack, open_index, open_pack
+from stateward_sidecar.archive.ship import fold, trim
 from stateward_sidecar.codec.entry import sequence_of, unpack
 
 # HEAD, four objects that it names, an index, what the next HEAD will name, and what it has just dropped.

@@ -19,9 +19,12 @@ from stateward.v1.record_service_pb2 import (
     PutRecordsResponse,
 )
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.archive.listing import ArchiveLister
+from stateward_sidecar.archive.fleet.listing import ArchiveLister
 from stateward_sidecar.errors import RecordConflict
-from stateward_sidecar.store import clear, journal, recordmoves, requests, snapshots, verify
+from stateward_sidecar.store.check import verify
+from stateward_sidecar.store.clean import clear, recordmoves
+from stateward_sidecar.store.journal import journal, requests
+from stateward_sidecar.store.versions import snapshots
 
 KEYS = [f"k/{number:02}" for number in range(40)]
 

@@ -10,7 +10,7 @@ from tests.archive.test_whole_copies import findings
 from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.v1.thread_service_pb2 import UpdateThreadRequest
-from stateward_sidecar.store import requests
+from stateward_sidecar.store.journal import requests
 
 
 def work(machine: Driven, count: int) -> None:

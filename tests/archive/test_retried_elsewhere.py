@@ -14,7 +14,9 @@ from tests.archive_model.sidecar import NAMESPACE
 from stateward.v1.backup_service_pb2 import ExportThreadRequest, ImportBegin
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.store import clear, requests, verify
+from stateward_sidecar.store.check import verify
+from stateward_sidecar.store.clean import clear
+from stateward_sidecar.store.journal import requests
 
 COUNT = 24
 

@@ -11,7 +11,9 @@ from tests.archive.test_whole_copies import findings
 from tests.archive_model.sidecar import CALLER, NAMESPACE, run
 
 from stateward.v1.checkpoint_service_pb2 import GetCheckpointRequest
-from stateward_sidecar.store import clear, requests, verify
+from stateward_sidecar.store.check import verify
+from stateward_sidecar.store.clean import clear
+from stateward_sidecar.store.journal import requests
 
 
 def save(machine: Driven, checkpoint_id: str) -> int:

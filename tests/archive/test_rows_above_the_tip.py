@@ -7,11 +7,12 @@ import os
 import pytest
 from tests.archive.driven import Driven, Town, append
 
-from stateward_sidecar.archive import fold, ship
-from stateward_sidecar.archive.packs import is_pack
+from stateward_sidecar.archive.objects.packs import is_pack
+from stateward_sidecar.archive.ship import fold, ship
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import requests, snapshots
-from stateward_sidecar.store.thread import rows
+from stateward_sidecar.store.journal import requests
+from stateward_sidecar.store.thread.thread import rows
+from stateward_sidecar.store.versions import snapshots
 
 OLD, READ, ALL = 6, 12, 24  # entries below the snapshot, those that the copy knows of, and those that are there at last
 

@@ -20,17 +20,18 @@ from stateward.storage.v1.head_pb2 import SignalRow, ThreadHead
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_service_pb2 import SetTagRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.archive import image, ship
-from stateward_sidecar.archive.heads import open_head
-from stateward_sidecar.archive.image import Cutter, open_image, part_refs, seal_image, seal_part
-from stateward_sidecar.archive.places import Place
-from stateward_sidecar.archive.spares import DROPPED_MAX, SURE_S
+from stateward_sidecar.archive.objects import image
+from stateward_sidecar.archive.objects.heads import open_head
+from stateward_sidecar.archive.objects.image import Cutter, open_image, part_refs, seal_image, seal_part
+from stateward_sidecar.archive.objects.spares import DROPPED_MAX, SURE_S
+from stateward_sidecar.archive.ship import ship
+from stateward_sidecar.archive.wire.places import Place
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.errors import ArchiveUnavailable
-from stateward_sidecar.store import outbox
-from stateward_sidecar.store.identity import Identity
-from stateward_sidecar.store.ranges import Pruned
-from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.store.thread.identity import Identity
+from stateward_sidecar.store.thread.ranges import Pruned
+from stateward_sidecar.store.thread.thread import Thread
+from stateward_sidecar.store.travel import outbox
 
 
 def signal(machine: Driven, size: int) -> str:

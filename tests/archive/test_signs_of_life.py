@@ -12,12 +12,12 @@ from tests.archive_model.process import DrivenWire
 from tests.archive_model.sidecar import LEASE_S, NAMESPACE
 
 from stateward.v1.archive_service_pb2 import RepairThreadRequest
-from stateward_sidecar.archive.pulse import FAILURES_MAX, Pulse
-from stateward_sidecar.archive.repair import Repairer
+from stateward_sidecar.archive.fleet.repair import Repairer
+from stateward_sidecar.archive.own.pulse import FAILURES_MAX, Pulse
 from stateward_sidecar.errors import ArchiveUnavailable, NotOwner
-from stateward_sidecar.store import outbox
-from stateward_sidecar.store.outbox import Outbox, Shipment
-from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.store.thread.thread import Thread
+from stateward_sidecar.store.travel import outbox
+from stateward_sidecar.store.travel.outbox import Outbox, Shipment
 
 
 def test_uploads_that_fail_in_a_row_are_no_sign_of_life(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_uploads_that_fail_in_a_row_are_no_sign_of_life(driven: Town, monkeypatc
     hold.failed_uploads = FAILURES_MAX
     hold.dropped_blobs.clear()
     with monkeypatch.context() as counted:
-        counted.setattr("stateward_sidecar.archive.ship.TAIL_BYTES_MAX", 0)
+        counted.setattr("stateward_sidecar.archive.ship.ship.TAIL_BYTES_MAX", 0)
         owner.put(append())
         owner.ship_now()
     assert hold.failed_uploads == 0

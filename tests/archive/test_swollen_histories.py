@@ -7,8 +7,9 @@ import os
 import pytest
 from tests.archive.driven import Driven, Town, append
 
-from stateward_sidecar.archive import fetch, fold
-from stateward_sidecar.archive.packs import is_pack
+from stateward_sidecar.archive.objects import fetch
+from stateward_sidecar.archive.objects.packs import is_pack
+from stateward_sidecar.archive.ship import fold
 
 COUNT, AT_ONCE = 20, 2
 

@@ -10,7 +10,7 @@ from tests.archive.driven import Driven, Town, append
 from tests.archive_model.sidecar import LEASE_S
 
 from stateward_sidecar.errors import DiskFull, NotOwner
-from stateward_sidecar.store.install import Installer
+from stateward_sidecar.store.travel.install import Installer
 
 ROOM_BYTES = 16_400  # for the smallest write, and not for the rows of a thread
 

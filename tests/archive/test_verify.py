@@ -10,7 +10,7 @@ import pytest
 from tests.archive.rig import Fleet, eventually, write_long, write_steps
 
 from stateward import Client, errors
-from stateward.cli.archive_facts import archive_facts
+from stateward.cli.show.archive_facts import archive_facts
 from stateward.testing import Daemon
 
 

@@ -17,7 +17,7 @@ from tests.archive_model.sidecar import NAMESPACE, Sidecar
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, JournalEvent, WatchRequest
 from stateward_sidecar.errors import Fenced, StatewardError, ThreadNotFound
-from stateward_sidecar.store.watch import Watch
+from stateward_sidecar.store.read.watch import Watch
 
 SAVES, BYTES = 60, 2000
 

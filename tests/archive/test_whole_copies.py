@@ -15,8 +15,9 @@ from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_service_pb2 import ListEffectsRequest
 from stateward.v1.thread_service_pb2 import ForkThreadRequest, SetTagRequest
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store import records, requests
-from stateward_sidecar.store.verify import Verifier
+from stateward_sidecar.store.check.verify import Verifier
+from stateward_sidecar.store.journal import requests
+from stateward_sidecar.store.thread import records
 
 COUNT, WINDOW = 24, 16
 

@@ -14,7 +14,7 @@ from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest, Sav
 from stateward.v1.state_pb2 import State
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.bucket.memory import MemoryBucket
-from stateward_sidecar.store.save import SaveWrite
+from stateward_sidecar.store.versions.save import SaveWrite
 
 NAME = "job"
 

@@ -11,10 +11,10 @@ from hashlib import sha256
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.storage.v1.head_pb2 import BlobRow
-from stateward_sidecar.archive.image import open_image, part_refs
-from stateward_sidecar.archive.places import Place
+from stateward_sidecar.archive.objects.image import open_image, part_refs
+from stateward_sidecar.archive.wire.places import Place
 from stateward_sidecar.codec.seal import Cipher
-from stateward_sidecar.store.ranges import Pruned
+from stateward_sidecar.store.thread.ranges import Pruned
 
 _PREFIX = "blob "
 

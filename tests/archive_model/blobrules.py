@@ -20,7 +20,7 @@ from stateward.v1.blob_service_pb2 import WriteBlobResponse
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, WORK_STATUS_RUNNING
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.errors import InvalidField
-from stateward_sidecar.store.blobrows import find_blob
+from stateward_sidecar.store.blobs.blobrows import find_blob
 
 # A few contents, which come again and again.
 CONTENTS = st.integers(0, 2)

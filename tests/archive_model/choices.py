@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.archive_model.faults import COMMIT_KINDS, HELD, KINDS, Fault
 from tests.archive_model.stage import SIDECARS
 
-from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
+from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES
 
 WHO = st.integers(0, SIDECARS - 1)
 ASIDE = "a@1"  # looks like the name of an orphan, and is the name of a thread

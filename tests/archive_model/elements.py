@@ -12,7 +12,7 @@ from tests.archive_model.small import SLICE_BYTES
 
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
 from stateward_sidecar.errors import DiskFull
-from stateward_sidecar.store.times import WRONG_US
+from stateward_sidecar.store.thread.times import WRONG_US
 
 ASLEEP_S = 7200
 ROOM_BYTES = 16_400  # for the smallest write

@@ -25,7 +25,7 @@ from stateward.v1.thread_service_pb2 import (
 )
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import InvalidField, VersionMismatch
-from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.store.thread.thread import Thread
 
 BRANCHES = st.sampled_from(("main", "main", "side"))
 T = TypeVar("T")

@@ -19,18 +19,18 @@ from stateward.storage.v1.journal_pb2 import ENTRY_KIND_HEADS, ENTRY_KIND_RECORD
 from stateward.v1.checkpoint_service_pb2 import HydrateResponse, SaveRequest
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
-from stateward_sidecar.archive.heads import open_head
-from stateward_sidecar.archive.keys import slot_of
-from stateward_sidecar.archive.places import Place, place_of
+from stateward_sidecar.archive.objects.heads import open_head
+from stateward_sidecar.archive.objects.keys import slot_of
+from stateward_sidecar.archive.wire.places import Place, place_of
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt, Fenced, NewerFormat, ThreadNotFound, VersionMismatch
-from stateward_sidecar.service import holding
+from stateward_sidecar.service.calls import holding
 from stateward_sidecar.storage.keystore import KeyStore
-from stateward_sidecar.store import records
-from stateward_sidecar.store.ranges import Ranges
-from stateward_sidecar.store.recordrows import open_batch
-from stateward_sidecar.store.thread import MAIN, Thread, load_archive_row
-from stateward_sidecar.store.times import expire_second
+from stateward_sidecar.store.items.recordrows import open_batch
+from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread.ranges import Ranges
+from stateward_sidecar.store.thread.thread import MAIN, Thread, load_archive_row
+from stateward_sidecar.store.thread.times import expire_second
 
 # An owner whose upload does not end shows for at least a lease that it lives, and another one has to wait for a lease.
 BUSY_S = 1.7 * LEASE_S

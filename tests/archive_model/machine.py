@@ -29,7 +29,7 @@ from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import Corrupt, ThreadNotFound, VersionMismatch, VersionPruned
-from stateward_sidecar.store.requests import hash_request
+from stateward_sidecar.store.journal.requests import hash_request
 
 # Longer than any call waits.
 PATIENCE_S = 60.0

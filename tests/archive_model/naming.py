@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 
 from stateward.storage.v1.archive_pb2 import OBJECT_KIND_SNAPSHOT, ArchiveHead, ObjectRef
 from stateward.storage.v1.journal_pb2 import EntryHeader
-from stateward_sidecar.archive.image import open_image, part_refs
-from stateward_sidecar.archive.packs import is_pack, open_index, open_pack, snapshots_of
-from stateward_sidecar.archive.places import Place
+from stateward_sidecar.archive.objects.image import open_image, part_refs
+from stateward_sidecar.archive.objects.packs import is_pack, open_index, open_pack, snapshots_of
+from stateward_sidecar.archive.wire.places import Place
 from stateward_sidecar.codec.entry import sequence_of, unpack
 from stateward_sidecar.codec.seal import Cipher
-from stateward_sidecar.store.fetched import is_entry
-from stateward_sidecar.store.ranges import Pruned
+from stateward_sidecar.store.thread.ranges import Pruned
+from stateward_sidecar.store.travel.fetched import is_entry
 
 Entries = list[tuple[EntryHeader, bool]]  # and whether it was cut down to a husk
 

@@ -14,7 +14,7 @@ from tests.archive_model.truth import Entry
 from stateward.storage.v1.journal_pb2 import EntryMetadata, RecordBatch, RecordChange
 from stateward.v1.record_pb2 import RecordWrite
 from stateward.v1.record_service_pb2 import DeleteRecordsRequest, PutRecordsRequest
-from stateward_sidecar.store.requests import hash_request
+from stateward_sidecar.store.journal.requests import hash_request
 
 Request = PutRecordsRequest | DeleteRecordsRequest
 

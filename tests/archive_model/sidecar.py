@@ -69,23 +69,23 @@ from stateward.v1.thread_service_pb2 import (
 )
 from stateward.v1.write_pb2 import Receipt, WriteOptions
 from stateward_sidecar.archive.archive import Archive
-from stateward_sidecar.archive.collect import Collector, Verbs
-from stateward_sidecar.archive.desk import Hold, Name, Options
-from stateward_sidecar.archive.start import fetch_root, find_former_boots, join, remember_boot
+from stateward_sidecar.archive.fleet.collect import Collector, Verbs
+from stateward_sidecar.archive.objects.desk import Hold, Name, Options
+from stateward_sidecar.archive.objects.start import fetch_root, find_former_boots, join, remember_boot
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.retrying import Patience, RetryingBucket
 from stateward_sidecar.errors import StatewardError
-from stateward_sidecar.service import check
-from stateward_sidecar.service.checkpoints import CheckpointService
-from stateward_sidecar.service.effects import EffectService
-from stateward_sidecar.service.records import RecordService
-from stateward_sidecar.service.signals import SignalService
-from stateward_sidecar.service.threads import ThreadService
+from stateward_sidecar.service.api.checkpoints import CheckpointService
+from stateward_sidecar.service.api.effects import EffectService
+from stateward_sidecar.service.api.records import RecordService
+from stateward_sidecar.service.api.signals import SignalService
+from stateward_sidecar.service.api.threads import ThreadService
+from stateward_sidecar.service.checks import check
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store.context import Limits
 from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions
-from stateward_sidecar.store.thread import Thread, load_thread, rows
+from stateward_sidecar.store.thread.context import Limits
+from stateward_sidecar.store.thread.thread import Thread, load_thread, rows
 
 T = TypeVar("T")
 NAMESPACE = check.DEFAULT_NAMESPACE

@@ -6,24 +6,20 @@ from typing import Any
 
 from tests.archive_model.process import Inline, Steps, Waits
 
-from stateward_sidecar.archive import blobs as archiveblobs
-from stateward_sidecar.archive import desk, fold, image, leave, ship, slices, wire
-from stateward_sidecar.service import blobs as blobservice
-from stateward_sidecar.service import levels, uploads
-from stateward_sidecar.store import (
-    blobs,
-    blobsweep,
-    clear,
-    exporting,
-    journal,
-    recordentries,
-    recordexpiry,
-    recordlist,
-    recordmoves,
-    requests,
-    snapshots,
-    verify,
-)
+from stateward_sidecar.archive.objects import desk, image
+from stateward_sidecar.archive.ship import blobs as archiveblobs
+from stateward_sidecar.archive.ship import fold, leave, ship
+from stateward_sidecar.archive.wire import slices, wire
+from stateward_sidecar.service.admission import uploads
+from stateward_sidecar.service.api import blobs as blobservice
+from stateward_sidecar.service.calls import levels
+from stateward_sidecar.store.blobs import blobs, blobsweep
+from stateward_sidecar.store.check import verify
+from stateward_sidecar.store.clean import clear, recordexpiry, recordmoves
+from stateward_sidecar.store.copies import exporting
+from stateward_sidecar.store.items import recordentries, recordlist
+from stateward_sidecar.store.journal import journal, requests
+from stateward_sidecar.store.versions import snapshots
 
 # How long a blob stays that nothing names.
 BLOB_KEPT_S = 240

@@ -27,9 +27,9 @@ from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
 from stateward.v1.record_service_pb2 import DeleteRecordsResponse, PutRecordsResponse
 from stateward.v1.signal_service_pb2 import SendSignalRequest, SendSignalResponse
 from stateward.v1.thread_service_pb2 import DeleteBranchRequest, MoveBranchRequest
-from stateward_sidecar.archive import heads
-from stateward_sidecar.archive.places import place_of
-from stateward_sidecar.archive.spares import SURE_S
+from stateward_sidecar.archive.objects import heads
+from stateward_sidecar.archive.objects.spares import SURE_S
+from stateward_sidecar.archive.wire.places import place_of
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
     BlobNotFound,
@@ -52,7 +52,7 @@ from stateward_sidecar.errors import (
     VersionPruned,
 )
 from stateward_sidecar.storage.keystore import NamespaceKeys
-from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
+from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES
 
 T = TypeVar("T")
 SIDECARS = 2

@@ -15,33 +15,26 @@ from tests.archive_model.small import BLOB_KEPT_S
 from tests.archive_model.test_archive_model import Rules
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
-from stateward_sidecar.archive import expire, judge
-from stateward_sidecar.archive.delete import Remover
-from stateward_sidecar.archive.pulse import Pulse
-from stateward_sidecar.archive.settle import Settler
-from stateward_sidecar.archive.ship import Shipper
-from stateward_sidecar.archive.takeover import Attacher
+from stateward_sidecar.archive.objects import judge
+from stateward_sidecar.archive.own.pulse import Pulse
+from stateward_sidecar.archive.own.settle import Settler
+from stateward_sidecar.archive.own.takeover import Attacher
+from stateward_sidecar.archive.ship import expire
+from stateward_sidecar.archive.ship.delete import Remover
+from stateward_sidecar.archive.ship.ship import Shipper
 from stateward_sidecar.bucket.memory import MemoryBucket, etag_of
-from stateward_sidecar.service.holding import Holding
+from stateward_sidecar.service.calls.holding import Holding
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import blobs as store_blobs
-from stateward_sidecar.store import (
-    blobsweep,
-    changing,
-    delete,
-    effects,
-    expecting,
-    orphans,
-    recordexpiry,
-    recordputs,
-    recordrows,
-    recordviews,
-    sweep,
-)
-from stateward_sidecar.store import save as store_save
-from stateward_sidecar.store.orphans import Orphans
-from stateward_sidecar.store.sweep import Sweeper
-from stateward_sidecar.store.thread import Draft, rows
+from stateward_sidecar.store.blobs import blobs as store_blobs
+from stateward_sidecar.store.blobs import blobsweep
+from stateward_sidecar.store.clean import delete, recordexpiry, sweep
+from stateward_sidecar.store.clean.sweep import Sweeper
+from stateward_sidecar.store.items import effects, recordputs, recordrows, recordviews
+from stateward_sidecar.store.journal import changing, expecting
+from stateward_sidecar.store.thread.thread import Draft, rows
+from stateward_sidecar.store.travel import orphans
+from stateward_sidecar.store.travel.orphans import Orphans
+from stateward_sidecar.store.versions import save as store_save
 
 NONE: tuple[Fault, ...] = ()
 

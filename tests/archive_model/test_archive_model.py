@@ -23,7 +23,7 @@ from tests.archive_model.stage import SIDECARS
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING, WORK_STATUS_WAITING
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadRequest, PruneThreadRequest, SetTagRequest
-from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
+from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES
 
 # Not "explain": it watches every line that runs, and finding takes a quarter of the time without.
 PHASES = tuple(phase for phase in Phase if phase is not Phase.explain)

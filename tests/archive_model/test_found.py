@@ -12,7 +12,7 @@ from tests.archive_model.giving import HEAD
 from tests.archive_model.test_archive_model import Rules
 
 from stateward.v1.thread_pb2 import THREAD_ACCESS_OWNED
-from stateward_sidecar.archive.fetch import Fetcher
+from stateward_sidecar.archive.objects.fetch import Fetcher
 
 NONE: tuple[Fault, ...] = ()
 

@@ -11,7 +11,7 @@ from stateward.storage.v1.journal_pb2 import ENTRY_KIND_LEASE, ENTRY_KIND_SIGNAL
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, ReleaseLeaseRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.store import journal, replay
+from stateward_sidecar.store.journal import journal, replay
 
 LOOSE = {ENTRY_KIND_LEASE, ENTRY_KIND_SIGNAL, ENTRY_KIND_TAG_SET}
 # Entries of signals, locks and tags that a clean journal may have: the newest of each kind, and the window of retries.

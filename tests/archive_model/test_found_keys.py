@@ -6,7 +6,7 @@ import pytest
 from tests.archive_model.faults import HELD, HELD_AFTER, LOST_AWAY, READ_HELD, Fault
 from tests.archive_model.test_archive_model import Rules
 
-from stateward_sidecar.archive.delete import Remover
+from stateward_sidecar.archive.ship.delete import Remover
 
 NONE: tuple[Fault, ...] = ()
 HALF = (Fault(LOST_AWAY, 0, at_head=True),)

@@ -7,7 +7,7 @@ from tests.archive_model.faults import AWAY, HELD, READ_HELD, Fault
 from tests.archive_model.sidecar import LEASE_S
 from tests.archive_model.test_archive_model import Rules
 
-from stateward_sidecar.archive.takeover import Attacher
+from stateward_sidecar.archive.own.takeover import Attacher
 
 NONE: tuple[Fault, ...] = ()
 # The bucket does not answer the first write of HEAD. The second one hangs, and is not answered either.

@@ -15,8 +15,8 @@ from stateward.storage.v1.archive_pb2 import OBJECT_KIND_SNAPSHOT
 from stateward.v1.thread_pb2 import Retention
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.storage.queue import Batch
-from stateward_sidecar.store import replay
-from stateward_sidecar.store.thread import Thread, rows
+from stateward_sidecar.store.journal import replay
+from stateward_sidecar.store.thread.thread import Thread, rows
 
 NONE: tuple[Fault, ...] = ()
 

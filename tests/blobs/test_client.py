@@ -19,7 +19,7 @@ from tests.client.fake_server import FakeServer
 from tests.crash.faulty_daemon import FaultyDaemon
 
 from stateward import Blob, Text
-from stateward.cli.backups import read_records
+from stateward.cli.files.backups import read_records
 from stateward.errors import BlobNotFound, Corrupt
 from stateward.testing import Daemon, run_daemon
 

@@ -64,8 +64,8 @@ BEFORE_THE_ENTRY = {
     "before it is synced": "<storage.blobfiles:NewBlobFile.publish",
     "before its directory is synced": "<storage.blobfiles:BlobFiles.sync",
     "when it is durable": ">storage.blobfiles:NewBlobFile.publish",
-    "before the transaction": "<store.blobwrite:BlobWrite.commit",
-    "inside the transaction": ">store.blobwrite:BlobWrite.commit",
+    "before the transaction": "<store.blobs.blobwrite:BlobWrite.commit",
+    "inside the transaction": ">store.blobs.blobwrite:BlobWrite.commit",
 }
 
 
@@ -83,7 +83,7 @@ def test_before_its_entry_is_committed_a_blob_is_nothing(faulty: FaultyDaemon, w
 
 def test_after_its_entry_is_committed_a_blob_is_there(faulty: FaultyDaemon) -> None:
     """Dead between commit and answer: the retry is told that it exists, and reads it."""
-    die_at(faulty, "<service.calls:_finish", lambda desk: desk.put(DATA), nth=1)
+    die_at(faulty, "<service.calls.calls:_finish", lambda desk: desk.put(DATA), nth=1)
     desk = settled(faulty, files=2)
     again = desk.write(DATA)
     assert again.existed
@@ -139,7 +139,7 @@ def test_a_deletion_takes_the_files_with_it(faulty: FaultyDaemon, where: str) ->
     desk.close()
 
 
-@pytest.mark.parametrize("where", [">storage.blobfiles:NewBlobFile.publish", "<store.hidden:Hidden._reveal"])
+@pytest.mark.parametrize("where", [">storage.blobfiles:NewBlobFile.publish", "<store.copies.hidden:Hidden._reveal"])
 def test_a_copy_that_was_not_finished_leaves_no_files(faulty: FaultyDaemon, where: str) -> None:
     """Dead while a thread with blobs is copied: neither thread nor files of the copy; the copy can be made again."""
     die_at(faulty, where, lambda desk: desk.fork("copy"))

@@ -28,11 +28,11 @@ from stateward_sidecar.codec.edits import check_diff
 from stateward_sidecar.errors import BlobNotFound, InvalidField, UidMismatch
 from stateward_sidecar.storage.blobfiles import BlobFiles
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store.blobsweep import INTERVAL_S, KEPT_S, clear_leftovers
-from stateward_sidecar.store.context import Limits
-from stateward_sidecar.store.save import SaveWrite
+from stateward_sidecar.store.blobs.blobsweep import INTERVAL_S, KEPT_S, clear_leftovers
 from stateward_sidecar.store.store import Store, StoreOptions
-from stateward_sidecar.store.thread import rows
+from stateward_sidecar.store.thread.context import Limits
+from stateward_sidecar.store.thread.thread import rows
+from stateward_sidecar.store.versions.save import SaveWrite
 
 NAMESPACE = "default"
 

@@ -21,9 +21,9 @@ from tests.bucket.proxy import Proxy, running_proxy
 from tests.bucket.weed import s3_environment
 from tests.histories.weather import running_weather
 
-from stateward_sidecar.archive import wire as wiremodule
-from stateward_sidecar.archive.slices import slice_count, whole_of
-from stateward_sidecar.archive.wire import Wire
+from stateward_sidecar.archive.wire import wire as wiremodule
+from stateward_sidecar.archive.wire.slices import slice_count, whole_of
+from stateward_sidecar.archive.wire.wire import Wire
 from stateward_sidecar.bucket import objectstore
 from stateward_sidecar.bucket.errors import ObjectTooLarge
 from stateward_sidecar.bucket.objectstore import ObjectStoreBucket

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import environment, run
 from tests.cli.test_silent_gaps import flip
 
-from stateward.cli.catalog import SECTIONS
+from stateward.cli.options.catalog import SECTIONS
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests import warmcommand
 from tests.cli.conftest import COMMAND, environment, run_process
 from tests.warmcommand import Popen
 
-from stateward.cli.survey import add_to_findings, add_to_totals, make_plan, no_findings, no_totals, survey_file
+from stateward.cli.demo.survey import add_to_findings, add_to_totals, make_plan, no_findings, no_totals, survey_file
 from stateward.testing import missing_daemon, run_daemon
 
 pytestmark = pytest.mark.skipif(bool(missing_daemon()), reason=missing_daemon() or "there is a daemon")
@@ -113,7 +113,7 @@ def test_demo_holds_what_it_claims(tmp_path):
 def test_demo_can_fail():
     """A check that does not hold is named, and makes the exit code 1."""
     script = (
-        "import sys, stateward.cli.review as review\n"
+        "import sys, stateward.cli.demo.review as review\n"
         "review.survey_all = lambda plan: ({}, {})\n"
         f"sys.argv = ['stateward', 'demo', '--steps', '{STEPS}']\n"
         "from stateward.cli import main\n"

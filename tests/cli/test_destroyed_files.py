@@ -12,13 +12,14 @@ import pytest
 from tests import warmcommand
 from tests.cli.conftest import COMMAND, TIMEOUT_S, environment
 
-from stateward.cli import files
+from stateward.cli.files import files
 
 LONG_NAME = "x" * 246 + ".jsonl"
 # Sends itself a signal, twice as a shell and the kernel do, in the middle of an export.
 SIGNALLED = """
 import os, pathlib, signal, sys
-from stateward.cli import app, export
+from stateward.cli import app
+from stateward.cli.commands import export
 signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv.pop(1) == "ignored" else signal.SIG_DFL)
 lines = export._lines
 def interrupted(*given, **options):

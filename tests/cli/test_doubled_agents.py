@@ -22,7 +22,7 @@ from tests.processes import running
 from tests.warmcommand import Popen
 
 from stateward import Client
-from stateward.cli import processes, starter
+from stateward.cli.commands import processes, starter
 from stateward.errors import Corrupt, PermissionDenied, ServerUnavailable, ThreadNotFound
 
 # How often the command of another thread fails, while a command is expected not to be started again.

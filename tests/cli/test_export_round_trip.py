@@ -242,7 +242,7 @@ def test_no_half_file(stateward, client, tmp_path, monkeypatch):
     client.thread("u").append("l", 1)
     path = tmp_path / "out.jsonl"
     path.write_text("before")
-    import stateward.cli.export as module
+    import stateward.cli.commands.export as module
 
     read = module._backup_lines
 

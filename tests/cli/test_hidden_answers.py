@@ -7,7 +7,7 @@ import sys
 import pytest
 from tests.cli.conftest import make_run, run
 
-from stateward.cli.replay import _Walk
+from stateward.cli.commands.replay import _Walk
 
 TEXT = "\n".join(f"line {number} " + "word " * 20 for number in range(30)) + "\nthe \x1b[31mend"
 

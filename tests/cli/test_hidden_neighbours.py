@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import run
 
 from stateward import RawValue, salvage
-from stateward.cli.threads import collected
+from stateward.cli.commands.threads import collected
 from stateward.errors import Corrupt, ThreadsUnreadable
 from stateward.testing import missing_daemon, run_daemon
 

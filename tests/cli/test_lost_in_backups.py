@@ -364,7 +364,7 @@ def test_format_of_a_newer_program_is_one_problem(stores, tmp_path):
 def test_thread_that_is_removed_during_an_export(stores, monkeypatch, tmp_path):
     """An export of a namespace goes on where a thread of its list is removed; one of that name is an error."""
     from stateward import Client
-    from stateward.cli import export
+    from stateward.cli.commands import export
 
     *_, other = stores
     with Client(other.target, namespace="passing") as client:
@@ -432,7 +432,7 @@ def of_one_moment(found):
 def test_threads_that_change_during_the_export(stores, monkeypatch, tmp_path, happens):
     """A restored thread is the original of one moment, before or after; effects and records are of that or a later
     one, each as a whole. Threads beside it are as they were."""
-    from stateward.cli import export
+    from stateward.cli.commands import export
 
     original, restored, source, other = stores
     space, path = happens.__name__, tmp_path / "all.jsonl"

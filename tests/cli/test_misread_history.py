@@ -3,8 +3,8 @@
 import pytest
 
 from stateward import RawValue, Text
-from stateward.cli.compare import MISSING, Difference, compare_values
-from stateward.cli.graph import draw
+from stateward.cli.show.compare import MISSING, Difference, compare_values
+from stateward.cli.show.graph import draw
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from tests.cli.test_deep_values import nested
 from tests.client.sidecars import archive_flags
 
 from stateward import Client, RawValue
-from stateward.cli.catalog import LONGER, SECTIONS, load
-from stateward.cli.connect import connect
+from stateward.cli.options.catalog import LONGER, SECTIONS, load
+from stateward.cli.options.connect import connect
 from stateward.testing import Daemon, missing_daemon, run_daemon
 from stateward_sidecar.storage.keystore import SLOT_BYTES, THREAD
 

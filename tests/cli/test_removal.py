@@ -79,7 +79,7 @@ def test_a_thread_that_came_while_the_question_was_open(stateward, three, monkey
         three.thread("b").delete()
         three.thread("b").append("l", "next")
 
-    monkeypatch.setattr("stateward.cli.rm.confirm", answer)
+    monkeypatch.setattr("stateward.cli.commands.rm.confirm", answer)
     said = stateward("rm", "b", "a/1", "--json")
     (kept,) = json.loads(said.out)["not_removed"]
     assert (said.code, json.loads(said.out)["removed"], kept["thread"]) == (1, ["a/1"], "b")

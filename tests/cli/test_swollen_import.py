@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from stateward.cli import recordings
+from stateward.cli.files import recordings
 
 MEMBER_BYTES = 16 << 20
 # The command's own start takes about 100 MB.
 RSS_BYTES_MAX = 900 << 20
 RUN = """
 import sys
-from stateward.cli.recordings import examine
-from stateward.cli.output import CommandError
+from stateward.cli.files.recordings import examine
+from stateward.cli.show.output import CommandError
 from pathlib import Path
 try:
     examine(Path(sys.argv[1]), None)

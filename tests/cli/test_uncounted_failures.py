@@ -8,8 +8,8 @@ import pytest
 
 from stateward import Client, MsgPack, Window
 from stateward.agent import AgentState
-from stateward.cli import transcripts
-from stateward.cli.tool_calls import count_calls
+from stateward.cli.files import transcripts
+from stateward.cli.show.tool_calls import count_calls
 
 OPENAI = [
     {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "search", "arguments": "{}"}}]},

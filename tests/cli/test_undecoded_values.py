@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateward.cli.decoding import readable, readable_in
-from stateward.cli.describe import compact, plain, summarize, whole
-from stateward.cli.layouts import messages_of
-from stateward.cli.msgpack import unpack
-from stateward.cli.tool_calls import count_calls
+from stateward.cli.show.decoding import readable, readable_in
+from stateward.cli.show.describe import compact, plain, summarize, whole
+from stateward.cli.show.layouts import messages_of
+from stateward.cli.show.msgpack import unpack
+from stateward.cli.show.tool_calls import count_calls
 from stateward.values import RawValue
 
 msgpack = pytest.importorskip("msgpack", reason="the package msgpack is not installed")

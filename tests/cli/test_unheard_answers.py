@@ -14,7 +14,7 @@ from tests.cli.conftest import COMMAND, environment, run
 from tests.client.sidecars import archive_flags
 from tests.warmcommand import Popen
 
-from stateward.cli import approve
+from stateward.cli.commands import approve
 from stateward.testing import run_daemon
 
 # An agent that only does what it was told with an approval, and acknowledges just that.

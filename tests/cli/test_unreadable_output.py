@@ -6,8 +6,8 @@ import pytest
 from tests.cli.conftest import make_run, run_on_terminal
 
 from stateward import RawValue, Text, ThreadOptions
-from stateward.cli.describe import summarize
-from stateward.cli.output import shorten, size
+from stateward.cli.show.describe import summarize
+from stateward.cli.show.output import shorten, size
 
 
 @pytest.fixture

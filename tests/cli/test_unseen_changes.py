@@ -20,7 +20,7 @@ from tests.service.wire import Wire
 
 from stateward import Client, Put, Status, Thread, cli
 from stateward.cli.app import app
-from stateward.cli.catalog import LONGER, load
+from stateward.cli.options.catalog import LONGER, load
 from stateward.errors import InvalidField, UidMismatch, VersionMismatch
 from stateward.models import PruneResult, ThreadInfo
 from stateward.signals import Question
@@ -398,7 +398,7 @@ def test_every_command_is_among_them():
             assert any(words.startswith(command) and way in words for words in typed), (command, way)
     asking = {
         path.stem
-        for path in Path(cli.__file__).parent.glob("*.py")
+        for path in Path(cli.__file__).parent.glob("commands/*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "confirm"
     }
@@ -499,7 +499,7 @@ def test_a_question_that_an_effect_asks_again(daemon, stateward, client, way):
 
 def test_an_entry_that_is_no_event(stateward, client, monkeypatch):
     """Nobody waits for ever for an event that does not come, and nothing is sent on a guess."""
-    monkeypatch.setattr("stateward.cli.askings.EVENTS_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("stateward.cli.options.askings.EVENTS_TIMEOUT_S", 0.2)
     fill(client)
     ask(client, "Book Ibis for 120?")
     watch = Thread.watch

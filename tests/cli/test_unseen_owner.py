@@ -128,7 +128,7 @@ def test_no_archive_no_columns(stateward, client):
 def test_what_the_archive_alone_has_is_said(first, second, clients, monkeypatch):
     """On a machine that has lost its disk, lists say what is in the archive only; scripts with --json are told
     nothing. A thread that the disk knows is asked for no more."""
-    monkeypatch.setattr("stateward.cli.threads.ELSEWHERE_S", 100.0)  # a busy machine lists as many
+    monkeypatch.setattr("stateward.cli.commands.threads.ELSEWHERE_S", 100.0)  # a busy machine lists as many
     for name in ("a", "b"):
         clients[0].thread(name).append("l", 1, durability="archived")
     told = "2 more threads are in the archive only: `stateward archive list`, `stateward restore`"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from stateward.cli.output import clean
+from stateward.cli.show.output import clean
 
 ASKED = "Book Ibis\x1b[2J for 120?"
 

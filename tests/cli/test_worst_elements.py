@@ -7,7 +7,8 @@ from tests.cli.conftest import run
 from tests.cli.test_silent_gaps import flip
 
 from stateward import RawValue
-from stateward.cli import export, one_by_one
+from stateward.cli.commands import export
+from stateward.cli.show import one_by_one
 from stateward.errors import Corrupt
 from stateward.testing import run_daemon
 
@@ -147,7 +148,7 @@ def test_an_export_names_the_thread_that_fails(stateward, client, monkeypatch, t
     path = tmp_path / "all.jsonl"
     place, verb = (export, "_lines")
     if form == ["--trajectories"]:
-        from stateward.cli import export_trajectories
+        from stateward.cli.commands import export_trajectories
 
         place, verb = export_trajectories, "_line"
     break_thread(monkeypatch, place, verb)
@@ -166,7 +167,7 @@ def test_a_file_of_before_is_better_than_none(stateward, client, monkeypatch, tm
     make(client, [BAD], status="completed")
     path = tmp_path / "all.jsonl"
     path.write_text("before")
-    from stateward.cli import export_trajectories
+    from stateward.cli.commands import export_trajectories
 
     break_thread(monkeypatch, export, "_lines")
     break_thread(monkeypatch, export_trajectories, "_line")
@@ -179,7 +180,7 @@ def test_a_file_of_before_is_better_than_none(stateward, client, monkeypatch, tm
 )
 def test_counts_name_the_thread_that_fails(stateward, client, monkeypatch, command, verb):
     """A table of tools or failures has the other nine, names the tenth, and exits 1."""
-    from stateward.cli import transcripts
+    from stateward.cli.files import transcripts
 
     for name in TEN:
         call = {"role": "assistant", "tool_calls": [{"id": "1", "name": f"tool-{name}"}]}

@@ -13,7 +13,7 @@ from tests import warmcommand
 from tests.cli.conftest import COMMAND, environment, make_run, run
 from tests.cli.test_unseen_changes import all_commands
 
-from stateward.cli.catalog import SECTIONS
+from stateward.cli.options.catalog import SECTIONS
 
 ARCHIVE_COMMANDS = ("status", "list", "verify", "gc", "index", "restore", "repair")
 # Runs a command line in a process where some packages cannot be imported.
@@ -32,7 +32,7 @@ main()
 
 def test_no_daemon(tmp_path, monkeypatch):
     """Without a daemon the error says where it was looked for and how to start one."""
-    monkeypatch.setattr("stateward.cli.connect.READY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("stateward.cli.options.connect.READY_TIMEOUT_S", 0.2)
     socket = tmp_path / "s.sock"
     answer = run("--target", socket, "threads")
     assert answer.code == 1
@@ -42,7 +42,7 @@ def test_no_daemon(tmp_path, monkeypatch):
 
 def test_no_daemon_at_the_default_place(tmp_path, monkeypatch):
     """The target comes from the environment where no flag gives one."""
-    monkeypatch.setattr("stateward.cli.connect.READY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("stateward.cli.options.connect.READY_TIMEOUT_S", 0.2)
     answer = run("show", "x", STATEWARD_TARGET=str(tmp_path / "e.sock"))
     assert answer.code == 1
     assert "e.sock" in answer.error

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.codec.edit_model import Conflict, Model, edit_of, edits, history
 from tests.codec.test_state import slot_values, trees
 
-from stateward.cli.exporting import edit_from_json, edit_to_json, value_from_json, value_to_json
+from stateward.cli.files.exporting import edit_from_json, edit_to_json, value_from_json, value_to_json
 from stateward.v1.diff_pb2 import Diff, Edit
 from stateward.v1.state_pb2 import BlobRef, Value
 from stateward_sidecar.codec.diff import shrink

@@ -22,7 +22,7 @@ from stateward.v1 import (
     signal_service_pb2_grpc,
     writer_service_pb2_grpc,
 )
-from stateward_sidecar.service.status import CODES, to_status
+from stateward_sidecar.service.calls.status import CODES, to_status
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/protocol.md"
 EXAMPLE = re.compile(r"```textproto\n# proto-message: (\S+)\n(.*?)```", re.DOTALL)

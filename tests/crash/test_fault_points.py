@@ -161,7 +161,7 @@ def test_a_thread_whose_creation_dies_is_there_or_not(daemon: FaultyDaemon, wher
     [
         (">storage.keystore:KeyStore.erase_thread", 1),  # the key is gone, the name is not
         ("<storage.writer:Writer._finish", 1),  # the name is gone, all rows are there
-        ("<store.delete:Deleter._purge_rows", 2),  # some rows are gone
+        ("<store.clean.delete:Deleter._purge_rows", 2),  # some rows are gone
     ],
 )
 def test_a_deletion_that_dies_is_finished_by_the_next_start(
@@ -220,11 +220,11 @@ def test_a_name_that_is_used_again_before_its_deletion_is_finished_stays(daemon:
 @pytest.mark.parametrize(
     ("where", "nth", "is_kept"),
     [
-        (">store.hidden:Hidden._put_version", 1, False),
-        (">store.hidden:Hidden._put_version", 25, False),
-        ("<store.hidden:Hidden._reveal", 1, False),
-        (">store.hidden:Hidden._reveal", 1, False),
-        (">store.fork:Forker.fork", 1, True),
+        (">store.copies.hidden:Hidden._put_version", 1, False),
+        (">store.copies.hidden:Hidden._put_version", 25, False),
+        ("<store.copies.hidden:Hidden._reveal", 1, False),
+        (">store.copies.hidden:Hidden._reveal", 1, False),
+        (">store.copies.fork:Forker.fork", 1, True),
     ],
 )
 def test_half_a_copy_is_never_seen_and_leaves_nothing(
@@ -247,7 +247,7 @@ def test_half_a_copy_is_never_seen_and_leaves_nothing(
     check_clean(daemon)
 
 
-@pytest.mark.parametrize("where", ["<store.prune:Pruner._remove", ">store.prune:Pruner._remove"])
+@pytest.mark.parametrize("where", ["<store.clean.prune:Pruner._remove", ">store.clean.prune:Pruner._remove"])
 def test_a_prune_that_dies_has_removed_nothing(daemon: FaultyDaemon, where: str) -> None:
     """Versions go together or not at all, and the prune can be made again."""
     die_at(daemon, where, 1, lambda client: client.thread("base").prune(keep_latest_per_branch=10))
@@ -265,7 +265,9 @@ def test_a_prune_that_dies_has_removed_nothing(daemon: FaultyDaemon, where: str)
     check_clean(daemon)
 
 
-@pytest.mark.parametrize("where", [">store.clear:Clearer._step", ">store.clear:_strip", ">store.clear:_drop_snapshots"])
+@pytest.mark.parametrize(
+    "where", [">store.clean.clear:Clearer._step", ">store.clean.clear:_strip", ">store.clean.clear:_drop_snapshots"]
+)
 def test_a_prune_that_dies_while_it_clears_away_is_finished(daemon: FaultyDaemon, where: str) -> None:
     """What was pruned stays so, all the rest is there, and the next start removes what is left."""
     die_at(daemon, where, 1, lambda client: client.thread("base").prune(keep_latest_per_branch=10))
@@ -285,10 +287,10 @@ def test_a_prune_that_dies_while_it_clears_away_is_finished(daemon: FaultyDaemon
 @pytest.mark.parametrize(
     ("where", "nth"),
     [
-        (">store.snapshots:_put_piece", 1),
-        (">store.snapshots:_put_piece", 2),
-        ("<store.snapshots:Snapshots._finish", 1),
-        (">store.snapshots:Snapshots._finish", 1),
+        (">store.versions.snapshots:_put_piece", 1),
+        (">store.versions.snapshots:_put_piece", 2),
+        ("<store.versions.snapshots:Snapshots._finish", 1),
+        (">store.versions.snapshots:Snapshots._finish", 1),
     ],
 )
 def test_half_a_snapshot_does_not_exist(daemon: FaultyDaemon, where: str, nth: int) -> None:

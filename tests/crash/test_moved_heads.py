@@ -18,8 +18,8 @@ from stateward.v1.write_pb2 import WriteOptions
 __all__ = ["daemon", "filled"]
 
 WHERE = {
-    "entry put": (">store.moves:append", False),
-    "rows put": (">store.moves:commit_entry", False),
+    "entry put": (">store.versions.moves:append", False),
+    "rows put": (">store.versions.moves:commit_entry", False),
     "before the commit": ("<storage.writer:Writer._commit", False),
     "committed": ("<storage.writer:Writer._finish", True),
 }
@@ -103,7 +103,7 @@ def test_heads_moved_or_did_not(daemon: FaultyDaemon, verb: Callable[[Wire], Any
     check_clean(daemon)
 
 
-@pytest.mark.parametrize("where", [">store.prune:put_moves", "<store.clear:Clearer.clear"])
+@pytest.mark.parametrize("where", [">store.clean.prune:put_moves", "<store.clean.clear:Clearer.clear"])
 def test_a_prune_that_dies_between_its_entries(daemon: FaultyDaemon, where: str) -> None:
     """The entry that moves heads is never there without the entry of the prune; the next start clears what is left."""
     is_kept = "clear" in where

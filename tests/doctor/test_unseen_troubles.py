@@ -20,14 +20,14 @@ from tests.cli.conftest import run, run_on_terminal, run_process
 from tests.faults.test_full import tmpfs as tmpfs  # noqa: PLC0414  a fixture
 from tests.storage.inside import opened
 
-from stateward.cli.doctor_checks import check_socket
+from stateward.cli.commands.doctor_checks import check_socket
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.admin_service_pb2 import Diagnosis
 from stateward_sidecar.doctor import disk, examine, machine
 from stateward_sidecar.measures import events
 from stateward_sidecar.settings import load_settings
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store.memory import control_groups, memory_limit_bytes
+from stateward_sidecar.store.thread.memory import control_groups, memory_limit_bytes
 from stateward_sidecar.telemetry import failures
 
 

@@ -35,10 +35,10 @@ from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import KeyUnavailable, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store.context import Limits
-from stateward_sidecar.store.save import SaveWrite
-from stateward_sidecar.store.signals import list_signals
+from stateward_sidecar.store.items.signals import list_signals
 from stateward_sidecar.store.store import Store, StoreOptions
+from stateward_sidecar.store.thread.context import Limits
+from stateward_sidecar.store.versions.save import SaveWrite
 
 MAP_BYTES = 256 << 20
 SPACE, OTHER = "space", "other space"
@@ -359,7 +359,7 @@ def kind(key: bytes) -> str:
 
 
 def _thread(store: Store, at: dict[str, str]) -> Any:
-    from stateward_sidecar.store.views import describe_thread
+    from stateward_sidecar.store.journal.views import describe_thread
 
     with store.context.engine.read() as txn:
         return describe_thread(store.threads.get(txn, at["namespace"], at["thread"]), None)

@@ -12,14 +12,14 @@ from xml.etree import ElementTree as ET
 from tests.archive_model.litter import joined, litter, spent
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef
-from stateward_sidecar.archive import heads
-from stateward_sidecar.archive.heads import open_head
-from stateward_sidecar.archive.image import open_image, part_refs
-from stateward_sidecar.archive.places import THREAD_KEYS, THREADS, Place, place_of
+from stateward_sidecar.archive.objects import heads
+from stateward_sidecar.archive.objects.heads import open_head
+from stateward_sidecar.archive.objects.image import open_image, part_refs
+from stateward_sidecar.archive.wire.places import THREAD_KEYS, THREADS, Place, place_of
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
-from stateward_sidecar.store.ranges import Pruned
 from stateward_sidecar.store.store import KEYS_FILE
+from stateward_sidecar.store.thread.ranges import Pruned
 
 
 class Objects(Mapping[str, bytes]):

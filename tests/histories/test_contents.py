@@ -12,7 +12,7 @@ from tests.archive_model.sidecar import KEY
 from tests.histories.contents import Directory, look
 
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
-from stateward_sidecar.archive import ship
+from stateward_sidecar.archive.ship import ship
 from stateward_sidecar.store.store import KEYS_FILE
 
 

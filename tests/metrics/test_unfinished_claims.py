@@ -18,7 +18,7 @@ from stateward_sidecar.codec.seal import Cipher, open_record, seal_record
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.measures import events
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store.census import Census, Counted
+from stateward_sidecar.store.clean.census import Census, Counted
 from stateward_sidecar.store.store import Store
 
 TERM_S = 60
@@ -87,8 +87,8 @@ def test_a_claim_from_before_a_restart(tmp_path: Path) -> None:
 
 def test_many_threads_and_effects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A census goes on after each row where it stopped, and counts each once."""
-    monkeypatch.setattr("stateward_sidecar.store.census.ROWS", 3)
-    monkeypatch.setattr("stateward_sidecar.store.census.REST_S", 0)
+    monkeypatch.setattr("stateward_sidecar.store.clean.census.ROWS", 3)
+    monkeypatch.setattr("stateward_sidecar.store.clean.census.REST_S", 0)
     with opened(tmp_path / "data") as store:
         for number in range(10):
             begin(store, f"key-{number}")

@@ -16,7 +16,7 @@ from tests.cli.conftest import Answer
 from tests.cli.conftest import run as run_command
 from tests.opening.conftest import daemon_of
 
-from stateward.cli.service import launch_agent, quoted
+from stateward.cli.commands.service import launch_agent, quoted
 from stateward.opening.places import find_place
 from stateward.testing import run_daemon
 

@@ -12,15 +12,15 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 BOUNDED: dict[str, dict[str, str]] = {
     "client/stateward/_io/target.py": {"resolve_target": "once, for what the environment names"},
     "client/stateward/_operations/migrating.py": {"bring_up": "once, with the whole state"},
-    "client/stateward/cli/compare.py": dict.fromkeys(
+    "client/stateward/cli/show/compare.py": dict.fromkeys(
         ("compare_values", "_compare_lists"), "compares deep values as a whole"
     ),
-    "client/stateward/cli/decoding.py": {"_extension": "`unpack` counts the levels"},
-    "client/stateward/cli/describe.py": dict.fromkeys(
+    "client/stateward/cli/show/decoding.py": {"_extension": "`unpack` counts the levels"},
+    "client/stateward/cli/show/describe.py": dict.fromkeys(
         ("plain", "for_screen", "_plain"), "`plain` and `for_screen` write deep values flatly"
     ),
-    "client/stateward/cli/layouts.py": {"_find": "counts the levels"},
-    "client/stateward/cli/msgpack.py": dict.fromkeys(("_Reader.read", "_Reader._of"), "counts the levels"),
+    "client/stateward/cli/show/layouts.py": {"_find": "counts the levels"},
+    "client/stateward/cli/show/msgpack.py": dict.fromkeys(("_Reader.read", "_Reader._of"), "counts the levels"),
     "client/stateward/conformance/compare.py": dict.fromkeys(
         ("_differences", "_lists"), "the contract's messages are not inside themselves"
     ),
@@ -30,17 +30,17 @@ BOUNDED: dict[str, dict[str, str]] = {
     ),
     "client/stateward/opening/settings.py": {"_toml": "a list of texts"},
     "client/stateward/values.py": dict.fromkeys(("decode", "_decode_blob"), "once: what was a blob is none"),
-    "sidecar/stateward_sidecar/archive/settle.py": {"Settler.settle": "once, if the archive comes back meanwhile"},
-    "sidecar/stateward_sidecar/archive/ship.py": {"Shipper._entries": "once: the tail is packed then"},
+    "sidecar/stateward_sidecar/archive/own/settle.py": {"Settler.settle": "once, if the archive comes back meanwhile"},
+    "sidecar/stateward_sidecar/archive/ship/ship.py": {"Shipper._entries": "once: the tail is packed then"},
     "sidecar/stateward_sidecar/codec/pieces.py": dict.fromkeys(
         ("_encode", "_put_message", "_put_messages", "_put_named", "_put_plain"),
         "the contract's messages are not inside themselves",
     ),
     "sidecar/stateward_sidecar/codec/splices.py": {"_compare": "counts the levels"},
-    "sidecar/stateward_sidecar/service/weigh.py": dict.fromkeys(
+    "sidecar/stateward_sidecar/service/admission/weigh.py": dict.fromkeys(
         ("_plan", "_Count.walk"), "the contract's messages are not inside themselves"
     ),
-    "sidecar/stateward_sidecar/store/delete.py": dict.fromkeys(
+    "sidecar/stateward_sidecar/store/clean/delete.py": dict.fromkeys(
         ("Deleter._purge_rows", "Deleter._purge_rows.run"), "the writer calls it after the step before"
     ),
 }

@@ -1,4 +1,5 @@
-"""The danger: a page that leads a newcomer to a file which is gone, or knows nothing of one that is new."""
+"""The danger: a page that leads a newcomer to a file which is gone, or knows nothing of one that is new, and rooms that
+need one another."""
 
 from __future__ import annotations
 
@@ -8,17 +9,54 @@ from pathlib import Path
 
 import pytest
 
-FOLDERS = ("service", "store", "archive", "storage", "codec", "bucket", "metrics", "doctor", "tracing")
+FLAT = ("storage", "codec", "bucket", "metrics", "doctor", "tracing")
+ROOMS = ("service", "store", "archive")
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_every_file_has_its_place(repository: Path, folder: str) -> None:
-    """Each module of a folder of the daemon stands once in the part of the page that is about the folder."""
+def section_of(repository: Path, folder: str) -> str:
+    """The part of the page that is about a folder of the daemon."""
     page = (repository / "docs/rooms.md").read_text()
-    sections = re.findall(rf"^### `{folder}/`.*?(?=^###)|^\| `{folder}/` .*?$", page, re.DOTALL | re.MULTILINE)
+    sections: list[str] = re.findall(
+        rf"^### `{folder}/`.*?(?=^###)|^\| `{folder}/` .*?$", page, re.DOTALL | re.MULTILINE
+    )
     assert len(sections) == 1
-    named = Counter(re.findall(r"`([a-z]+)`", sections[0]))
-    files = {path.stem for path in (repository / "sidecar/stateward_sidecar" / folder).glob("*.py")} - {"__init__"}
+    return sections[0]
+
+
+def files_of(folder: Path) -> set[str]:
+    return {path.stem for path in folder.glob("*.py")} - {"__init__"}
+
+
+def check(text: str, files: set[str]) -> None:
+    named = Counter(re.findall(r"`([a-z]+)`", text))
     assert files - named.keys() == set()
     assert set(named) - files == set()
     assert [name for name, count in named.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("folder", FLAT)
+def test_every_file_has_its_place(repository: Path, folder: str) -> None:
+    """Each module of a folder of the daemon stands once in the part of the page that is about the folder."""
+    check(section_of(repository, folder), files_of(repository / "sidecar/stateward_sidecar" / folder))
+
+
+@pytest.mark.parametrize("folder", ROOMS)
+def test_every_room_has_its_files(repository: Path, folder: str) -> None:
+    """Each room of a folder has a row that names its modules, and the text before the table names the others."""
+    section, path = section_of(repository, folder), repository / "sidecar/stateward_sidecar" / folder
+    rows = {name: row for row, name in re.findall(r"^(\| `([a-z]+)/` .*)$", section, re.MULTILINE)}
+    assert set(rows) == {each.name for each in path.iterdir() if any(each.glob("*.py"))}
+    for name, row in rows.items():
+        check(row.removeprefix(f"| `{name}/`"), files_of(path / name))
+    check(section[: section.index("| room |")], files_of(path))
+
+
+@pytest.mark.parametrize("folder", ROOMS)
+def test_a_room_needs_only_those_above_it(repository: Path, folder: str) -> None:
+    """The table is in the order of the imports, so that nothing is a circle, and a reader may begin at its top."""
+    section, path = section_of(repository, folder), repository / "sidecar/stateward_sidecar" / folder
+    order = re.findall(r"^\| `([a-z]+)/` ", section, re.MULTILINE)
+    for number, room in enumerate(order):
+        for file in (path / room).glob("*.py"):
+            needed = set(re.findall(rf"^ *from stateward_sidecar\.{folder}\.?(\w*)", file.read_text(), re.MULTILINE))
+            assert needed <= set(order[: number + 1]), file

@@ -28,10 +28,10 @@ from stateward.v1.thread_service_pb2 import (
     SetTagRequest,
 )
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.service.check import TAG_BYTES_MAX
-from stateward_sidecar.store import branches, settings
-from stateward_sidecar.store.branches import BRANCHES_MAX
-from stateward_sidecar.store.settings import TAGS_MAX
+from stateward_sidecar.service.checks.check import TAG_BYTES_MAX
+from stateward_sidecar.store.versions import branches, settings
+from stateward_sidecar.store.versions.branches import BRANCHES_MAX
+from stateward_sidecar.store.versions.settings import TAGS_MAX
 
 RECEIVED_BYTES = 4 << 20
 NAME_BYTES_MAX = 1024

@@ -17,8 +17,9 @@ from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.state_pb2 import Log, State
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import Corrupt, VersionPruned
-from stateward_sidecar.store import records, replay
-from stateward_sidecar.store.context import LOOKS
+from stateward_sidecar.store.journal import replay
+from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread.context import LOOKS
 
 DAMAGED = "damaged"
 

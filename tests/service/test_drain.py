@@ -27,7 +27,7 @@ from stateward.v1.admin_service_pb2 import DrainRequest, DrainResponse, GetStats
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadRequest, WaitDurableRequest, WatchRequest
 from stateward.v1.write_pb2 import Receipt, WriteOptions
-from stateward_sidecar.service.gate import GOES_ON
+from stateward_sidecar.service.admission.gate import GOES_ON
 
 WORK = {
     "AcquireLease", "Attach", "BatchSave", "BeginEffect", "CollectGarbage", "CompleteEffect", "DeleteBranch",

@@ -22,7 +22,15 @@ from stateward.v1.error_reason_pb2 import ErrorReason
 from stateward.v1.thread_service_pb2 import GetThreadRequest
 from stateward.v1.thread_service_pb2_grpc import ThreadServiceStub
 from stateward_sidecar import errors as daemon_errors
-from stateward_sidecar.service.status import CODES, DETAILS_KEY, DOMAIN, NO_RETRY, PUSHBACK_KEY, to_status, trailers
+from stateward_sidecar.service.calls.status import (
+    CODES,
+    DETAILS_KEY,
+    DOMAIN,
+    NO_RETRY,
+    PUSHBACK_KEY,
+    to_status,
+    trailers,
+)
 
 PREFIX = "ERROR_REASON_"
 REASONS = [name.removeprefix(PREFIX) for name, _ in ErrorReason.items() if name != f"{PREFIX}UNSPECIFIED"]

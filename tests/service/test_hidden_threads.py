@@ -20,7 +20,7 @@ from stateward.v1.effect_service_pb2 import BeginEffectRequest
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.listing import IN_VAIN_MAX
+from stateward_sidecar.store.read.listing import IN_VAIN_MAX
 
 STATUSES = (pb.WORK_STATUS_RUNNING, pb.WORK_STATUS_WAITING, pb.WORK_STATUS_COMPLETED, pb.WORK_STATUS_FAILED)
 

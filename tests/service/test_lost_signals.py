@@ -29,7 +29,7 @@ from stateward.v1.state_pb2 import BlobRef, Value
 from stateward.v1.thread_service_pb2 import AttachRequest, ForkThreadRequest, ListThreadsRequest, WatchRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import Corrupt
-from stateward_sidecar.store.signals import list_signals
+from stateward_sidecar.store.items.signals import list_signals
 
 TIMEOUT_S = 20.0
 
@@ -108,7 +108,7 @@ def test_a_kill_loses_none(own: tuple[Daemon, Mail]) -> None:
 @pytest.mark.parametrize(
     ("where", "nth", "is_done"),
     [
-        (">store.signals:drop_signals", 1, False),  # the row is gone in a transaction that never ends
+        (">store.items.signals:drop_signals", 1, False),  # the row is gone in a transaction that never ends
         ("<storage.writer:Writer._finish", 3, True),  # committed, and nobody was told
     ],
 )

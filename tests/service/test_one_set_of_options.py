@@ -32,7 +32,7 @@ from stateward.v1.effect_pb2 import EFFECT_STATE_DONE
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.write_pb2 import Receipt, WriteOptions
 from stateward.v1.writer_service_pb2 import OpenWriter, WriteRequest
-from stateward_sidecar.service.rules import RULES, Head, Lease, RequestId
+from stateward_sidecar.service.checks.rules import RULES, Head, Lease, RequestId
 
 # -- the contract ------------------------------------------------------------------------------------------------------
 

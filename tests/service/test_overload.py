@@ -15,8 +15,8 @@ from tests.soak.hostile import append
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, HydrateRequest, SaveRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest
 from stateward_sidecar import app
-from stateward_sidecar.service import turns
-from stateward_sidecar.service.turns import (
+from stateward_sidecar.service.admission import turns
+from stateward_sidecar.service.admission.turns import (
     FREE_CALLS,
     GROUP_WRITES,
     QUIET_TURNS,

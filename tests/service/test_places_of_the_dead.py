@@ -12,7 +12,7 @@ from tests.service.wire import refused, text
 from stateward.v1.record_pb2 import RecordWrite
 from stateward.v1.record_service_pb2 import ListRecordsRequest, PutRecordsRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.store import recordputs
+from stateward_sidecar.store.items import recordputs
 
 PLACE = {"namespace": "default", "thread": "cache"}
 

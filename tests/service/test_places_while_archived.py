@@ -24,8 +24,8 @@ from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest, WriteBlob
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.service.backup import IMPORTS_MAX
-from stateward_sidecar.service.blobs import WRITES_MAX
+from stateward_sidecar.service.api.backup import IMPORTS_MAX
+from stateward_sidecar.service.api.blobs import WRITES_MAX
 
 THREAD = "job"
 # The answers of the waiting calls come then, with what was reached.

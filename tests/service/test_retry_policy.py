@@ -21,7 +21,7 @@ from stateward.v1.checkpoint_service_pb2_grpc import CheckpointServiceStub
 from stateward.v1.diff_pb2 import AddNumber, Diff, Edit, SetSlot
 from stateward.v1.state_pb2 import Value
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.service.status import CODES, NO_RETRY, PUSHBACK_KEY, trailers
+from stateward_sidecar.service.calls.status import CODES, NO_RETRY, PUSHBACK_KEY, trailers
 
 SAVES = 60
 

@@ -21,8 +21,8 @@ from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward_sidecar import app, telemetry
 from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.errors import DiskFull
-from stateward_sidecar.store import recovery
-from stateward_sidecar.store.recovery import Recovery
+from stateward_sidecar.store.check import recovery
+from stateward_sidecar.store.check.recovery import Recovery
 
 
 class Bug(Exception):
@@ -48,7 +48,7 @@ class Failing:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """No pauses, and the log as it is where the daemon did not set it up."""
-    for module in ("telemetry", "archive.schedule"):
+    for module in ("telemetry", "archive.ship.schedule"):
         monkeypatch.setattr(f"stateward_sidecar.{module}.AGAIN_S", 0.01)
     monkeypatch.setattr(telemetry.failures, "count", 0)
     caplog.set_level(logging.ERROR, "stateward")

@@ -28,7 +28,8 @@ from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.state_pb2 import Value
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.measures import events
-from stateward_sidecar.service import budget, crowd, streamed
+from stateward_sidecar.service.admission import budget, crowd
+from stateward_sidecar.service.calls import streamed
 
 
 class Calls:

@@ -19,8 +19,8 @@ from stateward.v1.diff_pb2 import Diff
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_service_pb2 import GetThreadRequest
 from stateward_sidecar.errors import InvalidField
-from stateward_sidecar.service import weigh
-from stateward_sidecar.service.weigh import count_items
+from stateward_sidecar.service.admission import weigh
+from stateward_sidecar.service.admission.weigh import count_items
 
 MIB = 1 << 20
 CHECKPOINTS = "/stateward.v1.CheckpointService/"

@@ -19,11 +19,11 @@ from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse,
 from stateward.v1.state_pb2 import State, Value
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import QueueFull
-from stateward_sidecar.service import method as method_module
-from stateward_sidecar.service.budget import FREE_ANSWER_BYTES, Budget, Share
-from stateward_sidecar.service.method import Method
-from stateward_sidecar.service.room import Room
-from stateward_sidecar.service.turns import Turns
+from stateward_sidecar.service.admission.budget import FREE_ANSWER_BYTES, Budget, Share
+from stateward_sidecar.service.admission.room import Room
+from stateward_sidecar.service.admission.turns import Turns
+from stateward_sidecar.service.calls import method as method_module
+from stateward_sidecar.service.calls.method import Method
 
 MIB = 1 << 20
 CONTENT = bytes(range(256)) * 24576  # 6 MiB

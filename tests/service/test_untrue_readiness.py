@@ -18,7 +18,7 @@ from tests.faults.test_full import tmpfs as tmpfs  # noqa: PLC0414  a fixture
 
 from stateward import errors
 from stateward.testing import Daemon, run_daemon
-from stateward_sidecar.service.readiness import Readiness
+from stateward_sidecar.service.serving.readiness import Readiness
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 WITHIN_S = 8.0
@@ -144,7 +144,7 @@ def test_a_drain(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_file_system_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check that never answers is a cause, holds one thread however long it takes, and is over when it answers."""
-    monkeypatch.setattr("stateward_sidecar.service.readiness.ANSWER_S", 0.05)
+    monkeypatch.setattr("stateward_sidecar.service.serving.readiness.ANSWER_S", 0.05)
     answers, looked, shown = threading.Event(), list[int](), list[bool]()
 
     def check() -> str:

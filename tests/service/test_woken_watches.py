@@ -15,7 +15,7 @@ from stateward.v1.checkpoint_service_pb2 import ReadLogRequest, SaveRequest
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, WatchRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.service.feed import SLICE
+from stateward_sidecar.service.calls.feed import SLICE
 
 TIMEOUT_S = 20.0
 MANY = SLICE * 2 + 1

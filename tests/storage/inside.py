@@ -19,10 +19,10 @@ from stateward.v1.diff_pb2 import Diff
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.storage.writer import Writer
-from stateward_sidecar.store.context import Limits
-from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import BACKGROUND_WORKERS, Store, StoreOptions
-from stateward_sidecar.store.thread import Thread
+from stateward_sidecar.store.thread.context import Limits
+from stateward_sidecar.store.thread.thread import Thread
+from stateward_sidecar.store.versions.save import SaveWrite
 
 WAIT_S = 10.0
 

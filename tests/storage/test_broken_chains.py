@@ -12,8 +12,8 @@ from tests.storage.test_revived_keys import archived
 
 from stateward.storage.v1.archive_pb2 import PackedRow
 from stateward_sidecar.errors import Corrupt
-from stateward_sidecar.store.install import Incoming, Installer
 from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.travel.install import Incoming, Installer
 
 Rows = list[PackedRow]
 

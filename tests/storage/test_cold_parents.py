@@ -15,9 +15,10 @@ from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.errors import VersionPruned
-from stateward_sidecar.store import clear, replay
-from stateward_sidecar.store.save import SaveWrite
+from stateward_sidecar.store.clean import clear
+from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.versions.save import SaveWrite
 
 
 def prepare(store: Store, **fields: Any) -> tuple[SaveWrite, bool]:

@@ -11,7 +11,7 @@ from tests.storage.inside import findings, opened, save, write
 
 from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.store import verify
+from stateward_sidecar.store.check import verify
 from stateward_sidecar.store.store import Store
 
 

@@ -15,10 +15,10 @@ from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import VersionMismatch, VersionPruned
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store import records
-from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S, Limits
-from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import Store, StoreOptions
+from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S, Limits
+from stateward_sidecar.store.versions.save import SaveWrite
 
 OLD, TAGGED = 20, 10
 

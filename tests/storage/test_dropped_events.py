@@ -11,7 +11,7 @@ from tests.storage.test_slow_prunes import cut, line
 
 from stateward.v1.thread_service_pb2 import JournalEvent, WatchRequest
 from stateward_sidecar.errors import Corrupt
-from stateward_sidecar.store import replay
+from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.store import Store
 
 

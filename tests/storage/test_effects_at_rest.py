@@ -15,9 +15,11 @@ from stateward.v1.effect_service_pb2 import ListEffectsRequest, PutEffectsReques
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.store import clear, replay, verify
-from stateward_sidecar.store.context import REQUEST_WINDOW_S
+from stateward_sidecar.store.check import verify
+from stateward_sidecar.store.clean import clear
+from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.thread.context import REQUEST_WINDOW_S
 
 PLACE = {"namespace": "default", "thread": "t"}
 LARGE = Value(media_type="application/octet-stream", data=os.urandom(3 << 20))

@@ -16,7 +16,7 @@ from stateward.v1.thread_service_pb2 import ForkThreadRequest, PruneThreadReques
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store.store import Store
-from stateward_sidecar.store.thread import rows
+from stateward_sidecar.store.thread.thread import rows
 
 
 def fork(store: Store, source: str, new: str, *, whole: bool = False) -> None:

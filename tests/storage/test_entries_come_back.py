@@ -12,13 +12,13 @@ from tests.storage.test_revived_keys import archived
 from tests.storage.test_slow_prunes import cut, entry
 
 from stateward._operations.threads import spans_of
-from stateward_sidecar.archive.packs import snapshot_rows
-from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
-from stateward_sidecar.store.fetched import is_entry
-from stateward_sidecar.store.install import Installer
-from stateward_sidecar.store.outbox import Outbox
+from stateward_sidecar.archive.objects.packs import snapshot_rows
 from stateward_sidecar.store.store import Store
-from stateward_sidecar.store.thread import rows
+from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES
+from stateward_sidecar.store.thread.thread import rows
+from stateward_sidecar.store.travel.fetched import is_entry
+from stateward_sidecar.store.travel.install import Installer
+from stateward_sidecar.store.travel.outbox import Outbox
 
 LARGE, PIECES = 1_200_000, 2  # edits in pieces
 

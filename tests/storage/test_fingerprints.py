@@ -14,7 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 import stateward.v1
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.store.requests import MAY_CHANGE, MAY_CHANGE_BESIDE, fingerprint
+from stateward_sidecar.store.journal.requests import MAY_CHANGE, MAY_CHANGE_BESIDE, fingerprint
 
 PLAIN = {
     FieldDescriptor.CPPTYPE_STRING: "x",

@@ -30,12 +30,15 @@ from stateward_sidecar.codec.entry import stored_bytes
 from stateward_sidecar.errors import Corrupt, QuotaExceeded, ShuttingDown
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch
-from stateward_sidecar.store import recordmoves, recordputs, records, replay
-from stateward_sidecar.store.context import REQUEST_WINDOW_S
-from stateward_sidecar.store.recordmoves import RecordMover
-from stateward_sidecar.store.recordrows import record_key
+from stateward_sidecar.store.clean import recordmoves
+from stateward_sidecar.store.clean.recordmoves import RecordMover
+from stateward_sidecar.store.items import recordputs
+from stateward_sidecar.store.items.recordrows import record_key
+from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.store import Store
-from stateward_sidecar.store.thread import Thread, rows, write_head
+from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread.context import REQUEST_WINDOW_S
+from stateward_sidecar.store.thread.thread import Thread, rows, write_head
 
 PLACE = {"namespace": "default", "thread": "t"}
 SECOND = {"seconds": 1}

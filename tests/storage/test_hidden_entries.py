@@ -14,8 +14,8 @@ from tests.storage.test_records import KEYS, PUT, SIZE_MIN, env, record, txn
 
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import Corrupt
-from stateward_sidecar.store import records
-from stateward_sidecar.store.records import Records
+from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread.records import Records
 
 __all__ = ["env", "txn"]  # the fixtures
 

@@ -19,11 +19,11 @@ from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.storage.engine import Engine
-from stateward_sidecar.store import read as read_module
-from stateward_sidecar.store.cache import Facts
-from stateward_sidecar.store.orphans import Orphans
+from stateward_sidecar.store.read import read as read_module
 from stateward_sidecar.store.store import Store
-from stateward_sidecar.store.thread import Draft, Thread
+from stateward_sidecar.store.thread.cache import Facts
+from stateward_sidecar.store.thread.thread import Draft, Thread
+from stateward_sidecar.store.travel.orphans import Orphans
 
 THREAD = HydrateRequest(namespace="default", thread="t", include_signals=True)
 

@@ -20,10 +20,10 @@ from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import DiskFull, NotOwner
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store.context import ArchiveHooks, Claim
-from stateward_sidecar.store.hidden import Hidden
-from stateward_sidecar.store.save import SaveWrite
+from stateward_sidecar.store.copies.hidden import Hidden
 from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.thread.context import ArchiveHooks, Claim
+from stateward_sidecar.store.versions.save import SaveWrite
 
 
 def at_the_same_time(store: Store, verb: Callable[[], object], request: SaveRequest) -> Write:

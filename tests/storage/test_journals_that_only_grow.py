@@ -34,10 +34,13 @@ from stateward.v1.thread_service_pb2 import (
 )
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import RequestIdReused
-from stateward_sidecar.store import clear, context, journal, replay, requests, verify
-from stateward_sidecar.store.save import SaveWrite
+from stateward_sidecar.store.check import verify
+from stateward_sidecar.store.clean import clear
+from stateward_sidecar.store.journal import journal, replay, requests
 from stateward_sidecar.store.store import Store
-from stateward_sidecar.store.thread import rows
+from stateward_sidecar.store.thread import context
+from stateward_sidecar.store.thread.thread import rows
+from stateward_sidecar.store.versions.save import SaveWrite
 
 PLACE = {"namespace": "default", "thread": "t"}
 SECRET = b"the personal words of a letter"

@@ -18,7 +18,7 @@ from stateward.v1.diff_pb2 import Diff, Edit
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.errors import InvalidField
-from stateward_sidecar.store import replay
+from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.store import Store
 
 STEPS, LOOKS = 60, 8

@@ -13,8 +13,8 @@ from tests.storage.inside import get, hydrate, opened, save, write
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward_sidecar.errors import EditConflict, RequestIdReused
-from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.versions.save import SaveWrite
 
 
 def begin(store: Store, text: str = "new", **fields: Any) -> SaveWrite:

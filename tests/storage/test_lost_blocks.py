@@ -16,8 +16,8 @@ from tests.storage.test_slow_prunes import entry
 from stateward.v1.backup_service_pb2 import ExportThreadRequest
 from stateward.v1.thread_service_pb2 import WatchRequest
 from stateward_sidecar.errors import Corrupt
-from stateward_sidecar.store import records
 from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.thread import records
 
 Rows = list[tuple[int, records.Records]]
 

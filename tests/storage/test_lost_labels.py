@@ -13,9 +13,9 @@ from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ListThreadsRequest, UpdateThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import labelled, listing
+from stateward_sidecar.store.read import labelled, listing
 from stateward_sidecar.store.store import Store
-from stateward_sidecar.store.thread import rows
+from stateward_sidecar.store.thread.thread import rows
 
 LABELS = {"team": ("red", "blue"), "env": ("prod", "test"), "rare": ("yes",)}
 

@@ -11,8 +11,8 @@ from tests.storage.inside import opened, save, write
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, WatchRequest
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import departed
-from stateward_sidecar.store.journal import next_place
+from stateward_sidecar.store.journal.journal import next_place
+from stateward_sidecar.store.read import departed
 from stateward_sidecar.store.store import Store
 
 THREADS = 30

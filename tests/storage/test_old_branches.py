@@ -17,7 +17,7 @@ from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest
 from stateward.v1.thread_service_pb2 import DeleteBranchRequest, MoveBranchRequest
 from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.errors import InvalidField
-from stateward_sidecar.store import replay
+from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.store import Store
 
 LINE = 400

@@ -11,7 +11,7 @@ from tests.storage.test_slow_prunes import cut, entry
 
 from stateward._operations.threads import spans_of
 from stateward.v1.admin_service_pb2 import VerifyRequest
-from stateward_sidecar.store.context import REQUEST_WINDOW_ENTRIES
+from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES
 
 
 @pytest.mark.parametrize("new", [0, 200], ids=["far before the end", "the end went on"])

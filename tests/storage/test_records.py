@@ -13,7 +13,7 @@ from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward_sidecar.codec.seal import NONCE_BYTES
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import records
+from stateward_sidecar.store.thread import records
 
 SIZE_MIN = 50  # of a record in these tests
 KEYS, OTHER = layout.ThreadKeys(7), layout.ThreadKeys(8)

@@ -19,15 +19,15 @@ from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.archive.image import Cutter
+from stateward_sidecar.archive.objects.image import Cutter
 from stateward_sidecar.errors import DiskFull
 from stateward_sidecar.storage.keystore import KeyStore
-from stateward_sidecar.store.context import ArchiveHooks, Claim
-from stateward_sidecar.store.install import Incoming, Installer
-from stateward_sidecar.store.orphans import Orphans
-from stateward_sidecar.store.outbox import Moment, Outbox
-from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.thread.context import ArchiveHooks, Claim
+from stateward_sidecar.store.travel.install import Incoming, Installer
+from stateward_sidecar.store.travel.orphans import Orphans
+from stateward_sidecar.store.travel.outbox import Moment, Outbox
+from stateward_sidecar.store.versions.save import SaveWrite
 
 DATA_KEY = b"d" * 32
 
@@ -171,7 +171,7 @@ def test_a_creation_that_fails_leaves_the_key_of_an_orphan(
             effects = [Effect(anchor="a", key="k")]
             run = store.effects.put(PutEffectsRequest(namespace="default", thread="t", effects=effects))
         with monkeypatch.context() as full:
-            full.setattr("stateward_sidecar.store.journal.pack", fill)
+            full.setattr("stateward_sidecar.store.journal.journal.pack", fill)
             with pytest.raises(DiskFull):
                 write(store, run)
         store.context.archive = None

@@ -16,8 +16,9 @@ from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import records, replay
+from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.thread import records
 
 
 def rows_of(directory: Path, number: int) -> dict[bytes, bytes]:

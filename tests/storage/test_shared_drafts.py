@@ -20,9 +20,9 @@ from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import DiskFull
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store import journal
-from stateward_sidecar.store.save import SaveWrite
+from stateward_sidecar.store.journal import journal
 from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.versions.save import SaveWrite
 
 # What the last rows of an entry are put with. Each one may be the row that does not fit.
 LAST_ROWS = ["outbox_key", "feed_key"]

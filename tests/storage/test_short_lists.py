@@ -25,10 +25,11 @@ from stateward.v1.record_service_pb2 import (
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_service_pb2 import ForkThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.store import recordmoves, recordorder
-from stateward_sidecar.store.recordmoves import RecordMover
-from stateward_sidecar.store.recordorder import Item, OrderChange, RecordOrder
+from stateward_sidecar.store.clean import recordmoves
+from stateward_sidecar.store.clean.recordmoves import RecordMover
 from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.thread import recordorder
+from stateward_sidecar.store.thread.recordorder import Item, OrderChange, RecordOrder
 
 PLACE = {"namespace": "default", "thread": "t"}
 KEYS = [f"a/{number}" for number in range(6)]

@@ -19,12 +19,14 @@ from stateward.v1.thread_service_pb2 import PruneThreadRequest, PruneThreadRespo
 from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.errors import DiskFull, ShuttingDown, VersionPruned
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store import clear, lineage, replay, snapshots
-from stateward_sidecar.store.clear import Clearer
-from stateward_sidecar.store.pruneplan import Plan
-from stateward_sidecar.store.ranges import Ranges
+from stateward_sidecar.store.clean import clear, lineage
+from stateward_sidecar.store.clean.clear import Clearer
+from stateward_sidecar.store.clean.pruneplan import Plan
+from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.store import Store
-from stateward_sidecar.store.thread import rows
+from stateward_sidecar.store.thread.ranges import Ranges
+from stateward_sidecar.store.thread.thread import rows
+from stateward_sidecar.store.versions import snapshots
 
 LINE = 300
 BLOCKS = [random.Random(number).randbytes(2000) for number in range(3)]

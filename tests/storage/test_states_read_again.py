@@ -10,7 +10,7 @@ from tests.service.wire import appends
 from tests.storage.inside import get, opened, rest, save
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
-from stateward_sidecar.store import replay
+from stateward_sidecar.store.journal import replay
 
 
 def test_a_snapshot_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,9 @@ from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.signal_pb2 import Question, QuestionPart
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.store import make
-from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.versions import make
+from stateward_sidecar.store.versions.save import SaveWrite
 
 
 def tell(store: Store, anchor: str, number: int = 1) -> None:

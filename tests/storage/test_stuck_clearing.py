@@ -19,9 +19,12 @@ from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, EffectKeys, Pu
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import QueueFull, ShuttingDown
-from stateward_sidecar.store import clear, records, snapshots, verify
+from stateward_sidecar.store.check import verify
+from stateward_sidecar.store.clean import clear
 from stateward_sidecar.store.store import Store
-from stateward_sidecar.store.thread import rows
+from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread.thread import rows
+from stateward_sidecar.store.versions import snapshots
 
 
 def prune(store: Store, *versions: int) -> None:

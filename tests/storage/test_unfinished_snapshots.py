@@ -16,9 +16,9 @@ from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.errors import DiskFull, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store.replay import read_version, state_at
+from stateward_sidecar.store.journal.replay import read_version, state_at
 from stateward_sidecar.store.store import Store
-from stateward_sidecar.store.thread import rows
+from stateward_sidecar.store.thread.thread import rows
 
 LARGE = 3 << 20
 
@@ -183,7 +183,7 @@ def test_a_large_save_that_fails_leaves_no_piece(tmp_path: Path, monkeypatch: py
     with opened(tmp_path) as store:
         save(store, "1", expected_version=0)
         with monkeypatch.context() as broken:
-            broken.setattr("stateward_sidecar.store.journal.pack", lambda *_: 1 / 0)
+            broken.setattr("stateward_sidecar.store.journal.journal.pack", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 save(store, "2", diff=large(), expected_version=1)
         with store.context.engine.read() as txn:

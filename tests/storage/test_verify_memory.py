@@ -12,7 +12,7 @@ from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.store.storeverify import StoreVerifier
+from stateward_sidecar.store.check.storeverify import StoreVerifier
 
 CALLS, ENTRIES = 10, 10_000
 # With an object for each entry it is about 2 MB.

@@ -1,7 +1,7 @@
 """The command `stateward`, for people: import recorded runs, look at threads, see a demo.
 
 This module imports only the standard library. A missing extra is then reported in one line, without a stack trace, and
-the demo's agent (`python -m stateward.cli.agent`) starts without the terminal libraries.
+the demo's agent (`python -m stateward.cli.demo.agent`) starts without the terminal libraries.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import typer
 
 from stateward._version import VERSION
-from stateward.cli.catalog import CONTEXT, Catalog
-from stateward.cli.connect import Globals, NamespaceOption, TargetOption
-from stateward.cli.output import CommandError, fail
+from stateward.cli.options.catalog import CONTEXT, Catalog
+from stateward.cli.options.connect import Globals, NamespaceOption, TargetOption
+from stateward.cli.show.output import CommandError, fail
 from stateward.errors import (
     ArchiveUnavailable,
     Corrupt,
@@ -100,7 +100,7 @@ def run(arguments: Sequence[str]) -> int:
             stream.reconfigure(errors="backslashreplace")
     _end_in_order()
     if "_STATEWARD_COMPLETE" in os.environ:  # the shell asks, by the script of `stateward completion`
-        from stateward.cli.completion import answer_shell  # noqa: PLC0415
+        from stateward.cli.commands.completion import answer_shell  # noqa: PLC0415
 
         return answer_shell(app)
     try:

@@ -20,23 +20,23 @@ from stateward.storage.v1.journal_pb2 import BlobRecord
 from stateward.v1.admin_service_pb2 import ArchiveStats
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.archive.blobs import BlobCarrier
-from stateward_sidecar.archive.completing import Completer
-from stateward_sidecar.archive.delete import Remover
-from stateward_sidecar.archive.desk import MOMENTS_MAX, Desk, Hold, Name, Options
-from stateward_sidecar.archive.expire import Expirer
-from stateward_sidecar.archive.fetch import Fetcher
-from stateward_sidecar.archive.history import History
-from stateward_sidecar.archive.keys import Keys
-from stateward_sidecar.archive.lanes import Lanes
-from stateward_sidecar.archive.leave import Leaver
-from stateward_sidecar.archive.packs import Names
-from stateward_sidecar.archive.schedule import Schedule
-from stateward_sidecar.archive.settle import Settler, set_back
-from stateward_sidecar.archive.ship import Shipper
-from stateward_sidecar.archive.start import BOOT_ID_BYTES, find_former_boots, remember_boot
-from stateward_sidecar.archive.takeover import Attacher
-from stateward_sidecar.archive.wire import Wire
+from stateward_sidecar.archive.objects.desk import MOMENTS_MAX, Desk, Hold, Name, Options
+from stateward_sidecar.archive.objects.fetch import Fetcher
+from stateward_sidecar.archive.objects.keys import Keys
+from stateward_sidecar.archive.objects.packs import Names
+from stateward_sidecar.archive.objects.start import BOOT_ID_BYTES, find_former_boots, remember_boot
+from stateward_sidecar.archive.own.completing import Completer
+from stateward_sidecar.archive.own.history import History
+from stateward_sidecar.archive.own.settle import Settler, set_back
+from stateward_sidecar.archive.own.takeover import Attacher
+from stateward_sidecar.archive.ship.blobs import BlobCarrier
+from stateward_sidecar.archive.ship.delete import Remover
+from stateward_sidecar.archive.ship.expire import Expirer
+from stateward_sidecar.archive.ship.leave import Leaver
+from stateward_sidecar.archive.ship.schedule import Schedule
+from stateward_sidecar.archive.ship.ship import Shipper
+from stateward_sidecar.archive.wire.lanes import Lanes
+from stateward_sidecar.archive.wire.wire import Wire
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
     Fenced,
@@ -48,16 +48,16 @@ from stateward_sidecar.errors import (
 )
 from stateward_sidecar.spans import span
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.context import ArchiveHooks
-from stateward_sidecar.store.identity import Identity
-from stateward_sidecar.store.install import Installer
-from stateward_sidecar.store.lines import check_history, fenced_by
-from stateward_sidecar.store.orphans import Orphans
-from stateward_sidecar.store.outbox import Outbox
-from stateward_sidecar.store.ranges import Pruned
+from stateward_sidecar.store.journal.lines import check_history, fenced_by
 from stateward_sidecar.store.store import Store
-from stateward_sidecar.store.thread import Thread, rows
-from stateward_sidecar.store.threads import not_found
+from stateward_sidecar.store.thread.context import ArchiveHooks
+from stateward_sidecar.store.thread.identity import Identity
+from stateward_sidecar.store.thread.ranges import Pruned
+from stateward_sidecar.store.thread.thread import Thread, rows
+from stateward_sidecar.store.thread.threads import not_found
+from stateward_sidecar.store.travel.install import Installer
+from stateward_sidecar.store.travel.orphans import Orphans
+from stateward_sidecar.store.travel.outbox import Outbox
 from stateward_sidecar.telemetry import log, persist
 
 # If the bucket has been away for longer, a call that needs the archive is refused before anything is committed.

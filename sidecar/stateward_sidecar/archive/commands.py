@@ -17,11 +17,11 @@ from stateward.v1.archive_service_pb2 import (
     VerifyArchiveResponse,
 )
 from stateward_sidecar.archive.archive import Archive
-from stateward_sidecar.archive.collect import Collector, Verbs
-from stateward_sidecar.archive.inspect import Inspector
-from stateward_sidecar.archive.listing import ArchiveLister
-from stateward_sidecar.archive.repair import Repairer
-from stateward_sidecar.archive.restore import Restorer
+from stateward_sidecar.archive.fleet.collect import Collector, Verbs
+from stateward_sidecar.archive.fleet.inspect import Inspector
+from stateward_sidecar.archive.fleet.listing import ArchiveLister
+from stateward_sidecar.archive.fleet.repair import Repairer
+from stateward_sidecar.archive.fleet.restore import Restorer
 
 
 class Commands:

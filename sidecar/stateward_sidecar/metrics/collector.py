@@ -20,7 +20,7 @@ from stateward_sidecar.clock import Clock
 from stateward_sidecar.measures import CallMeasures, Histogram, StoreMeasures, WriterMeasures, events
 from stateward_sidecar.metrics.reader import OldestReader
 from stateward_sidecar.metrics.sources import LatestCensus, Sources
-from stateward_sidecar.service.status import CODES
+from stateward_sidecar.service.calls.status import CODES
 from stateward_sidecar.telemetry import failures
 
 Labels = tuple[str, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stateward_sidecar.metrics.collector import DaemonCollector
 from stateward_sidecar.metrics.listener import Listener
 from stateward_sidecar.metrics.sources import LatestCensus, Sources
-from stateward_sidecar.store.census import Census
+from stateward_sidecar.store.clean.census import Census
 
 
 class Metrics:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.measures import Measures
-from stateward_sidecar.store.census import Census, Counted
+from stateward_sidecar.store.clean.census import Census, Counted
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.telemetry import guarded
 

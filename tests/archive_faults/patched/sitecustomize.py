@@ -44,14 +44,14 @@ def _sleep(slept_file: Path) -> None:
 
 def _become_newer() -> None:
     """Every HEAD that it writes has the next format. Modules that import the number from there come later."""
-    from stateward_sidecar.archive import heads
+    from stateward_sidecar.archive.objects import heads
 
     heads.FORMAT += 1
 
 
 def _forget_blobs(kept_s: float) -> None:
     """Blobs that nothing names are collected soon, and each sweep looks for them."""
-    from stateward_sidecar.store import blobsweep
+    from stateward_sidecar.store.blobs import blobsweep
 
     blobsweep.KEPT_S, blobsweep.INTERVAL_S = kept_s, 0  # type: ignore[assignment]
 

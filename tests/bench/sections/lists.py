@@ -26,9 +26,9 @@ from stateward.v1.thread_service_pb2_grpc import ThreadServiceStub
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store.context import Limits
-from stateward_sidecar.store.save import SaveWrite
 from stateward_sidecar.store.store import Store, StoreOptions
+from stateward_sidecar.store.thread.context import Limits
+from stateward_sidecar.store.versions.save import SaveWrite
 
 THREADS, QUICK_THREADS = 100_000, 500
 MONTH_US = 30 * 86_400_000_000

@@ -1,0 +1,1 @@
+"""What `stateward demo` plays."""

@@ -1,0 +1,1 @@
+"""The objects of a thread in the bucket: HEAD, packs, keys, images."""

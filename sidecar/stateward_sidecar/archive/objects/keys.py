@@ -1,0 +1,226 @@
+"""The keys that all sidecars of an archive share.
+
+A sidecar creates a key object before the first use of the key. If the object exists already, the sidecar adopts the key
+in it.
+
+    root        made by the first sidecar, at its start. A sidecar that has keys under another root does not start
+    namespace   made before the first thread of the namespace is claimed
+    thread      made before HEAD
+
+A key object holds a slot of the key store, byte for byte: a key that is wrapped by the key above it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from stateward.storage.v1.archive_pb2 import ArchiveFormat, KeyObject
+from stateward_sidecar.archive.objects.heads import FORMAT
+from stateward_sidecar.archive.wire.places import FORMAT_KEY, ROOT_KEY, Place, namespace_key, namespace_prefix
+from stateward_sidecar.archive.wire.wire import Wire
+from stateward_sidecar.bucket.errors import ObjectExists
+from stateward_sidecar.codec.seal import KEY_BYTES
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, NewerFormat, StartError, newer_format
+from stateward_sidecar.storage.keystore import FORMAT as KEY_FORMAT
+from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
+from stateward_sidecar.storage.queue import Write
+from stateward_sidecar.store.thread.context import Context
+from stateward_sidecar.store.thread.thread import UID_BYTES
+from stateward_sidecar.telemetry import log
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadKey:
+    """Identity and data key of a thread."""
+
+    uid: bytes
+    data_key: bytes
+
+
+def agree_on_format(wire: Wire, now_us: int) -> ArchiveFormat:
+    """Returns the archive's format object, and creates it if it is missing.
+
+    Raises StartError if the object cannot be read, or if this version must not use the archive.
+    """
+    made = ArchiveFormat(
+        format=FORMAT, min_reader=FORMAT, min_writer=FORMAT, create_time_us=now_us,
+        archive_id=os.urandom(UID_BYTES),
+    )  # fmt: skip
+    found = wire.find(FORMAT_KEY)
+    if found is None:
+        try:
+            wire.create(FORMAT_KEY, made.SerializeToString())
+            log.info("there was no archive here, so a new one was made; --archive-must-exist refuses that")
+            return made
+        except ObjectExists:
+            found = wire.get(FORMAT_KEY)
+    try:
+        form = ArchiveFormat.FromString(found.data)
+    except DecodeError:
+        raise StartError("the archive's _format object cannot be read: is this URL an archive of Stateward?") from None
+    if max(form.min_reader, form.min_writer) > FORMAT:
+        needed = max(form.min_reader, form.min_writer)
+        raise StartError(
+            f"the archive needs a version of Stateward that knows format {needed}; this version knows format {FORMAT}"
+        )
+    return form
+
+
+def put_back(wire: Wire, keystore: KeyStore, form: ArchiveFormat, keys: list[str]) -> None:
+    """Creates lost objects of the archive again (``keys``) from what this store knows since it joined the archive."""
+    bodies = {FORMAT_KEY: form.SerializeToString(), ROOT_KEY: _key_object(keystore.root_slot())}
+    for key in keys:
+        with suppress(ObjectExists):
+            wire.create(key, bodies[key])
+            log.warning("a lost object of the archive was put back", key=key)
+
+
+def find_root(wire: Wire) -> bytes | None:
+    """Returns the archive's root key, wrapped; None if the archive has none. Raises StartError."""
+    found = wire.find(ROOT_KEY)
+    try:
+        return slot_of(found.data) if found is not None else None
+    except NewerFormat as error:
+        raise StartError(f"--archive: {error.message}") from None
+
+
+def agree_on_root(wire: Wire, keystore: KeyStore, key: bytes) -> None:
+    """Makes sure that archive and store have the same root key. Raises StartError if their root keys differ.
+
+    A store without keys adopts the archive's root: another sidecar may have made it at the same moment.
+    """
+    slot = find_root(wire)
+    if slot is None:
+        try:
+            wire.create(ROOT_KEY, _key_object(keystore.root_slot()))
+            return
+        except ObjectExists:
+            slot = find_root(wire)
+    if slot is not None and (keystore.is_root(slot, key) or keystore.adopt_root(slot, key)):
+        return
+    raise StartError(
+        "KEY_UNAVAILABLE: the archive was made under another root key than the data in this directory; start with "
+        "the --key-file of the archive and an empty --data-dir, or give this data an archive of its own"
+    )
+
+
+class Keys:
+    """Finds, makes and destroys the keys of namespaces and threads. Runs on the archive's threads."""
+
+    def __init__(self, context: Context, wire: Wire) -> None:
+        self._context = context
+        self._wire = wire
+        self._agreed: set[bytes] = set()
+        self._lock = threading.Lock()
+
+    def find_namespace(self, name: str) -> NamespaceKeys | None:
+        """Returns a namespace's keys, and adopts them from the archive; None if the archive has no such namespace.
+
+        Raises KeyUnavailable, Corrupt, ArchiveUnavailable.
+        """
+        keystore = self._context.keystore
+        identity = keystore.namespace_id(name)
+        if identity in self._agreed:
+            return keystore.namespace(name)
+        key = namespace_key(identity)
+        found = self._wire.find(key)
+        if found is None:
+            self._wire.check_there()  # else a second key might be made in an archive that is not mounted
+        if found is None and next(self._wire.walk(namespace_prefix(identity)), None) is not None:
+            found = self._wire.find(key)  # made meanwhile, before the first thread
+            if found is None:
+                raise KeyUnavailable(
+                    f"{key} is missing in the archive, and threads there need it; put it back from a copy of the "
+                    "bucket, or run `stateward archive repair` for such a thread on the machine that owned it"
+                )
+        return self._adopt(identity, slot_of(found.data)) if found is not None else None
+
+    def namespace(self, name: str) -> NamespaceKeys:
+        """Returns a namespace's keys, and makes them if it has none. Raises what ``find_namespace`` raises."""
+        found = self.find_namespace(name)
+        if found is not None:
+            return found
+        keystore = self._context.keystore
+        identity = keystore.namespace_id(name)
+        slot = keystore.namespace_slot(identity) or keystore.new_namespace_slot(name)
+        try:
+            self._wire.create(namespace_key(identity), _key_object(slot))
+        except ObjectExists:
+            slot = slot_of(self._wire.get(namespace_key(identity)).data)
+        return self._adopt(identity, slot)
+
+    def by_id(self, identity: bytes) -> NamespaceKeys | None:
+        """Finds a namespace's keys by the hash of its name, for commands that list the bucket."""
+        found = self._wire.find(namespace_key(identity))
+        return self._adopt(identity, slot_of(found.data)) if found is not None else None
+
+    def _adopt(self, identity: bytes, slot: bytes) -> NamespaceKeys:
+        keystore = self._context.keystore
+        theirs = keystore.open_namespace(identity, slot)
+        with self._lock:
+            ours = keystore.namespace_by_id(identity)
+            if ours is None:
+
+                def adopt(txn: object, batch: object) -> None:
+                    del txn, batch
+                    keystore.adopt_namespace(identity, slot)
+                    keystore.sync()
+
+                self._context.writer.submit(Write(run=adopt, size_bytes=4096), wait=True).wait()
+                ours = keystore.namespace_by_id(identity)
+            if ours is None or ours.wrapping_key != theirs.wrapping_key:
+                raise KeyUnavailable(
+                    "this disk and the archive have different keys for a namespace", namespace_id=identity.hex()
+                )
+            self._agreed.add(identity)
+            return ours
+
+    def find_thread(self, namespace: NamespaceKeys, place: Place, epoch: int) -> ThreadKey | None:
+        """Returns a thread's key; None if there is none, or it was destroyed. Raises KeyUnavailable, Corrupt."""
+        found = self._wire.find(place.key(epoch))
+        return ThreadKey(*KeyStore.open_thread(slot_of(found.data), namespace)) if found is not None else None
+
+    def make_thread(self, namespace: NamespaceKeys, place: Place, epoch: int, known: ThreadKey | None) -> ThreadKey:
+        """Creates the key object of a thread that is about to be claimed. Returns the key that the archive then has:
+        the new one (``known`` if it is given), or the one that another sidecar created first. Raises KeyUnavailable,
+        Corrupt."""
+        made = known or ThreadKey(os.urandom(UID_BYTES), os.urandom(KEY_BYTES))
+        try:
+            slot = KeyStore.wrap_thread(made.uid, namespace, made.data_key)
+            # No thread begins if the archive is empty, because it may not be mounted and may have the thread already.
+            self._wire.together(self._wire.check_there, lambda: self._wire.create(place.key(epoch), _key_object(slot)))
+            return made
+        except ObjectExists:
+            found = self.find_thread(namespace, place, epoch)
+            if found is None:
+                raise KeyUnavailable("the key of a thread was deleted while it was being made; try again") from None
+            return found
+
+    def destroy_thread(self, place: Place, epoch: int) -> None:
+        """Deletes a thread's key object."""
+        self._wire.delete(place.key(epoch))
+
+
+def _key_object(slot: bytes) -> bytes:
+    wraps = KeyObject()
+    wraps.wraps.add(wrapping_id=slot[20:36], wrapped=slot)
+    return wraps.SerializeToString()
+
+
+def slot_of(data: bytes) -> bytes:
+    """Returns the wrapped key in a key object. Raises Corrupt, NewerFormat."""
+    try:
+        wraps = KeyObject.FromString(data).wraps
+    except DecodeError:
+        wraps = []  # type: ignore[assignment]
+    if not wraps:
+        raise Corrupt("a key object in the archive cannot be read")
+    form = wraps[0].wrapped[1:2]
+    if form and form[0] > KEY_FORMAT:
+        raise newer_format("a key object in the archive", form[0], KEY_FORMAT, is_proven=False)
+    return bytes(wraps[0].wrapped)

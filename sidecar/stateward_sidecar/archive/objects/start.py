@@ -1,0 +1,179 @@
+"""Before the daemon is ready: checks that the bucket is fit, and that archive and store belong together.
+
+The first sidecar that finds no archive in the bucket makes one. Two objects mark an archive: its format and its root
+key. If one of them is missing although the bucket has other objects, or although this store has joined the archive
+before, the object was lost. The start is then refused, because a second root key would start every thread again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+import lmdb
+
+from stateward.storage.v1.archive_pb2 import ArchiveFormat
+from stateward_sidecar.archive.objects.keys import agree_on_format, agree_on_root, find_root, put_back
+from stateward_sidecar.archive.wire.places import FORMAT_KEY, ROOT, ROOT_KEY
+from stateward_sidecar.archive.wire.wire import Wire
+from stateward_sidecar.bucket.base import Bucket
+from stateward_sidecar.bucket.errors import BucketError, BucketUnfit
+from stateward_sidecar.bucket.probe import probe_bucket
+from stateward_sidecar.errors import ArchiveUnavailable, StartError
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.engine import DATA_FILE
+from stateward_sidecar.storage.queue import Write
+from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.thread.thread import rows
+from stateward_sidecar.telemetry import log
+
+BOOT_ID_BYTES = PLACE_BYTES = 16
+# A process records what it shipped within about a second, so only the last few can be missing in a thread's row.
+BOOTS_KEPT = 256
+
+
+def expect_archive(wire: Wire, url: str) -> None:
+    """Raises StartError if there is no archive. Writes nothing, so a mistake in the URL has no effect there."""
+    try:
+        lost = missing(wire)
+        if FORMAT_KEY in lost and not _has_more(wire):
+            raise StartError(f"--archive: there is no archive at {url}")
+    except ArchiveUnavailable as error:
+        raise StartError(f"--archive: {error.message}") from None
+    if lost:
+        raise _lost(lost)
+
+
+def fetch_root(wire: Wire) -> bytes:
+    """Returns the archive's root for a new store; empty = there is no archive. Raises StartError."""
+    try:
+        root = find_root(wire)
+        if root is None:
+            _check_new(wire)
+            root = find_root(wire)  # another sidecar may have made the archive meanwhile
+        return root or b""
+    except ArchiveUnavailable as error:
+        raise StartError(
+            f"--archive: {error.message}; a sidecar without data cannot start until the archive answers"
+        ) from None
+
+
+def join(store: Store, wire: Wire, bucket: Bucket, key: bytes, *, puts_back: bool = False) -> str:
+    """Joins store and archive. Returns the archive's id; empty = the archive did not answer. Raises StartError.
+
+    A store that has joined before starts without an answer, so that commits do not depend on the bucket. With
+    ``puts_back`` such a store puts the archive's format and root key back if they were lost.
+    """
+    with store.context.engine.read() as txn:
+        row = txn.get(layout.ARCHIVE_KEY)
+        known = ArchiveFormat.FromString(bytes(row)) if row is not None else None
+    try:
+        if known is None:
+            probe_bucket(bucket)
+            _check_new(wire)
+        elif lost := missing(wire):
+            if not puts_back:
+                raise _lost(lost)
+            put_back(wire, store.context.keystore, known, lost)
+        form = agree_on_format(wire, store.context.clock.now_us())
+        if known is not None and known.archive_id != form.archive_id:
+            raise StartError(
+                "--archive: the data in this directory belong to another archive; give its URL, or another --data-dir"
+            )
+        agree_on_root(wire, store.context.keystore, key)
+    except BucketUnfit as error:
+        raise StartError(f"--archive: the bucket is not fit: {error.message}") from None
+    except BucketError as error:
+        raise StartError(f"--archive: the bucket cannot be used: {error.message}") from None
+    except ArchiveUnavailable as error:
+        if known is None:
+            raise StartError(
+                f"--archive: {error.message}; it must answer before it is used for the first time"
+            ) from None
+        log.warning("the archive does not answer; commits continue", error=error.message)
+        return ""
+    if known is None:
+        _remember(store, form)
+    return form.archive_id.hex()
+
+
+def missing(wire: Wire) -> list[str]:
+    """Returns which of the two objects that mark an archive are missing."""
+    return [key for key in (FORMAT_KEY, ROOT_KEY) if wire.find(key) is None]
+
+
+def _has_more(wire: Wire) -> bool:
+    """Whether the archive's folder has other objects."""
+    return any(key not in (FORMAT_KEY, ROOT_KEY) for key, _ in wire.walk(ROOT))
+
+
+def _check_new(wire: Wire) -> None:
+    """Raises StartError if there are objects of an archive, but one of the two that mark it is missing."""
+    # Asks twice: another sidecar may be making the archive at this moment, and puts these two first.
+    if missing(wire) and _has_more(wire) and (lost := missing(wire)):
+        raise _lost(lost)
+
+
+def _lost(keys: list[str]) -> StartError:
+    return StartError(
+        f"--archive: the archive is not new and lacks {' and '.join(keys)}. Is this the right bucket, and is its "
+        "directory mounted? Put back what was lost from a copy of the bucket, or start a sidecar whose --data-dir has "
+        "joined this archive once with --archive-put-back"
+    )
+
+
+def remember_boot(store: Store, boot_id: bytes) -> frozenset[bytes]:
+    """Records this process's boot id before anything is shipped. Returns the boot ids of all processes of this disk.
+
+    A HEAD with one of these ids is this disk's own, even if the process died before it could record that it wrote it.
+    """
+
+    def run(txn: lmdb.Transaction, batch: object) -> bytes:
+        del batch
+        known = bytes(txn.get(layout.BOOTS_KEY) or b"")[-(BOOTS_KEPT - 1) * BOOT_ID_BYTES :] + boot_id
+        txn.put(layout.BOOTS_KEY, known)
+        return known
+
+    known: bytes = store.context.writer.submit(Write(run=run, frees_space=True), wait=True).wait()
+    return frozenset(_split(known))
+
+
+def find_former_boots(store: Store, boot_id: bytes) -> frozenset[bytes]:
+    """Returns the boot ids of processes that ran while the file was elsewhere. Call it after ``remember_boot``.
+
+    Copied data and moved data look alike. If the data were copied, the original may still be in use with the same boot
+    ids. So what those processes wrote becomes this disk's own only after a lease.
+    """
+    file = store.context.engine.directory / DATA_FILE
+    where = f"{os.statvfs(file).f_fsid}:{file.stat().st_ino}"
+    place = hashlib.blake2b(where.encode(), digest_size=PLACE_BYTES).digest()
+
+    def run(txn: lmdb.Transaction, batch: object) -> list[bytes]:
+        del batch
+        row = bytes(txn.get(layout.PLACE_KEY) or b"")
+        if row[:PLACE_BYTES] != place:
+            if row:
+                log.warning("the data were copied or moved; their threads are free for this sidecar after one lease")
+            row = place + (boot_id if row else bytes(BOOT_ID_BYTES))
+            txn.put(layout.PLACE_KEY, row)
+        boots, first = _split(bytes(txn.get(layout.BOOTS_KEY) or b"")), row[PLACE_BYTES:]
+        return boots[: boots.index(first)] if first in boots else []
+
+    former: list[bytes] = store.context.writer.submit(Write(run=run, frees_space=True), wait=True).wait()
+    return frozenset(former)
+
+
+def _split(boots: bytes) -> list[bytes]:
+    return [boots[at : at + BOOT_ID_BYTES] for at in range(0, len(boots), BOOT_ID_BYTES)]
+
+
+def _remember(store: Store, form: ArchiveFormat) -> None:
+    """Records that store and archive belong together, and queues all existing threads for the archive."""
+
+    def run(txn: object, batch: object) -> None:
+        del batch
+        txn.put(layout.ARCHIVE_KEY, form.SerializeToString())  # type: ignore[attr-defined]
+        for _, value in list(rows(txn, b"N")):  # type: ignore[arg-type]
+            txn.put(layout.outbox_key(layout.unpack_name(value)[0]), layout.PRESENT)  # type: ignore[attr-defined]
+
+    store.context.writer.submit(Write(run=run, frees_space=True), wait=True).wait()

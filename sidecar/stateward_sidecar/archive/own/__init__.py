@@ -1,0 +1,1 @@
+"""Taking a thread, keeping it, and having its history."""

@@ -1,0 +1,1 @@
+"""Bringing changes to the bucket, and letting go."""

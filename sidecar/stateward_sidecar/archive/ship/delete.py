@@ -1,0 +1,256 @@
+"""Deleting a thread everywhere: a tombstone, then the key, then the rest.
+
+The tombstone comes first, so that nobody can take the thread any more. It stays, so that a sidecar that was away finds
+it and deletes its copy. Without the key nobody can read what is left. If the deletion fails or is interrupted in
+between, the next sidecar that finds the tombstone finishes it (``finish.py``), or ``stateward archive gc`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+
+from stateward.storage.v1.archive_pb2 import ArchiveHead
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward_sidecar.archive.objects.desk import Desk, Name, row_of
+from stateward_sidecar.archive.objects.fetch import Fetcher, Seen
+from stateward_sidecar.archive.objects.heads import is_unused, seal_head, tombstone
+from stateward_sidecar.archive.objects.image import part_refs
+from stateward_sidecar.archive.own.finish import Finisher
+from stateward_sidecar.archive.own.settle import Settler
+from stateward_sidecar.archive.own.takeover import ROUNDS, Attacher
+from stateward_sidecar.archive.ship.ship import Shipper
+from stateward_sidecar.archive.wire.places import Place
+from stateward_sidecar.archive.wire.slices import slice_names
+from stateward_sidecar.archive.wire.wire import Unclear
+from stateward_sidecar.bucket.errors import ObjectChanged
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, NewerFormat, NotOwner, ThreadNotFound
+from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.store.blobs.blobrows import list_blobs
+from stateward_sidecar.store.journal.admitting import check_deletion
+from stateward_sidecar.store.journal.expecting import check_unchanged
+from stateward_sidecar.store.thread.orphannames import is_orphans
+from stateward_sidecar.store.thread.thread import Draft, Thread
+from stateward_sidecar.telemetry import log
+
+
+class Gone(Exception):
+    """The copy on this disk was deleted or replaced meanwhile; the archive says what there is."""
+
+
+class Remover:
+    """Runs on the archive's threads. The store deletes the copy on this disk afterwards."""
+
+    def __init__(self, desk: Desk, fetcher: Fetcher, settler: Settler, attacher: Attacher, shipper: Shipper) -> None:
+        self._settler = settler
+        self._shipper = shipper
+        self._desk = desk
+        self._fetcher = fetcher
+        self._attacher = attacher
+        self.finisher = Finisher(desk, fetcher)
+
+    def remove(self, request: DeleteThreadRequest) -> bytes:
+        """Makes a thread unreadable in the archive. Raises NotOwner, VersionMismatch, ArchiveUnavailable.
+
+        Returns the uid of that thread: the store deletes this thread on the disk, and no other. Empty = the archive has
+        nothing to delete, because the thread does not exist, is an orphan, or has another uid than expected.
+        """
+        name: Name = request.namespace, request.thread
+        with self._desk.locks.of(name):
+            for _ in range(ROUNDS):
+                with suppress(Gone):
+                    return self._remove(name, request)
+        raise ArchiveUnavailable(f"thread {name[1]!r} was deleted on this disk at each attempt; try again")
+
+    def _remove(self, name: Name, request: DeleteThreadRequest) -> bytes:
+        thread = self._local(name)
+        if thread is not None and thread.access == THREAD_ACCESS_ORPHAN:
+            return b""
+        try:
+            self._attacher.own(name, must_exist=True)
+        except ThreadNotFound:
+            return self._finish(name, request)
+        except NotOwner:
+            if self._is_other(name, request):
+                return b""
+            raise
+        if not self._is_current(name):
+            raise Gone
+        thread = self._local(name)
+        if thread is None:
+            raise Gone
+        if request.options.expected_uid not in ("", thread.identity.uid_text):
+            return b""
+
+        def check(live: Thread) -> None:
+            check_deletion(self._desk.store.context, Draft(live), request.options)
+            check_unchanged(live.head, request)
+
+        self.end(thread, check)
+        return thread.identity.uid
+
+    def _is_current(self, name: Name) -> bool:
+        """Reads HEAD, and returns whether the thread here is the one that the archive has. While it was idle here, it
+        may have been deleted elsewhere and made again. Raises NotOwner, ArchiveUnavailable."""
+        try:
+            return self._attacher.confirm(name)
+        except NewerFormat:
+            raise
+        except Corrupt:
+            return True  # the tombstone takes the place of what cannot be read
+
+    def _is_other(self, name: Name, request: DeleteThreadRequest) -> bool:
+        """Returns whether the thread that another sidecar owns is not the one to delete. Raises ArchiveUnavailable."""
+        namespace = self._desk.keys.find_namespace(name[0]) if request.options.expected_uid else None
+        if namespace is None:
+            return False
+        seen = self._fetcher.look(namespace, self._desk.place(namespace, name[1]), with_key=False)
+        return seen is not None and seen.head.uid.hex() != request.options.expected_uid
+
+    def _finish(self, name: Name, request: DeleteThreadRequest) -> bytes:
+        """Finishes an earlier deletion that failed, was interrupted, or is still deleting objects in the background.
+        Returns the uid of the thread that it deleted; empty if nothing was left to do. Raises ArchiveUnavailable."""
+        namespace = self._desk.keys.find_namespace(name[0]) if not is_orphans(name[1]) else None
+        if namespace is None:
+            return b""
+        place = self._desk.place(namespace, name[1])
+        grave = self._fetcher.look(namespace, place, with_key=False)
+        if grave is None or not grave.head.deleted:
+            return b""
+        if not is_unused(grave.head):
+            self.finisher.delete_orphans(grave.head.uid)
+        if grave.head.cleared:
+            return b""
+        self.finisher.finish(namespace, place, grave)
+        return grave.head.uid if request.options.expected_uid in ("", grave.head.uid.hex()) else b""
+
+    def end(self, thread: Thread, check: Callable[[Thread], None]) -> None:
+        """Deletes a thread that this process owns, unless ``check`` raises. Raises NotOwner, Gone.
+
+        The caller holds the lock of the name. ``check`` gets the thread as it is, and again when no write can pass any
+        more, so that nothing that was saved in between is deleted unchecked.
+        """
+        self._close(thread, check)
+        try:
+            self._bury(thread)
+        except Exception:
+            hold = self._desk.holds.get(thread.number)
+            if hold is not None and not hold.is_rolled_back:
+                # The tombstone may have been written, or may still be. No write passes before HEAD has been read,
+                # because the deletion would remove what is saved now.
+                del self._desk.holds[thread.number]
+            raise
+
+    def _close(self, thread: Thread, check: Callable[[Thread], None]) -> None:
+        """Stops all writes to the thread, also after a crash."""
+        desk = self._desk
+        while (hold := desk.holds.get(thread.number)) is not None:
+            live = desk.store.threads.in_memory(thread.number) or thread
+            check(live)
+            if hold.is_rolled_back:
+                return  # nothing of it can be archived; the deletion removes what is saved meanwhile
+            # If this process ends here, the copy must not be ahead of HEAD.
+            self._shipper.ship(hold, keeps=True)
+            live = desk.store.threads.in_memory(thread.number) or live
+            if live.is_deleted:  # it was deleted on this disk meanwhile: nothing is left to ship or to close
+                desk.holds.pop(thread.number, None)
+                raise Gone
+            hold = desk.holds.get(thread.number)
+            if hold is None:
+                return
+            if desk.orphans.release(live, hold.head.tip_sequence, row_of(hold.head, THREAD_ACCESS_REMOTE)):
+                try:
+                    check(desk.store.threads.in_memory(thread.number) or live)
+                except Exception:
+                    self._settler.take_back(hold)
+                    raise
+                return
+
+    def _bury(self, thread: Thread) -> None:
+        desk, identity = self._desk, thread.identity
+        hold = desk.holds.get(thread.number)
+        if hold is None:
+            raise self._taken(thread)
+        seen: Seen | None = Seen(hold.head, hold.etag, None)
+        if not hold.is_verified or hold.is_rolled_back:
+            seen = self._look(thread, hold.place)
+        grave: Seen | None = None
+        while grave is None and seen is not None and not seen.head.deleted and seen.head.uid == identity.uid:
+            head = tombstone(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
+            try:
+                etag = desk.wire.replace(
+                    hold.place.head, seal_head(identity.namespace_keys, hold.place, head), seen.etag
+                )
+                grave = Seen(head, etag, None)
+            except (ObjectChanged, Unclear):
+                found = self._look(thread, hold.place)
+                if (
+                    found is not None
+                    and found.head.uid == identity.uid
+                    and not found.head.deleted
+                    and (found.head.boot_id != desk.boot_id)
+                ):
+                    raise self._taken(thread) from None
+                seen = found
+        if grave is not None and seen is not None:
+            with desk.context.engine.read() as txn:
+                blobs = {bytes(row.record.blob_id): row.record.stored_bytes for row in list_blobs(txn, identity)}
+            self.clear(identity.namespace_keys, hold.place, seen.head, blobs, grave)
+        else:  # HEAD may belong to the next thread of that name, whose key and objects stay
+            epoch = hold.head.created_epoch
+            # If the bucket lost this thread, the next one may have begun in the same epoch. Then the key is its key.
+            if seen is None or seen.head.uid == identity.uid or seen.head.created_epoch != epoch:
+                desk.keys.destroy_thread(hold.place, epoch)
+            if seen is not None and seen.head.deleted:  # by others, or by a write of ours whose answer was lost
+                self.finisher.finish(identity.namespace_keys, hold.place, seen)
+        desk.holds.pop(thread.number, None)
+        self.finisher.delete_orphans(identity.uid)
+
+    def _look(self, thread: Thread, place: Place) -> Seen | None:
+        """Reads HEAD. Raises ArchiveUnavailable if the whole archive is away: the thread would come back with it."""
+        seen = self._settler.look(thread, place)
+        if seen is None:
+            self._desk.wire.check_there()
+            seen = self._settler.look(thread, place)  # the directory may be mounted again
+        return seen
+
+    @staticmethod
+    def _taken(thread: Thread) -> NotOwner:
+        return NotOwner(f"another sidecar took thread {thread.name!r} meanwhile", thread=thread.name)
+
+    def clear(
+        self, namespace: NamespaceKeys, place: Place, head: ArchiveHead, blobs: Mapping[bytes, int], grave: Seen
+    ) -> None:
+        """Destroys the key of a thread that has a tombstone, ``grave``. Deletes in the background what its last HEAD
+        named, and ``blobs``, their sizes by id. Raises ArchiveUnavailable; then whoever finds the tombstone finishes
+        the deletion."""
+        desk = self._desk
+        desk.keys.destroy_thread(place, head.created_epoch)
+        desk.keyless[place] = grave.head.write_id
+        self.finisher.begin(place)
+        desk.wire.later(partial(self._unlink, namespace, place, head, blobs, grave))
+
+    def _unlink(
+        self, namespace: NamespaceKeys, place: Place, head: ArchiveHead, blobs: Mapping[bytes, int], grave: Seen
+    ) -> None:
+        try:
+            names = [name for blob_id, size in blobs.items() for name in slice_names(place.blob(blob_id), size)]
+            refs = list(head.objects)
+            if head.HasField("index"):
+                refs += [*self._fetcher.indexed(place, head.index), head.index]
+            refs += [item.object for item in head.garbage]
+            refs += part_refs(head)
+            names += [name for ref in refs for name in slice_names(place.object(ref), ref.size_bytes)]
+            self.finisher.delete(names)
+            self.finisher.mark(namespace, place, grave)
+        except (ArchiveUnavailable, Corrupt) as error:
+            log.warning("objects of a deleted thread are left, and nobody can read them", error=error.message)
+        finally:
+            if self._desk.keyless.get(place) == grave.head.write_id:
+                del self._desk.keyless[place]
+
+    def _local(self, name: Name) -> Thread | None:
+        with self._desk.context.engine.read() as txn:
+            return self._desk.store.threads.find(txn, *name)

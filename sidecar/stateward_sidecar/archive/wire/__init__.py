@@ -1,0 +1,1 @@
+"""Requests to the bucket, their names, and who waits for them."""

@@ -1,0 +1,1 @@
+"""Whether a call may begin, and how much memory it may take."""

@@ -1,0 +1,129 @@
+"""AdminService."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import grpc.aio
+
+from stateward.v1.admin_service_pb2 import (
+    DiagnoseRequest,
+    DiagnoseResponse,
+    Diagnosis,
+    DrainRequest,
+    DrainResponse,
+    GetServerInfoRequest,
+    GetServerInfoResponse,
+    GetStatsRequest,
+    GetStatsResponse,
+    VerifyRequest,
+    VerifyResponse,
+)
+from stateward.v1.checkpoint_pb2 import Durability
+from stateward_sidecar.clock import Clock
+from stateward_sidecar.codec.edits import check_name
+from stateward_sidecar.errors import InvalidField
+from stateward_sidecar.service.admission.weigh import ITEMS_MAX
+from stateward_sidecar.service.calls.calls import Calls
+from stateward_sidecar.service.checks import check
+from stateward_sidecar.service.serving.drain import GRACE_S_MAX, Drain
+from stateward_sidecar.storage.engine import FORMAT
+from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S
+from stateward_sidecar.telemetry import failures
+
+FEATURES = ("blobs", "calls", "effects", "leases", "records", "signals", "writer")
+# How long before its caller's deadline a drain answers.
+MARGIN_S, MARGIN_SHARE = 0.5, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """Facts about the daemon. Only the answers of its callables change."""
+
+    version: str
+    key_id: str
+    default_durability: Durability
+    warnings: tuple[str, ...]
+    start_time_us: int
+    # Why the daemon is not ready at present.
+    list_reasons: Callable[[], list[str]]
+    # Examines daemon and machine; True also probes the bucket. Takes some seconds.
+    examine: Callable[[bool], list[Diagnosis]]
+
+
+class AdminService:
+    """Shows the state of the server, verifies its data, examines its machine, and drains it."""
+
+    def __init__(self, calls: Calls, facts: ServerFacts, count_watches: Callable[[], int], drain: Drain) -> None:
+        self._calls = calls
+        self._store = calls.store
+        self._facts = facts
+        self._count_watches = count_watches
+        self._drain = drain
+        self._examining = asyncio.Lock()
+
+    async def get_server_info(
+        self, request: GetServerInfoRequest, context: grpc.aio.ServicerContext
+    ) -> GetServerInfoResponse:
+        facts, limits = self._facts, self._store.context.limits
+        answer = GetServerInfoResponse(
+            version=facts.version, format=FORMAT, max_state_bytes=limits.state_bytes,
+            max_message_bytes=limits.message_bytes, request_id_window_entries=REQUEST_WINDOW_ENTRIES,
+            default_durability=facts.default_durability, key_id=facts.key_id, warnings=facts.warnings,
+            features=FEATURES, max_request_items=ITEMS_MAX, not_ready=facts.list_reasons(),
+        )  # fmt: skip
+        if self._calls.holding.archive is not None:
+            answer.features.append("archive")
+        answer.request_id_window.FromSeconds(REQUEST_WINDOW_S)
+        answer.start_time.FromMicroseconds(facts.start_time_us)
+        return answer
+
+    async def get_stats(self, request: GetStatsRequest, context: grpc.aio.ServicerContext) -> GetStatsResponse:
+        store = self._store.context
+        counters = store.counters
+        used, file_bytes = store.engine.sizes()
+        archive = self._calls.holding.archive
+        return GetStatsResponse(
+            threads=await self._calls.read(self._store.count_threads), saves=counters.saves, entries=counters.entries,
+            commits=store.writer.commits, entry_bytes=counters.entry_bytes, snapshot_bytes=counters.snapshot_bytes,
+            snapshots=counters.snapshots, used_bytes=used, file_bytes=file_bytes, map_bytes=store.engine.map_bytes,
+            queued_writes=store.writer.queued, cache_bytes=store.cache.used_bytes,
+            cache_limit_bytes=store.cache.limit_bytes, watches=self._count_watches(),
+            background_failures=failures.count, blob_bytes=await self._calls.look(store.blob_files.size_bytes),
+            draining=not self._calls.holding.gate.is_open,
+            archive=await self._calls.read(archive.stats) if archive is not None else None,
+        )  # fmt: skip
+
+    async def verify(self, request: VerifyRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[VerifyResponse]:
+        if request.thread:
+            check.check_place(request)
+        elif request.namespace:
+            check_name(request.namespace, "namespace")
+        steps = self._store.verifier.verify(request)
+        while True:
+            async with self._calls.sending_next(steps) as answer:
+                if answer is None:
+                    return
+                yield answer
+
+    async def diagnose(self, request: DiagnoseRequest, context: grpc.aio.ServicerContext) -> DiagnoseResponse:
+        async with self._examining:
+            run = asyncio.get_running_loop().run_in_executor
+            answer = DiagnoseResponse(diagnoses=await run(None, self._facts.examine, request.probe_bucket))
+        answer.time.FromMicroseconds(Clock().now_us())
+        return answer
+
+    async def drain(self, request: DrainRequest, context: grpc.aio.ServicerContext) -> DrainResponse:
+        if request.undo:
+            return await self._drain.undo()
+        grace_s = self._drain.grace_s
+        if request.HasField("grace"):
+            grace_s = request.grace.seconds + request.grace.nanos / 1e9
+            if not 0 <= grace_s <= GRACE_S_MAX:
+                raise InvalidField("grace", f"{grace_s:g} s is not between 0 and {GRACE_S_MAX:g} s")
+        remaining = context.time_remaining()
+        if remaining is not None:
+            grace_s = min(grace_s, max(remaining - min(MARGIN_S, remaining * MARGIN_SHARE), 0.0))
+        return await self._drain.begin(grace_s)

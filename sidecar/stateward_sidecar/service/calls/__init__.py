@@ -1,0 +1,1 @@
+"""What runs a call: threads that work, ownership, durability, streams, errors."""

@@ -1,0 +1,262 @@
+"""The bridge between the event loop and the threads that do the work.
+
+Reads that may take a while run on workers. Writes are gathered or go to the writer's queue. The writer thread returns a
+whole finished batch to the loop in one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc.aio
+import lmdb
+from google.protobuf.message import Message
+
+from stateward_sidecar import spans
+from stateward_sidecar.errors import DeadlineExceeded, QueueFull
+from stateward_sidecar.measures import CallMeasures
+from stateward_sidecar.service.admission.budget import ANSWER_SHARE, FREE_ANSWER_BYTES, STREAMED_SHARE, Budget, Reserved
+from stateward_sidecar.service.admission.turns import Turns
+from stateward_sidecar.service.calls.gather import Gather
+from stateward_sidecar.service.calls.holding import Holding
+from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.store.store import WORKERS, Store
+from stateward_sidecar.store.thread.pagebytes import with_pages
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message | None)
+LOADED_AT_ONCE, SCANNED_AT_ONCE = 2, 1
+# How long a page waits for memory before a small one is made, and its size. The checkpoint in it may add as much again.
+SMALLER_AFTER_S, SMALLER_BYTES = 0.5, FREE_ANSWER_BYTES // 2
+# Larger writes do not run on the event loop.
+INLINE_BYTES_MAX = 256 << 10
+
+
+class Delivery:
+    """Wakes the calls whose writes are done."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def deliver(self, writes: list[Write]) -> None:
+        """Passes a finished batch to the loop. Called on the writer thread."""
+        if any(write.on_done is not None for write in writes):
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(_finish, writes)
+
+
+class Calls:
+    """Runs verbs for handlers."""
+
+    def __init__(self, store: Store, gather: Gather, holding: Holding, answers: Budget, turns: Turns) -> None:
+        self.store = store
+        self.gather = gather
+        self.holding = holding
+        self._answers = answers
+        self._turns = turns
+        # Set if metrics are on.
+        self.measures: CallMeasures | None = None
+        # Bounds the loads of states, whose size is unknown before. Leaves most workers to others.
+        self._loading = asyncio.Semaphore(LOADED_AT_ONCE)
+        # Bounds reads that compute for long.
+        self._scanning = asyncio.Semaphore(SCANNED_AT_ONCE)
+        # Bounds the answers of streams that are being made.
+        self._making = asyncio.Semaphore(WORKERS)
+        # Bounds those that are made and wait for room.
+        self._waiting_made = asyncio.Semaphore(WORKERS)
+
+    async def read(self, verb: Callable[..., T], *args: Any) -> T:
+        """Runs a reading verb on a worker."""
+        with self._turns.reading():
+            return await self._on_worker(with_pages(self.store.read), verb, *args)
+
+    async def load(self, verb: Callable[..., T], *args: Any) -> T:
+        """Runs a read that may load a large state."""
+        with self._turns.reading():
+            async with self._loading:
+                return await self._on_worker(with_pages(self.store.read), verb, *args)
+
+    async def scan(self, verb: Callable[..., T], *args: Any) -> T:
+        """Runs a read that walks over many rows. Leaves the processor and the workers to others."""
+        with self._turns.reading():
+            async with self._scanning:
+                return await self._on_worker(with_pages(self.store.read), verb, *args)
+
+    async def look(self, verb: Callable[..., T], *args: Any) -> T:
+        """Runs a verb on a worker. The verb itself repeats reads that meet a commit."""
+        with self._turns.reading():
+            return await self._on_worker(with_pages(verb), *args)
+
+    async def _on_worker(self, verb: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.store.workers, verb, *args)
+
+    async def work(self, verb: Callable[..., T], *args: Any) -> T:
+        """Runs a long verb on a background worker, where it delays no read."""
+        return await asyncio.get_running_loop().run_in_executor(self.store.background, verb, *args)
+
+    async def step(self, steps: Iterator[T]) -> T | None:
+        """Runs the next step of a long read on a worker. Returns None after the last step."""
+        return await asyncio.get_running_loop().run_in_executor(self.store.workers, next, steps, None)
+
+    async def reserve(self, size_bytes: int, make: Callable[[int], Awaitable[bytes]]) -> bytes | Reserved:
+        """Makes a page, the only answer of a call, when there is memory for it. ``size_bytes`` is its approximate size.
+
+        ``make`` gets the largest size of the page; 0 = the size that the request asks for. If untaken answers leave no
+        memory, the page is a small one. Its reader asks for the next page anyway.
+        """
+        if size_bytes <= FREE_ANSWER_BYTES:
+            return await make(0)
+        try:
+            share = await self._answers.take(ANSWER_SHARE * size_bytes, SMALLER_AFTER_S)
+        except QueueFull:
+            return await make(SMALLER_BYTES)
+        try:
+            return Reserved(await make(0), share)
+        except BaseException:
+            share.close()
+            raise
+
+    @asynccontextmanager
+    async def sending(self, make: Callable[[], Awaitable[M]]) -> AsyncIterator[M]:
+        """Makes an answer of a stream, and counts the memory of a large one until it is sent.
+
+        If there is no room for the answer, drops it, waits for room and makes it again. Raises QueueFull if no room
+        becomes free in time, and the errors of ``make``.
+        """
+        answer = await self._make(make)
+        size_bytes = answer.ByteSize() if answer is not None else 0
+        if size_bytes <= FREE_ANSWER_BYTES:
+            yield answer
+            return
+        need_bytes = STREAMED_SHARE * size_bytes
+        if self._answers.has_room(need_bytes):
+            with self._answers.grant(need_bytes):
+                yield answer
+            return
+        del answer
+        with await self._answers.take(need_bytes):
+            yield await self._make(make)
+
+    @asynccontextmanager
+    async def sending_next(self, steps: Iterator[M]) -> AsyncIterator[M | None]:
+        """Makes the next answer of a stream whose steps cannot be repeated; None = it was the last one.
+
+        Counts the memory of a large answer until it is sent. Few of them are made or wait for room at a time, because a
+        waiting one is in memory already. Raises QueueFull if no room becomes free in time.
+        """
+        share = None
+        async with self._waiting_made:
+            answer = await self.step(steps)
+            size_bytes = answer.ByteSize() if answer is not None else 0
+            if size_bytes > FREE_ANSWER_BYTES:
+                share = await self._answers.take(STREAMED_SHARE * size_bytes)
+        with share or nullcontext():
+            yield answer
+
+    async def _make(self, make: Callable[[], Awaitable[T]]) -> T:
+        async with self._making:
+            return await make()
+
+    async def write(
+        self,
+        run: Callable[[lmdb.Transaction, Batch], T],
+        context: grpc.aio.ServicerContext | None,
+        *,
+        size_bytes: int = 0,
+        frees_space: bool = False,
+        is_alone: bool = False,
+        is_retry: Callable[[lmdb.Transaction, Batch], bool] | None = None,
+        prepare: Callable[[], None] | None = None,
+    ) -> T:
+        """Queues a write and waits until it is committed. Raises the error of the write. No context: no deadline.
+
+        ``prepare`` is called on the event loop before the batch runs, if the write is small.
+        """
+        write, future = self.submit(
+            run,
+            context,
+            size_bytes=size_bytes,
+            frees_space=frees_space,
+            is_alone=is_alone,
+            is_retry=is_retry,
+            prepare=prepare,
+            at_once=True,
+        )
+        self._turns.begin_commit()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            write.cancelled = True  # dropped if the writer has not taken it yet
+            raise
+        finally:
+            self._turns.end_commit()
+
+    def submit(
+        self,
+        run: Callable[[lmdb.Transaction, Batch], T],
+        context: grpc.aio.ServicerContext | None,
+        *,
+        size_bytes: int = 0,
+        frees_space: bool = False,
+        is_alone: bool = False,
+        is_retry: Callable[[lmdb.Transaction, Batch], bool] | None = None,
+        prepare: Callable[[], None] | None = None,
+        at_once: bool = False,
+    ) -> tuple[Write, asyncio.Future[T]]:
+        """Queues a write. Small writes are committed in the order of these calls.
+
+        ``at_once``: the same client sends nothing more meanwhile, so the commit may begin before this method returns.
+        """
+        remaining = context.time_remaining() if context is not None else None
+        deadline = float("inf") if remaining is None else time.monotonic() + remaining
+        if remaining is not None and remaining <= 0:
+            raise DeadlineExceeded("the deadline had passed before the write was taken; nothing was written")
+        write = Write(
+            run=run, size_bytes=size_bytes, frees_space=frees_space, is_alone=is_alone, deadline=deadline,
+            is_retry=is_retry, prepare=prepare,
+        )  # fmt: skip
+        # Pruning and deletion give no size, and may take long.
+        is_small = not frees_space and size_bytes <= INLINE_BYTES_MAX
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        write.on_done = partial(_resolve, future)
+        if spans.tracer is not None:
+            write.times = spans.WriteTimes(time.time_ns())
+            write.on_done = partial(_trace, spans.tracer, write.on_done)
+        if is_small:
+            self.gather.add(write, at_once=at_once)
+        else:
+            self.store.context.writer.submit(write)
+        return write, future
+
+
+def _finish(writes: list[Write]) -> None:
+    for write in writes:
+        if write.on_done is not None:
+            write.on_done(write)
+
+
+def _trace(tracer: spans.Tracer, resolve: Callable[[Write], None], write: Write) -> None:
+    if write.times is not None:
+        tracer.note_write(write.times, _uid_of(write.result) if write.error is None else "")
+    resolve(write)
+
+
+def _resolve(future: asyncio.Future[Any], write: Write) -> None:
+    if future.done():
+        return  # the caller has left
+    if write.error is not None:
+        future.set_exception(write.error)
+    else:
+        future.set_result(write.result)
+
+
+def _uid_of(answer: Any) -> str:
+    """Returns the uid in the receipt of an answer; "" = it has none."""
+    receipt = getattr(answer, "receipt", None)
+    return receipt.uid if receipt is not None else ""

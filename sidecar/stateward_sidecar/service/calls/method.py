@@ -1,0 +1,244 @@
+"""Receives a call's messages and returns its answer: limits before parsing, and shares of memory.
+
+A small message is parsed at once. A larger one is counted first (``weigh.py``) and takes a share of the budget
+(``budget.py``). A very large one is parsed on the parser thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from stateward_sidecar.errors import InvalidField, QueueFull, StateTooLarge
+from stateward_sidecar.service.admission.budget import ANSWER_SHARE, FREE_ANSWER_BYTES, Reserved, Share
+from stateward_sidecar.service.admission.room import Room
+from stateward_sidecar.service.admission.tokens import Tokens
+from stateward_sidecar.service.admission.turns import Turns, flow_of
+from stateward_sidecar.service.admission.weigh import count_items
+from stateward_sidecar.spans import call_id
+from stateward_sidecar.store.thread.pagebytes import small_pages
+
+T = TypeVar("T")
+Answer = Message | bytes | Reserved
+# Messages up to this size are parsed at once, and their memory is not counted.
+FREE_BYTES = 4 << 10
+# Larger messages are counted before they are parsed. For smaller ones the worst case is assumed.
+COUNTED_FROM_BYTES = 64 << 10
+# Larger messages are parsed on the parser thread.
+ASIDE_BYTES = 1 << 20
+# Bytes of memory that a request needs until it is on disk, for each of its bytes and items (tests/soak/hostile.py).
+WORST_SHARE, BYTE_SHARE, ITEM_SHARE = 16, 5, 200
+# A message that is being received: gRPC has three copies of it for a moment. If memory has no room for TIGHT_MESSAGES
+# messages, they are received one after another, unless one takes longer than RECEIVING_S. Until such a slow message is
+# whole, gRPC has one copy of the received part.
+RECEIVING_SHARE, TIGHT_MESSAGES, RECEIVING_S, SLOW_SHARE = 3, 8, 1.0, 1
+
+# The size of the message that the current task works on. To ask the message itself would encode it again, which takes
+# three times its memory.
+message_bytes: ContextVar[int] = ContextVar("message_bytes", default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """The limits and resources of a method's calls."""
+
+    name: str
+    request_class: type[Message]
+    # The size of the largest message.
+    bytes_max: int
+    # Entered before the message is read. Raises the error that refuses the call.
+    door: AbstractContextManager[None]
+    room: Room
+    turns: Turns
+    # Whether a call makes work. The other calls are reads.
+    is_write: bool
+    # Whether a call has one message.
+    is_single: bool
+    # Whether such messages are received one after another, because a few of them would take all memory.
+    is_tight: bool
+    # Whether the call may be made again without another effect. Then its answer may be, too.
+    is_repeatable: bool = False
+    # Whether a call keeps memory from one message to the next.
+    is_holding: bool = False
+    # Whether the message has a request id, which log lines about the call then have.
+    has_options: bool = False
+    # The tokens of which a call must carry one; None = it need not.
+    tokens: Tokens | None = None
+
+    def identify(self, context: grpc.aio.ServicerContext) -> None:
+        """Raises Unauthenticated if the call must carry a token and has no valid one."""
+        if self.tokens is not None:
+            self.tokens.check(context.invocation_metadata())
+
+    async def read(self, context: grpc.aio.ServicerContext) -> tuple[Message | None, Share | None]:
+        """Returns the next message of a call (None after the last one), and the share of memory of a large message.
+
+        Raises InvalidField, StateTooLarge, QueueFull.
+        """
+        held = await self._make_room() if self.is_single else None
+        share = None
+        try:
+            if (data := await self.receive(context, held)) is None:
+                return None, None
+            request, share = await self.open(data, held)
+            return request, share
+        finally:
+            if held is not None and held is not share:
+                held.close()
+
+    async def receive(self, context: grpc.aio.ServicerContext, held: Share | None = None) -> bytes | None:
+        """Returns the bytes of the next message; None after the last one. Raises StateTooLarge, QueueFull."""
+        data = await self._receive(context, held)
+        if data is grpc.aio.EOF:
+            return None
+        if len(data) > self.bytes_max:
+            what = f"the {self.request_class.DESCRIPTOR.name} has {len(data)} bytes, more than the limit of"
+            raise StateTooLarge(len(data), self.bytes_max, f"{what} {self.bytes_max}")
+        return cast(bytes, data)
+
+    async def open(self, data: bytes, held: Share | None = None) -> tuple[Message, Share | None]:
+        """Returns a message, and the share of memory of a large one. Raises InvalidField, QueueFull."""
+        message_bytes.set(len(data))
+        if len(data) <= FREE_BYTES:
+            return self.parse(data), None
+        share = await self._weigh(data, held)
+        try:
+            request = await self.aside(data, self.parse)
+        except BaseException:
+            share.close()
+            raise
+        self.room.tidy(len(data))  # gRPC had copies of it
+        return request, share
+
+    async def _make_room(self) -> Share:
+        """If memory is scarce, waits until a large message may be received. Raises QueueFull."""
+        requests = self.room.requests
+        return await requests.take(RECEIVING_SHARE * self.bytes_max) if self.is_tight else requests.grant(0)
+
+    async def _receive(self, context: grpc.aio.ServicerContext, held: Share | None) -> Any:
+        """Returns the bytes of a message. Raises QueueFull.
+
+        A client that sends its only message slowly loses its place. If others need the memory of the unfinished
+        message, the call is refused.
+        """
+        waiting, slow = self.room.unfinished.begin(is_stream=held is None), None
+        if held is not None:
+            size_bytes = SLOW_SHARE * self.bytes_max
+            slow = asyncio.get_running_loop().call_later(RECEIVING_S, held.slow_down, size_bytes, waiting.refuse)
+        try:
+            return await context.read()
+        except asyncio.CancelledError:
+            # Written out, because ``asyncio.timeout`` would cost every call as much as its check.
+            if not waiting.is_refused or waiting.task is None or waiting.task.uncancel():
+                raise
+            what = "the message did not come in time, and others need the memory; try again"
+            raise QueueFull(what, queued=0) from None
+        finally:
+            self.room.unfinished.end(waiting)
+            if held is not None and slow is not None:
+                slow.cancel()
+                held.arrive()
+
+    async def read_only(self, context: grpc.aio.ServicerContext) -> tuple[Message, Share | None]:
+        """Returns the only message of a call, when the call may begin. Raises the errors of ``read``."""
+        self.turns.note_arrival()
+        request, share = await self.read(context)
+        if request is None:
+            raise InvalidField("request", "no message was sent")
+        if self.has_options:
+            call_id.set(request.options.request_id)  # type: ignore[attr-defined]
+        try:
+            await self.turns.wait(flow_of(request, self.name), is_write=self.is_write)
+        except BaseException:
+            if share is not None:
+                share.close()
+            raise
+        return request, share
+
+    def parse(self, data: bytes) -> Message:
+        """Parses a message. Raises InvalidField."""
+        try:
+            return self.request_class.FromString(data)
+        except DecodeError:
+            raise InvalidField("request", f"the bytes are not a {self.request_class.DESCRIPTOR.name}") from None
+
+    async def _weigh(self, data: bytes, held: Share | None) -> Share:
+        """Returns the share of memory for a message. Raises QueueFull, and InvalidField if it has too many items."""
+        size_bytes = WORST_SHARE * len(data)
+        if len(data) > COUNTED_FROM_BYTES:
+            items = await self.aside(data, self._count)
+            size_bytes = BYTE_SHARE * len(data) + ITEM_SHARE * items
+        if held is None or not self.is_tight:
+            if held is not None:
+                held.settle(0)  # else a slow message would wait for its own room
+            return await self.room.requests.take(size_bytes, is_ahead=self.is_holding)
+        held.settle(size_bytes)
+        return held
+
+    async def aside(self, data: bytes, verb: Callable[[bytes], T]) -> T:
+        """Runs a verb with the bytes of a message: of a large one on the parser thread."""
+        if len(data) <= ASIDE_BYTES:
+            return verb(data)
+        return await asyncio.get_running_loop().run_in_executor(self.room.parser, verb, data)
+
+    def _count(self, data: bytes) -> int:
+        try:
+            return count_items(self.request_class.DESCRIPTOR, data)
+        except DecodeError:
+            raise InvalidField("request", f"the bytes are not a {self.request_class.DESCRIPTOR.name}") from None
+
+    async def hand_out(
+        self, answer: Answer, again: Callable[[], Awaitable[Answer]], context: grpc.aio.ServicerContext
+    ) -> bytes:
+        """Returns an answer as bytes for gRPC. The memory of a large one is counted until its client has taken it.
+
+        If untaken answers leave no room for it, it is dropped and made again by ``again``: first with a small page, and
+        then, if it has no pages, when there is room. Raises QueueFull, and the errors of ``again``.
+        """
+        data, share = _as_bytes(answer)
+        del answer
+        need_bytes, answers = ANSWER_SHARE * len(data), self.room.answers
+        if len(data) <= FREE_ANSWER_BYTES:
+            if share is not None:
+                share.close()
+            return data
+        if share is None:
+            if answers.has_room(need_bytes):
+                share = answers.grant(need_bytes)
+            elif self.is_repeatable:
+                del data
+                with small_pages():
+                    data, share = await self._made_again(again)
+            else:
+                share = await answers.take(need_bytes)
+        share.settle(ANSWER_SHARE * len(data))
+        context.add_done_callback(share.close)
+        return data
+
+    async def _made_again(self, again: Callable[[], Awaitable[Answer]]) -> tuple[bytes, Share]:
+        answers = self.room.answers
+        data = _as_bytes(await again())[0]
+        need_bytes = ANSWER_SHARE * len(data)
+        if len(data) <= FREE_ANSWER_BYTES or answers.has_room(need_bytes):
+            return data, answers.grant(need_bytes)
+        del data
+        share = await answers.take(need_bytes)
+        try:
+            return _as_bytes(await again())[0], share
+        except BaseException:
+            share.close()
+            raise
+
+
+def _as_bytes(answer: Answer) -> tuple[bytes, Share | None]:
+    share = None
+    if isinstance(answer, Reserved):
+        answer, share = answer
+    return answer if isinstance(answer, bytes) else answer.SerializeToString(), share

@@ -1,0 +1,1 @@
+"""Everything that is wrong with a request, before any work."""

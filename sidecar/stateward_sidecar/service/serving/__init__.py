@@ -1,0 +1,1 @@
+"""The server: listeners, handlers, readiness, drain, the end."""

@@ -1,0 +1,248 @@
+"""The gRPC server: listeners, admission of calls, and an orderly stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import socket
+import stat
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from stateward_sidecar.errors import ShuttingDown, StartError
+from stateward_sidecar.measures import CallMeasures
+from stateward_sidecar.service.admission.gate import Gate
+from stateward_sidecar.service.admission.room import Room
+from stateward_sidecar.service.admission.tokens import Tokens
+from stateward_sidecar.service.admission.turns import Turns
+from stateward_sidecar.service.serving import transport
+from stateward_sidecar.service.serving.handlers import make_handler
+from stateward_sidecar.settings import LOOPBACK, PORT_MAX, private_directory
+
+SOCKET_MODE = 0o660
+# The kernel's limit for the path of a unix socket, less one for the final zero byte.
+SOCKET_PATH_BYTES_MAX = 107
+LAST_ANSWERS_S = 0.02
+# A message may be this much larger than the largest state, for names, metadata and labels.
+MESSAGE_SLACK_BYTES = 1 << 20
+# Methods whose messages may hold states, values or bytes of blobs. The next line limits all other messages.
+LARGE = frozenset((
+    "Save", "BatchSave", "Write", "PutEffects", "PutRecords", "CompleteEffect", "WriteBlob", "ImportThread",
+))  # fmt: skip
+SMALL_BYTES_MAX = 1 << 20
+# Health names that clients ask before they send work.
+READINESS = ("", "readiness")
+
+
+class Server:
+    """Listens, and serves the given services."""
+
+    def __init__(
+        self,
+        services: dict[ServiceDescriptor, object],
+        message_bytes_max: int,
+        gate: Gate,
+        room: Room,
+        turns: Turns,
+        measures: CallMeasures | None = None,
+        tokens: Tokens | None = None,
+    ) -> None:
+        message_bytes_max += MESSAGE_SLACK_BYTES
+        self._server = grpc.aio.server(options=transport.options(message_bytes_max))
+        self._gate = gate
+        self._calls = _OpenCalls()
+        for descriptor, service in services.items():
+            handlers = {
+                method.name: make_handler(
+                    method, getattr(service, _verb(method)),
+                    message_bytes_max if method.name in LARGE else min(message_bytes_max, SMALL_BYTES_MAX),
+                    self._admission(method), room, turns, measures, tokens,
+                )
+                for method in descriptor.methods
+                if hasattr(service, _verb(method))
+            }  # fmt: skip
+            self._server.add_generic_rpc_handlers(
+                (grpc.method_handlers_generic_handler(descriptor.full_name, handlers),)
+            )
+        self._is_ready = True
+        self._names = [*READINESS, "liveness", *(descriptor.full_name for descriptor in services)]
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(
+            [descriptor.full_name for descriptor in services]
+            + [health.SERVICE_NAME, reflection.SERVICE_NAME],
+            self._server,
+        )  # fmt: skip
+
+    def listen(self, url: str) -> str:
+        """Adds a listener: ``unix:///path`` or a loopback ``host:port``. Returns its target. Raises StartError."""
+        if url.startswith("unix:"):
+            return self._listen_unix(Path(re.sub(r"^unix:(//(?=/))?", "", url)))
+        host, _, port = url.rpartition(":")
+        if not port.isdigit() or int(port) > PORT_MAX:
+            raise StartError(f"--listen {url}: this is not an address; give unix:///path or host:port")
+        if host not in LOOPBACK:
+            raise StartError(
+                f"--listen {url}: an address that is not loopback needs TLS, which this version does not have; use a "
+                "unix socket or 127.0.0.1"
+            )
+        try:
+            bound = self._server.add_insecure_port(url)
+        except RuntimeError:
+            raise StartError(f"--listen {url}: the address is in use or not available") from None
+        return f"{host}:{bound}"
+
+    def _listen_unix(self, path: Path) -> str:
+        if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
+            raise StartError(
+                f"--listen unix://{path}: the path is longer than {SOCKET_PATH_BYTES_MAX} bytes; shorten it"
+            )
+        try:
+            is_private = path.parent == private_directory()
+            path.parent.mkdir(mode=0o700 if is_private else 0o750, parents=True, exist_ok=True)
+            if is_private:
+                _check_private(path.parent)
+            _clear_stale_socket(path)
+            before = os.umask(0o777 & ~SOCKET_MODE)
+            try:
+                self._server.add_insecure_port(f"unix:{path}")
+            finally:
+                os.umask(before)
+        except OSError as error:
+            raise StartError(f"--listen unix://{path}: {error.strerror}") from None
+        except RuntimeError:
+            raise StartError(
+                f"--listen unix://{path}: the socket cannot be created; is the directory writable?"
+            ) from None
+        return f"unix://{path}"
+
+    async def start(self) -> None:
+        """Accepts calls."""
+        await self._server.start()
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        await self.set_ready(self._is_ready)
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuses new calls. Running calls may finish within the grace time."""
+        self._gate.is_ended = True
+        await self._health.enter_graceful_shutdown()
+        # gRPC's own grace also waits for idle connections, for seconds if a client does not poll its channel. A short
+        # grace is needed: without it, clients see an error, and print a line on their stderr.
+        await self._calls.drain(grace_s)
+        await asyncio.sleep(LAST_ANSWERS_S)  # the last answers are still on their way
+        await self._server.stop(LAST_ANSWERS_S)
+
+    async def set_ready(self, is_ready: bool) -> None:
+        """Sets the readiness that probes see. Liveness does not change."""
+        self._is_ready = is_ready
+        status = health_pb2.HealthCheckResponse
+        for name in READINESS:
+            await self._health.set(name, status.SERVING if is_ready else status.NOT_SERVING)
+
+    @property
+    def open_calls(self) -> int:
+        """How many calls are being served."""
+        return self._calls.count
+
+    @property
+    def begun_calls(self) -> int:
+        """How many calls have begun since the start."""
+        return self._calls.begun
+
+    def _admission(self, method: MethodDescriptor) -> _Admission:
+        return _Admission(method.name, self._gate, self._calls)
+
+    async def _set_health(self, status: Any) -> None:
+        for name in self._names:
+            await self._health.set(name, status)
+
+
+class _OpenCalls:
+    """Counts the calls that are being served. Refuses new ones when the daemon stops."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.begun = 0  # since the start
+        self._is_stopping = False
+        self._changed = asyncio.Event()
+
+    def __enter__(self) -> None:
+        if self._is_stopping:
+            raise ShuttingDown("the daemon is stopping; nothing was written")
+        self.count += 1
+        self.begun += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.count -= 1
+        if self._is_stopping:
+            self._changed.set()
+
+    async def drain(self, grace_s: float) -> None:
+        """Refuses new calls, and waits for the open ones, at most the grace time."""
+        self._is_stopping = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while self.count:
+                    self._changed.clear()
+                    await self._changed.wait()
+
+
+class _Admission:
+    """Entered by every call of a method, and left at its end."""
+
+    def __init__(self, method: str, gate: Gate, calls: _OpenCalls) -> None:
+        self._method = method
+        self._gate = gate
+        self._calls = calls
+
+    def __enter__(self) -> None:
+        self._gate.admit(self._method)
+        self._calls.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._calls.__exit__(*error)
+
+
+def _check_private(directory: Path) -> None:
+    """Anybody may make a directory of that name in /tmp. Raises StartError if it is not this user's own."""
+    found = directory.lstat()
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    if not is_own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise StartError(
+            f"{directory}, the directory for the socket, is not only user {os.geteuid()}'s: it belongs to user "
+            f"{found.st_uid} and has mode {stat.S_IMODE(found.st_mode):04o}; remove it, or give --listen"
+        )
+
+
+def _clear_stale_socket(path: Path) -> None:
+    """Removes the socket of a dead daemon. Raises StartError if anything else is at the path."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise StartError(f"--listen unix://{path}: the path exists and is not a socket; remove it, or listen elsewhere")
+    probe = socket.socket(socket.AF_UNIX)
+    try:
+        probe.settimeout(1)
+        probe.connect(os.fspath(path))
+    except (ConnectionRefusedError, FileNotFoundError):
+        path.unlink(missing_ok=True)
+        return
+    except OSError:
+        pass  # a daemon is there, and too busy to answer
+    finally:
+        probe.close()
+    raise StartError(f"--listen unix://{path}: another daemon answers there; stop it, or listen elsewhere")
+
+
+def _verb(method: MethodDescriptor) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()

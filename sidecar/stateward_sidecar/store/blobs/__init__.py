@@ -1,0 +1,1 @@
+"""Blobs, from the upload to their end."""

@@ -1,0 +1,135 @@
+"""Reads a sealed blob: first its index, then any single segment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from io import FileIO
+
+from stateward.storage.v1.journal_pb2 import BlobRecord
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
+from stateward_sidecar.codec.blob import BlobCipher, check_header, count_segments, index_bytes, open_all
+from stateward_sidecar.codec.seal import PREFIX_BYTES
+from stateward_sidecar.errors import Corrupt, HistoryElsewhere, StatewardError
+from stateward_sidecar.store.blobs.blobrows import find_blob, removed
+from stateward_sidecar.store.thread.context import Context
+from stateward_sidecar.store.thread.identity import Identity
+from stateward_sidecar.store.thread.thread import Thread
+from stateward_sidecar.store.thread.threads import not_found
+
+# How often it is noted that a fetched file is read.
+READ_PAUSE_US = 3600 * 1_000_000
+
+
+class BlobReader:
+    """Reads segments of a blob. Keeps no file open between two reads, unless the caller does. Raises Corrupt."""
+
+    def __init__(self, context: Context, thread: Thread, record: BlobRecord) -> None:
+        """Reads the index. Raises HistoryElsewhere if the file is in the archive only, ThreadNotFound or Corrupt."""
+        self.record = record
+        self._context = context
+        self._thread = thread
+        identity = thread.identity
+        self._cipher = BlobCipher(identity.cipher, identity.uid, record.blob_id)
+        note_read(context, identity, record)
+        try:
+            with self.open() as file:
+                self._starts = self._read_index(file.fileno())
+        except Corrupt as error:
+            raise error.locate(identity.name) from None
+
+    def open(self) -> FileIO:
+        """Opens the file. Whoever keeps it open reads all of a blob that is collected meanwhile."""
+        identity, blob_id = self._thread.identity, self.record.blob_id
+        try:
+            return FileIO(self._context.blob_files.path(identity.uid, blob_id))
+        except FileNotFoundError:
+            raise self._missing() from None
+
+    def _missing(self) -> StatewardError:
+        """Returns the error for a file that is not on this disk."""
+        identity, digest = self._thread.identity, self.record.sha256
+        if self._thread.is_deleted:
+            return not_found(identity.namespace, identity.name)
+        with self._context.engine.read() as txn:
+            row = find_blob(txn, identity, digest)
+        if row is None:
+            return removed(identity, digest)
+        is_other = row.record.blob_id != self.record.blob_id  # its bytes were lost, and were written again meanwhile
+        if is_other or (self._context.archive is not None and row.sequence <= archived_until(self._thread)):
+            return elsewhere(self._thread, digest)
+        return Corrupt(f"the file of blob {digest.hex()} is missing")
+
+    def _read_index(self, fd: int) -> list[int]:
+        record = self.record
+        check_header(os.pread(fd, PREFIX_BYTES, 0))
+        file_bytes, length = os.fstat(fd).st_size, index_bytes(record.size_bytes)
+        sealed = os.pread(fd, length, max(file_bytes - length, 0))
+        starts = self._cipher.open_index(sealed, record.size_bytes, record.sha256)
+        if starts[-1] + length != file_bytes:
+            raise Corrupt(f"the file of a blob has {file_bytes} bytes, not {starts[-1] + length}")
+        return starts
+
+    def segment(self, index: int) -> bytes:
+        """Returns the bytes of a segment."""
+        with self.open() as file:
+            return self._segment(file, index)
+
+    def segments(self, file: FileIO) -> Iterator[bytes]:
+        """Yields all segments, in order. ``file``: see ``open``."""
+        return (self._segment(file, index) for index in range(count_segments(self.record.size_bytes)))
+
+    def _segment(self, file: FileIO, index: int) -> bytes:
+        start, end = self._starts[index : index + 2]
+        try:
+            sealed = os.pread(file.fileno(), end - start, start)
+            return self._cipher.open_segment(index, sealed, self.record.size_bytes)
+        except Corrupt as error:
+            raise error.locate(self._thread.name) from None
+
+
+def note_read(context: Context, identity: Identity, record: BlobRecord) -> None:
+    """Notes that a fetched file is read, or will be read soon, so that no sweep removes it."""
+    files, now_us = context.blob_files, context.clock.now_us()
+    read_us = files.read_us(identity.uid, record.blob_id)
+    if read_us is not None and now_us - read_us > READ_PAUSE_US:
+        files.mark_read(identity.uid, record.blob_id, now_us)
+
+
+def is_sound(context: Context, identity: Identity, record: BlobRecord, *, anew: bool = False) -> bool:
+    """Returns whether the file of a blob can be opened, every byte of it. Raises FileNotFoundError.
+
+    A file that was found whole is not read again as long as it looks the same, unless ``anew``.
+    """
+    files, blob_id = context.blob_files, bytes(record.blob_id)
+    if not anew and files.is_known_sound(identity.uid, blob_id):
+        return True
+    with FileIO(files.path(identity.uid, blob_id)) as file:
+        found = os.fstat(file.fileno())
+        cipher = BlobCipher(identity.cipher, identity.uid, blob_id)
+        sound = found.st_size == record.stored_bytes and _opens(file, cipher, record)
+        files.note_sound(blob_id, found, is_sound=sound)
+    return sound
+
+
+def _opens(file: FileIO, cipher: BlobCipher, record: BlobRecord) -> bool:
+    try:
+        for _ in open_all(lambda offset, length: os.pread(file.fileno(), length, offset), cipher, record):
+            pass
+    except (Corrupt, OSError):  # a disk that cannot read it, too
+        return False
+    return True
+
+
+def archived_until(thread: Thread) -> int:
+    """Returns the last entry of a line that the archive has. An orphan has the common history there."""
+    row = thread.archive
+    return row.common_sequence if row is not None and row.access == THREAD_ACCESS_ORPHAN else thread.archived_sequence
+
+
+def elsewhere(thread: Thread, *digests: bytes) -> HistoryElsewhere:
+    """Returns the error for blobs whose files only the archive has. Its ``blobs`` holds every SHA-256, with commas."""
+    return HistoryElsewhere(
+        f"a blob of thread {thread.name!r} is in the archive only", namespace=thread.identity.namespace,
+        thread=thread.name, blobs=",".join(each.hex() for each in digests),
+    )  # fmt: skip

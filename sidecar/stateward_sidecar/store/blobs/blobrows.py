@@ -1,0 +1,172 @@
+"""The rows of a thread's blobs, and the blobs that states and edits name.
+
+Row ``Q`` stands for a complete blob. It is put in the transaction of the blob's entry, after the file is durable. It is
+removed when nothing names the blob any more, with an entry that says so. Its key is a keyed hash of the content's
+SHA-256.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import lmdb
+from google.protobuf.message import DecodeError
+
+from stateward.storage.v1.head_pb2 import BlobRow
+from stateward.storage.v1.journal_pb2 import BlobRecord
+from stateward.v1.diff_pb2 import Diff
+from stateward.v1.state_pb2 import BlobRef, Value
+from stateward_sidecar.codec.edits import Named
+from stateward_sidecar.codec.state import StateTree, find_data, skip_prefix
+from stateward_sidecar.errors import BlobNotFound, Corrupt, InvalidField
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store.thread.identity import Identity
+from stateward_sidecar.store.thread.thread import rows
+
+
+def blob_key(identity: Identity, sha256: bytes) -> bytes:
+    """Returns the row key of a blob."""
+    return identity.keys.blob(identity.cipher.digest(b"blob", sha256))
+
+
+def find_blob(txn: lmdb.Transaction, identity: Identity, sha256: bytes) -> BlobRow | None:
+    """Returns the row of a blob; None if the thread has no such blob. Raises Corrupt."""
+    key = blob_key(identity, sha256)
+    record = txn.get(key)
+    if record is None:
+        return None
+    row = open_blob(identity, key, record)
+    if row.record.sha256 != sha256:
+        raise Corrupt("the row of a blob holds another blob", identity.name)
+    return row
+
+
+def get_blob(txn: lmdb.Transaction, identity: Identity, sha256: bytes) -> BlobRow:
+    """Returns the row of a blob. Raises BlobNotFound if the thread has no such blob, or Corrupt."""
+    row = find_blob(txn, identity, sha256)
+    if row is None:
+        raise removed(identity, sha256)
+    return row
+
+
+def removed(identity: Identity, sha256: bytes) -> BlobNotFound:
+    """Returns the error for a blob that the thread does not have."""
+    return BlobNotFound(
+        f"thread {identity.name!r} has no blob {sha256.hex()}: it was not written, or it was removed because no "
+        "retained version names it", thread=identity.name, sha256=sha256.hex(),
+    )  # fmt: skip
+
+
+def list_blobs(txn: lmdb.Transaction, identity: Identity) -> Iterator[BlobRow]:
+    """Yields the rows of all blobs of a thread. Raises Corrupt."""
+    for key, record in rows(txn, identity.keys.all_of(b"Q")):
+        yield _open_at(identity, key, record)
+
+
+def _open_at(identity: Identity, key: bytes, record: memoryview) -> BlobRow:
+    row = open_blob(identity, key, record)
+    if blob_key(identity, row.record.sha256) != key:
+        raise Corrupt("the row of a blob holds another blob", identity.name)
+    return row
+
+
+class OpenedBlobs:
+    """The rows of a thread's blobs as they were opened last. A row that has not changed is not opened again, so a ship
+    opens what changed. Any thread may use it: what it knows is replaced as a whole."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        # By key: as sealed, and opened; and all that are opened.
+        self._known: tuple[dict[bytes, tuple[bytes, BlobRow]], list[BlobRow]] = {}, []
+
+    def list(self, txn: lmdb.Transaction, identity: Identity) -> list[BlobRow]:
+        """Returns the rows of all blobs: the same list as before if none has changed. Nobody may change list or rows.
+        Raises Corrupt."""
+        (before, listed), found, is_same = self._known, dict[bytes, tuple[bytes, BlobRow]](), True
+        for key, record in rows(txn, identity.keys.all_of(b"Q")):
+            known = before.get(key)
+            if known is None or known[0] != record:
+                known, is_same = (bytes(record), _open_at(identity, key, record)), False
+            found[key] = known
+        if not is_same or len(found) != len(before):
+            listed = [row for _, row in found.values()]
+        self._known = found, listed
+        return listed
+
+
+def put_blob(txn: lmdb.Transaction, identity: Identity, row: BlobRow) -> None:
+    """Puts the row of a blob, and the row that lists the thread among those with blobs."""
+    key = blob_key(identity, row.record.sha256)
+    txn.put(key, identity.seal_row(key, row.SerializeToString(deterministic=True)))
+    txn.put(layout.blobs_key(identity.number), layout.PRESENT)
+
+
+def delete_blob(txn: lmdb.Transaction, identity: Identity, sha256: bytes) -> None:
+    """Removes the row of a blob."""
+    txn.delete(blob_key(identity, sha256))
+    if next(rows(txn, identity.keys.all_of(b"Q")), None) is None:
+        txn.delete(layout.blobs_key(identity.number))
+
+
+def view_blob(record: BlobRecord) -> BlobRef:
+    """Returns the reference by which a value names a blob."""
+    return BlobRef(sha256=record.sha256, size_bytes=record.size_bytes, preview=record.preview)
+
+
+def check_named(txn: lmdb.Transaction, identity: Identity | None, named: Sequence[Named]) -> None:
+    """Raises InvalidField unless the thread has every blob that a request names.
+
+    ``identity``: None if there is no thread yet.
+    """
+    for field, ref in named:
+        row = find_blob(txn, identity, ref.sha256) if identity is not None else None
+        if row is None:
+            raise InvalidField(field, f"the thread has no blob {ref.sha256.hex()}; write it first with WriteBlob")
+        record = row.record
+        if ref.size_bytes != record.size_bytes:
+            raise InvalidField(f"{field}.size_bytes", f"{ref.size_bytes}, but the blob has {record.size_bytes} bytes")
+        if not record.preview.startswith(ref.preview):
+            raise InvalidField(f"{field}.preview", "is not the beginning of the blob")
+
+
+def blobs_in_edits(diff: Diff) -> set[bytes]:
+    """Returns the SHA-256 of all blobs that edits put into a state."""
+    found: set[bytes] = set()
+    for edit in diff.edits:
+        kind = edit.WhichOneof("edit")
+        if kind == "append":
+            _add_values(found, edit.append.entries)
+        elif kind in ("set_slot", "replace_entry"):
+            _add_values(found, (getattr(edit, kind).value,))
+    return found
+
+
+def blobs_in_state(tree: StateTree) -> set[bytes]:
+    """Returns the SHA-256 of all blobs that a state names."""
+    found: set[bytes] = set()
+    for value in tree.slots.values():
+        if find_data(value) is None:
+            _add_values(found, (Value.FromString(value),))
+    for log in tree.logs.values():
+        for item in log.entries:
+            at = skip_prefix(item)
+            if find_data(item, at) is None:
+                _add_values(found, (Value.FromString(item[at:]),))
+    return found
+
+
+def _add_values(found: set[bytes], values: Iterable[Value]) -> None:
+    for value in values:
+        if value.WhichOneof("content") == "blob":
+            found.add(value.blob.sha256)
+
+
+def open_blob(identity: Identity, key: bytes, record: bytes | memoryview) -> BlobRow:
+    """Opens the row of a blob. Raises Corrupt."""
+    try:
+        return BlobRow.FromString(identity.open_row(key, record))
+    except Corrupt as error:
+        raise error.locate(identity.name) from None
+    except DecodeError:
+        raise Corrupt("the row of a blob cannot be read", identity.name) from None

@@ -1,0 +1,248 @@
+"""Removes blobs that nothing names, and blob files that a crash left.
+
+A blob is named if the edits of a retained version put it into the state, or if the snapshot of a retained version holds
+it. This is never less than the blobs that retained states name: a blob from before the oldest retained version is in
+the snapshot of that version. An unnamed blob stays for a day after it was last written, because its writer may not have
+saved yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import BlobRow, ThreadHead
+from stateward.storage.v1.journal_pb2 import (
+    ENTRY_KIND_BLOB_REMOVED,
+    ENTRY_KIND_CHECKPOINT,
+    BlobRecord,
+    EntryHeader,
+    EntryMetadata,
+)
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
+from stateward_sidecar.codec.entry import draft as draft_content
+from stateward_sidecar.codec.entry import unpack
+from stateward_sidecar.codec.snapshot import from_snapshot
+from stateward_sidecar.errors import Corrupt, NotOwner, StatewardError
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.store.blobs.blobinstall import other_lines
+from stateward_sidecar.store.blobs.blobrows import blobs_in_edits, blobs_in_state, delete_blob, find_blob, list_blobs
+from stateward_sidecar.store.journal import replay
+from stateward_sidecar.store.journal.journal import append, commit_entry
+from stateward_sidecar.store.journal.owning import is_still_ours
+from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread.context import Context
+from stateward_sidecar.store.thread.thread import Draft, Thread, rows
+from stateward_sidecar.store.thread.threads import Threads
+from stateward_sidecar.store.thread.times import SECOND_US, WRONG_US, blob_written_us
+from stateward_sidecar.telemetry import log_damage
+
+KEPT_S = 24 * 3600
+# The versions of a thread are searched at most once in this time.
+INTERVAL_S = 3600
+RECORDS_A_STEP = 500
+
+
+class BlobSweeper:
+    """Collects unnamed blobs. Runs on a worker thread, one sweep at a time."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+        self._next_us: dict[int, int] = {}
+        # By thread: its newest entry when the versions were searched, and the blobs that they were searched for, if
+        # all of them were named. Nothing else is named or unnamed as long as nothing is written.
+        self._all_named: dict[int, tuple[int, set[bytes]]] = {}
+
+    def sweep(self, submit: Callable[[Write], object]) -> None:
+        """Runs one round. ``submit`` queues a write and waits for it."""
+        now = self._context.clock.now_us()
+        with self._context.engine.read() as txn:
+            numbers = [layout.marked_thread(key) for key, _ in rows(txn, b"Q")]
+        self._next_us = {number: time for number, time in self._next_us.items() if time > now}
+        self._all_named = {number: self._all_named[number] for number in numbers if number in self._all_named}
+        for number in numbers:
+            if number not in self._next_us:
+                self._next_us[number] = now + INTERVAL_S * SECOND_US
+                self._sweep_thread(number, now, submit)
+
+    def _sweep_thread(self, number: int, now_us: int, submit: Callable[[Write], object]) -> None:
+        try:
+            with self._context.engine.read() as txn:
+                thread = self._threads.by_number(txn, number)
+                if thread is not None and thread.access == THREAD_ACCESS_REMOTE:
+                    self._drop_fetched(txn, thread, now_us)
+                if thread is None or not _may_collect(txn, thread):
+                    return
+                old = [row for row in list_blobs(txn, thread.identity) if _is_old(thread.head, row, now_us)]
+            searched = thread.head.tip_sequence, {bytes(row.record.blob_id) for row in old}
+            if not old or self._all_named.get(number) == searched:
+                return
+            tip, named = self._find_named(thread)
+            old = [row for row in old if row.record.sha256 not in named]
+            if not old and tip == searched[0]:
+                self._all_named[number] = searched
+            hooks = self._context.archive
+            if not old or (hooks is not None and hooks.is_away()) or not is_still_ours(self._context, thread):
+                return
+        except StatewardError as error:
+            log_damage("blobs left out of a sweep", error)
+            return
+        for row in old:
+            submit(Write(run=self._remove(thread, row, tip, now_us), background=True, frees_space=True))
+
+    def _drop_fetched(self, txn: lmdb.Transaction, thread: Thread, now_us: int) -> None:
+        """Removes files of a copy that were fetched for readers, and that nobody has read for a day. The archive has
+        them. Orphans, which share the files, keep them."""
+        identity, files = thread.identity, self._context.blob_files
+        if other_lines(txn, identity):
+            return
+        for row in list_blobs(txn, identity):
+            read_us = files.read_us(identity.uid, row.record.blob_id)
+            # A file of the future was read while the clock was wrong.
+            if read_us is not None and not now_us - KEPT_S * SECOND_US <= read_us <= now_us + WRONG_US:
+                files.remove(identity.uid, row.record.blob_id)
+
+    def _find_named(self, thread: Thread) -> tuple[int, set[bytes]]:
+        """Returns the newest sequence, and the blobs that the retained versions up to there name. Raises Corrupt."""
+        tip, at, named = thread.head.tip_sequence, 0, set[bytes]()
+        while at < tip:
+            at = self._context.settled(lambda at=at: self._look(thread, at, tip, named))  # type: ignore[misc]
+        # After the entries: if a version was pruned meanwhile, its blobs are in a snapshot now.
+        with self._context.engine.read() as txn:
+            for version in thread.snapshots:
+                if version not in thread.pruned:
+                    content, _ = replay.read_snapshot(txn, thread.identity, version)
+                    named |= blobs_in_state(from_snapshot(content))
+        return tip, named
+
+    def _look(self, thread: Thread, after: int, tip: int, named: set[bytes]) -> int:
+        """Adds the blobs that the next entries name. Returns the sequence of the last entry."""
+        keys, held = thread.identity.keys, replay.Held()
+        with self._context.engine.read() as txn:
+            for number, (sequence, record) in enumerate(records.entries(txn, keys, after + 1)):
+                if sequence > tip:
+                    return tip
+                if number >= RECORDS_A_STEP:
+                    return sequence - 1
+                self._check_base(thread, unpack(record, sequence).header)
+                named |= self._brought(txn, thread, sequence, record, held)
+        return tip
+
+    @staticmethod
+    def _check_base(thread: Thread, header: EntryHeader) -> None:
+        """Raises MissingSnapshot if only a snapshot says which blobs a retained version names, and it is not here."""
+        if not header.version or header.version in thread.pruned or header.version in thread.snapshots:
+            return
+        if replay.is_cut(thread, header):
+            raise replay.MissingSnapshot("the snapshot is missing", thread.name, header.version)
+
+    def _brought(
+        self, txn: lmdb.Transaction, thread: Thread | Draft, sequence: int, record: bytes, held: replay.Held
+    ) -> set[bytes]:
+        entry, identity = unpack(record, sequence), thread.identity
+        header = entry.header
+        if header.kind != ENTRY_KIND_CHECKPOINT or header.version in thread.pruned or not header.edit_bytes:
+            return set()
+        edits = replay.read_edits(txn, identity, entry, self._context.cache, held)
+        return blobs_in_edits(replay.parse_edits(edits, identity.name, header.version))
+
+    def _remove(
+        self, thread: Thread, doomed: BlobRow, tip: int, now_us: int
+    ) -> Callable[[lmdb.Transaction, Batch], bool]:
+        """Removes row and file, unless a version since ``tip`` names the blob or it was written again."""
+        identity, context = thread.identity, self._context
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> bool:
+            draft = self._threads.draft(txn, batch, identity.namespace, identity.name)
+            if draft is None or draft.thread is not thread:
+                return False
+            row = find_blob(txn, identity, doomed.record.sha256)
+            if row is None or row.record.blob_id != doomed.record.blob_id or not _is_old(draft.head, row, now_us):
+                return False
+            held = replay.Held()
+            for sequence in range(tip + 1, draft.head.tip_sequence + 1):
+                record = records.get_entry(txn, identity.keys, sequence)
+                if record is None or row.record.sha256 in self._brought(txn, draft, sequence, record, held):
+                    return False
+            try:
+                draft.check_writable()
+            except NotOwner:  # it was given up meanwhile
+                return False
+            remove_blob(context, txn, batch, draft, row)
+            self._threads.keep_draft(batch, draft)
+            return True
+
+        return run
+
+
+def _is_old(head: ThreadHead, row: BlobRow, now_us: int) -> bool:
+    return blob_written_us(head, row, now_us) < now_us - KEPT_S * SECOND_US
+
+
+def remove_blob(context: Context, txn: lmdb.Transaction, batch: Batch, draft: Draft, row: BlobRow) -> None:
+    """Removes the row of a blob with an entry that says so, and the file after the commit. The caller keeps the draft.
+
+    Every other machine learns from the entry that its HEAD is older, and from the image that its row must go. The ship
+    of the entry deletes the object.
+    """
+    record, identity = row.record, draft.identity
+    content = draft_content(EntryMetadata(blob=BlobRecord(blob_id=record.blob_id, sha256=record.sha256)))
+    # Nobody worked on the thread, so the time of its last change stays.
+    entry = append(context, txn, draft, ENTRY_KIND_BLOB_REMOVED, content, time_us=draft.head.update_time_us)
+    delete_blob(txn, identity, record.sha256)
+    entry.head.stored_bytes -= record.stored_bytes
+    commit_entry(context, txn, batch, draft, entry, {})
+    batch.after_commit.append(lambda: context.blob_files.remove(identity.uid, record.blob_id))
+
+
+def clear_leftovers(context: Context, threads: Threads, found: dict[bytes, list[int]]) -> None:
+    """Removes the blob files that a crash left. Runs at a start, and waits for the writer. Raises ShuttingDown.
+
+    ``found``: the numbers of all threads by uid. An orphan has the uid of its thread.
+    """
+
+    def named(uid: bytes) -> set[bytes] | None:
+        blobs: set[bytes] = set()
+        try:
+            with context.engine.read() as txn:
+                for number in found[uid]:
+                    thread = threads.by_number(txn, number)
+                    if thread is not None:
+                        blobs |= {row.record.blob_id for row in list_blobs(txn, thread.identity)}
+        except StatewardError as error:
+            log_damage("blob files of a thread are not cleared", error)
+            return None
+        return blobs
+
+    def set_aside(uid: bytes) -> Path | None:
+        """Decides in the writer, because a thread may have come back under the uid since the names were read."""
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> Path | None:
+            del txn, batch
+            has_key = context.keystore.namespace_of(uid) is not None
+            return None if has_key else context.blob_files.set_aside(uid)
+
+        gone: Path | None = context.writer.submit(Write(run=run, background=True, frees_space=True), wait=True).wait()
+        return gone
+
+    context.blob_files.clear(set(found), set_aside, named)
+
+
+def _may_collect(txn: lmdb.Transaction, thread: Thread) -> bool:
+    """Returns whether blobs of the thread may be collected.
+
+    They may not if another sidecar owns the thread, if its history is not all on this disk, or if it has an orphan,
+    which shares its files.
+    """
+    if thread.archive is None:
+        return True
+    if thread.access in (THREAD_ACCESS_REMOTE, THREAD_ACCESS_ORPHAN) or thread.floor_sequence:
+        return False
+    try:
+        return not other_lines(txn, thread.identity)
+    except Corrupt:
+        return False

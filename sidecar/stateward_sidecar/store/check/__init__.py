@@ -1,0 +1,1 @@
+"""Verify, and the recovery at the start."""

@@ -1,0 +1,184 @@
+"""Verifies the store as a whole: rows that lead nowhere, threads without a name, and threads that were set back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+
+import lmdb
+
+from stateward.v1.admin_service_pb2 import VerifyFinding
+from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, StatewardError, reason_number
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store.journal.deletions import open_deletion
+from stateward_sidecar.store.journal.journal import list_keys
+from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread.context import Context
+from stateward_sidecar.store.thread.thread import Thread, head_uid, load_numbered, rows
+
+# Rows of the feed that one transaction reads, and entries of which one number holds the bits.
+FEED_ROWS, BLOCK_BITS = 20_000, 512
+
+
+class StoreVerifier:
+    """The checks that Verify does once for the store, beside those of each thread."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def verify(self) -> Iterator[VerifyFinding]:
+        """Yields rows that lead nowhere, and threads without a name or without rows."""
+        heads, keystore = set[bytes](), self._context.keystore
+        yield from self._verify_feed()
+        keys = keystore.settled_threads()  # read before the transaction begins, so that it sees all their threads
+        with self._context.engine.read() as txn:  # nothing is yielded inside: a slow reader must not keep it open
+            wrong = [*self._verify_lists(txn), *self._verify_deletions(txn), *self._verify_names(txn, heads)]
+        yield from wrong
+        for uid in sorted((keys - heads) & keystore.settled_threads()):  # else it was deleted meanwhile
+            yield VerifyFinding(reason=ERROR_REASON_CORRUPT, uid=uid.hex(), message="a thread has a key, but no rows")
+
+    def _verify_names(self, txn: lmdb.Transaction, heads: set[bytes]) -> Iterator[VerifyFinding]:
+        """Checks that every thread has a name. Adds the uids of all threads to ``heads``."""
+        named = set[tuple[int, bytes]]()
+        for _, row in rows(txn, b"N"):
+            with suppress(Corrupt):  # reported already
+                named.add(layout.unpack_name(row))
+        cursor = txn.cursor()
+        found = cursor.set_range(b"T")
+        while found and bytes(cursor.key()[:1]) == b"T":
+            number = layout.thread_of(cursor.key())
+            head = txn.get(layout.ThreadKeys(number).head())
+            if head is not None:
+                heads.add(head_uid(head))
+            if head is not None and (number, head_uid(head)) not in named:
+                yield self._unnamed(txn, number, head_uid(head))
+            found = cursor.set_range(layout.after(layout.thread_prefix(number)))
+
+    def _verify_feed(self) -> Iterator[VerifyFinding]:
+        """Checks that every entry has its place in the feed, and that no thread was set back.
+
+        The feed is read in short transactions, and each thread in one of its own. Entries that were written meanwhile
+        are looked up in the rest of the feed.
+        """
+        places, start = _Places(), b"W"
+        while start:
+            with self._context.engine.read() as txn:
+                start, wrong = places.read(txn, start, FEED_ROWS)
+            yield from wrong
+        with self._context.engine.read() as txn:
+            named = [bytes(row) for _, row in rows(txn, b"N")]
+        for row in named:
+            with suppress(StatewardError):  # reported already
+                number, uid = layout.unpack_name(row)
+                with self._context.engine.read() as txn:
+                    thread = load_numbered(txn, self._context.keystore, number, uid)
+                    wrong = list(self._of_thread(txn, thread, number, places))
+                yield from wrong
+
+    def _of_thread(
+        self, txn: lmdb.Transaction, thread: Thread, number: int, places: _Places
+    ) -> Iterator[VerifyFinding]:
+        sequences = (sequence for sequence, _ in records.entries(txn, thread.identity.keys, 1))
+        missing = [sequence for sequence in sequences if not places.has(number, sequence)]
+        if missing:
+            places.read(txn, places.end, None)
+            missing = [sequence for sequence in missing if not places.has(number, sequence)]
+        if missing:
+            yield _in_feed(thread, missing[0], "an entry has no place in the feed")
+        newest = places.newest.get(number, 0)
+        if newest > thread.head.tip_sequence:
+            message = (
+                f"the feed of all entries names entry {newest}, but the thread ends at entry "
+                f"{thread.head.tip_sequence}: the thread was set back"
+            )
+            yield _in_feed(thread, newest, message)
+
+    def _verify_lists(self, txn: lmdb.Transaction) -> Iterator[VerifyFinding]:
+        """Checks that every thread has one place in each list."""
+        listed: dict[int, set[bytes]] = {}
+        for table in (b"U", b"S"):
+            for key, _ in rows(txn, table):
+                listed.setdefault(layout.unpack_updated(key)[1], set()).add(key)
+        for key, _ in rows(txn, b"G"):
+            listed.setdefault(layout.labelled_thread(key), set()).add(key)
+        unread = 0
+        for _, row in rows(txn, b"N"):
+            unread += 1
+            with suppress(StatewardError):  # reported already
+                number, uid = layout.unpack_name(row)
+                thread = load_numbered(txn, self._context.keystore, number, uid)
+                unread -= 1
+                listed.setdefault(number, set()).difference_update(list_keys(thread.identity, thread.head))
+                if not listed[number]:
+                    del listed[number]
+        for number in listed if not unread else ():  # the rows may belong to a thread that cannot be read
+            message = f"thread number {number} is at a wrong place in a list of its namespace"
+            yield VerifyFinding(reason=ERROR_REASON_CORRUPT, message=message)
+
+    def _verify_deletions(self, txn: lmdb.Transaction) -> Iterator[VerifyFinding]:
+        """Checks that every deletion record can be read, and has its place in the feed."""
+        for key, row in rows(txn, b"D"):
+            place = layout.tail_number(key)
+            try:
+                owner, _ = layout.unpack_deletion(row)
+                keys = self._context.keystore.namespace_by_id(owner)
+                if keys is None or open_deletion(keys, place, bytes(row)) is None:
+                    raise Corrupt("a deletion belongs to no namespace")
+                if txn.get(layout.feed_key(place)) != layout.pack_feed(0, place):
+                    raise Corrupt("a deletion has no place in the feed")
+            except (Corrupt, KeyUnavailable) as error:
+                yield VerifyFinding(reason=reason_number(error.reason), message=error.message)
+
+    def _unnamed(self, txn: lmdb.Transaction, number: int, uid: bytes) -> VerifyFinding:
+        finding = VerifyFinding(reason=ERROR_REASON_CORRUPT, uid=uid.hex(), message="no name leads to the thread")
+        try:
+            thread = load_numbered(txn, self._context.keystore, number, uid)
+            finding.namespace, finding.thread = thread.identity.namespace, thread.name
+        except StatewardError as error:
+            finding.message += f"; {error.message}"
+        return finding
+
+
+class _Places:
+    """Which entries the feed names: a bit for each, and not an object, because a store has millions of them."""
+
+    def __init__(self) -> None:
+        self.newest: dict[int, int] = {}
+        """The newest entry of each thread, by thread number."""
+        self.end = b"W"
+        """Behind the last row that was read."""
+        self._bits: dict[tuple[int, int], int] = {}
+
+    def has(self, number: int, sequence: int) -> bool:
+        """Whether a row that was read names the entry of a thread."""
+        bits = self._bits.get((number, sequence // BLOCK_BITS), 0)
+        return bool(bits >> sequence % BLOCK_BITS & 1)
+
+    def read(self, txn: lmdb.Transaction, start: bytes, rows_max: int | None) -> tuple[bytes, list[VerifyFinding]]:
+        """Reads so many rows of the feed; None = all. Returns where to go on (empty = nowhere), and what is wrong."""
+        wrong = list[VerifyFinding]()
+        for key, row in islice(records.rows_from(txn, start, b"W"), rows_max):
+            self.end, rows_max = bytes(key) + b"\0", rows_max - 1 if rows_max is not None else None
+            try:
+                number, sequence = layout.unpack_feed(row)
+                if number:
+                    self._add(number, sequence)
+                elif sequence != layout.tail_number(key):
+                    raise Corrupt("a row of the feed names another deletion")
+            except Corrupt as error:
+                wrong.append(VerifyFinding(reason=reason_number(error.reason), message=error.message))
+        return self.end if rows_max == 0 else b"", wrong
+
+    def _add(self, number: int, sequence: int) -> None:
+        block = number, sequence // BLOCK_BITS
+        self._bits[block] = self._bits.get(block, 0) | 1 << sequence % BLOCK_BITS
+        self.newest[number] = max(self.newest.get(number, 0), sequence)
+
+
+def _in_feed(thread: Thread, sequence: int, message: str) -> VerifyFinding:
+    return VerifyFinding(
+        reason=ERROR_REASON_CORRUPT, namespace=thread.identity.namespace, thread=thread.name,
+        uid=thread.identity.uid_text, sequence=sequence, message=message,
+    )  # fmt: skip

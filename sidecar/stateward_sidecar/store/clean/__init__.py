@@ -1,0 +1,1 @@
+"""Forgetting: pruning, deletion, expiry, retention, and the census."""

@@ -1,0 +1,1 @@
+"""Copies of a thread: forks, backups, imports."""

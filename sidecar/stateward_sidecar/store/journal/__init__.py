@@ -1,0 +1,1 @@
+"""The journal: writing entries, and what every write has in common."""

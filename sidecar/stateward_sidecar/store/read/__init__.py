@@ -1,0 +1,1 @@
+"""What calls read: states, logs, lists, watches."""

@@ -1,0 +1,224 @@
+"""A cache of states, dictionaries and facts of heads with one byte budget. LMDB holds the truth: any item may go."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stateward.storage.v1.journal_pb2 import CheckpointBody, EffectRecord, EntryHeader
+from stateward.v1.checkpoint_pb2 import Durability
+from stateward_sidecar.codec.compress import Dictionary, dictionary_bytes
+from stateward_sidecar.codec.state import StateTree
+from stateward_sidecar.measures import StoreMeasures
+from stateward_sidecar.store.thread.recordorder import OrderChange, RecordOrder, RecordOrders
+
+# One Python object per entry of a log or slot, roughly.
+ENTRY_OVERHEAD_BYTES = 64
+# Two small messages and an answer, which holds most of the body again.
+FACTS_OVERHEAD_BYTES = 1024
+# Five objects and their tuple, for each effect.
+PLACE_OVERHEAD_BYTES = 400
+
+
+@dataclass(slots=True, eq=False)
+class Facts:
+    """What the entry of a version says besides its edits. The messages are never changed."""
+
+    header: EntryHeader
+    body: CheckpointBody
+    stored_bytes: int
+    # The bytes of the last answer that showed them, with its durability level, the thread's name (an orphan has the
+    # facts of the thread that it was), and the entry that told a status of it (views.py).
+    start: tuple[Durability, str, int, bytes] | None = None
+
+
+class EffectPlace(NamedTuple):
+    """Where an effect stands in a list, its name, and the key of its row."""
+
+    sort_key: bytes
+    anchor: str
+    key: str
+    name: str
+    row_key: bytes
+
+    @classmethod
+    def of(cls, record: EffectRecord, row_key: bytes) -> EffectPlace:
+        """The place of an effect."""
+        return cls(record.sort_key, record.anchor, record.key, record.name, row_key)
+
+
+@dataclass(frozen=True, slots=True)
+class EffectOrder:
+    """The effects of an anchor, or of a thread, in order, as long as the sum of the thread's effect rows is this."""
+
+    effect_sum: bytes
+    places: list[EffectPlace]
+
+
+# The kind of the item, its thread, and what tells it from others of its kind.
+Key = tuple[str, int, Hashable]
+# Changes of records, and the sum of the records before and after them.
+MissedChange = tuple[Sequence[OrderChange], bytes, bytes]
+Item = StateTree | Dictionary | Facts | EffectOrder | RecordOrders
+
+
+class Cache:
+    """Drops the least recently used item first. Safe for several threads."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        # Set if metrics are on.
+        self.measures: StoreMeasures | None = None
+        self._items: OrderedDict[Hashable, tuple[Item, int]] = OrderedDict()
+        # By thread: what commits changed since somebody began to make the order of its records.
+        self._awaited: dict[int, list[list[MissedChange]]] = {}
+        self._lock = threading.Lock()
+
+    def state(self, thread: int, version: int) -> StateTree | None:
+        """Returns the state of a thread at a version; None if it is not cached."""
+        found = self._get(("state", thread, version))
+        return found if isinstance(found, StateTree) else None
+
+    def put_state(self, thread: int, version: int, tree: StateTree) -> None:
+        """Keeps a state."""
+        self._put(("state", thread, version), tree, state_bytes(tree))
+
+    def replace_state(self, thread: int, old: int, new: int, tree: StateTree) -> None:
+        """Keeps a new state, and forgets the state it was made from, which is rarely read again."""
+        self._put(("state", thread, new), tree, state_bytes(tree), ("state", thread, old))
+
+    def drop_state(self, thread: int, version: int) -> None:
+        """Forgets a state."""
+        with self._lock:
+            self._pop(("state", thread, version))
+
+    def facts(self, thread: int, digest: bytes) -> Facts | None:
+        """Returns the facts of the version with a digest, which names one version of one line; None if not cached."""
+        found = self._get(("facts", thread, digest))
+        return found if isinstance(found, Facts) else None
+
+    def put_facts(self, thread: int, facts: Facts, old_digest: bytes = b"") -> None:
+        """Keeps the facts of a head, and forgets those of the version it was made from."""
+        size_bytes = 2 * facts.body.ByteSize() + FACTS_OVERHEAD_BYTES
+        self._put(("facts", thread, facts.header.digest), facts, size_bytes, ("facts", thread, old_digest))
+
+    def effect_order(self, thread: int, prefix: bytes, effect_sum: bytes) -> EffectOrder | None:
+        """Returns the order of the effects whose row keys have a prefix; None if it is not cached or no longer true."""
+        found = self._get(("effects", thread, prefix))
+        return found if isinstance(found, EffectOrder) and found.effect_sum == effect_sum else None
+
+    def put_effect_order(self, thread: int, prefix: bytes, order: EffectOrder) -> None:
+        """Keeps an order in place of the one before."""
+        names_bytes = sum(len(place.sort_key) + len(place.anchor) + len(place.key) for place in order.places)
+        self._put(("effects", thread, prefix), order, names_bytes + PLACE_OVERHEAD_BYTES * len(order.places))
+
+    def record_orders(self, thread: int) -> RecordOrders | None:
+        """Returns the orders of a thread's records that the last commits left; None if they are not cached."""
+        found = self._get(("records", thread, 0))
+        return found if isinstance(found, RecordOrders) else None
+
+    def await_record_order(self, thread: int) -> list[MissedChange]:
+        """Notes what commits change from now on, until ``put_record_order``. Returns the notes."""
+        missed = list[MissedChange]()
+        with self._lock:
+            self._awaited.setdefault(thread, []).append(missed)
+        return missed
+
+    def put_record_order(self, thread: int, order: RecordOrder | None, missed: list[MissedChange]) -> None:
+        """Keeps an order that was made of the rows of one moment, with what commits changed since. None = it failed."""
+        orders, done = RecordOrders((order,)) if order is not None else None, 0
+        while True:
+            if orders is not None:
+                for changes, before, after in missed[done:]:
+                    if orders.newest.record_sum == before:  # else the commit was in the rows already
+                        orders = orders.changed(changes, after)
+                    done += 1
+            with self._lock:
+                if orders is not None and done < len(missed):
+                    continue
+                awaited = self._awaited[thread]
+                awaited[:] = [each for each in awaited if each is not missed]
+                if not awaited:
+                    del self._awaited[thread]
+                if orders is not None:
+                    self._put_locked(("records", thread, 0), orders, orders.size_bytes)
+                return
+
+    def change_record_order(self, thread: int, changes: Sequence[OrderChange], before: bytes, after: bytes) -> None:
+        """Takes over what a commit changed in an order that is cached. Drops it if it is not the one before."""
+        key: Key = ("records", thread, 0)
+        with self._lock:
+            for missed in self._awaited.get(thread, ()):
+                missed.append((changes, before, after))
+            found = self._items.get(key)
+        if found is None:
+            return
+        orders = found[0]
+        if isinstance(orders, RecordOrders) and orders.newest.record_sum == before:
+            orders = orders.changed(changes, after)
+            self._put(key, orders, orders.size_bytes)
+        else:
+            with self._lock:
+                self._pop(key)
+
+    def dictionary(self, thread: int, version: int) -> Dictionary | None:
+        """Returns the digested snapshot of a thread at a version; None if it is not cached."""
+        found = self._get(("dictionary", thread, version))
+        return found if isinstance(found, Dictionary) else None
+
+    def put_dictionary(self, thread: int, dictionary: Dictionary) -> None:
+        """Keeps a dictionary."""
+        self._put(("dictionary", thread, dictionary.version), dictionary, dictionary.size_bytes)
+
+    def fit_together(self, tree: StateTree) -> bool:
+        """Returns whether a state and the dictionary made from it fit into the cache together.
+
+        If they do not, they push each other out with every save, and every save has to read both again.
+        """
+        return state_bytes(tree) + dictionary_bytes(tree.size_bytes) <= self.limit_bytes
+
+    def drop_thread(self, thread: int) -> None:
+        """Forgets everything of a thread."""
+        with self._lock:
+            for key in [key for key in self._items if isinstance(key, tuple) and key[1] == thread]:
+                self.used_bytes -= self._items.pop(key)[1]
+
+    def _get(self, key: Key) -> Item | None:
+        with self._lock:
+            found = self._items.get(key)
+            if self.measures is not None:
+                (self.measures.misses if found is None else self.measures.hits)[key[0]] += 1
+            if found is None:
+                return None
+            self._items.move_to_end(key)
+            return found[0]
+
+    def _put(self, key: Hashable, item: Item, size_bytes: int, replaced: Hashable | None = None) -> None:
+        with self._lock:
+            self._pop(replaced)
+            self._put_locked(key, item, size_bytes)
+
+    def _put_locked(self, key: Hashable, item: Item, size_bytes: int) -> None:
+        self._pop(key)
+        if size_bytes > self.limit_bytes:
+            return
+        self._items[key] = (item, size_bytes)
+        self.used_bytes += size_bytes
+        while self.used_bytes > self.limit_bytes:
+            _, (_, freed) = self._items.popitem(last=False)
+            self.used_bytes -= freed
+
+    def _pop(self, key: Hashable) -> None:
+        old = self._items.pop(key, None)
+        if old is not None:
+            self.used_bytes -= old[1]
+
+
+def state_bytes(tree: StateTree) -> int:
+    """Returns about how many bytes a state takes in memory."""
+    entries = len(tree.slots) + sum(len(log.entries) for log in tree.logs.values())
+    return tree.size_bytes + ENTRY_OVERHEAD_BYTES * (entries + 8)

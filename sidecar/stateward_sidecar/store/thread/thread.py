@@ -1,0 +1,417 @@
+"""A thread in memory: its committed parts (``Thread``), and the changes of the current batch (``Draft``).
+
+Readers see only the ``Thread``. The writer changes a ``Draft``. The draft becomes the thread when its batch is
+committed, and is dropped if the commit fails. The rows behind both can be rebuilt from the journal. The head carries a
+sum over the branch, tag, prune and signal rows, so a rollback of one row is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import lmdb
+from google.protobuf.message import DecodeError
+
+from stateward.storage.v1.archive_pb2 import ArchiveRow
+from stateward.storage.v1.head_pb2 import BranchHead, SignalRow, ThreadHead
+from stateward.storage.v1.journal_pb2 import CheckpointBody, PrunedVersions
+from stateward.v1.thread_pb2 import (
+    THREAD_ACCESS_ORPHAN,
+    THREAD_ACCESS_REMOTE,
+    THREAD_ACCESS_UNSPECIFIED,
+    Tag,
+    ThreadAccess,
+)
+from stateward_sidecar.codec.entry import unpack
+from stateward_sidecar.codec.state import StateTree
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, NotOwner
+from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
+from stateward_sidecar.storage.layout import ThreadKeys, after, snapshot_version
+from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread.identity import Identity
+from stateward_sidecar.store.thread.ranges import Pruned
+from stateward_sidecar.store.thread.recordorder import OrderChange
+
+MAIN = "main"
+UID_BYTES = 16
+Row = BranchHead | Tag | PrunedVersions | SignalRow
+R = TypeVar("R", BranchHead, Tag, PrunedVersions, SignalRow, ArchiveRow)
+
+
+@dataclass(slots=True, eq=False)
+class Thread:
+    """The committed state of a thread."""
+
+    identity: Identity
+    head: ThreadHead
+    branches: dict[str, BranchHead] = field(default_factory=dict)
+    tags: dict[str, int] = field(default_factory=dict)
+    pruned: Pruned = field(default_factory=Pruned)
+    snapshots: frozenset[int] = frozenset()
+    signals: dict[int, SignalRow] = field(default_factory=dict)  # by sequence; the dict is never changed in place
+    row_sums: dict[bytes, int] = field(default_factory=dict)
+    saves: int = 0  # since it was loaded
+    plain_saves: int = 0  # saves since the last load of a dictionary that went without one, as it was not in memory
+    is_deleted: bool = False
+    snapshot_pending: bool = False
+    # What this disk knows of the thread in the archive; None = the thread was never claimed there.
+    archive: ArchiveRow | None = None
+    archived_sequence: int = 0  # may be ahead of the row, which is written only now and then
+    epoch: int = 0  # owner epoch of the next entry
+    in_outbox: bool = False  # True = the outbox row exists; False = unknown
+    lost_sequence: int = 0  # a search found that entries up to this one are neither here nor in the archive
+    effects_checked: bool = False  # the effect rows were compared with the head's sum since the thread was loaded
+    records_checked: bool = False  # the same of the record rows
+
+    @property
+    def name(self) -> str:
+        return self.identity.name
+
+    @property
+    def number(self) -> int:
+        return self.identity.number
+
+    @property
+    def access(self) -> ThreadAccess:
+        """What this sidecar may do with the thread. If a newer version wrote its HEAD, it belongs to others."""
+        if self.archive is None:
+            return THREAD_ACCESS_UNSPECIFIED
+        return THREAD_ACCESS_REMOTE if self.archive.newer_format else self.archive.access
+
+    @property
+    def is_outdated(self) -> bool:
+        """Returns True if a newer version wrote the last HEAD that was read."""
+        return self.archive is not None and self.archive.newer_format > 0
+
+    @property
+    def floor_sequence(self) -> int:
+        """Entries up to this one may be in the archive only."""
+        return self.archive.floor_sequence if self.archive is not None else 0
+
+    @property
+    def floor_version(self) -> int:
+        """Versions up to this one may be in the archive only."""
+        return self.archive.floor_version if self.archive is not None else 0
+
+    def take_row(self, row: ArchiveRow | None) -> None:
+        """Takes over the content of the archive row, after the row was read or committed."""
+        self.archive = row
+        if row is not None:
+            if row.rolled_back:  # the bucket was set back: it has less than was archived before
+                self.archived_sequence = row.rolled_back_to
+            else:
+                self.archived_sequence = max(self.archived_sequence, row.head.tip_sequence)
+            self.epoch = max(self.epoch, row.head.epoch)
+
+
+class Draft:
+    """A thread with the changes of the batch so far."""
+
+    __slots__ = (
+        "archive", "bodies", "branches", "head", "identity", "pruned", "record_changes", "row_sums", "signals",
+        "snapshots", "states", "tags", "thread",
+    )  # fmt: skip
+
+    def __init__(self, thread: Thread) -> None:
+        self.thread = thread
+        self.identity = thread.identity
+        self.head = thread.head
+        self.branches: dict[str, BranchHead | None] = {}  # None = deleted
+        self.tags: dict[str, int | None] = {}
+        self.signals: dict[int, SignalRow | None] = {}
+        self.pruned = thread.pruned
+        self.snapshots = thread.snapshots
+        self.row_sums: dict[bytes, int] = {}
+        self.record_changes: list[OrderChange] = []
+        self.states: dict[int, StateTree] = {}
+        self.bodies: dict[int, CheckpointBody] = {}
+        self.archive = thread.archive
+
+    @property
+    def floor_version(self) -> int:
+        """Versions up to this one may be in the archive only."""
+        return self.archive.floor_version if self.archive is not None else 0
+
+    @property
+    def floor_sequence(self) -> int:
+        """Entries up to this one may be in the archive only."""
+        return self.archive.floor_sequence if self.archive is not None else 0
+
+    def check_writable(self) -> None:
+        """Raises NotOwner if this disk has only a copy or an orphan."""
+        row = self.archive
+        if row is not None and (row.access in (THREAD_ACCESS_REMOTE, THREAD_ACCESS_ORPHAN) or row.newer_format):
+            raise not_owner(self.identity.name, row)
+
+    def branch(self, name: str) -> BranchHead | None:
+        """Returns the head of a branch; None if there is no such branch."""
+        return self.branches[name] if name in self.branches else self.thread.branches.get(name)
+
+    def all_branches(self) -> dict[str, BranchHead]:
+        """Returns the heads of all branches."""
+        merged: dict[str, BranchHead | None] = {**self.thread.branches, **self.branches}
+        return {name: branch for name, branch in merged.items() if branch is not None}
+
+    def tag(self, name: str) -> int | None:
+        """Returns the version that a tag names; None if there is no such tag."""
+        return self.tags[name] if name in self.tags else self.thread.tags.get(name)
+
+    def all_tags(self) -> dict[str, int]:
+        """Returns all tags with their versions."""
+        merged: dict[str, int | None] = {**self.thread.tags, **self.tags}
+        return {name: version for name, version in merged.items() if version is not None}
+
+    def all_signals(self) -> dict[int, SignalRow]:
+        """Returns all pending signals, by sequence."""
+        if not self.signals:
+            return self.thread.signals
+        merged: dict[int, SignalRow | None] = {**self.thread.signals, **self.signals}
+        return {sequence: row for sequence, row in merged.items() if row is not None}
+
+    def next_head(self) -> ThreadHead:
+        """Returns a copy of the head that may be changed. The caller writes it and sets it as the draft's head."""
+        head = ThreadHead()
+        head.CopyFrom(self.head)
+        return head
+
+    def row_change(self, key: bytes, plaintext: bytes | None) -> tuple[int, int]:
+        """Returns the row's new part of the head's sum, and the value to XOR into that sum."""
+        old = self.row_sums.get(key, self.thread.row_sums.get(key, 0))
+        new = self.identity.row_sum(key, plaintext) if plaintext is not None else 0
+        return new, old ^ new
+
+    def publish(self) -> None:
+        """Copies the draft's changes into the committed thread. Call it only after the commit."""
+        thread = self.thread
+        # Readers on other threads may hold the dicts. So no dict shrinks in place: it is replaced.
+        if self.signals:  # before the heads: whoever sees a version must not see the signals that it acknowledged
+            thread.signals = self.all_signals()
+        if self.branches:
+            changed = {name: branch for name, branch in self.branches.items() if branch is not None}
+            if len(changed) < len(self.branches) or len(thread.branches) < 64:
+                thread.branches = self.all_branches()
+            else:
+                # With thousands of branches, a copy for each save would cost more than the save. Adding keys in place
+                # is safe: readers that look up a key are not affected, and readers that iterate make a list first.
+                thread.branches.update(changed)
+        if self.tags:
+            thread.tags = self.all_tags()
+        thread.row_sums.update(self.row_sums)
+        thread.pruned = self.pruned
+        thread.snapshots = self.snapshots
+        thread.head = self.head
+        if thread.archive is not self.archive:
+            thread.take_row(self.archive)
+
+
+def write_branch(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, branch: BranchHead) -> tuple[bytes, int]:
+    """Writes the head of a branch. That of main is a part of ``head``, because most saves change both.
+
+    Returns the key and value for ``Draft.row_sums``.
+    """
+    key = draft.identity.branch_key(branch.name)
+    if branch.name != MAIN:
+        return write_row(txn, draft, head, key, branch)
+    head.main.CopyFrom(branch)
+    return key, 0
+
+
+def write_row(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, key: bytes, row: Row) -> tuple[bytes, int]:
+    """Writes a row, and updates the sum in ``head``. Returns the key and value for ``Draft.row_sums``."""
+    plaintext = row.SerializeToString(deterministic=True)
+    part, change = draft.row_change(key, plaintext)
+    head.row_sum = _xor(head.row_sum, change)
+    txn.put(key, draft.identity.seal_row(key, plaintext))
+    return key, part
+
+
+def delete_row(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, key: bytes) -> tuple[bytes, int]:
+    """Deletes a row, and updates the sum in ``head``. Returns the key and value for ``Draft.row_sums``."""
+    part, change = draft.row_change(key, None)
+    head.row_sum = _xor(head.row_sum, change)
+    txn.delete(key)
+    return key, part
+
+
+def write_head(txn: lmdb.Transaction, identity: Identity, head: ThreadHead) -> None:
+    """Writes the head row. It begins with the uid in clear, so that the data key can be found by the number alone."""
+    key = identity.keys.head()
+    txn.put(key, identity.uid + identity.seal_row(key, head.SerializeToString(deterministic=True)))
+
+
+def head_uid(record: bytes | memoryview) -> bytes:
+    """Returns the uid at the beginning of a head row."""
+    return bytes(record[:UID_BYTES])
+
+
+def load_thread(
+    txn: lmdb.Transaction, keystore: KeyStore, namespace_keys: NamespaceKeys, number: int, uid: bytes
+) -> Thread:
+    """Reads a thread's rows. Raises Corrupt or KeyUnavailable."""
+    identity = open_identity(keystore, namespace_keys, number, uid)
+    head = load_head(txn, identity)
+    thread = Thread(identity, head)
+    keys, total = identity.keys, 0
+    if head.HasField("main"):
+        thread.branches[MAIN] = BranchHead.FromString(head.main.SerializeToString())
+    for key, record in rows(txn, keys.all_of(b"B")):
+        plaintext = _open_row(identity, key, record)
+        branch = _parse(BranchHead, plaintext, identity)
+        thread.branches[branch.name] = branch
+        total ^= thread.row_sums.setdefault(key, identity.row_sum(key, plaintext))
+    for key, record in rows(txn, keys.all_of(b"G")):
+        plaintext = _open_row(identity, key, record)
+        tag = _parse(Tag, plaintext, identity)
+        thread.tags[tag.name] = tag.version
+        total ^= thread.row_sums.setdefault(key, identity.row_sum(key, plaintext))
+    for key, record in rows(txn, keys.all_of(b"I")):
+        plaintext = _open_row(identity, key, record)
+        signal = _parse(SignalRow, plaintext, identity)
+        thread.signals[signal.sequence] = signal
+        total ^= thread.row_sums.setdefault(key, identity.row_sum(key, plaintext))
+    for key, record in rows(txn, keys.pruned()):
+        plaintext = _open_row(identity, key, record)
+        thread.pruned = Pruned.from_message(_parse(PrunedVersions, plaintext, identity))
+        total ^= thread.row_sums.setdefault(key, identity.row_sum(key, plaintext))
+    if total != int.from_bytes(head.row_sum, "big"):
+        raise Corrupt(
+            "a branch, tag, signal or prune row is missing, foreign or older than the thread's head", identity.name
+        )
+    thread.snapshots = frozenset(snapshot_versions(txn, keys))
+    thread.take_row(load_archive_row(txn, identity))
+    return thread
+
+
+def load_seen(txn: lmdb.Transaction, thread: Thread) -> None:
+    """Reads head, pruned and archive row again, and leaves the rest as it is. Raises Corrupt."""
+    identity = thread.identity
+    try:
+        thread.head = load_head(txn, identity)
+    except Corrupt as error:
+        raise error.locate(identity.name) from None
+    record = txn.get(identity.keys.pruned())
+    thread.pruned = Pruned()
+    if record is not None:
+        plaintext = _open_row(identity, identity.keys.pruned(), memoryview(record))
+        thread.pruned = Pruned.from_message(_parse(PrunedVersions, plaintext, identity))
+    thread.archive = load_archive_row(txn, identity)
+
+
+def load_numbered(txn: lmdb.Transaction, keystore: KeyStore, number: int, uid: bytes) -> Thread:
+    """Reads a thread whose number and uid are known, but not its namespace. Raises Corrupt or KeyUnavailable."""
+    owner = keystore.namespace_of(uid)
+    keys = keystore.namespace_by_id(owner) if owner is not None else None
+    if keys is None:
+        raise KeyUnavailable("the thread's data key is missing from the key store", uid=uid.hex())
+    return load_thread(txn, keystore, keys, number, uid)
+
+
+def load_archive_row(txn: lmdb.Transaction, identity: Identity) -> ArchiveRow | None:
+    """Returns what this disk knows of a thread in the archive; None if it has no such row. Raises Corrupt."""
+    key = identity.keys.archive()
+    record = txn.get(key)
+    if record is None:
+        return None
+    return _parse(ArchiveRow, _open_row(identity, key, memoryview(record)), identity)
+
+
+def write_archive_row(txn: lmdb.Transaction, draft: Draft, row: ArchiveRow) -> None:
+    """Writes the archive row. The committed thread gets it after the commit."""
+    key = draft.identity.keys.archive()
+    txn.put(key, draft.identity.seal_row(key, row.SerializeToString(deterministic=True)))
+    draft.archive = row
+
+
+def not_owner(name: str, row: ArchiveRow) -> NotOwner:
+    """The error for a write to a copy."""
+    if row.access == THREAD_ACCESS_ORPHAN:
+        return NotOwner(
+            f"thread {name!r} is an orphan: it can be read and forked, and never written", thread=name,
+            owner_id=row.head.owner_id, epoch=row.head.epoch,
+        )  # fmt: skip
+    whose = f"was last written by {row.head.owner_id!r}"
+    if row.head.detached:
+        whose = "was given up to the archive, which has to be asked before it is written again"
+    return NotOwner(
+        f"thread {name!r} is a copy: it {whose}", thread=name,
+        owner_id=row.head.owner_id, epoch=row.head.epoch,
+    )  # fmt: skip
+
+
+def open_identity(keystore: KeyStore, namespace_keys: NamespaceKeys, number: int, uid: bytes) -> Identity:
+    """A thread's keys; its names follow with its head. Raises KeyUnavailable."""
+    data_key = keystore.thread_key(uid, namespace_keys)
+    if data_key is None:
+        raise KeyUnavailable("the thread's data key is missing from the key store", uid=uid.hex())
+    return Identity(number, uid, "", "", namespace_keys, data_key)
+
+
+def load_head(txn: lmdb.Transaction, identity: Identity) -> ThreadHead:
+    """Reads a thread's head, sets the names in ``identity``, and checks where the journal ends. Raises Corrupt."""
+    key = identity.keys.head()
+    record = txn.get(key)
+    if record is None:
+        raise Corrupt("the thread's head is missing")
+    try:
+        head = ThreadHead.FromString(identity.open_row(key, record[UID_BYTES:]))
+    except DecodeError:
+        raise Corrupt("the thread's head cannot be read") from None
+    identity.namespace, identity.name = head.namespace, head.thread
+    try:
+        is_older = records.has_entry(txn, identity.keys, head.tip_sequence + 1)
+        tip = records.get_entry(txn, identity.keys, head.tip_sequence)
+    except Corrupt as error:
+        raise error.locate(head.thread, head.last_version) from None
+    if is_older:
+        raise Corrupt("the thread's head is older than its journal", head.thread, head.last_version)
+    if tip is None and _is_above_floor(txn, identity, head.tip_sequence):
+        raise Corrupt("the newest journal entry is missing", head.thread, head.last_version)
+    if tip is not None and unpack(tip, head.tip_sequence).header.digest != head.tip_digest:
+        raise Corrupt("the journal does not end where the thread's head says", head.thread, head.last_version)
+    return head
+
+
+def _is_above_floor(txn: lmdb.Transaction, identity: Identity, sequence: int) -> bool:
+    """Returns whether the entry must be on this disk; below the floor it may be in the archive only."""
+    row = load_archive_row(txn, identity)
+    return row is None or sequence > row.floor_sequence
+
+
+def rows(txn: lmdb.Transaction, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
+    """Returns all rows whose key begins with ``prefix``, in ascending order. A value is valid until the next step."""
+    return records.rows_from(txn, prefix, prefix)
+
+
+def snapshot_versions(txn: lmdb.Transaction, keys: ThreadKeys) -> Iterator[int]:
+    """Yields the versions with a complete snapshot. The first piece is written last, so it proves completeness."""
+    prefix = keys.all_of(b"S")
+    cursor = txn.cursor()
+    found = cursor.set_range(prefix)
+    while found:
+        key = cursor.key()
+        if key[: len(prefix)] != prefix:
+            return
+        version = snapshot_version(key)
+        if bytes(key) == keys.snapshot_piece(version, 0):
+            yield version
+        found = cursor.set_range(after(keys.snapshot_pieces(version)))
+
+
+def _open_row(identity: Identity, key: bytes, record: memoryview) -> bytes:
+    try:
+        return identity.open_row(key, record)
+    except Corrupt as error:
+        raise error.locate(identity.name) from None
+
+
+def _parse(kind: type[R], plaintext: bytes, identity: Identity) -> R:
+    try:
+        return kind.FromString(plaintext)
+    except DecodeError:
+        raise Corrupt(f"a {kind.__name__} row cannot be read", identity.name) from None
+
+
+def _xor(total: bytes, change: int) -> bytes:
+    return (int.from_bytes(total, "big") ^ change).to_bytes(16, "big")

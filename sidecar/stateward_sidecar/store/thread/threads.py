@@ -1,0 +1,316 @@
+"""Finds threads by name, by number, or inside a batch. Keeps recently used threads in memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import ThreadHead
+from stateward_sidecar.codec.seal import KEY_BYTES
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadNotFound, Unclaimed
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.queue import Batch
+from stateward_sidecar.store.thread.context import Context
+from stateward_sidecar.store.thread.identity import Identity
+from stateward_sidecar.store.thread.orphannames import check_new
+from stateward_sidecar.store.thread.thread import (
+    UID_BYTES,
+    Draft,
+    Thread,
+    head_uid,
+    load_archive_row,
+    load_head,
+    load_seen,
+    load_thread,
+    open_identity,
+    write_archive_row,
+)
+
+THREADS_MAX = 4096
+
+
+class Threads:
+    """All threads of the store, loaded on demand."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._threads: OrderedDict[int, Thread] = OrderedDict()
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
+        # Called after a commit with namespace, name, and the thread as readers see it from now on; None = deleted.
+        self.on_change: Callable[[str, str, Thread | None], None] = lambda *_: None
+
+    def cached(self, namespace: str, name: str) -> Thread | None:
+        """Returns the thread if it is in memory, else None."""
+        number = self._numbers.get((namespace, name))
+        return self._recent(number) if number is not None else None
+
+    def find(self, txn: lmdb.Transaction, namespace: str, name: str) -> Thread | None:
+        """Returns the thread of a name; None if there is none. Raises Corrupt or KeyUnavailable."""
+        thread = self.cached(namespace, name)
+        if thread is not None:
+            return thread
+        try:
+            namespace_keys = self._context.keystore.namespace(namespace)
+        except KeyUnavailable as error:
+            error.metadata["thread"] = name
+            raise
+        if namespace_keys is None:
+            return None
+        row = txn.get(layout.name_key(namespace_keys.names.thread(name)))
+        if row is None:
+            return None
+        try:
+            number, uid = layout.unpack_name(row)
+        except Corrupt:
+            raise Corrupt("cannot read the thread's name row", name) from None
+        thread = self._load(txn, namespace_keys, number, uid, name)
+        if thread is not None and thread.name != name:
+            raise Corrupt(f"the thread's name row leads to thread {thread.name!r}", name)
+        return thread
+
+    def get(self, txn: lmdb.Transaction, namespace: str, name: str) -> Thread:
+        """Returns the thread of a name. Raises ThreadNotFound, Corrupt or KeyUnavailable."""
+        thread = self.find(txn, namespace, name)
+        if thread is None:
+            raise not_found(namespace, name)
+        return thread
+
+    def by_number(self, txn: lmdb.Transaction, number: int) -> Thread | None:
+        """Returns the thread of a number; None if it was deleted. Raises Corrupt or KeyUnavailable."""
+        thread = self._recent(number)
+        if thread is not None:
+            return thread
+        found = self._locate(txn, number)
+        if found is None:
+            return None
+        namespace_keys, uid = found
+        return self._load(txn, namespace_keys, number, uid, None)
+
+    def head(self, txn: lmdb.Transaction, number: int) -> Thread | None:
+        """Returns a thread of which only the head is certain; None if it was deleted. Raises Corrupt or KeyUnavailable.
+
+        A thread that is not in memory comes without branches, tags and snapshots, and is not kept in memory. Lists use
+        this, because they would push every hot thread out of memory.
+        """
+        thread = self._threads.get(number)
+        return thread if thread is not None else self.stored_head(txn, number)
+
+    def stored_head(self, txn: lmdb.Transaction, number: int) -> Thread | None:
+        """Does the same as ``head``, and never returns the thread in memory: for writes in the middle of a batch."""
+        found = self._locate(txn, number)
+        if found is None:
+            return None
+        namespace_keys, uid = found
+        try:
+            identity = open_identity(self._context.keystore, namespace_keys, number, uid)
+        except KeyUnavailable:
+            if self._is_gone(number):
+                return None
+            raise
+        thread = Thread(identity, load_head(txn, identity))
+        thread.take_row(load_archive_row(txn, identity))
+        return thread
+
+    def seen(self, txn: lmdb.Transaction, thread: Thread) -> Thread:
+        """Returns a thread as a transaction shows it, whatever was committed since: head, pruned, and archive row.
+
+        Reads that compare rows with one of these use it, because a thread in memory may be newer than the rows. Raises
+        Corrupt, also if the thread was made or deleted in between.
+        """
+        writer, number = self._context.writer, txn.id()
+        is_shown = writer.shown == number
+        shown = Thread(
+            thread.identity, thread.head, pruned=thread.pruned, archive=thread.archive,
+            effects_checked=thread.effects_checked, records_checked=thread.records_checked,
+        )  # fmt: skip
+        if is_shown and writer.shown == number:
+            return shown
+        load_seen(txn, shown)
+        return shown
+
+    def _locate(self, txn: lmdb.Transaction, number: int) -> tuple[NamespaceKeys, bytes] | None:
+        record = txn.get(layout.ThreadKeys(number).head())
+        if record is None:
+            return None
+        uid, keystore = head_uid(record), self._context.keystore
+        if keystore.is_erased(uid):
+            return None
+        try:
+            identity = keystore.namespace_of(uid)
+            namespace_keys = keystore.namespace_by_id(identity) if identity is not None else None
+            if namespace_keys is None:
+                raise KeyUnavailable("the thread's data key is missing from the key store", uid=uid.hex())
+        except KeyUnavailable:
+            if self._is_gone(number):
+                return None
+            raise
+        return namespace_keys, uid
+
+    def _is_gone(self, number: int) -> bool:
+        """Returns whether a thread was deleted since the reader's transaction began.
+
+        The key goes after the rows. An older transaction still shows the rows of a thread that has no key any more.
+        """
+        with self._context.engine.read() as txn:
+            return txn.get(layout.ThreadKeys(number).head()) is None
+
+    def _load(
+        self, txn: lmdb.Transaction, namespace_keys: NamespaceKeys, number: int, uid: bytes, name: str | None
+    ) -> Thread | None:
+        if self._context.keystore.is_erased(uid):
+            return None  # deleted: only some rows are left
+        try:
+            thread = load_thread(txn, self._context.keystore, namespace_keys, number, uid)
+        except (Corrupt, KeyUnavailable) as error:
+            if isinstance(error, KeyUnavailable) and self._is_gone(number):
+                return None
+            error.metadata.setdefault("uid", uid.hex())
+            if name is not None:
+                error.metadata.setdefault("thread", name)
+                if name not in error.message:
+                    error.message = f"thread {name!r}: {error.message}"
+            raise
+        if name is None and not _is_named(txn, thread):  # else it would be confused with the thread that has the name
+            raise Corrupt("the thread's name row is missing or does not lead to it", thread.name)
+        if self._context.archive is not None:
+            self._context.archive.refresh(thread)
+        with self._lock:
+            # If the transaction is older than the last commit, the thread may have been changed or deleted since.
+            # Then only this reader gets the loaded thread, and it is not kept.
+            if txn.id() < self._context.engine.last_commit():
+                return self._threads.get(number, thread)
+            return self._keep_locked(thread)
+
+    def exists(self, thread: Thread) -> bool:
+        """Returns False if the thread was deleted, perhaps a moment ago."""
+        if thread.is_deleted:
+            return False
+        with self._context.engine.read() as txn:
+            return txn.get(layout.ThreadKeys(thread.number).head()) is not None
+
+    def in_memory(self, number: int) -> Thread | None:
+        """Returns the thread if it is in memory, else None."""
+        return self._threads.get(number)
+
+    def _recent(self, number: int) -> Thread | None:
+        with self._lock:
+            thread = self._threads.get(number)
+            if thread is not None:
+                self._threads.move_to_end(number)
+            return thread
+
+    def _keep_locked(self, thread: Thread) -> Thread:
+        # Two readers may load a thread at once. The first object stays, so that all readers share it.
+        thread = self._threads.setdefault(thread.number, thread)
+        self._numbers[thread.identity.namespace, thread.name] = thread.number
+        while len(self._threads) > THREADS_MAX:
+            _, old = self._threads.popitem(last=False)
+            self._numbers.pop((old.identity.namespace, old.name), None)
+        return thread
+
+    def forget(self, thread: Thread) -> None:
+        """Drops a thread from memory, because it was deleted or must be read again."""
+        with self._lock:
+            self._threads.pop(thread.number, None)
+            key = (thread.identity.namespace, thread.name)
+            if self._numbers.get(key) == thread.number:
+                del self._numbers[key]
+        self._context.cache.drop_thread(thread.number)
+        self.on_change(*key, None)
+
+    # -- in the writer ------------------------------------------------------------------------------------------
+
+    def draft(self, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str) -> Draft | None:
+        """Returns the draft of a thread as this batch sees it; None if there is no such thread."""
+        key = (namespace, name)
+        if key in batch.drafts:
+            draft = batch.drafts[key]
+            assert draft is None or isinstance(draft, Draft)
+            return draft
+        thread = self.find(txn, namespace, name)
+        return Draft(thread) if thread is not None else None
+
+    def keep_draft(self, batch: Batch, draft: Draft) -> None:
+        """Puts a draft into the batch. Later writes of the batch see it, and readers see it after the commit."""
+        key = (draft.identity.namespace, draft.identity.name)
+        if batch.drafts.get(key) is not draft:
+            batch.drafts[key] = draft
+            batch.after_commit.append(lambda: self._publish(draft))
+
+    def _publish(self, draft: Draft) -> None:
+        draft.publish()
+        if not draft.thread.is_deleted:
+            with self._lock:
+                # The thread that the writer committed replaces any object that a reader loaded before.
+                self._threads[draft.thread.number] = draft.thread
+                self._keep_locked(draft.thread)
+        self.on_change(draft.identity.namespace, draft.identity.name, draft.thread)
+
+    def create(self, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str) -> Draft:
+        """Makes a thread without entries: its key (durable before the commit), its number and its name row."""
+        keystore = self._context.keystore
+        draft = self.begin(batch, namespace, name)
+        identity = draft.identity
+        # Removing the mark is not synced: after a crash, the next start finds a name for the key and removes the mark.
+        batch.after_commit.append(lambda: keystore.mark_leaving(identity.uid, is_leaving=False))
+        draft.head.update_time_us = draft.head.create_time_us
+        txn.put(layout.NEXT_THREAD_KEY, layout.u64(identity.number + 1))
+        name_hash = identity.namespace_keys.names.thread(name)
+        txn.put(layout.name_key(name_hash), layout.pack_name(identity.number, identity.uid))
+        self.settle_claim(txn, batch, draft)
+        return draft
+
+    def begin(self, batch: Batch, namespace: str, name: str) -> Draft:
+        """Makes a key and a number for a thread that nobody sees yet.
+
+        Raises InvalidField if only orphans may have the name, and Unclaimed if there is an archive and the name is not
+        claimed in it.
+        """
+        check_new(name)
+        context, keystore = self._context, self._context.keystore
+        uid, data_key, row = os.urandom(UID_BYTES), os.urandom(KEY_BYTES), None
+        if context.archive is not None:
+            claim = context.archive.claims.get((namespace, name))
+            if claim is None:
+                raise Unclaimed(f"this sidecar has not claimed thread {name!r} in the archive", thread=name)
+            uid, data_key, row = claim.uid, claim.data_key, claim.row
+        namespace_keys = keystore.namespace(namespace) or keystore.create_namespace(namespace)
+        if keystore.thread_key(uid, namespace_keys) is None:  # an orphan of this thread may have the key already
+            keystore.add_thread(uid, namespace_keys, data_key)
+            batch.after_abort.append(lambda: keystore.release(uid))
+        if keystore.sync not in batch.before_commit:
+            batch.before_commit.append(keystore.sync)
+        number = context.next_thread
+        context.next_thread += 1
+        identity = Identity(number, uid, namespace, name, namespace_keys, data_key)
+        head = ThreadHead(namespace=namespace, thread=name, create_time_us=context.clock.now_us(), row_sum=b"\0" * 16)
+        thread = Thread(identity, head)
+        thread.take_row(row)
+        return Draft(thread)
+
+    def settle_claim(self, txn: lmdb.Transaction, batch: Batch, draft: Draft) -> None:
+        """Writes the archive row of a thread that was claimed. The claim is used up after the commit."""
+        hooks, identity = self._context.archive, draft.identity
+        if hooks is not None and draft.archive is not None:
+            write_archive_row(txn, draft, draft.archive)
+
+            def spend() -> None:
+                hooks.claims.pop((identity.namespace, identity.name), None)
+
+            batch.after_commit.append(spend)
+
+
+def _is_named(txn: lmdb.Transaction, thread: Thread) -> bool:
+    key = layout.name_key(thread.identity.namespace_keys.names.thread(thread.name))
+    return txn.get(key) == layout.pack_name(thread.number, thread.identity.uid)
+
+
+def not_found(namespace: str, name: str) -> ThreadNotFound:
+    """Returns the error for a name without a thread."""
+    return ThreadNotFound(f"there is no thread {name!r} in namespace {namespace!r}", namespace=namespace, thread=name)

@@ -1,0 +1,1 @@
+"""What the archive takes from this disk and brings to it."""

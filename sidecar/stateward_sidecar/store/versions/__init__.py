@@ -1,0 +1,1 @@
+"""Versions: making, saving and describing them; branches, snapshots, tags and settings."""

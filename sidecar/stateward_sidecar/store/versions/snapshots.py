@@ -1,0 +1,193 @@
+"""Makes snapshots in the background, by weight only.
+
+The weight of a branch is the sealed edits since its last snapshot, and 256 bytes for each record. A snapshot is due
+when the weight reaches the size of the last snapshot, and at least 32 KiB. So snapshots at most double the bytes that
+are written, and a replay never reads much more than twice the state. A rule by count would be quadratic.
+
+The state is immutable, so a background worker serializes and compresses it while saves continue. The writer only puts
+sealed pieces, one in each transaction. A small piece joins a transaction that commits saves anyway. The first piece is
+put last: without it the snapshot does not exist (``halfmade.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import lmdb
+
+from stateward.storage.v1.head_pb2 import BranchHead
+from stateward_sidecar.codec import parts
+from stateward_sidecar.codec.compress import Dictionary
+from stateward_sidecar.codec.snapshot import to_snapshot
+from stateward_sidecar.codec.state import StateTree
+from stateward_sidecar.errors import DiskFull, ShuttingDown, StatewardError, ThreadNotFound
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.store.journal import replay
+from stateward_sidecar.store.thread.context import Context
+from stateward_sidecar.store.thread.thread import Draft, Thread, write_branch, write_head
+from stateward_sidecar.store.thread.threads import Threads, not_found
+from stateward_sidecar.store.versions.halfmade import drop, mark, under_way
+from stateward_sidecar.telemetry import failures, log_damage
+
+WEIGHT_MIN_BYTES = 32 << 10
+# A snapshot of a larger state takes memory from the budget: the state in one piece, compressed, and as sealed rows.
+COUNTED_FROM_BYTES, MEMORY_SHARE = 4 << 20, 3
+
+
+class Snapshots:
+    """Makes a snapshot of a branch when its weight is due."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self._threads = threads
+
+    def consider(self, thread: Thread, branch_name: str) -> None:
+        """Starts a snapshot of the branch's head if it is due. Called after each save; cheap if nothing is due."""
+        branch = thread.branches.get(branch_name)
+        if branch is None or branch.weight < max(branch.snapshot_stored_bytes, WEIGHT_MIN_BYTES):
+            return
+        if thread.snapshot_pending or thread.is_deleted:
+            return
+        tree = self._context.cache.state(thread.number, branch.version)
+        if tree is None:
+            return
+        thread.snapshot_pending = True
+        is_large = tree.size_bytes > COUNTED_FROM_BYTES
+        give_back = self._context.reserve(MEMORY_SHARE * tree.size_bytes) if is_large else None
+        try:
+            making = self._context.background.submit(self._make, thread, branch, tree)
+        except RuntimeError:  # the daemon is stopping; a later save makes the snapshot
+            thread.snapshot_pending = False
+            return
+        if give_back is not None:
+            making.add_done_callback(lambda _: give_back())
+
+    def _make(self, thread: Thread, branch: BranchHead, tree: StateTree) -> None:
+        try:
+            snapshot = to_snapshot(tree)
+            if thread.saves and self._context.cache.fit_together(tree):
+                # Before the snapshot exists, so that the next save finds both, and is compressed with it.
+                self._context.cache.put_dictionary(thread.number, Dictionary(branch.version, branch.digest, snapshot))
+            self.store(thread, branch.version, branch.digest, snapshot, branch)
+        except (ShuttingDown, DiskFull, ThreadNotFound):
+            pass  # a snapshot is only a shortcut; a later save tries again
+        except StatewardError as error:
+            log_damage("snapshot failed", error, uid=thread.identity.uid.hex())
+        except Exception:  # noqa: BLE001  (nobody waits for this task, so the error is logged and counted)
+            failures.note("snapshot", uid=thread.identity.uid.hex())
+        finally:
+            thread.snapshot_pending = False
+
+    def store(
+        self,
+        thread: Thread,
+        version: int,
+        digest: bytes,
+        snapshot: bytes,
+        branch: BranchHead | None = None,
+        *,
+        frees_space: bool = False,
+    ) -> None:
+        """Writes a snapshot, and waits until it is committed. Do not call it on the event loop or in the writer.
+
+        ``frees_space``: the snapshot belongs to a prune. A caller waits for it, and the prune frees more than it takes.
+        """
+        content = parts.pack_snapshot(snapshot)
+        with under_way(self._context, thread.number, version):
+            for index in range(len(content.pieces) - 1, 0, -1):
+                row = self._seal(thread, version, digest, content, index)
+                self._submit(partial(_put_piece, thread, version, index, row), row, frees_space)
+            row = self._seal(thread, version, digest, content, 0)
+            stored_bytes, plain_bytes, counters = content.stored_bytes, len(snapshot), self._context.counters
+
+            def count() -> None:
+                counters.snapshot_plain_bytes += plain_bytes
+
+            def finish(txn: lmdb.Transaction, batch: Batch) -> None:
+                draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
+                if draft is None or draft.identity.number != thread.number or version in draft.pruned:
+                    drop(txn, thread.number, version)  # meanwhile the thread was deleted, or the version was pruned
+                    return
+                _put_piece(thread, version, 0, row, txn, batch)
+                self._finish(txn, batch, draft, version, stored_bytes, branch)
+                batch.after_commit.append(count)
+
+            self._submit(finish, row, frees_space)
+
+    def _seal(self, thread: Thread, version: int, digest: bytes, content: parts.Content, index: int) -> bytes:
+        identity = thread.identity
+        return parts.seal_piece(
+            identity.cipher, parts.SNAPSHOT_MAGIC, content, index, digest, identity.uid, layout.u64(version)
+        )
+
+    def _submit(self, run: Callable[[lmdb.Transaction, Batch], None], row: bytes, frees_space: bool) -> None:
+        write = Write(
+            run=run, size_bytes=len(row) + 8192, background=not frees_space, has_time=not frees_space,
+            is_alone=frees_space, frees_space=frees_space,
+        )  # fmt: skip
+        self._context.writer.submit(write, wait=True).wait()
+
+    def _finish(
+        self,
+        txn: lmdb.Transaction,
+        batch: Batch,
+        draft: Draft,
+        version: int,
+        stored_bytes: int,
+        made_for: BranchHead | None,
+    ) -> None:
+        identity, head, sums = draft.identity, draft.next_head(), dict[bytes, int]()
+        branches = dict[str, BranchHead]()
+        head.stored_bytes += stored_bytes
+        branch = draft.branch(made_for.name) if made_for is not None else None
+        # A save with an explicit parent may have moved the branch meanwhile, to a version not made from this one.
+        is_behind = branch is not None and branch.snapshot_version < version
+        if (
+            made_for is not None
+            and branch is not None
+            and is_behind
+            and replay.is_ancestor(txn, draft, version, branch.version)
+        ):
+            moved = BranchHead()
+            moved.CopyFrom(branch)
+            moved.snapshot_version = version
+            moved.snapshot_stored_bytes = stored_bytes
+            moved.weight = max(branch.weight - made_for.weight, 0)
+            sums = dict([write_branch(txn, draft, head, moved)])
+            branches[moved.name] = moved
+        write_head(txn, identity, head)
+        draft.branches.update(branches)
+        draft.head = head
+        draft.row_sums.update(sums)
+        draft.snapshots |= {version}
+        self._threads.keep_draft(batch, draft)
+        counters = self._context.counters
+
+        def count() -> None:
+            counters.snapshots += 1
+            counters.snapshot_bytes += stored_bytes
+
+        batch.after_commit.append(count)
+
+
+def put_snapshot(txn: lmdb.Transaction, draft: Draft, version: int, digest: bytes, content: parts.Content) -> int:
+    """Writes a snapshot that was packed before. Packing takes long, and would block the writer."""
+    identity = draft.identity
+    total = 0
+    for index in range(len(content.pieces)):
+        row = parts.seal_piece(
+            identity.cipher, parts.SNAPSHOT_MAGIC, content, index, digest, identity.uid, layout.u64(version)
+        )
+        txn.put(identity.keys.snapshot_piece(version, index), row)
+        total += len(row)
+    return total
+
+
+def _put_piece(thread: Thread, version: int, index: int, row: bytes, txn: lmdb.Transaction, batch: Batch) -> None:
+    del batch
+    if txn.get(thread.identity.keys.head()) is None:
+        raise not_found(thread.identity.namespace, thread.name)  # deleted meanwhile
+    txn.put(thread.identity.keys.snapshot_piece(version, index), row)
+    mark(txn, thread.number, version, index)
