@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.json_format import MessageToDict
 
 from stateward._version import VERSION
@@ -61,7 +62,7 @@ from stateward_sidecar.service.calls.calls import Calls, Delivery
 from stateward_sidecar.service.calls.feed import Feed
 from stateward_sidecar.service.calls.gather import Gather
 from stateward_sidecar.service.calls.holding import Holding
-from stateward_sidecar.service.calls.streamed import CallService, Verb
+from stateward_sidecar.service.calls.streamed import CallService, verbs_of
 from stateward_sidecar.service.serving.drain import Drain
 from stateward_sidecar.service.serving.idle import Idle
 from stateward_sidecar.service.serving.readiness import (
@@ -261,20 +262,11 @@ def _make_parts(
     drain = Drain(store, holding, settings.grace_s, set_draining)
     leasing = Leasing(calls)
     writers = WriterService(calls, leasing)
-    checkpoints, effects = CheckpointService(calls, feed), EffectService(calls)
-    streamed = CallService(
-        calls, turns,
-        {
-            "save": Verb("CheckpointService", "Save", checkpoints.save),
-            "put_effects": Verb("EffectService", "PutEffects", effects.put_effects),
-        },
-    )  # fmt: skip
-    services = {
-        checkpoint_service_pb2: checkpoints,
+    modules = {
+        checkpoint_service_pb2: CheckpointService(calls, feed),
         thread_service_pb2: ThreadService(calls, feed),
         blob_service_pb2: BlobService(calls),
-        effect_service_pb2: effects,
-        call_service_pb2: streamed,
+        effect_service_pb2: EffectService(calls),
         record_service_pb2: RecordService(calls),
         lease_service_pb2: LeaseService(calls, leasing),
         signal_service_pb2: SignalService(calls),
@@ -283,8 +275,10 @@ def _make_parts(
         archive_service_pb2: ArchiveService(calls, commands),
         backup_service_pb2: BackupService(calls, room.requests),
     }
+    services: dict[ServiceDescriptor, object] = {_service_of(module): each for module, each in modules.items()}
+    streamed = services[_service_of(call_service_pb2)] = CallService(calls, turns, verbs_of(services))
     server = Server(
-        {next(iter(module.DESCRIPTOR.services_by_name.values())): service for module, service in services.items()},
+        services,
         settings.max_state_bytes, holding.gate, room, turns, measures.calls if measures is not None else None,
         tokens,
     )  # fmt: skip
@@ -295,6 +289,11 @@ def _make_parts(
             lambda: feed.listeners, lambda: {cause: bool(why) for cause, why in readiness.reasons.items()},
         )  # fmt: skip
     return _Parts(key, store, readiness, metrics, opening, archive, feed, writers, streamed, server, room, warnings)
+
+
+def _service_of(module: Any) -> ServiceDescriptor:
+    found: ServiceDescriptor = next(iter(module.DESCRIPTOR.services_by_name.values()))
+    return found
 
 
 def _make_checks(

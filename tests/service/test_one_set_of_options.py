@@ -27,12 +27,14 @@ from stateward.v1 import lease_service_pb2 as l
 from stateward.v1 import thread_service_pb2 as t
 from stateward.v1.admin_service_pb2 import ScanProgress
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
+from stateward.v1.call_service_pb2 import StreamedCall
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, VersionRef
 from stateward.v1.effect_pb2 import EFFECT_STATE_DONE
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.write_pb2 import Receipt, WriteOptions
 from stateward.v1.writer_service_pb2 import OpenWriter, WriteRequest
-from stateward_sidecar.service.checks.rules import RULES, Head, Lease, RequestId
+from stateward_sidecar.service.methods import METHODS as FACTS
+from stateward_sidecar.service.methods import RULES, Head, Lease, RequestId, verb_name
 
 # -- the contract ------------------------------------------------------------------------------------------------------
 
@@ -118,6 +120,13 @@ def test_every_list_has_the_same_pages() -> None:
         assert fields["page_size"].type == FieldDescriptor.TYPE_INT32, name
         assert fields["page_token"].type == FieldDescriptor.TYPE_STRING, name
         assert answered["next_page_token"].type == FieldDescriptor.TYPE_STRING, name
+
+
+def test_a_stream_of_calls_makes_the_calls_of_the_table() -> None:
+    """Each field of the contract's message has its method, and each such method its field."""
+    requests = StreamedCall.DESCRIPTOR.oneofs_by_name["request"].fields
+    streamed = [METHODS[name] for name, facts in FACTS.items() if facts.is_streamed]
+    assert {each.name: each.message_type for each in requests} == {verb_name(m): m.input_type for m in streamed}
 
 
 def test_every_long_scan_tells_how_far_it_has_come() -> None:

@@ -31,7 +31,7 @@ from stateward.v1 import writer_service_pb2 as w
 from stateward.v1.effect_pb2 import EFFECT_STATE_NEW
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.service.checks.rules import RULES, Lease
+from stateward_sidecar.service.methods import RULES, Lease
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 PASSES, REFUSED, HEADS = "passes", "refused", "refused if it moves heads, else passes"

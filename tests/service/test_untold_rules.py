@@ -33,7 +33,7 @@ from stateward.v1.effect_pb2 import EFFECT_STATE_NEW, Effect
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.record_pb2 import RecordWrite
 from stateward.v1.write_pb2 import Receipt, WriteOptions
-from stateward_sidecar.service.checks.rules import RULES, Head, Lease, RequestId
+from stateward_sidecar.service.methods import RULES, Head, Lease, RequestId
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 # Where a message has the options of its writes, and where their receipts, if not in itself.

@@ -1,7 +1,6 @@
 """Decides whether this daemon accepts work. While it is drained, calls that would make more work are refused.
 
-The server asks the gate before every call, by the method's name. Methods that are not listed here are refused, so that
-a new method counts as work until somebody lists it. Streams that were open before ask again in ``Holding.write``, which
+The server asks the gate before every call. Streams that were open before ask again in ``Holding.write``, which
 also counts the writes under way: a drain waits for them before it ships.
 """
 
@@ -11,16 +10,7 @@ import asyncio
 import contextlib
 
 from stateward_sidecar.errors import ShuttingDown
-
-# Reads, and calls that help to empty the machine.
-GOES_ON = frozenset((
-    "GetServerInfo", "GetStats", "Verify", "Drain", "Diagnose",
-    "GetArchive", "ListArchive", "VerifyArchive", "RepairThread",
-    "Hydrate", "GetCheckpoint", "ListCheckpoints", "ReadHistory", "ReadLog", "DiffCheckpoints",
-    "GetThread", "ListThreads", "CountThreads", "Watch", "WaitDurable", "Detach",
-    "ReadBlob", "StatBlob", "ListEffects", "ListSignals", "ExportThread",
-    "GetRecords", "ListRecords", "ListRecordPrefixes",
-))  # fmt: skip
+from stateward_sidecar.service.methods import Facts
 
 
 class Gate:
@@ -33,9 +23,9 @@ class Gate:
         self._writes = 0
         self._changed = asyncio.Event()
 
-    def admit(self, method: str) -> None:
+    def admit(self, facts: Facts) -> None:
         """Raises ShuttingDown if the gate is closed and the method makes work."""
-        if not self.is_open and method not in GOES_ON:
+        if not facts.goes_on:
             self.check()
 
     def check(self) -> None:

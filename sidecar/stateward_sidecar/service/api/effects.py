@@ -22,7 +22,7 @@ from stateward.v1.effect_service_pb2 import (
 from stateward_sidecar.service.calls import levels
 from stateward_sidecar.service.calls.calls import Calls
 from stateward_sidecar.service.checks import check, checkwork
-from stateward_sidecar.service.checks.rules import must_exist
+from stateward_sidecar.service.methods import must_exist
 
 # Approximate space of an entry and its rows, with the pages that they touch.
 ENTRY_BYTES = 16384

@@ -21,7 +21,7 @@ from stateward_sidecar.errors import LeaseHeld, ShuttingDown, ThreadNotFound
 from stateward_sidecar.service.calls import levels
 from stateward_sidecar.service.calls.calls import Calls
 from stateward_sidecar.service.checks import check, checkwork
-from stateward_sidecar.service.checks.rules import must_exist
+from stateward_sidecar.service.methods import must_exist
 from stateward_sidecar.store.journal.expecting import expected_uid
 
 # Approximate space of an entry, with the pages that it touches.

@@ -33,7 +33,7 @@ from stateward_sidecar.errors import (
 from stateward_sidecar.service.admission.gate import Gate
 from stateward_sidecar.service.calls import levels
 from stateward_sidecar.service.checks.check import in_item
-from stateward_sidecar.service.checks.rules import WriteRequest, must_exist
+from stateward_sidecar.service.methods import WriteRequest, must_exist
 from stateward_sidecar.store.journal.lines import Written
 from stateward_sidecar.store.store import Store
 

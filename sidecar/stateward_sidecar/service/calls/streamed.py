@@ -17,6 +17,7 @@ from time import monotonic, perf_counter
 from typing import Any, TypeVar
 
 import grpc.aio
+from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status
 
@@ -32,6 +33,7 @@ from stateward_sidecar.service.calls.method import message_bytes
 from stateward_sidecar.service.calls.status import foreseen, to_status
 from stateward_sidecar.service.checks import check
 from stateward_sidecar.service.checks.apart import numbers_of, without_wrong_calls
+from stateward_sidecar.service.methods import METHODS, verb_name
 from stateward_sidecar.telemetry import log
 
 T = TypeVar("T")
@@ -61,6 +63,16 @@ class Verb:
 
 
 UNKNOWN = Verb("CallService", "RunCalls", None)
+
+
+def verbs_of(services: Mapping[ServiceDescriptor, object]) -> dict[str, Verb]:
+    """Returns the methods that can be called on a stream, by the field of StreamedCall that has their request."""
+    return {
+        verb_name(method): Verb(descriptor.name, method.name, getattr(service, verb_name(method)))
+        for descriptor, service in services.items()
+        for method in descriptor.methods
+        if METHODS[method.name].is_streamed
+    }
 
 
 class Deadline:
@@ -279,7 +291,7 @@ class _Stream:
             raise DeadlineExceeded("the deadline passed before the call ended; its outcome is unknown") from None
 
     async def _admitted(self, verb: Verb, request: Any, deadline: Deadline, held: Held) -> Message:
-        self._calls.holding.gate.admit(verb.name)
+        self._calls.holding.gate.admit(METHODS[verb.name])
         self._turns.note_arrival()
         await self._turns.wait(flow_of(request, verb.name), is_write=True)
         assert verb.run is not None

@@ -50,7 +50,7 @@ from stateward_sidecar.service.checks.checkwork import (
     check_question,
     check_token,
 )
-from stateward_sidecar.service.checks.rules import Head, Lease, RequestId, Rule, WriteRequest, rule_of
+from stateward_sidecar.service.methods import Head, Lease, RequestId, Rule, WriteRequest, rule_of
 from stateward_sidecar.store.thread.orphannames import bare_name
 from stateward_sidecar.store.thread.thread import MAIN
 

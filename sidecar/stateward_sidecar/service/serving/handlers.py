@@ -24,7 +24,6 @@ from google.protobuf.message_factory import GetMessageClass
 from stateward_sidecar import spans
 from stateward_sidecar.measures import CallMeasures
 from stateward_sidecar.service.admission.budget import Reserved, Share
-from stateward_sidecar.service.admission.gate import GOES_ON
 from stateward_sidecar.service.admission.room import Room
 from stateward_sidecar.service.admission.tokens import Tokens
 from stateward_sidecar.service.admission.turns import Turns
@@ -32,15 +31,11 @@ from stateward_sidecar.service.calls.exchange import Exchange
 from stateward_sidecar.service.calls.expected import as_expected
 from stateward_sidecar.service.calls.method import ASIDE_BYTES, RECEIVING_SHARE, TIGHT_MESSAGES, Method
 from stateward_sidecar.service.calls.status import foreseen, to_status, trailers
+from stateward_sidecar.service.methods import METHODS, Kind
 from stateward_sidecar.service.serving.measuring import logged, measured, traced
 from stateward_sidecar.telemetry import log
 
 T = TypeVar("T")
-# Methods whose messages make up versions. A large version keeps a share until it is whole.
-HOLDING = frozenset(("ImportThread",))
-# Calls that may be made again if there is no room for their answer: reads, and a claim of a call that is over, whose
-# answer is large because it has the result. The answers of other writes are small.
-REPEATABLE = GOES_ON | {"BeginEffect"}
 
 
 def make_handler(
@@ -57,13 +52,14 @@ def make_handler(
 
     ``measures``: None = metrics are off. ``tokens``: None = calls need none.
     """
+    facts = METHODS[descriptor.name]
     is_tight = room.requests.total_bytes < TIGHT_MESSAGES * RECEIVING_SHARE * bytes_max
     method = Method(
         descriptor.full_name, GetMessageClass(descriptor.input_type), bytes_max, door, room, turns,
-        is_write=descriptor.name not in GOES_ON,
+        is_write=facts.kind is Kind.WORK,
         is_single=not descriptor.client_streaming, is_tight=is_tight and bytes_max > ASIDE_BYTES,
-        is_repeatable=descriptor.name in REPEATABLE,
-        is_holding=descriptor.name in HOLDING, has_options="options" in descriptor.input_type.fields_by_name,
+        is_repeatable=facts.may_repeat,
+        is_holding=facts.keeps_messages, has_options="options" in descriptor.input_type.fields_by_name,
         tokens=tokens,
     )  # fmt: skip
     if descriptor.server_streaming:

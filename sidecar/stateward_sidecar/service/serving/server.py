@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -23,6 +23,7 @@ from stateward_sidecar.service.admission.gate import Gate
 from stateward_sidecar.service.admission.room import Room
 from stateward_sidecar.service.admission.tokens import Tokens
 from stateward_sidecar.service.admission.turns import Turns
+from stateward_sidecar.service.methods import METHODS, Facts, verb_name
 from stateward_sidecar.service.serving import transport
 from stateward_sidecar.service.serving.handlers import make_handler
 from stateward_sidecar.settings import LOOPBACK, PORT_MAX, private_directory
@@ -33,10 +34,7 @@ SOCKET_PATH_BYTES_MAX = 107
 LAST_ANSWERS_S = 0.02
 # A message may be this much larger than the largest state, for names, metadata and labels.
 MESSAGE_SLACK_BYTES = 1 << 20
-# Methods whose messages may hold states, values or bytes of blobs. The next line limits all other messages.
-LARGE = frozenset((
-    "Save", "BatchSave", "Write", "PutEffects", "PutRecords", "CompleteEffect", "WriteBlob", "ImportThread",
-))  # fmt: skip
+# Of the messages of methods that are not large.
 SMALL_BYTES_MAX = 1 << 20
 # Health names that clients ask before they send work.
 READINESS = ("", "readiness")
@@ -62,12 +60,12 @@ class Server:
         for descriptor, service in services.items():
             handlers = {
                 method.name: make_handler(
-                    method, getattr(service, _verb(method)),
-                    message_bytes_max if method.name in LARGE else min(message_bytes_max, SMALL_BYTES_MAX),
-                    self._admission(method), room, turns, measures, tokens,
+                    method, getattr(service, verb_name(method)),
+                    message_bytes_max if METHODS[method.name].is_large else min(message_bytes_max, SMALL_BYTES_MAX),
+                    _Admission(METHODS[method.name], gate, self._calls), room, turns, measures, tokens,
                 )
                 for method in descriptor.methods
-                if hasattr(service, _verb(method))
+                if hasattr(service, verb_name(method))
             }  # fmt: skip
             self._server.add_generic_rpc_handlers(
                 (grpc.method_handlers_generic_handler(descriptor.full_name, handlers),)
@@ -157,9 +155,6 @@ class Server:
         """How many calls have begun since the start."""
         return self._calls.begun
 
-    def _admission(self, method: MethodDescriptor) -> _Admission:
-        return _Admission(method.name, self._gate, self._calls)
-
     async def _set_health(self, status: Any) -> None:
         for name in self._names:
             await self._health.set(name, status)
@@ -198,13 +193,13 @@ class _OpenCalls:
 class _Admission:
     """Entered by every call of a method, and left at its end."""
 
-    def __init__(self, method: str, gate: Gate, calls: _OpenCalls) -> None:
-        self._method = method
+    def __init__(self, facts: Facts, gate: Gate, calls: _OpenCalls) -> None:
+        self._facts = facts
         self._gate = gate
         self._calls = calls
 
     def __enter__(self) -> None:
-        self._gate.admit(self._method)
+        self._gate.admit(self._facts)
         self._calls.__enter__()
 
     def __exit__(self, *error: object) -> None:
@@ -242,7 +237,3 @@ def _clear_stale_socket(path: Path) -> None:
     finally:
         probe.close()
     raise StartError(f"--listen unix://{path}: another daemon answers there; stop it, or listen elsewhere")
-
-
-def _verb(method: MethodDescriptor) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
