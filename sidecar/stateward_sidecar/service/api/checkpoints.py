@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 import grpc.aio
 import lmdb
@@ -28,7 +29,7 @@ from stateward.v1.checkpoint_service_pb2 import (
     SaveResponse,
 )
 from stateward_sidecar.codec.edits import Named
-from stateward_sidecar.errors import InvalidField, StatewardError, Unclaimed
+from stateward_sidecar.errors import HistoryElsewhere, InvalidField, StatewardError, Unclaimed
 from stateward_sidecar.service.admission.budget import FREE_ANSWER_BYTES, Reserved
 from stateward_sidecar.service.calls.calls import Calls
 from stateward_sidecar.service.calls.feed import Feed
@@ -42,6 +43,8 @@ from stateward_sidecar.service.checks.checkrecords import check_filters
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.thread.pagebytes import PAGE_BYTES
 from stateward_sidecar.store.versions.save import SaveWrite
+
+T = TypeVar("T")
 
 
 class CheckpointService:
@@ -221,22 +224,28 @@ class CheckpointService:
             raise InvalidField("order", f"{request.order} is unknown")
         if request.HasField("projection"):
             check.check_projection(request.projection)
-        steps: list[Callable[[], ReadHistoryResponse]] = []
+        steps: Iterator[Callable[[], ReadHistoryResponse]] = iter(())
 
         def find_first() -> ReadHistoryResponse | None:
-            steps[:] = self._store.reader.history(request, self._store.read)
-            return steps[0]() if steps else None
+            nonlocal steps
+            steps = self._store.reader.history(request, self._store.read)
+            first = next(steps, None)
+            return first() if first is not None else None
 
-        async def begin() -> ReadHistoryResponse | None:
-            return await self._calls.holding.read(
-                request.namespace, request.thread, lambda: self._calls.look(find_first)
-            )
+        async def up_to_date(step: Callable[[], T]) -> T:
+            return await self._calls.holding.read(request.namespace, request.thread, lambda: self._calls.look(step))
 
-        async with self._calls.sending(begin) as answer:
-            if answer is not None:
-                yield answer
-        for step in steps[1:]:
-            async with self._calls.sending(partial(self._calls.look, step)) as answer:
+        async def go_on(step: Callable[[], ReadHistoryResponse]) -> ReadHistoryResponse:
+            try:
+                return await self._calls.look(step)
+            except HistoryElsewhere:  # an ancestor is in the archive only
+                return await up_to_date(step)
+
+        async with self._calls.sending(partial(up_to_date, find_first)) as first:
+            if first is not None:
+                yield first
+        for step in steps:
+            async with self._calls.sending(partial(go_on, step)) as answer:
                 yield answer
 
     async def read_log(self, request: ReadLogRequest, context: grpc.aio.ServicerContext) -> bytes | Reserved:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -266,26 +266,36 @@ class Reader:
             version = resolve_or_head(txn, thread, ref, request.branch or MAIN, "version")
             return view_entry(thread, replay.read_version(txn, thread, version))
 
-    def history(self, request: ReadHistoryRequest, read: Callable[..., Any]) -> list[Callable[[], ReadHistoryResponse]]:
-        """Returns one function for each version of the ancestry of a version.
+    def history(
+        self, request: ReadHistoryRequest, read: Callable[..., Any]
+    ) -> Iterator[Callable[[], ReadHistoryResponse]]:
+        """Yields one function for each version of the ancestry of a version.
 
-        Each function reads one version through ``read``, and may be called again.
+        Each function reads one version through ``read``, and may be called again. The caller calls it before it asks
+        for the next one.
         """
         selection = selection_of(request.projection if request.HasField("projection") else None)
-        thread, line = read(self._line, request)
-        if request.order != READ_ORDER_NEWEST_FIRST:
-            line.reverse()
-        return [
-            partial(read, self._step, request, thread, version, selection, number == 0)
-            for number, version in enumerate(line)
-        ]
+        is_newest_first = request.order == READ_ORDER_NEWEST_FIRST
+        is_lazy = is_newest_first and not request.HasField("oldest")
+        thread, line = read(partial(self._line, request, is_whole=not is_lazy))
+        step = partial(self._step, request, thread.number, selection)
+        if is_lazy:
+            steps = _go_back(line, step)
+        else:
+            versions = enumerate(line if is_newest_first else reversed(line))
+            steps = (partial(step, version, is_first=number == 0) for number, version in versions)
+        for each in steps:
+            yield partial(read, each)
 
     def _step(
-        self, request: ReadHistoryRequest, thread: Thread, version: int, selection: Selection, is_first: bool
-    ) -> ReadHistoryResponse:
-        if thread.is_deleted:
-            raise not_found(thread.identity.namespace, thread.name)
+        self, request: ReadHistoryRequest, number: int, selection: Selection, version: int, *, is_first: bool,
+        parents: list[int] | None = None,
+    ) -> ReadHistoryResponse:  # fmt: skip
+        """Reads one version. ``parents`` gets its parent, unless that was pruned."""
         with self._context.engine.read() as txn:
+            thread = self._threads.by_number(txn, number)
+            if thread is None or thread.is_deleted:
+                raise not_found(request.namespace, request.thread)
             entry = replay.read_version(txn, thread, version)
             answer = ReadHistoryResponse(checkpoint=view_entry(thread, entry))
             if is_first:
@@ -295,10 +305,16 @@ class Reader:
                 answer.diff.CopyFrom(select_edits(replay.parse_edits(edits, thread.name, version), selection))
             if request.include_effects:
                 self._effects.add_to(txn, thread, answer.checkpoint.checkpoint_id, answer, HISTORY_STATE_BYTES)
+            if parents is not None:
+                parent = entry.header.parent_version
+                parents[:] = [parent] if parent and parent not in thread.pruned else []
         return answer
 
-    def _line(self, request: ReadHistoryRequest) -> tuple[Thread, list[int]]:
-        """Returns the versions of the ancestry, newest first. Raises InvalidField if it lacks ``oldest``."""
+    def _line(self, request: ReadHistoryRequest, *, is_whole: bool) -> tuple[Thread, list[int]]:
+        """Returns the versions of the ancestry, newest first; only the first of them unless ``is_whole``.
+
+        Raises InvalidField if it lacks ``oldest``.
+        """
         with self._context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
             ref = request.version if request.HasField("version") else None
@@ -309,6 +325,8 @@ class Reader:
             newest, line = version, list[int]()
             while version and version not in thread.pruned and version >= oldest:
                 line.append(version)
+                if not is_whole:
+                    break
                 version = replay.read_version(txn, thread, version).header.parent_version
         if oldest and line[-1:] != [oldest]:
             if version > oldest:
@@ -398,3 +416,12 @@ def select_edits(diff: Diff, selection: Selection) -> Diff:
         if (change.slot in slots) if hasattr(change, "slot") else (change.log in logs):
             kept.edits.append(edit)
     return kept
+
+
+def _go_back(line: list[int], step: Callable[..., ReadHistoryResponse]) -> Iterator[Callable[[], ReadHistoryResponse]]:
+    """Yields the steps from a version to the root. Each version that was read names the next one, so that the first
+    versions of a long ancestry come at once. The line ends before a version that was pruned."""
+    following, is_first = line[:], True
+    while following:
+        yield partial(step, following.pop(), is_first=is_first, parents=following)
+        is_first = False

@@ -1,0 +1,30 @@
+"""The danger: the first versions of a history wait until all versions were read, and a long run cannot be looked at."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from tests.service.agents import appends
+from tests.storage.inside import opened, save_many
+
+from stateward.v1.checkpoint_service_pb2 import READ_ORDER_NEWEST_FIRST, ReadHistoryRequest, SaveRequest
+from stateward.v1.write_pb2 import WriteOptions
+from stateward_sidecar.store.journal import replay
+
+VERSIONS = 200
+
+
+def test_newest_first_reads_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first three versions of two hundred cost no more reads than those of three, and all of them come in order."""
+    with opened(tmp_path) as store:
+        ids = (WriteOptions(request_id=str(number)) for number in range(VERSIONS))
+        save_many(store, [SaveRequest(diff=appends("more"), options=each) for each in ids])
+        read, kept = list[int](), replay.read_version
+        monkeypatch.setattr(replay, "read_version", lambda *args: (read.append(args[2]), kept(*args))[1])
+        request = ReadHistoryRequest(namespace="default", thread="t", order=READ_ORDER_NEWEST_FIRST)
+        steps = store.reader.history(request, store.read)
+        assert [step().checkpoint.version for step in islice(steps, 3)] == [200, 199, 198]
+        assert set(read) <= {200, 199, 198}
+        assert [step().checkpoint.version for step in steps] == list(range(197, 0, -1))
