@@ -14,7 +14,7 @@ from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.archive.objects.packs import is_pack
 from stateward_sidecar.archive.ship import fold
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 
 
 def lose_block(machine: Driven) -> list[int]:
@@ -22,8 +22,8 @@ def lose_block(machine: Driven) -> list[int]:
     keys, lost = machine.thread().identity.keys, list[int]()
 
     def run(txn: lmdb.Transaction, batch: object) -> None:
-        first, row = list(records.rows(txn, keys, 1))[1]
-        lost.extend(sequence for sequence, _ in records.unpack_row(first, row))
+        first, row = list(blocks.rows(txn, keys, 1))[1]
+        lost.extend(sequence for sequence, _ in blocks.unpack_row(first, row))
         txn.delete(keys.entry(first))
 
     machine.store.context.writer.submit(Write(run=run), wait=True).wait()

@@ -11,7 +11,7 @@ from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 
 TTL_S = 100
 FEW, MANY = 8, 24
@@ -48,14 +48,14 @@ def set_aside(driven: Town, machine: Driven, count: int) -> list[str]:
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts the rows that lists of rows read, by whatever part of the store."""
-    count, rows_from = [0], records.rows_from
+    count, rows_from = [0], blocks.rows_from
 
     def counted(txn: lmdb.Transaction, first: bytes, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
         for row in rows_from(txn, first, prefix):
             count[0] += 1
             yield row
 
-    monkeypatch.setattr(records, "rows_from", counted)
+    monkeypatch.setattr(blocks, "rows_from", counted)
     return count
 
 

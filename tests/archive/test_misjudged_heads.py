@@ -17,7 +17,7 @@ from stateward_sidecar.archive.objects.judge import Judgement, Local, Verdict, j
 from stateward_sidecar.bucket.errors import BucketUnavailable
 from stateward_sidecar.store.clean import clear
 from stateward_sidecar.store.journal import requests
-from stateward_sidecar.store.thread.records import has_entry
+from stateward_sidecar.store.thread.blocks import has_entry
 
 UID, BOOT, OLD_BOOT, OTHER, KILLED = b"u" * 16, b"b" * 16, b"o" * 16, b"x" * 16, b"k" * 16
 BOOTS = frozenset((KILLED, BOOT))

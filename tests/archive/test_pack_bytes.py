@@ -11,7 +11,7 @@ from stateward_sidecar.archive.objects.heads import open_head
 from stateward_sidecar.archive.objects.packs import Names, open_pack, pack_entries, pack_snapshot, snapshot_rows
 from stateward_sidecar.archive.wire.slices import whole_sizes
 from stateward_sidecar.codec.entry import sequence_of
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 
 
 def test_a_pack_is_its_message() -> None:
@@ -33,7 +33,7 @@ def test_no_block_reaches_the_archive(driven: Town) -> None:
         fill(first)
     thread = first.thread()
     with first.store.context.engine.read() as txn:
-        assert len(list(records.rows(txn, thread.identity.keys, 1))) < thread.head.tip_sequence / 5
+        assert len(list(blocks.rows(txn, thread.identity.keys, 1))) < thread.head.tip_sequence / 5
     place = first.archive.desk.holds[thread.number].place
     sizes = whole_sizes(first.wire.walk("v1/t/"))
     packs = [first.wire.read(key, size_bytes) for key, size_bytes in sizes.items() if key.endswith(".pack")]

@@ -17,7 +17,7 @@ from stateward.v1.thread_service_pb2 import ForkThreadRequest, SetTagRequest
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.check.verify import Verifier
 from stateward_sidecar.store.journal import requests
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 
 COUNT, WINDOW = 24, 16
 
@@ -75,7 +75,7 @@ def test_damage_of_a_copy_is_found(copy: Driven, what: str) -> None:
 
     def run(txn: lmdb.Transaction, batch: object) -> None:
         if what == "entry":
-            records.delete_entry(txn, keys, thread.floor_sequence + 2)
+            blocks.delete_entry(txn, keys, thread.floor_sequence + 2)
         elif what == "newest":
             assert txn.delete(keys.head())
         else:

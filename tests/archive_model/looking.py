@@ -27,7 +27,7 @@ from stateward_sidecar.errors import Corrupt, Fenced, NewerFormat, ThreadNotFoun
 from stateward_sidecar.service.calls import holding
 from stateward_sidecar.storage.keystore import KeyStore
 from stateward_sidecar.store.items.recordrows import open_batch
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.ranges import Ranges
 from stateward_sidecar.store.thread.thread import MAIN, Thread, load_archive_row
 from stateward_sidecar.store.thread.times import expire_second
@@ -56,7 +56,7 @@ class Looking(Stage):
                     found.append((thread, memo.lines[thread.number]))
                     continue
                 line = memo.lines[thread.number] = {}
-                for sequence, record in records.entries(txn, thread.identity.keys, 1):
+                for sequence, record in blocks.entries(txn, thread.identity.keys, 1):
                     seen = thread.identity.uid, sequence, record
                     if seen not in self.digests:
                         self.digests[seen] = self.see_row(thread, unpack(record, sequence))

@@ -31,7 +31,7 @@ from stateward_sidecar.store.clean import delete, recordexpiry, sweep
 from stateward_sidecar.store.clean.sweep import Sweeper
 from stateward_sidecar.store.items import effects, recordputs, recordrows, recordviews
 from stateward_sidecar.store.journal import changing, expecting
-from stateward_sidecar.store.thread.thread import Draft, rows
+from stateward_sidecar.store.thread.thread import ThreadDraft, rows
 from stateward_sidecar.store.travel import orphans
 from stateward_sidecar.store.travel.orphans import Orphans
 from stateward_sidecar.store.versions import save as store_save
@@ -162,7 +162,7 @@ def test_a_head_that_moves_twice_is_found(broken: Rules, monkeypatch: pytest.Mon
 def test_a_copy_with_a_deleted_branch_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where HEAD still names a branch that was deleted, a new machine has it."""
     broken.save_one(0, "a", "side", 10, conditional=False, archived=True, rests=False, plan=NONE)
-    monkeypatch.setattr(Draft, "publish", keep_branches(Draft.publish))
+    monkeypatch.setattr(ThreadDraft, "publish", keep_branches(ThreadDraft.publish))
     broken.drop_branch(0, "a", again=False, plan=NONE)
     save(broken, 0)
     with pytest.raises(AssertionError, match="other branches"):
@@ -219,10 +219,10 @@ def test_a_record_that_goes_before_its_time_is_found(broken: Rules, monkeypatch:
         broken.sweep(0, (), [], hours=0)
 
 
-def keep_branches(publish: Callable[[Draft], None]) -> Callable[[Draft], None]:
+def keep_branches(publish: Callable[[ThreadDraft], None]) -> Callable[[ThreadDraft], None]:
     """Deleted branches stay in memory."""
 
-    def published(draft: Draft) -> None:
+    def published(draft: ThreadDraft) -> None:
         draft.branches = {name: branch for name, branch in draft.branches.items() if branch is not None}
         publish(draft)
 

@@ -19,7 +19,7 @@ from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT, ERROR_REASON_KEY
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.storage.keystore import SLOT_BYTES, THREAD
 from stateward_sidecar.storage.layout import tail_number
-from stateward_sidecar.store.thread.records import pack_row, unpack_row
+from stateward_sidecar.store.thread.blocks import pack_row, unpack_row
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.storage.test_hidden_entries import damage
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.storage.layout import tail_number
-from stateward_sidecar.store.thread.records import pack_row, unpack_row
+from stateward_sidecar.store.thread.blocks import pack_row, unpack_row
 
 # Some hundred restarts, and six times as many for `soak`.
 pytestmark = pytest.mark.slow

@@ -28,7 +28,7 @@ def files_of(folder: Path) -> set[str]:
 
 
 def check(text: str, files: set[str]) -> None:
-    named = Counter(re.findall(r"`([a-z]+)`", text))
+    named = Counter(re.findall(r"`([a-z_]+)`", text))
     assert files - named.keys() == set()
     assert set(named) - files == set()
     assert [name for name, count in named.items() if count > 1] == []

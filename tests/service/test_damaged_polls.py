@@ -18,7 +18,7 @@ from stateward.v1.state_pb2 import Log, State
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import Corrupt, VersionPruned
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import LOOKS
 
 DAMAGED = "damaged"
@@ -50,9 +50,9 @@ def damage(daemon: Inside, version: int) -> None:
     rest(store)
     with store.context.engine.env.begin(write=True) as txn:
         keys, tip = thread.identity.keys, thread.head.tip_sequence
-        record = records.get_entry(txn, keys, tip)
+        record = blocks.get_entry(txn, keys, tip)
         assert record is not None
-        records.shrink_entry(txn, keys, tip, record[:-1] + bytes([record[-1] ^ 1]))
+        blocks.shrink_entry(txn, keys, tip, record[:-1] + bytes([record[-1] ^ 1]))
     store.threads.forget(thread)
 
 

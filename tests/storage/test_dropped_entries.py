@@ -16,7 +16,7 @@ from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import VersionMismatch, VersionPruned
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.store import Store, StoreOptions
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S, Limits
 from stateward_sidecar.store.versions.save import SaveWrite
 
@@ -92,7 +92,7 @@ def test_a_watch_never_passes_over_removed_entries(store: Store) -> None:
     with store.context.engine.read() as txn:
         thread = store.threads.get(txn, "default", "t")
         tip = thread.head.tip_sequence
-        kept = {sequence for sequence, _ in records.entries(txn, thread.identity.keys, 1)}
+        kept = {sequence for sequence, _ in blocks.entries(txn, thread.identity.keys, 1)}
     gone = set(range(1, tip + 1)) - kept
     assert len(gone) > OLD // 2
     for after in (min(gone) - 1, min(gone), max(gone) - 1):

@@ -36,7 +36,7 @@ from stateward_sidecar.store.items import recordputs
 from stateward_sidecar.store.items.recordrows import record_key
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.store import Store
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import REQUEST_WINDOW_S
 from stateward_sidecar.store.thread.thread import Thread, rows, write_head
 
@@ -325,7 +325,7 @@ def test_a_move_reads_no_saves_in_the_writer(tmp_path: Path, monkeypatch: pytest
         for _ in range(4):
             put(store, value("a", b"last" + os.urandom(500)), value("b", b"b"))
         read = list[int]()
-        entries_of = records.entries
+        entries_of = blocks.entries
 
         def watched(txn: lmdb.Transaction, keys: layout.ThreadKeys, begin: int) -> Iterator[tuple[int, bytes]]:
             for sequence, record in entries_of(txn, keys, begin):
@@ -333,7 +333,7 @@ def test_a_move_reads_no_saves_in_the_writer(tmp_path: Path, monkeypatch: pytest
                     read.append(sequence)
                 yield sequence, record
 
-        monkeypatch.setattr(recordmoves.records, "entries", watched)
+        monkeypatch.setattr(recordmoves.blocks, "entries", watched)
         model = left(store)
         mover = RecordMover(store.context, store.threads, store.pruner)
         assert mover.step(get(store))

@@ -14,8 +14,8 @@ from tests.storage.test_records import KEYS, PUT, SIZE_MIN, env, record, txn
 
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import Corrupt
-from stateward_sidecar.store.thread import records
-from stateward_sidecar.store.thread.records import Records
+from stateward_sidecar.store.thread import blocks
+from stateward_sidecar.store.thread.blocks import Records
 
 __all__ = ["env", "txn"]  # the fixtures
 
@@ -25,7 +25,7 @@ def block(frames: Records, lengths: dict[int, int] | None = None) -> bytes:
     wrong = lengths or {}
     parts = [struct.pack(">HH", at, wrong.get(number, len(each))) + each for number, (at, each) in enumerate(frames)]
     end = 9 + sum(map(len, parts))
-    return struct.pack(">3sHHH", records.BLOCK, frames[-1][0], end - len(parts[-1]), end) + b"".join(parts)
+    return struct.pack(">3sHHH", blocks.BLOCK, frames[-1][0], end - len(parts[-1]), end) + b"".join(parts)
 
 
 FRAMES = [(sequence - 3, each) for sequence, each in PUT.items()]
@@ -49,7 +49,7 @@ def test_damage_hides_no_entry(txn: lmdb.Transaction, row: bytes) -> None:
     found_corrupt = 0
     for sequence, put in PUT.items():
         try:
-            found = records.get_entry(txn, KEYS, sequence)
+            found = blocks.get_entry(txn, KEYS, sequence)
             assert found is not None
             assert unpack(found, sequence).record == put
         except Corrupt:
@@ -57,7 +57,7 @@ def test_damage_hides_no_entry(txn: lmdb.Transaction, row: bytes) -> None:
     assert 0 < found_corrupt < len(PUT)
     for first in (3, 5, 6):
         with pytest.raises(Corrupt):
-            _ = [unpack(found, sequence) for sequence, found in records.entries(txn, KEYS, first)]
+            _ = [unpack(found, sequence) for sequence, found in blocks.entries(txn, KEYS, first)]
 
 
 @pytest.mark.parametrize("row", HIDING.values(), ids=HIDING.keys())
@@ -66,9 +66,9 @@ def test_what_is_appended_to_a_damaged_block_is_found_again(txn: lmdb.Transactio
     txn.put(KEYS.entry(3), row)
     with suppress(Corrupt):
         for sequence in range(9, 12):
-            records.put_entry(txn, KEYS, sequence, record(sequence, 90), follows=True)
-            assert records.get_entry(txn, KEYS, 9) == record(9, 90)
-            *_, newest = records.unpack_row(3, memoryview(txn.get(KEYS.entry(3))))
+            blocks.put_entry(txn, KEYS, sequence, record(sequence, 90), follows=True)
+            assert blocks.get_entry(txn, KEYS, 9) == record(9, 90)
+            *_, newest = blocks.unpack_row(3, memoryview(txn.get(KEYS.entry(3))))
             assert newest == (sequence, record(sequence, 90))
 
 
@@ -108,10 +108,10 @@ def test_no_damage_changes_what_is_there(
         txn.put(KEYS.entry(3), damage([(sequence - 3, each) for sequence, each in truth.items()], *fault))
         for sequence in range(3, sequences[-1] + 2):
             with suppress(Corrupt):
-                found = records.get_entry(txn, KEYS, sequence)
+                found = blocks.get_entry(txn, KEYS, sequence)
                 assert (unpack(found, sequence).record if found is not None else None) == truth.get(sequence)
             with suppress(Corrupt):
-                read = {number: unpack(each, number).record for number, each in records.entries(txn, KEYS, sequence)}
+                read = {number: unpack(each, number).record for number, each in blocks.entries(txn, KEYS, sequence)}
                 assert read == {number: each for number, each in truth.items() if number >= sequence}
     finally:
         txn.abort()

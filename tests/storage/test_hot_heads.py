@@ -22,7 +22,7 @@ from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.store.read import read as read_module
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread.cache import Facts
-from stateward_sidecar.store.thread.thread import Draft, Thread
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft
 from stateward_sidecar.store.travel.orphans import Orphans
 
 THREAD = HydrateRequest(namespace="default", thread="t", include_signals=True)
@@ -154,9 +154,9 @@ def test_an_orphan_is_not_shown_under_the_name_that_it_had(tmp_path: Path, monke
 def test_signals_are_never_older_than_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that comes while a save is shown sees the version before it, or no signal that it acknowledged: an agent
     would handle the signal twice."""
-    seen, real = list[tuple[int, list[str]]](), Draft.all_signals
+    seen, real = list[tuple[int, list[str]]](), ThreadDraft.all_signals
 
-    def all_signals(draft: Draft) -> dict[int, SignalRow]:
+    def all_signals(draft: ThreadDraft) -> dict[int, SignalRow]:
         shown = hydrate(store)  # between the old signals and the new ones
         seen.append((shown.checkpoint.version, [each.signal_id for each in shown.signals]))
         return real(draft)
@@ -167,7 +167,7 @@ def test_signals_are_never_older_than_the_version(tmp_path: Path, monkeypatch: p
         send = SendSignalRequest(namespace="default", thread="t", name="n", options=options)
         write(store, store.signals.send(send))
         (sent,) = (each.signal_id for each in hydrate(store).signals)
-        monkeypatch.setattr(Draft, "all_signals", all_signals)
+        monkeypatch.setattr(ThreadDraft, "all_signals", all_signals)
         save(store, "2", ack_signals=[sent])
         monkeypatch.undo()
         assert seen

@@ -17,9 +17,9 @@ from stateward.v1.backup_service_pb2 import ExportThreadRequest
 from stateward.v1.thread_service_pb2 import WatchRequest
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store.store import Store
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 
-Rows = list[tuple[int, records.Records]]
+Rows = list[tuple[int, blocks.Records]]
 
 
 def change(store: Store, verb: Callable[[Rows], Rows]) -> None:
@@ -27,11 +27,11 @@ def change(store: Store, verb: Callable[[Rows], Rows]) -> None:
     keys = get(store).identity.keys
 
     def run(txn: lmdb.Transaction, batch: object) -> None:
-        before = [(first, list(records.unpack_row(first, row))) for first, row in records.rows(txn, keys, 1)]
+        before = [(first, list(blocks.unpack_row(first, row))) for first, row in blocks.rows(txn, keys, 1)]
         for first, _ in before:
             txn.delete(keys.entry(first))
         for first, found in verb(before):
-            txn.put(keys.entry(first), records.pack_row(first, found))
+            txn.put(keys.entry(first), blocks.pack_row(first, found))
 
     write(store, run)
 
@@ -62,7 +62,7 @@ def test_a_lost_block_is_not_passed_over(tmp_path: Path, verb: Callable[[Rows], 
         assert watch(store) == list(range(1, 71))
         assert len(archived(store)(store).rows) == 70
         with store.context.engine.read() as txn:
-            assert len(list(records.rows(txn, get(store).identity.keys, 1))) == 4
+            assert len(list(blocks.rows(txn, get(store).identity.keys, 1))) == 4
         change(store, verb)
         for read in (archived, watch):
             with pytest.raises(Corrupt, match="is missing"):

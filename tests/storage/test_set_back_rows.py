@@ -18,7 +18,7 @@ from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.store import Store
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 
 
 def rows_of(directory: Path, number: int) -> dict[bytes, bytes]:
@@ -138,10 +138,10 @@ def test_a_digest_in_clear_is_not_believed(tmp_path: Path) -> None:
         keys = get(store).identity.keys
 
         def edit(txn: lmdb.Transaction, batch: object) -> None:
-            record = records.get_entry(txn, keys, 3)
+            record = blocks.get_entry(txn, keys, 3)
             assert record is not None
             digest = unpack(record, 3).header.digest
-            records.shrink_entry(txn, keys, 3, record.replace(digest, foreign))
+            blocks.shrink_entry(txn, keys, 3, record.replace(digest, foreign))
 
         write(store, edit)
         store.threads.forget(get(store))

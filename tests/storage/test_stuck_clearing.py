@@ -22,7 +22,7 @@ from stateward_sidecar.errors import QueueFull, ShuttingDown
 from stateward_sidecar.store.check import verify
 from stateward_sidecar.store.clean import clear
 from stateward_sidecar.store.store import Store
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.thread import rows
 from stateward_sidecar.store.versions import snapshots
 
@@ -48,15 +48,15 @@ def delete(store: Store, **fields: Any) -> int:
 def left(store: Store) -> list[int]:
     """The sequences of the entries that are on the disk."""
     with store.context.engine.read() as txn:
-        return [sequence for sequence, _ in records.entries(txn, get(store).identity.keys, 1)]
+        return [sequence for sequence, _ in blocks.entries(txn, get(store).identity.keys, 1)]
 
 
 def damage(store: Store, sequence: int) -> None:
     def run(txn: lmdb.Transaction, batch: object) -> None:
         keys = get(store).identity.keys
-        record = records.get_entry(txn, keys, sequence)
+        record = blocks.get_entry(txn, keys, sequence)
         assert record is not None
-        records.shrink_entry(txn, keys, sequence, record[:-1] + bytes([record[-1] ^ 1]))
+        blocks.shrink_entry(txn, keys, sequence, record[:-1] + bytes([record[-1] ^ 1]))
 
     write(store, run)
 

@@ -46,8 +46,8 @@ from stateward.v1 import checkpoint_pb2
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest
 
 CACHE_BYTES = 64 << 20
-# Pages of a list begin with so many checkpoints, because who asks may want only a few. They grow to the most, while the
-# values of a page have fewer bytes than this together.
+# Size of the first page, largest page, and bytes of values above which pages stop growing. Small first: most callers
+# want few.
 FIRST_PAGE, PAGE_MAX, GROWING_BYTES = 10, 200, 16 << 20
 
 

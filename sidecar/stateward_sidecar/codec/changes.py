@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from stateward.v1.diff_pb2 import Diff, Edit
 from stateward.v1.state_pb2 import State
-from stateward_sidecar.codec.draft import APPLICATIONS, Draft
+from stateward_sidecar.codec.draft import APPLICATIONS, StateDraft
 from stateward_sidecar.codec.state import LogState, StateTree, byte_length, unframe, varint
 
 _INT64_BITS = (1 << 64) - 1
@@ -24,7 +24,7 @@ class SlotSet(NamedTuple):
     slot: str
     value: bytes
 
-    def apply(self, draft: Draft) -> None:
+    def apply(self, draft: StateDraft) -> None:
         """Applies the change to a state."""
         draft.put(self.slot, self.value)
 
@@ -48,7 +48,7 @@ class LogGrown(NamedTuple):
     log: str
     items: list[bytes]
 
-    def apply(self, draft: Draft) -> None:
+    def apply(self, draft: StateDraft) -> None:
         """Applies the change to a state."""
         draft.grow(self.log, self.items)
 
@@ -84,7 +84,7 @@ def to_diff(changes: Iterable[Change]) -> Diff:
 
 def apply_changes(tree: StateTree, changes: Iterable[Change], version: int) -> tuple[StateTree, bytes]:
     """Applies changes like ``apply_edits``. Returns the new state, and the changes as a serialized Diff."""
-    draft, out = Draft(tree, version), BytesIO()
+    draft, out = StateDraft(tree, version), BytesIO()
     for index, change in enumerate(changes):
         if isinstance(change, Edit):
             kind = change.WhichOneof("edit")

@@ -72,7 +72,7 @@ class _OpenLog:
         return LogState(self.first_index, self.entries.seal(), self.rewritten_version)
 
 
-class Draft:
+class StateDraft:
     """The state between two edits. Dicts and lists of the old tree are copied once, before their first change."""
 
     __slots__ = (
@@ -276,13 +276,13 @@ class Draft:
         raise EditConflict(self.edit_index, f"diff.edits[{self.edit_index}].{self.kind}.{field}", message)
 
 
-APPLICATIONS: dict[str, Callable[[Draft, Any], None]] = {
-    "set_slot": Draft.set_slot,
-    "add_number": Draft.add_number,
-    "delete_slot": Draft.delete_slot,
-    "splice_slot": Draft.splice_slot,
-    "append": Draft.append,
-    "replace_entry": Draft.replace_entry,
-    "trim_log": Draft.trim_log,
-    "delete_log": Draft.delete_log,
+APPLICATIONS: dict[str, Callable[[StateDraft, Any], None]] = {
+    "set_slot": StateDraft.set_slot,
+    "add_number": StateDraft.add_number,
+    "delete_slot": StateDraft.delete_slot,
+    "splice_slot": StateDraft.splice_slot,
+    "append": StateDraft.append,
+    "replace_entry": StateDraft.replace_entry,
+    "trim_log": StateDraft.trim_log,
+    "delete_log": StateDraft.delete_log,
 }

@@ -27,7 +27,7 @@ from stateward.v1.diff_pb2 import (
     TrimLog,
 )
 from stateward.v1.state_pb2 import BlobRef, State, Value
-from stateward_sidecar.codec.draft import APPLICATIONS, Draft
+from stateward_sidecar.codec.draft import APPLICATIONS, StateDraft
 from stateward_sidecar.codec.state import StateTree, byte_length
 from stateward_sidecar.errors import EditConflict, InvalidField
 
@@ -147,7 +147,7 @@ def apply_edits(tree: StateTree, diff: Diff, version: int) -> StateTree:
     ``version`` becomes the rewritten version of every log that loses or replaces an entry, and of every log that is
     made under a retired name. Raises EditConflict if an edit does not fit.
     """
-    draft = Draft(tree, version)
+    draft = StateDraft(tree, version)
     for index, edit in enumerate(diff.edits):
         kind = edit.WhichOneof("edit")
         if kind is None:

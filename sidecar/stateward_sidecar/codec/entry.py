@@ -43,7 +43,7 @@ INLINE_EDITS_MAX = 1 << 20
 
 
 @dataclass(slots=True)
-class Draft:
+class EntryContent:
     """The content of an entry, as far as it can be prepared outside the writer."""
 
     metadata: bytes  # a serialized EntryMetadata
@@ -61,18 +61,18 @@ class Draft:
         return len(self.packed_metadata) + len(self.packed_edits) + 256
 
 
-def draft(metadata: EntryMetadata, edits: bytes = b"", dictionary: Dictionary | None = None) -> Draft:
+def draft(metadata: EntryMetadata, edits: bytes = b"", dictionary: Dictionary | None = None) -> EntryContent:
     """Serializes and compresses the content of an entry."""
     plain = metadata.SerializeToString(deterministic=True)
     metadata_compression, packed_metadata = compress(plain)
     edit_compression, packed_edits = compress(edits, dictionary) if edits else (COMPRESSION_UNSPECIFIED, edits)
-    return Draft(
+    return EntryContent(
         plain, metadata_compression, packed_metadata,
         edits, content_hash(edits), edit_compression, packed_edits, dictionary,
     )  # fmt: skip
 
 
-def pack(cipher: Cipher, uid: bytes, header: EntryHeader, content: Draft) -> bytes:
+def pack(cipher: Cipher, uid: bytes, header: EntryHeader, content: EntryContent) -> bytes:
     """Completes the header with digest and sizes, and returns the record.
 
     The caller has set kind, epoch, sequence, version, parent_version, create_time_us and previous_digest. Edits that

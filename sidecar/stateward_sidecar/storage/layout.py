@@ -9,7 +9,7 @@
         E anchor_hash(16) key_hash(16)         effect
         G tag_hash(16)                         tag
         I sequence(8)                          signal that waits for the agent
-        J sequence(8)                          journal entries from this one on (store/thread/records.py)
+        J sequence(8)                          journal entries from this one on (store/thread/blocks.py)
         K key_hash(16)                         record
         P parts_id(8) index(4)                 pieces of large edits
         Q blob_hash(16)                        blob

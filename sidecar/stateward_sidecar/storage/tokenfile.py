@@ -1,4 +1,4 @@
-"""The token file: tokens, one a line, of which every call must carry one."""
+"""The token file: access tokens, one a line. Every call must carry one."""
 
 from __future__ import annotations
 

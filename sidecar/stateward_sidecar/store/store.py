@@ -46,9 +46,9 @@ from stateward_sidecar.store.read.listing import Lister
 from stateward_sidecar.store.read.read import Reader
 from stateward_sidecar.store.read.readlog import LogReader
 from stateward_sidecar.store.read.watch import Watcher
-from stateward_sidecar.store.thread.alone import Alone
 from stateward_sidecar.store.thread.cache import Cache
 from stateward_sidecar.store.thread.context import Context, Limits
+from stateward_sidecar.store.thread.name_lock import NameLock
 from stateward_sidecar.store.thread.terms import Terms
 from stateward_sidecar.store.thread.threads import Threads
 from stateward_sidecar.store.thread.tokens import Tokens
@@ -129,7 +129,7 @@ class Store:
         self.record_puts = RecordPuts(context, self.threads)
         self.record_list = RecordList(context, self.threads)
         self.deleter = Deleter(context, self.threads)
-        names = Alone()
+        names = NameLock()
         self.recovery = Recovery(context, self.threads, self.deleter)
         self.forker = Forker(context, self.threads, self.deleter, names)
         self.exporter = Exporter(context, self.threads)

@@ -13,7 +13,7 @@ from stateward_sidecar.store.travel.fetched import is_entry, is_snapshot
 
 
 class Chain:
-    """A sequence of entries in which each continues the one before it, and this disk continues the last one."""
+    """Checks that fetched entries form one chain that ends where this disk's copy begins."""
 
     def __init__(self, thread: Thread, following: bytes, after: int = 0) -> None:
         """``following`` is the digest of the entry at the floor, as the entry above it says; empty if unknown. Entries

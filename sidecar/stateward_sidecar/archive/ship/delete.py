@@ -32,7 +32,7 @@ from stateward_sidecar.store.blobs.blobrows import list_blobs
 from stateward_sidecar.store.journal.admitting import check_deletion
 from stateward_sidecar.store.journal.expecting import check_unchanged
 from stateward_sidecar.store.thread.orphannames import is_orphans
-from stateward_sidecar.store.thread.thread import Draft, Thread
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft
 from stateward_sidecar.telemetry import log
 
 
@@ -85,7 +85,7 @@ class Remover:
             return b""
 
         def check(live: Thread) -> None:
-            check_deletion(self._desk.store.context, Draft(live), request.options)
+            check_deletion(self._desk.store.context, ThreadDraft(live), request.options)
             check_unchanged(live.head, request)
 
         self.end(thread, check)

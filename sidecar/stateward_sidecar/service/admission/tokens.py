@@ -1,4 +1,4 @@
-"""The tokens of which every call must carry one, if the daemon has a token file.
+"""Access tokens. With a token file, every call must carry one.
 
 The file has one token a line. Two lines let clients change from the old token to the new one. The file is read again
 when it changes, as a mounted Secret does. If it cannot be read any more, the tokens that it had stay valid: calls that

@@ -74,7 +74,7 @@ class BackupService:
                 raise InvalidField("begin", "is required in the first message")
             check_import(first.begin)
             with self._calls.holding.gate:  # a drain waits for the import
-                is_archived = self._calls.holding.is_wanted(first.begin.options.durability)
+                is_archived = self._calls.holding.asks_for_archived(first.begin.options.durability)
                 answer = await self._import(first.begin, requests, first)
         if is_archived:  # without a place: another import may have it while this one waits for the archive
             await self._calls.holding.reach(first.begin, answer.receipt, context)

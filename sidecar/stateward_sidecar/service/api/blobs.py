@@ -63,7 +63,7 @@ class BlobService:
         with self._places.enter() as place:
             requests = place.watch(requests)
             begin = await self._begin(requests)
-            is_archived = self._calls.holding.is_wanted(begin.options.durability)
+            is_archived = self._calls.holding.asks_for_archived(begin.options.durability)
             with saying_expected(begin):
                 thread = await self._thread(begin, context)
                 answer, lost = await self._known(begin, begin.sha256, thread, context)

@@ -59,7 +59,7 @@ class CheckpointService:
     async def save(self, request: SaveRequest, context: grpc.aio.ServicerContext) -> SaveResponse:
         named = await self._saving.check(request)
         holding = self._calls.holding
-        is_archived = holding.is_wanted(request.options.durability)
+        is_archived = holding.asks_for_archived(request.options.durability)
         refusal: StatewardError | None = None
 
         async def save_now() -> SaveResponse:
@@ -89,7 +89,8 @@ class CheckpointService:
         named = check.check_batch(request)
         holding = self._calls.holding
         is_archived = [
-            _named(index, holding.is_wanted, item.options.durability) for index, item in enumerate(request.saves)
+            _named(index, holding.asks_for_archived, item.options.durability)
+            for index, item in enumerate(request.saves)
         ]
         places: dict[tuple[str, str], Place] = {}
         refusals: dict[int, StatewardError] = {}

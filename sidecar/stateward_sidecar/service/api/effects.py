@@ -41,7 +41,7 @@ class EffectService:
         holding = self._calls.holding
         strongest = DURABILITY_ARCHIVED if holding.archive is not None else DURABILITY_COMMITTED
         required = request.options.durability or strongest
-        is_archived = holding.is_wanted(required)
+        is_archived = holding.asks_for_archived(required)
 
         async def begin() -> BeginEffectResponse:
             waits_s = levels.timeout_s(context) if is_archived else 0.0

@@ -80,7 +80,7 @@ class Leasing:
         self, request: AcquireLeaseRequest, context: grpc.aio.ServicerContext | None
     ) -> AcquireLeaseResponse:
         holding = self._calls.holding
-        is_archived = holding.is_wanted(request.options.durability)
+        is_archived = holding.asks_for_archived(request.options.durability)
 
         async def acquire() -> AcquireLeaseResponse:
             waits_s = levels.timeout_s(context) if is_archived else 0.0

@@ -41,13 +41,13 @@ class RecordService:
         check.check_write(request)
         checkrecords.check_put(request)
         holding, size_bytes = self._calls.holding, size_of(request, message_bytes.get())
-        is_archived = holding.is_wanted(request.options.durability)
+        is_archived = holding.asks_for_archived(request.options.durability)
 
         async def put() -> PutRecordsResponse:
             await self._prepare(request.namespace, request.thread)
             try:
                 answer = await self._calls.write(self._puts.put(request), context, size_bytes=size_bytes)
-            except QuotaExceeded:  # of records that have expired, too: the sweep has not deleted them yet
+            except QuotaExceeded:  # expired records count until a sweep deletes them
                 await self._calls.work(self._calls.store.sweeper.expire_records, request.namespace, request.thread)
                 answer = await self._calls.write(self._puts.put(request), context, size_bytes=size_bytes)
             self._mover.consider(request.namespace, request.thread)

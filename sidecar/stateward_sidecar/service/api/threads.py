@@ -135,7 +135,7 @@ class ThreadService:
             check.check_ref(request.version, "version")
         if request.all_versions and (request.HasField("version") or request.branch):
             raise InvalidField("all_versions", "leaves no choice: leave version and branch out")
-        is_archived = self._holding.is_wanted(request.options.durability)
+        is_archived = self._holding.asks_for_archived(request.options.durability)
 
         async def fork() -> ForkThreadResponse:
             while True:
@@ -199,7 +199,7 @@ class ThreadService:
         check.check_write(request)
         check.check_expected_sequence(request)
         if request.options.durability == DURABILITY_ARCHIVED:
-            self._holding.is_wanted(request.options.durability)
+            self._holding.asks_for_archived(request.options.durability)
         archive = self._holding.archive
         if archive is not None and not request.local_only:
             answer = await self._delete_everywhere(request, archive, context)
@@ -304,7 +304,7 @@ class ThreadService:
         check.check_durability(request.durability)
         check.check_written(request)
         entry = written(request, request.receipt)
-        wanted = self._holding.is_wanted(request.durability)
+        wanted = self._holding.asks_for_archived(request.durability)
 
         async def find() -> Thread:
             return await self._calls.read(self._find_line, entry)

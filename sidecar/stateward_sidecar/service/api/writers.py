@@ -245,7 +245,7 @@ class WriterService:
             request, place = item.save, stream.place
             request.namespace, request.thread, request.branch = place.namespace, place.thread, place.branch
             named = await self._saving.check(request)
-            frame.is_archived = self._calls.holding.is_wanted(request.options.durability)
+            frame.is_archived = self._calls.holding.asks_for_archived(request.options.durability)
             save = self._saving.prepare_hot(request, named)
             self._calls.holding.gate.check()
             if frame.is_archived:

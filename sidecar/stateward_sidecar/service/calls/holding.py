@@ -123,7 +123,7 @@ class Holding:
         self, request: WriteRequest, verb: Callable[[], Awaitable[A]], context: grpc.aio.ServicerContext | None
     ) -> A:
         """Runs the verb of a write on the thread that the request names, and waits for the level that it asks for."""
-        is_archived = self.is_wanted(request.options.durability)
+        is_archived = self.asks_for_archived(request.options.durability)
         answer = await self.write(
             request.namespace, request.thread, verb, must_exist=must_exist(request), is_archived=is_archived
         )
@@ -343,7 +343,7 @@ class Holding:
 
     # -- durability -----------------------------------------------------------------------------------------------
 
-    def is_wanted(self, durability: int) -> bool:
+    def asks_for_archived(self, durability: int) -> bool:
         """Whether a call asks for ARCHIVED. Raises NoArchive or ArchiveUnavailable, before anything is written."""
         wanted = durability or self.default_durability
         if wanted != DURABILITY_ARCHIVED:

@@ -210,7 +210,7 @@ class _Stream:
             await asyncio.wait(self._running)
 
     def cancel(self) -> None:
-        """Ends the calls whose client has left, and forgets those that it has not taken the answers of."""
+        """Cancels running calls, and drops answers that the client never took."""
         for running in self._running:
             running.cancel()
         self._note_answered(self._unanswered)

@@ -22,7 +22,7 @@ from stateward.v1.blob_service_pb2 import (
     WriteBlobResponse,
 )
 from stateward_sidecar.codec.blob import SEGMENT_BYTES
-from stateward_sidecar.codec.entry import Draft as Content
+from stateward_sidecar.codec.entry import EntryContent
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.storage.queue import Batch
@@ -36,7 +36,7 @@ from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.opening import describe_creation, opened, settle_options
 from stateward_sidecar.store.journal.views import reached
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import Draft, Thread
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads, not_found
 from stateward_sidecar.store.thread.times import blob_written_us
 
@@ -131,7 +131,14 @@ class Blobs:
         return run
 
     def _write_again(
-        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, row: BlobRow, content: Content, *, ships: bool = False
+        self,
+        txn: lmdb.Transaction,
+        batch: Batch,
+        draft: ThreadDraft,
+        row: BlobRow,
+        content: EntryContent,
+        *,
+        ships: bool = False,
     ) -> WriteBlobResponse:
         """Counts a blob that the thread has as written now. Runs in the writer.
 

@@ -33,9 +33,9 @@ from stateward_sidecar.store.blobs.blobrows import blobs_in_edits, blobs_in_stat
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.owning import is_still_ours
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import Draft, Thread, rows
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows
 from stateward_sidecar.store.thread.threads import Threads
 from stateward_sidecar.store.thread.times import SECOND_US, WRONG_US, blob_written_us
 from stateward_sidecar.telemetry import log_damage
@@ -123,7 +123,7 @@ class BlobSweeper:
         """Adds the blobs that the next entries name. Returns the sequence of the last entry."""
         keys, held = thread.identity.keys, replay.Held()
         with self._context.engine.read() as txn:
-            for number, (sequence, record) in enumerate(records.entries(txn, keys, after + 1)):
+            for number, (sequence, record) in enumerate(blocks.entries(txn, keys, after + 1)):
                 if sequence > tip:
                     return tip
                 if number >= RECORDS_A_STEP:
@@ -141,7 +141,7 @@ class BlobSweeper:
             raise replay.MissingSnapshot("the snapshot is missing", thread.name, header.version)
 
     def _brought(
-        self, txn: lmdb.Transaction, thread: Thread | Draft, sequence: int, record: bytes, held: replay.Held
+        self, txn: lmdb.Transaction, thread: Thread | ThreadDraft, sequence: int, record: bytes, held: replay.Held
     ) -> set[bytes]:
         entry, identity = unpack(record, sequence), thread.identity
         header = entry.header
@@ -165,7 +165,7 @@ class BlobSweeper:
                 return False
             held = replay.Held()
             for sequence in range(tip + 1, draft.head.tip_sequence + 1):
-                record = records.get_entry(txn, identity.keys, sequence)
+                record = blocks.get_entry(txn, identity.keys, sequence)
                 if record is None or row.record.sha256 in self._brought(txn, draft, sequence, record, held):
                     return False
             try:
@@ -183,7 +183,7 @@ def _is_old(head: ThreadHead, row: BlobRow, now_us: int) -> bool:
     return blob_written_us(head, row, now_us) < now_us - KEPT_S * SECOND_US
 
 
-def remove_blob(context: Context, txn: lmdb.Transaction, batch: Batch, draft: Draft, row: BlobRow) -> None:
+def remove_blob(context: Context, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, row: BlobRow) -> None:
     """Removes the row of a blob with an entry that says so, and the file after the commit. The caller keeps the draft.
 
     Every other machine learns from the entry that its HEAD is older, and from the image that its row must go. The ship

@@ -17,7 +17,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store.blobs.blobread import BlobReader, archived_until
 from stateward_sidecar.store.blobs.blobrows import blob_key, blobs_in_state, find_blob, list_blobs
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Thread
 
@@ -60,7 +60,7 @@ def check_state_blobs(txn: lmdb.Transaction, thread: Thread, tree: StateTree, br
 
 def _verify_entry(txn: lmdb.Transaction, thread: Thread, row: BlobRow) -> Corrupt | None:
     """Returns the damage in the entry of a blob; None if there is none, or if the entry is not needed here."""
-    record = records.get_entry(txn, thread.identity.keys, row.sequence)
+    record = blocks.get_entry(txn, thread.identity.keys, row.sequence)
     if record is None:
         shared = archived_until(thread) if thread.access == THREAD_ACCESS_ORPHAN else 0  # the owner may have cleaned it
         if row.sequence <= max(thread.floor_sequence, shared) or row.sequence in thread.pruned.loose:

@@ -23,7 +23,7 @@ from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB, BlobRecord, EntryM
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobResponse
 from stateward_sidecar.codec.blob import BLOB_ID_BYTES, SEGMENT_BYTES, BlobCipher, sealed_bytes_max
 from stateward_sidecar.codec.edits import MAX_PREVIEW_BYTES
-from stateward_sidecar.codec.entry import Draft as Content
+from stateward_sidecar.codec.entry import EntryContent
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import ArchiveUnavailable, DeadlineExceeded, InvalidField, StateTooLarge, no_room
 from stateward_sidecar.storage.blobfiles import NewBlobFile
@@ -37,12 +37,12 @@ from stateward_sidecar.store.journal.journal import LARGE_BYTES, append, commit_
 from stateward_sidecar.store.journal.receipts import receipt_of
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.identity import Identity
-from stateward_sidecar.store.thread.thread import Draft, Thread
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads
 
 BLOB_BYTES_MAX = 64 << 30
 # Counts a blob that the thread has as written now, in the writer. Takes transaction, batch, draft, row and entry.
-Again = Callable[[lmdb.Transaction, Batch, Draft, BlobRow, Content], WriteBlobResponse]
+Again = Callable[[lmdb.Transaction, Batch, ThreadDraft, BlobRow, EntryContent], WriteBlobResponse]
 
 
 class Sealing:
@@ -233,7 +233,7 @@ def is_here(context: Context, identity: Identity, record: BlobRecord) -> bool:
 
 
 def answer_write(
-    txn: lmdb.Transaction, draft: Draft, row: BlobRow, sequence: int, *, existed: bool
+    txn: lmdb.Transaction, draft: ThreadDraft, row: BlobRow, sequence: int, *, existed: bool
 ) -> WriteBlobResponse:
     """Returns the answer to a write."""
     return WriteBlobResponse(

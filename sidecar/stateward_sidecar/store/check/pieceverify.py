@@ -9,7 +9,7 @@ import lmdb
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import Corrupt, StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.thread import Thread
 
 
@@ -25,7 +25,7 @@ def verify_pieces(txn: lmdb.Transaction, thread: Thread, known: set[int]) -> Ite
     loose = set(_numbers(txn, keys.all_of(b"P"))) - known
     if loose:  # they may belong to entries that were added while the journal was read
         try:
-            for sequence, record in records.entries(txn, keys, 1):
+            for sequence, record in blocks.entries(txn, keys, 1):
                 loose.discard(unpack(record, sequence).header.parts_id)
         except Corrupt:
             return  # reported already, and the damaged entry may name the pieces

@@ -14,7 +14,7 @@ from stateward_sidecar.errors import Corrupt, KeyUnavailable, StatewardError, re
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.journal.deletions import open_deletion
 from stateward_sidecar.store.journal.journal import list_keys
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Thread, head_uid, load_numbered, rows
 
@@ -80,7 +80,7 @@ class StoreVerifier:
     def _of_thread(
         self, txn: lmdb.Transaction, thread: Thread, number: int, places: _Places
     ) -> Iterator[VerifyFinding]:
-        sequences = (sequence for sequence, _ in records.entries(txn, thread.identity.keys, 1))
+        sequences = (sequence for sequence, _ in blocks.entries(txn, thread.identity.keys, 1))
         missing = [sequence for sequence in sequences if not places.has(number, sequence)]
         if missing:
             places.read(txn, places.end, None)
@@ -159,7 +159,7 @@ class _Places:
     def read(self, txn: lmdb.Transaction, start: bytes, rows_max: int | None) -> tuple[bytes, list[VerifyFinding]]:
         """Reads so many rows of the feed; None = all. Returns where to go on (empty = nowhere), and what is wrong."""
         wrong = list[VerifyFinding]()
-        for key, row in islice(records.rows_from(txn, start, b"W"), rows_max):
+        for key, row in islice(blocks.rows_from(txn, start, b"W"), rows_max):
             self.end, rows_max = bytes(key) + b"\0", rows_max - 1 if rows_max is not None else None
             try:
                 number, sequence = layout.unpack_feed(row)

@@ -50,7 +50,7 @@ from stateward_sidecar.store.items.effectrows import verify_effects
 from stateward_sidecar.store.items.recordrows import verify_records
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.journal import label_keys, list_keys
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.cache import Cache
 from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES, Context
 from stateward_sidecar.store.thread.thread import MAIN, Thread, load_numbered, rows
@@ -191,7 +191,7 @@ class Verifier:
         thread = progress.thread
         keys, tip = thread.identity.keys, thread.head.tip_sequence
         checked, progress.step_began = 0, progress.sequence
-        for first, row in records.rows(txn, keys, progress.row):
+        for first, row in blocks.rows(txn, keys, progress.row):
             if first > tip:
                 break
             if checked >= RECORDS_A_STEP:
@@ -214,14 +214,14 @@ class Verifier:
         """Checks the entries that share a row. Returns how many they are."""
         thread, checked = progress.thread, 0
         try:
-            found = list(records.unpack_row(first, row))
+            found = list(blocks.unpack_row(first, row))
         except Corrupt as error:
             out.append((_found(finding, error, sequence=first), 0))
             return 1
         for sequence, record in found:
             if not progress.sequence < sequence <= thread.head.tip_sequence:
                 if progress.step_began < sequence <= progress.sequence:
-                    out.append((_found(finding, records.twice(sequence), sequence=sequence), 0))
+                    out.append((_found(finding, blocks.twice(sequence), sequence=sequence), 0))
                 continue
             version = 0
             try:

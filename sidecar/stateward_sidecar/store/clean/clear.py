@@ -27,16 +27,16 @@ from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.store.clean.clear_list import read_uncleared, write_uncleared
 from stateward_sidecar.store.clean.lineage import Lineage
-from stateward_sidecar.store.clean.uncleared import read_uncleared, write_uncleared
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.journal import label_keys
 from stateward_sidecar.store.journal.requestrows import delete_request
 from stateward_sidecar.store.journal.requests import request_key
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S, Context
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
-from stateward_sidecar.store.thread.thread import MAIN, Draft, Thread, rows, write_head
+from stateward_sidecar.store.thread.thread import MAIN, Thread, ThreadDraft, rows, write_head
 from stateward_sidecar.store.thread.threads import Threads
 from stateward_sidecar.store.thread.times import SECOND_US, made_us
 from stateward_sidecar.telemetry import log_damage
@@ -55,7 +55,7 @@ class _Work:
     """The work of one step."""
 
     txn: lmdb.Transaction
-    draft: Draft
+    draft: ThreadDraft
     head: ThreadHead
     now_us: int
     archived: int  # entries up to this one may be removed
@@ -297,7 +297,7 @@ def _drop_husks(work: _Work, until: float) -> bool:
     lineage = work.lineage
     for sequence in lineage.husks[:ENTRIES_A_STEP]:
         try:
-            record = records.get_entry(work.txn, work.draft.identity.keys, sequence)
+            record = blocks.get_entry(work.txn, work.draft.identity.keys, sequence)
             if record is not None:
                 entry = unpack(record, sequence)
                 if sequence > work.archived or work.in_window(entry):
@@ -315,7 +315,7 @@ def _strip_if_whole(work: _Work, version: int, sequence: int) -> None:
     """Clears the entry of a version, or of a sequence. A damaged one stays as it is, and Verify reports it."""
     try:
         sequence = sequence or replay.place_of(work.txn, work.draft, version)
-        record = records.get_entry(work.txn, work.draft.identity.keys, sequence)
+        record = blocks.get_entry(work.txn, work.draft.identity.keys, sequence)
         if record is not None:
             entry = unpack(record, sequence)
             if work.draft.pruned.cuts(entry.header):  # the ranges pass over other entries
@@ -341,7 +341,7 @@ def _strip(work: _Work, entry: Entry) -> None:
         if header.edit_bytes:
             husk = entry.husk()
             work.free(len(entry.record) - len(husk))
-            records.shrink_entry(txn, identity.keys, header.sequence, husk)
+            blocks.shrink_entry(txn, identity.keys, header.sequence, husk)
         if header.sequence > 1:  # the first entry describes the thread, and stays
             work.husks.append(header.sequence)
     else:
@@ -352,7 +352,7 @@ def _drop(work: _Work, entry: Entry) -> None:
     """Removes an entry and the rows that lead to it."""
     identity, txn = work.draft.identity, work.txn
     metadata, header = entry.open_metadata(identity.cipher, identity.uid), entry.header
-    records.delete_entry(txn, identity.keys, header.sequence)
+    blocks.delete_entry(txn, identity.keys, header.sequence)
     if metadata.request_hash:
         delete_request(txn, request_key(identity, metadata.request_hash), header.sequence)
     body = metadata.checkpoint
@@ -376,7 +376,7 @@ def _drop_place(work: _Work, version: int) -> None:
     if found is None:
         return
     first, following, offset = found
-    left = next(records.entries(txn, keys, first + offset), None)
+    left = next(blocks.entries(txn, keys, first + offset), None)
     if work.draft.pruned.covers(first, following - 1) and (left is None or left[0] >= following + offset):
         txn.delete(keys.version_offset(first))
 

@@ -27,7 +27,7 @@ from stateward_sidecar.store.journal.deletions import LOCAL, seal_deletion
 from stateward_sidecar.store.journal.expecting import check_unchanged, get_draft
 from stateward_sidecar.store.journal.journal import list_keys, next_place
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import Draft, Thread, rows
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows
 from stateward_sidecar.store.thread.threads import Threads
 from stateward_sidecar.store.thread.times import expire_second, has_expired
 from stateward_sidecar.telemetry import guarded
@@ -104,7 +104,7 @@ class Deleter:
 
         return run
 
-    def _remove(self, txn: lmdb.Transaction, batch: Batch, draft: Draft, cause: str) -> None:
+    def _remove(self, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, cause: str) -> None:
         context, identity, head = self._context, draft.identity, draft.head
         number, namespace = identity.number, identity.namespace_keys
         cursor = next_place(txn)
@@ -217,7 +217,7 @@ class Deleter:
             self._context.writer.submit(Write(run=run, background=True, frees_space=True), wait=True).wait()
 
 
-def _is_meant(draft: Draft | None, request: DeleteThreadRequest) -> bool:
+def _is_meant(draft: ThreadDraft | None, request: DeleteThreadRequest) -> bool:
     """Returns whether there is a thread, and it is the creation that a deletion names."""
     return draft is not None and request.options.expected_uid in ("", draft.identity.uid_text)
 

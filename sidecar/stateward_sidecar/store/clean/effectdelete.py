@@ -19,10 +19,10 @@ from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, DeleteEffectsR
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import QueueFull
 from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.store.clean.clear_list import read_uncleared, write_uncleared
 from stateward_sidecar.store.clean.goneeffects import GoneEffects, entries_of
 from stateward_sidecar.store.clean.prune import PLANS_MAX, Pruner
 from stateward_sidecar.store.clean.pruneplan import NEW_ENTRIES_MAX
-from stateward_sidecar.store.clean.uncleared import read_uncleared, write_uncleared
 from stateward_sidecar.store.items.effectrows import anchor_prefix, anchor_rows, effect_key
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.admitting import admit
@@ -32,7 +32,7 @@ from stateward_sidecar.store.journal.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
-from stateward_sidecar.store.thread.thread import Draft, Thread, write_row
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, write_row
 from stateward_sidecar.store.thread.threads import Threads, not_found
 
 
@@ -45,7 +45,7 @@ class _Plan:
     before: Pruned
     effects: GoneEffects
 
-    def holds(self, txn: lmdb.Transaction, draft: Draft) -> bool:
+    def holds(self, txn: lmdb.Transaction, draft: ThreadDraft) -> bool:
         """Returns whether the plan is still right after the writes since. Reads only the new entries."""
         tip = draft.head.tip_sequence
         if draft.identity.number != self.number or tip - self.tip_sequence > NEW_ENTRIES_MAX:
@@ -120,7 +120,7 @@ class EffectDeleter:
         return run
 
     def _remove(
-        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, effects: GoneEffects, metadata: EntryMetadata
+        self, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, effects: GoneEffects, metadata: EntryMetadata
     ) -> None:
         context, identity = self._context, draft.identity
         after = draft.pruned.with_more(Ranges(), effects.entries)

@@ -25,11 +25,11 @@ from stateward_sidecar.store.clean.lineage import Lineage
 from stateward_sidecar.store.items.effectrows import anchor_prefix, anchor_rows, effect_part
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.refs import find_named
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.ranges import Ranges
-from stateward_sidecar.store.thread.thread import MAIN, Draft, Thread
+from stateward_sidecar.store.thread.thread import MAIN, Thread, ThreadDraft
 
 VERSIONS_A_STEP = 100
 # Two ranges are joined if fewer entries lie between them, and none of these is about an effect that is left.
@@ -51,7 +51,7 @@ class GoneEffects:
         self.row_keys.append(row_key)
         self.sum_change ^= effect_part(identity, row_key, row)
 
-    def holds(self, txn: lmdb.Transaction, draft: Draft, sequence: int) -> bool:
+    def holds(self, txn: lmdb.Transaction, draft: ThreadDraft, sequence: int) -> bool:
         """Returns whether an entry that was written since changes nothing of this."""
         if not replay.has_entry(txn, draft.identity, sequence):
             return True  # another sidecar wrote and removed it: it is of records, or loose
@@ -64,7 +64,9 @@ class GoneEffects:
         is_about = metadata.effect.anchor in self.anchors and (not self.only or metadata.effect.key in self.only)
         return not is_about
 
-    def remove(self, context: Context, txn: lmdb.Transaction, batch: Batch, draft: Draft, head: ThreadHead) -> None:
+    def remove(
+        self, context: Context, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, head: ThreadHead
+    ) -> None:
         """Removes the rows, and subtracts them from the head."""
         for row_key in self.row_keys:
             txn.delete(row_key)
@@ -148,7 +150,7 @@ def _entries(txn: lmdb.Transaction, identity: Identity, row: EffectRow) -> Itera
 
 
 def _join(context: Context, thread: Thread, new: Ranges) -> Ranges:
-    """Returns ``new`` with the short gaps in which no entry is about an effect that is left."""
+    """Adds to ``new`` each short gap without an entry of a live effect."""
     known = thread.pruned.effects
     pairs, gaps = Ranges([*known.pairs(), *new.pairs()]).pairs(), list[tuple[int, int]]()
     for (_, last), (first, _) in pairwise(pairs):
@@ -160,5 +162,5 @@ def _join(context: Context, thread: Thread, new: Ranges) -> Ranges:
 
 
 def _is_effect(txn: lmdb.Transaction, identity: Identity, sequence: int) -> bool:
-    record = records.get_entry(txn, identity.keys, sequence)
+    record = blocks.get_entry(txn, identity.keys, sequence)
     return record is not None and unpack(record, sequence).header.kind == ENTRY_KIND_EFFECT

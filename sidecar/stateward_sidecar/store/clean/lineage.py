@@ -26,12 +26,12 @@ from stateward.storage.v1.journal_pb2 import (
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.clean.uncleared import read_uncleared
+from stateward_sidecar.store.clean.clear_list import read_uncleared
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges, is_loose
-from stateward_sidecar.store.thread.thread import Draft, Thread, rows
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows
 
 THREADS_MAX = 64
 ENTRIES_A_STEP = 100
@@ -58,9 +58,9 @@ class Lineage:
     loose: list[int] = field(default_factory=list)
     acks: dict[int, list[int]] = field(default_factory=dict)  # by version: the signals that it acknowledged
 
-    def read_on(self, txn: lmdb.Transaction, thread: Thread | Draft, entries: int) -> bool:
+    def read_on(self, txn: lmdb.Transaction, thread: Thread | ThreadDraft, entries: int) -> bool:
         """Reads at most ``entries`` more entries. Returns whether all were read."""
-        for count, (sequence, record) in enumerate(records.entries(txn, thread.identity.keys, self.sequence + 1)):
+        for count, (sequence, record) in enumerate(blocks.entries(txn, thread.identity.keys, self.sequence + 1)):
             if count >= entries:
                 return False
             entry = unpack(record, sequence)
@@ -71,7 +71,7 @@ class Lineage:
             self.sequence = sequence
         return True
 
-    def _is_cleared(self, txn: lmdb.Transaction, thread: Thread | Draft, entry: Entry) -> bool:
+    def _is_cleared(self, txn: lmdb.Transaction, thread: Thread | ThreadDraft, entry: Entry) -> bool:
         header = entry.header
         if not self.pruned.cuts(header):
             return False
@@ -143,7 +143,7 @@ class Lineage:
         return {version for version in alone if version not in going and version not in self.pruned}
 
 
-def _deleted(thread: Thread | Draft, entry: Entry) -> list[tuple[int, int]]:
+def _deleted(thread: Thread | ThreadDraft, entry: Entry) -> list[tuple[int, int]]:
     """Returns the ranges that hold the versions of the branches which an entry deleted."""
     if entry.header.kind != ENTRY_KIND_HEADS:
         return []

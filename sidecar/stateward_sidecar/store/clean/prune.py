@@ -28,21 +28,21 @@ from stateward_sidecar.errors import Corrupt, KeyUnavailable, QueueFull, Shuttin
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.clean.clear import Clearer
+from stateward_sidecar.store.clean.clear_list import read_uncleared, write_uncleared
 from stateward_sidecar.store.clean.goneeffects import find_gone
 from stateward_sidecar.store.clean.lineage import Lineages
 from stateward_sidecar.store.clean.pruneplan import Fall, Plan, Shown, find_falls, find_moves
 from stateward_sidecar.store.clean.retention import Chooser
-from stateward_sidecar.store.clean.uncleared import read_uncleared, write_uncleared
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.changing import begin_change, check_change
 from stateward_sidecar.store.journal.expecting import other_creation
 from stateward_sidecar.store.journal.guards import check_lease
 from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.receipts import newest_receipt, receipt_of
-from stateward_sidecar.store.thread.alone import Alone
 from stateward_sidecar.store.thread.context import Context
+from stateward_sidecar.store.thread.name_lock import NameLock
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges, spans_of
-from stateward_sidecar.store.thread.thread import Draft, Thread, rows, write_branch, write_row
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows, write_branch, write_row
 from stateward_sidecar.store.thread.threads import Threads, not_found
 from stateward_sidecar.store.versions.moves import put_moves
 from stateward_sidecar.store.versions.snapshots import Snapshots
@@ -63,7 +63,7 @@ class Pruner:
         self._snapshots = snapshots
         self._lineages = Lineages(context)
         self._clearer = Clearer(context, threads)
-        self._alone = Alone()
+        self._alone = NameLock()
         self.chooser = Chooser(context)
 
     def alone(self, namespace: str, name: str) -> AbstractContextManager[None]:
@@ -162,7 +162,7 @@ class Pruner:
     def _plan_request(self, thread: Thread, request: PruneThreadRequest) -> Plan | None:
         """Returns the plan for a request; None if no version is to be pruned, or if the request is a retry."""
         with self._context.engine.read() as txn:
-            if check_change(self._context, txn, Draft(thread), request).replayed_sequence:
+            if check_change(self._context, txn, ThreadDraft(thread), request).replayed_sequence:
                 return None
             if (shown := Shown.of(request)) is not None:
                 if thread.identity.uid_text != request.plan.uid:
@@ -302,7 +302,9 @@ class Pruner:
 
         return run
 
-    def _remove(self, txn: lmdb.Transaction, batch: Batch, draft: Draft, plan: Plan, metadata: EntryMetadata) -> int:
+    def _remove(
+        self, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, plan: Plan, metadata: EntryMetadata
+    ) -> int:
         """Appends the entry that lists the pruned versions. Returns its sequence."""
         context, identity = self._context, draft.identity
         if plan.falls:
@@ -338,7 +340,7 @@ class Pruner:
         return answer
 
 
-def _loose(draft: Draft) -> Ranges:
+def _loose(draft: ThreadDraft) -> Ranges:
     """Returns the entries among which those of tags and the like are not said to count for nothing yet."""
     return Ranges([(draft.pruned.loose.last + 1, draft.head.tip_sequence)]) if draft.head.loose_entries else Ranges()
 

@@ -13,7 +13,7 @@ from stateward_sidecar.errors import InvalidField, VersionMismatch
 from stateward_sidecar.store.clean.goneeffects import GoneEffects
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges, spans_of
-from stateward_sidecar.store.thread.thread import MAIN, Draft, Thread
+from stateward_sidecar.store.thread.thread import MAIN, Thread, ThreadDraft
 from stateward_sidecar.store.versions.branches import Pointed, fall_back, point_branch
 
 # If more entries than this were written since the plan, a new plan is made.
@@ -117,7 +117,7 @@ class Plan:
         ]  # fmt: skip
         return PrunePlan(uid=uid, versions=spans_of(self.going), newest_digest=self.newest_digest, moved_heads=moved)
 
-    def holds(self, txn: lmdb.Transaction, draft: Draft) -> bool:
+    def holds(self, txn: lmdb.Transaction, draft: ThreadDraft) -> bool:
         """Returns whether the plan is still right after the writes since. Reads only the new entries."""
         going, tip = self.going, draft.head.tip_sequence
         now, before = draft.pruned, self.before
@@ -145,7 +145,7 @@ class Plan:
             return False
         return all(self._knows(branch) for branch in draft.all_branches().values())
 
-    def _allows(self, txn: lmdb.Transaction, draft: Draft, sequence: int) -> bool:
+    def _allows(self, txn: lmdb.Transaction, draft: ThreadDraft, sequence: int) -> bool:
         """Returns whether the plan is still right after an entry that is newer than it."""
         if not replay.has_entry(txn, draft.identity, sequence):
             return True  # another sidecar wrote and removed it: it is of records, or loose
@@ -161,7 +161,7 @@ class Plan:
             return branch.snapshot_version not in self.going
         return branch.moved_version == move.before.moved_version
 
-    def moved(self, draft: Draft) -> Iterable[BranchHead]:
+    def moved(self, draft: ThreadDraft) -> Iterable[BranchHead]:
         """Yields the branches with a new snapshot, ready to be written."""
         for name, move in self.moves.items():
             branch = draft.branch(name)

@@ -19,8 +19,8 @@ from stateward_sidecar.store.clean.recordmoves import RecordMover
 from stateward_sidecar.store.items.recordentries import About, Changed, append_changes
 from stateward_sidecar.store.items.recordrows import index_expiry, is_expired, live_row
 from stateward_sidecar.store.journal.owning import is_still_ours
-from stateward_sidecar.store.thread.alone import Alone
 from stateward_sidecar.store.thread.context import Context
+from stateward_sidecar.store.thread.name_lock import NameLock
 from stateward_sidecar.store.thread.thread import Thread, rows, write_head
 from stateward_sidecar.store.thread.threads import Threads
 from stateward_sidecar.store.thread.times import SECOND_US
@@ -36,7 +36,7 @@ class RecordExpirer:
         self._context = context
         self._threads = threads
         self._mover = mover
-        self._alone = Alone()  # those who need room wait for the one who makes it
+        self._alone = NameLock()  # those who need room wait for the one who makes it
 
     def sweep(self) -> None:
         """Deletes records that have expired, of threads that this sidecar may change."""

@@ -27,8 +27,8 @@ from stateward.storage.v1.journal_pb2 import (
 from stateward_sidecar.codec.entry import stored_bytes, unpack
 from stateward_sidecar.errors import ShuttingDown, StatewardError
 from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.store.clean.clear_list import read_uncleared, write_uncleared
 from stateward_sidecar.store.clean.prune import Pruner, is_whole
-from stateward_sidecar.store.clean.uncleared import read_uncleared, write_uncleared
 from stateward_sidecar.store.items.recordentries import About, Changed, append_changes, divide
 from stateward_sidecar.store.items.recordrows import (
     live_row,
@@ -38,10 +38,10 @@ from stateward_sidecar.store.items.recordrows import (
     record_key,
     value_sequence,
 )
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.ranges import Ranges
-from stateward_sidecar.store.thread.thread import Draft, Thread, write_head, write_row
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, write_head, write_row
 from stateward_sidecar.store.thread.threads import Threads
 from stateward_sidecar.telemetry import failures, log_damage
 
@@ -54,7 +54,7 @@ STEP_BYTES, STEP_ENTRIES, STEP_S = 128 << 10, 1000, 0.003
 
 
 def is_due(head: ThreadHead) -> bool:
-    """Returns whether enough of the entries of records counts for nothing. If no record is left, nothing has to."""
+    """Returns whether dead entries outweigh the live records enough to clean the journal."""
     slack = SLACK_BYTES if head.records else 0
     return bool(head.record_entry_bytes > 2 * head.record_stored_bytes + slack)
 
@@ -185,7 +185,7 @@ class RecordMover:
                 seen, before = self._threads.seen(txn, live), last
                 if not _may_move(seen) or (last.sequence and not _is_there(txn, seen, last)):
                     return None
-                for sequence, record in records.entries(txn, seen.identity.keys, _first(seen, last)):
+                for sequence, record in blocks.entries(txn, seen.identity.keys, _first(seen, last)):
                     header = unpack(record, sequence).header
                     last = _Begin(sequence, header.digest)
                     if header.kind == ENTRY_KIND_RECORDS:
@@ -210,10 +210,10 @@ class RecordMover:
 
         return run
 
-    def _read(self, txn: lmdb.Transaction, draft: Draft, first: int) -> _Step:
+    def _read(self, txn: lmdb.Transaction, draft: ThreadDraft, first: int) -> _Step:
         """Reads the oldest entries that count, from the first one of records on. Raises Corrupt."""
         step, until, count = _Step(), time.perf_counter() + STEP_S, 0
-        for sequence, record in records.entries(txn, draft.identity.keys, first):
+        for sequence, record in blocks.entries(txn, draft.identity.keys, first):
             is_over = step.value_bytes >= STEP_BYTES or count >= STEP_ENTRIES or time.perf_counter() > until
             if step.last and is_over:
                 break
@@ -226,7 +226,9 @@ class RecordMover:
                 step.last = sequence
         return step
 
-    def _take(self, txn: lmdb.Transaction, draft: Draft, step: _Step, sequence: int, change: RecordChange) -> None:
+    def _take(
+        self, txn: lmdb.Transaction, draft: ThreadDraft, step: _Step, sequence: int, change: RecordChange
+    ) -> None:
         """Adds a record to those that are appended again, if the entry is its newest one or has its value."""
         identity, key = draft.identity, change.facts.key
         row_key = record_key(identity, key)
@@ -243,12 +245,12 @@ class RecordMover:
         step.keys.add(key)
         step.value_bytes += facts.value_bytes
 
-    def _append(self, txn: lmdb.Transaction, batch: Batch, draft: Draft, step: _Step) -> None:
+    def _append(self, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, step: _Step) -> None:
         number = draft.identity.number
         new = Ranges([(record_floor(draft) + 1, step.last)])
         after = draft.pruned.with_records(Ranges([(1, step.last)]))
 
-        def settle(draft: Draft, head: ThreadHead) -> dict[bytes, int]:
+        def settle(draft: ThreadDraft, head: ThreadHead) -> dict[bytes, int]:
             head.record_entry_bytes = max(head.record_entry_bytes - step.entry_bytes, 0)
             return dict([write_row(txn, draft, head, draft.identity.keys.pruned(), after.to_message())])
 
@@ -261,16 +263,16 @@ class RecordMover:
         draft.pruned = after
 
 
-def _may_move(thread: Draft | Thread) -> bool:
+def _may_move(thread: ThreadDraft | Thread) -> bool:
     """Returns whether a move is due, and all entries above the floor are here, so that none of them is passed over."""
-    owned = thread.thread if isinstance(thread, Draft) else thread
+    owned = thread.thread if isinstance(thread, ThreadDraft) else thread
     return is_due(thread.head) and is_whole(owned) and thread.floor_sequence <= record_floor(thread)
 
 
-def _count(txn: lmdb.Transaction, thread: Draft | Thread, after: int, most: int = 0) -> tuple[int, int]:
+def _count(txn: lmdb.Transaction, thread: ThreadDraft | Thread, after: int, most: int = 0) -> tuple[int, int]:
     """Returns the last entry up to which bytes were counted, and their number. ``most``: so many sequences at once."""
     size_bytes, at = 0, after
-    for sequence, record in records.entries(txn, thread.identity.keys, after + 1):
+    for sequence, record in blocks.entries(txn, thread.identity.keys, after + 1):
         at, entry = sequence, unpack(record, sequence)
         if entry.header.kind == ENTRY_KIND_RECORDS and entry.header.edit_bytes:
             size_bytes += stored_bytes(entry)
@@ -283,11 +285,11 @@ def _first(thread: Thread, last: _Begin) -> int:
     return max(record_floor(thread), last.sequence) + 1
 
 
-def _is_there(txn: lmdb.Transaction, thread: Draft | Thread, found: _Begin) -> bool:
+def _is_there(txn: lmdb.Transaction, thread: ThreadDraft | Thread, found: _Begin) -> bool:
     """Returns whether an entry is still there, and above the floor. Raises Corrupt.
 
     The digest of an entry names those before it. So the same digest means the same history up to there.
     """
-    record = records.get_entry(txn, thread.identity.keys, found.sequence)
+    record = blocks.get_entry(txn, thread.identity.keys, found.sequence)
     is_same = record is not None and unpack(record, found.sequence).header.digest == found.digest
     return is_same and found.sequence > record_floor(thread)

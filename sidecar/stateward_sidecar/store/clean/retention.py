@@ -19,7 +19,7 @@ from stateward_sidecar.errors import InvalidField, VersionNotFound
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.ranges import Ranges, numbers_of
-from stateward_sidecar.store.thread.thread import MAIN, Draft, Thread
+from stateward_sidecar.store.thread.thread import MAIN, Thread, ThreadDraft
 from stateward_sidecar.store.thread.times import made_us
 
 ENTRIES_A_STEP = 100
@@ -56,13 +56,13 @@ class Chooser:
                 oldest_us = now_us - rule.keep_for.ToMicroseconds()
                 until = min(until, _first_since(txn, thread, retained, now_us, oldest_us))
         newest = retained[until - 1] if until else 0
-        kept = protected(Draft(thread))
+        kept = protected(ThreadDraft(thread))
         first = retained.until(retained[count - 1]) if count else ()
         return [version for version in (*first, *others) if version <= newest and version not in kept]
 
     def ages_us(self, thread: Thread, rule: Retention) -> int:
         """Returns when the next version is old enough for a rule, in microseconds since 1970; 0 = never."""
-        kept = protected(Draft(thread))
+        kept = protected(ThreadDraft(thread))
         for version in thread.pruned.missing(thread.head.last_version):
             if version not in kept:
                 with self._context.engine.read() as txn:
@@ -80,7 +80,7 @@ class Chooser:
         )  # fmt: skip
 
     def _named(self, thread: Thread, versions: Iterable[int], *, move_heads: bool) -> list[int]:
-        doomed = choose_named(Draft(thread), versions, move_heads=move_heads)
+        doomed = choose_named(ThreadDraft(thread), versions, move_heads=move_heads)
         with self._context.engine.read() as txn:
             archived = thread.archived_sequence
             return [
@@ -125,7 +125,7 @@ def _made_us(txn: lmdb.Transaction, thread: Thread, version: int, now_us: int) -
     return made_us(thread.head, header.sequence, header.create_time_us, now_us)
 
 
-def choose_named(draft: Draft, versions: Iterable[int], *, move_heads: bool) -> list[int]:
+def choose_named(draft: ThreadDraft, versions: Iterable[int], *, move_heads: bool) -> list[int]:
     """Returns the retained versions among ``versions``, ascending.
 
     Raises VersionNotFound if a version does not exist, InvalidField if it has a tag, or is a head that may not move.
@@ -146,7 +146,7 @@ def choose_named(draft: Draft, versions: Iterable[int], *, move_heads: bool) -> 
     return [version for version in doomed if version not in draft.pruned]
 
 
-def protected(draft: Draft) -> set[int]:
+def protected(draft: ThreadDraft) -> set[int]:
     """Returns the versions that no rule prunes: heads, bases of branches, tagged versions."""
     branches = draft.all_branches().values()
     return (

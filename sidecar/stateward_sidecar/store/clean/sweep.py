@@ -24,12 +24,12 @@ from stateward_sidecar.store.clean.prune import Pruner, is_whole
 from stateward_sidecar.store.clean.recordexpiry import RecordExpirer
 from stateward_sidecar.store.journal.journal import next_place
 from stateward_sidecar.store.journal.owning import is_still_ours
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import ArchiveHooks, Context
 from stateward_sidecar.store.thread.thread import Thread, rows
 from stateward_sidecar.store.thread.threads import Threads
 from stateward_sidecar.store.thread.times import SECOND_US, has_expired
-from stateward_sidecar.store.versions.halfmade import clear
+from stateward_sidecar.store.versions.unfinished_snapshots import clear
 from stateward_sidecar.telemetry import failures, log, log_damage
 
 ROWS_MAX = 20_000
@@ -303,7 +303,7 @@ class Sweeper:
         if number == 0:
             return txn.get(layout.deletion_key(sequence)) is not None
         try:
-            return records.has_entry(txn, layout.ThreadKeys(number), sequence)
+            return blocks.has_entry(txn, layout.ThreadKeys(number), sequence)
         except Corrupt:
             return True  # it may help to examine the damage
 

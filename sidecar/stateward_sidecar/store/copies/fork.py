@@ -29,7 +29,7 @@ from stateward.v1.thread_pb2 import ThreadInfo as ThreadMessage
 from stateward.v1.thread_service_pb2 import ForkThreadRequest, ForkThreadResponse
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.compress import Dictionary
-from stateward_sidecar.codec.entry import Draft as Content
+from stateward_sidecar.codec.entry import EntryContent
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.codec.state import StateTree
@@ -52,8 +52,8 @@ from stateward_sidecar.store.journal.refs import resolve_or_head
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.journal.telling import show_told
 from stateward_sidecar.store.journal.views import view_branch, view_thread
-from stateward_sidecar.store.thread.alone import Alone
 from stateward_sidecar.store.thread.context import Context
+from stateward_sidecar.store.thread.name_lock import NameLock
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
 from stateward_sidecar.store.thread.thread import MAIN, Thread, write_head
 from stateward_sidecar.store.thread.threads import Threads, not_found
@@ -67,7 +67,7 @@ EFFECTS_A_STEP, EFFECTS_STEP_BYTES = 100, 1 << 20
 class Forker:
     """Copies threads. Runs on a worker thread, never on the event loop or the writer."""
 
-    def __init__(self, context: Context, threads: Threads, deleter: Deleter, names: Alone) -> None:
+    def __init__(self, context: Context, threads: Threads, deleter: Deleter, names: NameLock) -> None:
         """``names``: the names of hidden threads that are being made."""
         self._context = context
         self._threads = threads
@@ -290,7 +290,7 @@ class Forker:
         metadata: EntryMetadata,
         edits: bytes = b"",
         dictionary: Dictionary | None = None,
-    ) -> Content:
+    ) -> EntryContent:
         """Returns the content of an entry of the copy. The first entry also describes the copy."""
         if copy.draft.head.tip_sequence == 0:
             metadata.fingerprint = fingerprint(request)

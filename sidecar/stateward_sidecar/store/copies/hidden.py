@@ -32,7 +32,7 @@ from stateward.storage.v1.journal_pb2 import (
 from stateward.v1.thread_pb2 import Branch, Tag, ThreadOptions
 from stateward.v1.thread_pb2 import ThreadInfo as ThreadMessage
 from stateward_sidecar.codec import parts
-from stateward_sidecar.codec.entry import Draft as Content
+from stateward_sidecar.codec.entry import EntryContent
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import InvalidField, NotOwner, OutcomeUnknown, ThreadExists
 from stateward_sidecar.storage import layout
@@ -52,7 +52,7 @@ from stateward_sidecar.store.journal.journal import (
 )
 from stateward_sidecar.store.journal.views import view_head
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import MAIN, Draft, write_branch, write_head, write_row
+from stateward_sidecar.store.thread.thread import MAIN, ThreadDraft, write_branch, write_head, write_row
 from stateward_sidecar.store.thread.threads import Threads
 from stateward_sidecar.store.versions.branches import Pointed, move_branch, point_branch
 from stateward_sidecar.store.versions.describe import describe_main
@@ -72,7 +72,7 @@ class HiddenVersion:
     version: int
     parent: int
     body: CheckpointBody
-    content: Content
+    content: EntryContent
     time_us: int
     snapshot: parts.Content | None = None  # of its state; required if the parent is not in the thread
     whole: bool = False  # it has no edits: its state is in the snapshot alone
@@ -95,7 +95,7 @@ class Hidden:
         self._waiting: list[Put] = []
         self._waiting_bytes = 0
         self.is_over = False  # the thread has a name, or may have one, or was discarded
-        self.draft: Draft = self._submit(lambda _, batch: threads.begin(batch, namespace, name))
+        self.draft: ThreadDraft = self._submit(lambda _, batch: threads.begin(batch, namespace, name))
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class Hidden:
 
         self._submit(run, size_bytes)
 
-    def entry(self, kind: EntryKind, content: Content, time_us: int = 0) -> Put:
+    def entry(self, kind: EntryKind, content: EntryContent, time_us: int = 0) -> Put:
         """Returns the put of an entry without rows of its own."""
 
         def put(txn: lmdb.Transaction) -> None:
@@ -142,7 +142,7 @@ class Hidden:
 
         return put
 
-    def append(self, txn: lmdb.Transaction, kind: EntryKind, content: Content, time_us: int) -> EntryHeader:
+    def append(self, txn: lmdb.Transaction, kind: EntryKind, content: EntryContent, time_us: int) -> EntryHeader:
         """Appends an entry inside a put. The draft gets the new head."""
         request_hash = EntryMetadata.FromString(content.metadata).request_hash
         entry = append(
@@ -151,7 +151,7 @@ class Hidden:
         self.draft.head = entry.head
         return entry.header
 
-    def blob(self, record: BlobRecord, content: Content, time_us: int = 0) -> Put:
+    def blob(self, record: BlobRecord, content: EntryContent, time_us: int = 0) -> Put:
         """Returns the put of a blob whose file is durable."""
 
         def put(txn: lmdb.Transaction) -> None:
@@ -181,7 +181,7 @@ class Hidden:
 
         return put, content.size_bytes
 
-    def records(self, content: Content, batch: RecordBatch, field: str = "record") -> tuple[Put, int]:
+    def records(self, content: EntryContent, batch: RecordBatch, field: str = "record") -> tuple[Put, int]:
         """Returns the put of records that share an entry, and its size in bytes.
 
         The put raises InvalidField, which names ``field``, if the thread has one of them already.
@@ -294,7 +294,7 @@ class Hidden:
             placed.first_version, placed.newest_version = original.first_version, original.newest_version
             self.draft.branches[name] = placed
 
-    def _put_moves(self, moves: Moves, content: Content, txn: lmdb.Transaction) -> None:
+    def _put_moves(self, moves: Moves, content: EntryContent, txn: lmdb.Transaction) -> None:
         draft = self.draft
         self.append(txn, ENTRY_KIND_HEADS, content, draft.head.update_time_us)
         if None in moves.values():

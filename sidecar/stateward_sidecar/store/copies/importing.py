@@ -48,8 +48,8 @@ from stateward_sidecar.store.items.signals import PENDING_MAX, put_signals
 from stateward_sidecar.store.journal.expecting import check_uid
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.journal.views import view_thread
-from stateward_sidecar.store.thread.alone import Alone
 from stateward_sidecar.store.thread.context import Context
+from stateward_sidecar.store.thread.name_lock import NameLock
 from stateward_sidecar.store.thread.ranges import Pruned
 from stateward_sidecar.store.thread.threads import Threads
 
@@ -61,7 +61,7 @@ _PLACE = {name: place for place, name in enumerate(ORDER)} | {"blob_data": 1, "s
 class Importer:
     """The verb that imports a thread, step by step. Each step blocks: run it on a worker, never on the event loop."""
 
-    def __init__(self, context: Context, threads: Threads, deleter: Deleter, names: Alone) -> None:
+    def __init__(self, context: Context, threads: Threads, deleter: Deleter, names: NameLock) -> None:
         """``names``: the names of hidden threads that are being made."""
         self._context = context
         self._threads = threads

@@ -21,7 +21,7 @@ from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.thread.cache import Cache
 from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
-from stateward_sidecar.store.thread.thread import Draft, Thread, rows
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows
 
 OVER = (EFFECT_STATE_DONE, EFFECT_STATE_FAILED)
 
@@ -36,7 +36,7 @@ def anchor_prefix(identity: Identity, anchor: str) -> bytes:
     return identity.keys.effects(identity.hash_id(b"anchor", anchor))
 
 
-def find_effect(txn: lmdb.Transaction, thread: Draft | Thread, row_key: bytes) -> EffectRow | None:
+def find_effect(txn: lmdb.Transaction, thread: ThreadDraft | Thread, row_key: bytes) -> EffectRow | None:
     """Returns the row of an effect; None if nobody ever began it. Raises Corrupt or HistoryElsewhere."""
     identity = thread.identity
     _check_sum(txn, thread)
@@ -102,7 +102,7 @@ def page_effects(txn: lmdb.Transaction, thread: Thread, after: bytes, count: int
     return page
 
 
-def are_effects_whole(txn: lmdb.Transaction, thread: Draft | Thread) -> bool:
+def are_effects_whole(txn: lmdb.Transaction, thread: ThreadDraft | Thread) -> bool:
     """Returns whether the rows have the sum in the head. Raises Corrupt if a row cannot be read."""
     total, identity = 0, thread.identity
     for key, record in rows(txn, identity.keys.all_of(b"E")):
@@ -110,7 +110,7 @@ def are_effects_whole(txn: lmdb.Transaction, thread: Draft | Thread) -> bool:
     return total == int.from_bytes(thread.head.effect_sum, "big")
 
 
-def has_all_pieces(txn: lmdb.Transaction, thread: Draft | Thread, cleared: Ranges) -> bool:
+def has_all_pieces(txn: lmdb.Transaction, thread: ThreadDraft | Thread, cleared: Ranges) -> bool:
     """Returns whether each effect that has a row, and whose entry another line ``cleared``, still has its value: if the
     entry stays for retries, the value of a large effect goes without it. Raises Corrupt."""
     identity = thread.identity
@@ -125,13 +125,13 @@ def has_all_pieces(txn: lmdb.Transaction, thread: Draft | Thread, cleared: Range
     return True
 
 
-def _check_sum(txn: lmdb.Transaction, thread: Draft | Thread) -> None:
+def _check_sum(txn: lmdb.Transaction, thread: ThreadDraft | Thread) -> None:
     """Compares the effect rows with the sum in the head, once for each thread in memory. Raises Corrupt, and
     VersionPruned if entries went.
 
     A row that was lost or rolled back would make a tool run again.
     """
-    loaded = thread.thread if isinstance(thread, Draft) else thread
+    loaded = thread.thread if isinstance(thread, ThreadDraft) else thread
     if loaded.effects_checked or thread.floor_sequence:
         return
     if thread.archive is not None and thread.archive.effects_gone:
@@ -195,7 +195,7 @@ def index_effect(txn: lmdb.Transaction, identity: Identity, header: EntryHeader,
         _put(txn, identity, row_key, EffectRow(record=record, sequence=header.sequence))
 
 
-def take_pruned(txn: lmdb.Transaction, draft: Draft, pruned: PrunedVersions) -> None:
+def take_pruned(txn: lmdb.Transaction, draft: ThreadDraft, pruned: PrunedVersions) -> None:
     """Takes over what the owner of a thread pruned, and removes the rows of effects that it deleted.
 
     The owner's head does not count these rows any more.

@@ -58,6 +58,7 @@ from stateward_sidecar.store.items.effectrows import (
 from stateward_sidecar.store.items.signals import put_signals, use_signals
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.admitting import admit
+from stateward_sidecar.store.journal.all_or_none import all_or_none
 from stateward_sidecar.store.journal.expecting import get_draft
 from stateward_sidecar.store.journal.guards import next_token
 from stateward_sidecar.store.journal.journal import append, commit_entry
@@ -65,9 +66,8 @@ from stateward_sidecar.store.journal.opening import describe_creation, opened, s
 from stateward_sidecar.store.journal.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.journal.telling import Told, find_told, find_used, tell
-from stateward_sidecar.store.journal.whole import whole
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import Draft
+from stateward_sidecar.store.thread.thread import ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads
 
 TERM_US = 60_000_000
@@ -108,7 +108,7 @@ class Effects:
         return run
 
     def _begin(
-        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, request: BeginEffectRequest, asked: _Asked,
+        self, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, request: BeginEffectRequest, asked: _Asked,
         answered_in_s: float,
     ) -> BeginEffectResponse:  # fmt: skip
         context, identity = self._context, draft.identity
@@ -148,8 +148,8 @@ class Effects:
         return self._granted(txn, batch, draft, row_key, claimed, answered_in_s)
 
     def _granted(
-        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, row_key: bytes, row: EffectRow, answered_in_s: float,
-        *, replayed: bool = False,
+        self, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, row_key: bytes, row: EffectRow,
+        answered_in_s: float, *, replayed: bool = False,
     ) -> BeginEffectResponse:  # fmt: skip
         """Begins the term of a claim, and returns the answer that gives the claim to its holder."""
         place, record, terms = (draft.identity.number, row_key), row.record, self._context.terms
@@ -167,7 +167,7 @@ class Effects:
         self._context.terms.begin_again(place, answer.claim_token, term_us)
 
     def _carried_on(
-        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, row_key: bytes, row: EffectRow,
+        self, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, row_key: bytes, row: EffectRow,
         request: BeginEffectRequest, asked: _Asked,
     ) -> EffectRow:  # fmt: skip
         """Returns the claim that a retry asks for. If its holder has acquired the thread's lease anew since, the claim
@@ -182,7 +182,7 @@ class Effects:
         return self._append(txn, batch, draft, row_key, row, moved, None, asked)
 
     def _state(
-        self, draft: Draft, row_key: bytes, row: EffectRow | None, request: BeginEffectRequest, now_us: int
+        self, draft: ThreadDraft, row_key: bytes, row: EffectRow | None, request: BeginEffectRequest, now_us: int
     ) -> EffectState:
         """Returns the state of the effect for this caller."""
         if row is None:
@@ -239,7 +239,7 @@ class Effects:
 
     @staticmethod
     def _completed(
-        txn: lmdb.Transaction, draft: Draft, row: EffectRow, *, replayed: bool = False
+        txn: lmdb.Transaction, draft: ThreadDraft, row: EffectRow, *, replayed: bool = False
     ) -> CompleteEffectResponse:
         return CompleteEffectResponse(
             receipt=receipt_of(txn, draft, row.sequence, replayed=replayed), effect=view_effect(row)
@@ -259,7 +259,7 @@ class Effects:
                     receipt = receipt_of(txn, draft, found.header.sequence, replayed=True)
                     return PutEffectsResponse(receipt=receipt, written=record.written)
                 admit(self._context, draft, request.options, needs_lease=True)
-                with whole(batch, draft):
+                with all_or_none(batch, draft):
                     told = find_told(txn, draft, request)
                     used = use_signals(draft, [*request.ack_signals, *find_used(draft, told)])
                     written = self.put_all(txn, batch, draft, request.effects, asked, told, used)
@@ -268,7 +268,7 @@ class Effects:
         return run
 
     def put_all(
-        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, effects: Sequence[Effect],
+        self, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, effects: Sequence[Effect],
         asked: _Asked | None = None, told: Told | None = None, used: Sequence[SignalRow] = (),
     ) -> int:  # fmt: skip
         """Records results in the caller's transaction, in their order. Returns how many were written. ``told`` and
@@ -300,7 +300,7 @@ class Effects:
     # -- writing --------------------------------------------------------------------------------------------------
 
     def _append(
-        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, row_key: bytes, old: EffectRow | None,
+        self, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, row_key: bytes, old: EffectRow | None,
         record: EffectRecord, value: Value | None, asked: _Asked, told: Told | None = None,
         used: Sequence[SignalRow] = (),
     ) -> EffectRow:  # fmt: skip
@@ -326,7 +326,7 @@ class Effects:
         self._threads.keep_draft(batch, draft)
         return row
 
-    def _remaining_s(self, draft: Draft, row_key: bytes, record: EffectRecord) -> float:
+    def _remaining_s(self, draft: ThreadDraft, row_key: bytes, record: EffectRecord) -> float:
         return self._context.terms.remaining_s((draft.identity.number, row_key), record.claim_token, record.term_us)
 
 
@@ -335,12 +335,12 @@ def creates(request: SaveRequest, *, is_new: bool) -> _Asked | None:
     return _Asked(create=request.options.create) if is_new else None
 
 
-def _was_overtaken(draft: Draft, record: EffectRecord) -> bool:
+def _was_overtaken(draft: ThreadDraft, record: EffectRecord) -> bool:
     """Whether somebody acquired the thread's lease since: that ended the claims under the former lease."""
     return bool(record.lease_token) and draft.head.lease.token > record.lease_token
 
 
-def _claimed(txn: lmdb.Transaction, draft: Draft, row: EffectRow, *, replayed: bool) -> BeginEffectResponse:
+def _claimed(txn: lmdb.Transaction, draft: ThreadDraft, row: EffectRow, *, replayed: bool) -> BeginEffectResponse:
     record = row.record
     state = EFFECT_STATE_UNCERTAIN if record.was_uncertain else EFFECT_STATE_NEW
     return BeginEffectResponse(
@@ -349,7 +349,7 @@ def _claimed(txn: lmdb.Transaction, draft: Draft, row: EffectRow, *, replayed: b
     )  # fmt: skip
 
 
-def _idempotency_key(draft: Draft, request: BeginEffectRequest, row: EffectRow | None) -> str:
+def _idempotency_key(draft: ThreadDraft, request: BeginEffectRequest, row: EffectRow | None) -> str:
     """Returns the idempotency key: the same for all attempts until the effect is over, then another one."""
     if row is not None and row.record.state not in OVER and row.record.idempotency_key:
         return str(row.record.idempotency_key)
@@ -359,7 +359,7 @@ def _idempotency_key(draft: Draft, request: BeginEffectRequest, row: EffectRow |
 
 
 def _find_claim(
-    txn: lmdb.Transaction, draft: Draft, request: CompleteEffectRequest | RenewEffectRequest
+    txn: lmdb.Transaction, draft: ThreadDraft, request: CompleteEffectRequest | RenewEffectRequest
 ) -> tuple[bytes, EffectRow]:
     """Returns the row of the effect and its key. Raises ClaimLost if another claim is the newest, or there is none."""
     row_key = effect_key(draft.identity, request.anchor, request.key)
@@ -370,7 +370,7 @@ def _find_claim(
 
 
 def _lost(
-    draft: Draft, asked: CompleteEffectRequest | RenewEffectRequest | Effect, record: EffectRecord | None
+    draft: ThreadDraft, asked: CompleteEffectRequest | RenewEffectRequest | Effect, record: EffectRecord | None
 ) -> ClaimLost:
     name = EffectState.Name(record.state).removeprefix("EFFECT_STATE_") if record is not None else "NEW"
     holder = f" by {record.holder.name!r}" if record is not None and record.HasField("holder") else ""

@@ -31,7 +31,7 @@ from stateward_sidecar.store.journal.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.journal.requests import hash_request
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.terms import LEASE
-from stateward_sidecar.store.thread.thread import Draft, Thread
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads
 
 TERM_US = 30_000_000
@@ -92,7 +92,7 @@ class Leases:
         """Restarts the term of a lease. Raises LeaseHeld if the token is not that of the newest lease."""
         lease = thread.head.lease
         if not token or token != lease.token or not lease.HasField("holder"):
-            raise held_error(self._context, Draft(thread), lease, token)
+            raise held_error(self._context, ThreadDraft(thread), lease, token)
         self._context.terms.begin((thread.number, LEASE), token, lease.term_us)
         found = view_lease(self._context, thread.number, thread.head)
         assert found is not None
@@ -125,7 +125,7 @@ class Leases:
 
         return run
 
-    def _check_free(self, draft: Draft, lease: LeaseRecord, request: AcquireLeaseRequest) -> None:
+    def _check_free(self, draft: ThreadDraft, lease: LeaseRecord, request: AcquireLeaseRequest) -> None:
         before, now = lease.holder, request.holder
         was_restarted = before.name == now.name and before.incarnation != now.incarnation
         if request.take_over or was_restarted:
@@ -134,7 +134,7 @@ class Leases:
             raise held_error(self._context, draft, lease, 0)
 
     def _append(
-        self, txn: lmdb.Transaction, batch: Batch, draft: Draft, record: LeaseRecord, request: AcquireLeaseRequest
+        self, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, record: LeaseRecord, request: AcquireLeaseRequest
     ) -> ThreadHead:
         is_new, old = draft.head.tip_sequence == 0, draft.head
         metadata = EntryMetadata(lease=record)
@@ -148,7 +148,7 @@ class Leases:
         return entry.head
 
     @staticmethod
-    def _answer(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, *, replayed: bool) -> AcquireLeaseResponse:
+    def _answer(txn: lmdb.Transaction, draft: ThreadDraft, head: ThreadHead, *, replayed: bool) -> AcquireLeaseResponse:
         record = head.lease
         sequence = sequence_of(record.token, head)
         return AcquireLeaseResponse(

@@ -32,7 +32,7 @@ from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.opening import describe_creation, settle_options
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.recordorder import OrderChange
-from stateward_sidecar.store.thread.thread import Draft
+from stateward_sidecar.store.thread.thread import ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads
 
 ENTRY_VALUES_BYTES = 16 << 10
@@ -61,7 +61,7 @@ class About:
     is_expired: bool = False  # the deleted records had expired
     is_moved: bool = False  # no record is changed
     # Called with the draft and the head before the last head is written; returns the row sums that changed.
-    settle: Callable[[Draft, ThreadHead], dict[bytes, int]] | None = None
+    settle: Callable[[ThreadDraft, ThreadHead], dict[bytes, int]] | None = None
 
 
 def divide(changes: Sequence[Changed]) -> list[list[Changed]]:
@@ -77,7 +77,7 @@ def divide(changes: Sequence[Changed]) -> list[list[Changed]]:
 
 
 def append_changes(
-    context: Context, threads: Threads, txn: lmdb.Transaction, batch: Batch, draft: Draft,
+    context: Context, threads: Threads, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft,
     groups: Sequence[Sequence[Changed]], about: About,
 ) -> None:  # fmt: skip
     """Appends an entry for each group, with their rows. If there are several groups, the caller uses ``whole``."""
@@ -86,8 +86,8 @@ def append_changes(
 
 
 def _append(
-    context: Context, threads: Threads, txn: lmdb.Transaction, batch: Batch, draft: Draft, group: Sequence[Changed],
-    about: About, *, is_last: bool,
+    context: Context, threads: Threads, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft,
+    group: Sequence[Changed], about: About, *, is_last: bool,
 ) -> None:  # fmt: skip
     identity, old_head = draft.identity, draft.head
     metadata = EntryMetadata()
@@ -118,7 +118,7 @@ def _append(
     draft.record_changes.extend(order)
 
 
-def _show(context: Context, draft: Draft, sum_before: bytes) -> None:
+def _show(context: Context, draft: ThreadDraft, sum_before: bytes) -> None:
     """Takes over in the order what a batch changed. Called once for each batch: readers see no order in between."""
     number, sum_after = draft.identity.number, draft.head.record_sum
     context.cache.change_record_order(number, draft.record_changes, sum_before, sum_after)

@@ -26,14 +26,14 @@ from stateward_sidecar.store.items.recordentries import About, Changed, append_c
 from stateward_sidecar.store.items.recordrows import facts_bytes, find_record, is_expired, record_key, value_sequence
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.admitting import admit
+from stateward_sidecar.store.journal.all_or_none import all_or_none
 from stateward_sidecar.store.journal.expecting import find_draft, get_draft, other_creation
 from stateward_sidecar.store.journal.guards import next_token
 from stateward_sidecar.store.journal.opening import opened
 from stateward_sidecar.store.journal.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
-from stateward_sidecar.store.journal.whole import whole
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import Draft
+from stateward_sidecar.store.thread.thread import ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads, not_found
 from stateward_sidecar.store.thread.times import WRONG_US
 
@@ -93,14 +93,14 @@ class RecordPuts:
                     if each.change is not None:
                         each.change.facts.revision = body.revision
                 metadata = EntryMetadata(request_hash=request_hash, fingerprint=mark, records=body)
-                with whole(batch, draft):
+                with all_or_none(batch, draft):
                     about = About(metadata, request.options.create)
                     append_changes(self._context, self._threads, txn, batch, draft, groups, about)
                 return _put_answer(newest_receipt(txn, draft), body)
 
         return run
 
-    def _changes(self, txn: lmdb.Transaction, draft: Draft, writes: Sequence[RecordWrite]) -> list[Changed]:
+    def _changes(self, txn: lmdb.Transaction, draft: ThreadDraft, writes: Sequence[RecordWrite]) -> list[Changed]:
         """Returns what the writes change. Raises RecordConflict."""
         now_us, changes = self._context.clock.now_us(), list[Changed]()
         for index, write in enumerate(writes):
@@ -146,7 +146,7 @@ class RecordPuts:
             body = RecordsBody(deleted=self._count_deleted(changes), has_more=read.has_more)
             if changes:
                 metadata = EntryMetadata(request_hash=request_hash, fingerprint=mark, records=body)
-                with whole(batch, draft):
+                with all_or_none(batch, draft):
                     append_changes(self._context, self._threads, txn, batch, draft, divide(changes), About(metadata))
             return _delete_answer(newest_receipt(txn, draft), body)
 
@@ -186,7 +186,7 @@ class RecordPuts:
                 facts.value_sequence, facts.value_stored_bytes = value_sequence(row), row.stored_bytes
                 changes.append(Changed(key, row_key, row, RecordChange(facts=facts)))
             if changes:
-                with whole(batch, draft):
+                with all_or_none(batch, draft):
                     append_changes(self._context, self._threads, txn, batch, draft, divide(changes), About())
             return {each.key: each.change.facts.expire_time_us for each in changes if each.change is not None}
 
@@ -243,7 +243,7 @@ def _check_revision(thread: str, index: int, write: RecordWrite, live: RecordRow
         )  # fmt: skip
 
 
-def _check_limits(draft: Draft, changes: Sequence[Changed]) -> None:
+def _check_limits(draft: ThreadDraft, changes: Sequence[Changed]) -> None:
     head, name = draft.head, draft.identity.name
     count, size_bytes = head.records, head.record_bytes
     for each in changes:

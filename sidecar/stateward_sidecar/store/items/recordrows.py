@@ -21,9 +21,9 @@ from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.identity import Identity
-from stateward_sidecar.store.thread.thread import Draft, Thread, rows
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows
 from stateward_sidecar.store.thread.times import SECOND_US
 
 SUM_BYTES = 16
@@ -34,7 +34,7 @@ def record_key(identity: Identity, key: str) -> bytes:
     return identity.keys.record(identity.hash_id(b"record", key))
 
 
-def record_floor(thread: Draft | Thread) -> int:
+def record_floor(thread: ThreadDraft | Thread) -> int:
     """Returns the sequence up to which entries of records count for nothing."""
     return thread.pruned.records.last
 
@@ -44,7 +44,7 @@ def has_records(head: ThreadHead) -> bool:
     return bool(head.record_sum)
 
 
-def check_here(thread: Draft | Thread) -> None:
+def check_here(thread: ThreadDraft | Thread) -> None:
     """Raises HistoryElsewhere if entries of records may be in the archive only, VersionPruned if they went."""
     if thread.archive is not None and thread.archive.records_gone:
         raise replay.gone_with_thread(thread, "records")
@@ -52,13 +52,13 @@ def check_here(thread: Draft | Thread) -> None:
         raise replay.history_elsewhere(thread.identity)
 
 
-def is_checked(thread: Draft | Thread) -> bool:
+def is_checked(thread: ThreadDraft | Thread) -> bool:
     """Returns whether the rows were compared with the sum in the head, or the thread never had a record."""
-    loaded = thread.thread if isinstance(thread, Draft) else thread
+    loaded = thread.thread if isinstance(thread, ThreadDraft) else thread
     return loaded.records_checked or not has_records(thread.head)
 
 
-def find_record(txn: lmdb.Transaction, thread: Draft | Thread, row_key: bytes) -> RecordRow | None:
+def find_record(txn: lmdb.Transaction, thread: ThreadDraft | Thread, row_key: bytes) -> RecordRow | None:
     """Returns the row of a record, which may have expired; None if there is none. Raises Corrupt, HistoryElsewhere."""
     check_here(thread)
     if not is_checked(thread):
@@ -66,32 +66,34 @@ def find_record(txn: lmdb.Transaction, thread: Draft | Thread, row_key: bytes) -
     return live_row(txn, thread, row_key)
 
 
-def live_row(txn: lmdb.Transaction, thread: Draft | Thread, row_key: bytes) -> RecordRow | None:
+def live_row(txn: lmdb.Transaction, thread: ThreadDraft | Thread, row_key: bytes) -> RecordRow | None:
     """Returns the row of a record that counts; None if there is none. Looks at nothing else. Raises Corrupt."""
     record = txn.get(row_key)
     row = open_record(thread.identity, row_key, record) if record is not None else None
     return row if row is not None and row.sequence > record_floor(thread) else None
 
 
-def all_records(txn: lmdb.Transaction, thread: Draft | Thread) -> Iterator[tuple[bytes, RecordRow]]:
+def all_records(txn: lmdb.Transaction, thread: ThreadDraft | Thread) -> Iterator[tuple[bytes, RecordRow]]:
     """Yields row key and row of all records that count. Raises Corrupt or HistoryElsewhere."""
     check_here(thread)
     yield from records_after(txn, thread, b"")
 
 
-def records_after(txn: lmdb.Transaction, thread: Draft | Thread, after: bytes) -> Iterator[tuple[bytes, RecordRow]]:
+def records_after(
+    txn: lmdb.Transaction, thread: ThreadDraft | Thread, after: bytes
+) -> Iterator[tuple[bytes, RecordRow]]:
     """Yields the records behind a row key (empty = all) with their row keys. Raises Corrupt.
 
     ``thread``: as the transaction shows it (``Threads.seen``), else a record that is moved meanwhile may be missing.
     """
     prefix, floor = thread.identity.keys.all_of(b"K"), record_floor(thread)
-    for key, record in records.rows_from(txn, after + b"\0" if after else prefix, prefix):
+    for key, record in blocks.rows_from(txn, after + b"\0" if after else prefix, prefix):
         row = open_record(thread.identity, key, record)
         if row.sequence > floor:
             yield key, row
 
 
-def check_sum(txn: lmdb.Transaction, thread: Draft | Thread) -> None:
+def check_sum(txn: lmdb.Transaction, thread: ThreadDraft | Thread) -> None:
     """Compares the rows with the sum in the head, once for each thread in memory. Raises Corrupt, HistoryElsewhere.
 
     A row that was lost or rolled back would let a compare-and-swap succeed that must fail.
@@ -100,7 +102,7 @@ def check_sum(txn: lmdb.Transaction, thread: Draft | Thread) -> None:
     mark_checked(thread, sum_records(txn, thread))
 
 
-def sum_records(txn: lmdb.Transaction, thread: Draft | Thread) -> int:
+def sum_records(txn: lmdb.Transaction, thread: ThreadDraft | Thread) -> int:
     """Returns the sum of the rows. Raises Corrupt."""
     total, identity = 0, thread.identity
     for key, row in records_after(txn, thread, b""):
@@ -113,17 +115,17 @@ def are_records_whole(txn: lmdb.Transaction, thread: Thread) -> bool:
     return sum_records(txn, thread) == int.from_bytes(thread.head.record_sum, "big")
 
 
-def compare_sum(thread: Draft | Thread, total: int) -> None:
+def compare_sum(thread: ThreadDraft | Thread, total: int) -> None:
     """Raises Corrupt if the rows have another sum than the head says."""
     if total != int.from_bytes(thread.head.record_sum, "big"):
         name = thread.identity.name
         raise Corrupt("the row of a record is missing, foreign or older than the thread's head", name)
 
 
-def mark_checked(thread: Draft | Thread, total: int) -> None:
+def mark_checked(thread: ThreadDraft | Thread, total: int) -> None:
     """Notes that the rows have this sum. Raises Corrupt if the head has another one."""
     compare_sum(thread, total)
-    (thread.thread if isinstance(thread, Draft) else thread).records_checked = True
+    (thread.thread if isinstance(thread, ThreadDraft) else thread).records_checked = True
 
 
 def record_part(identity: Identity, row_key: bytes, row: RecordRow) -> int:

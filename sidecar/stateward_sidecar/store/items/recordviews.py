@@ -29,8 +29,8 @@ from stateward_sidecar.store.items.recordrows import (
     record_floor,
     record_part,
 )
-from stateward_sidecar.store.thread.alone import Alone
 from stateward_sidecar.store.thread.context import LOOKS, Context
+from stateward_sidecar.store.thread.name_lock import NameLock
 from stateward_sidecar.store.thread.recordorder import Item, RecordOrder, RecordOrders, item_of
 from stateward_sidecar.store.thread.thread import Thread, rows
 from stateward_sidecar.store.thread.threads import Threads
@@ -64,7 +64,7 @@ class RecordViews:
         self._context = context
         self._threads = threads
         # Those who need the same order wait for the one who makes it.
-        self._making = Alone()
+        self._making = NameLock()
 
     @contextmanager
     def view(self, namespace: str, name: str, *, needs_order: bool = True) -> Iterator[RecordView | None]:

@@ -27,7 +27,7 @@ from stateward_sidecar.store.journal.expecting import check_unchanged
 from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.receipts import receipt_of
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import Draft, Thread, delete_row, write_row
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, delete_row, write_row
 from stateward_sidecar.store.thread.threads import Threads
 
 # They are in memory with the thread, and in HEAD.
@@ -86,7 +86,7 @@ class Signals:
         return run
 
 
-def check_answer(draft: Draft, request: SendSignalRequest, parts: Sequence[str]) -> list[str]:
+def check_answer(draft: ThreadDraft, request: SendSignalRequest, parts: Sequence[str]) -> list[str]:
     """Returns the names of the parts that a signal answers; ``parts``: as the sender named them.
 
     Raises StaleAnswer if the thread does not wait for this answer, or if it was answered already.
@@ -122,25 +122,29 @@ def check_answer(draft: Draft, request: SendSignalRequest, parts: Sequence[str])
     return left
 
 
-def put_signals(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, added: Iterable[SignalRow]) -> dict[bytes, int]:
+def put_signals(
+    txn: lmdb.Transaction, draft: ThreadDraft, head: ThreadHead, added: Iterable[SignalRow]
+) -> dict[bytes, int]:
     """Puts the rows of signals. Returns their parts of the sum; the caller adds them to the draft at the end."""
     keys = draft.identity.keys
     return dict(write_row(txn, draft, head, keys.signal(row.sequence), row) for row in added)
 
 
-def drop_signals(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, sequences: Iterable[int]) -> dict[bytes, int]:
+def drop_signals(
+    txn: lmdb.Transaction, draft: ThreadDraft, head: ThreadHead, sequences: Iterable[int]
+) -> dict[bytes, int]:
     """Deletes the rows of signals. Returns the same as ``put_signals``."""
     keys = draft.identity.keys
     return dict(delete_row(txn, draft, head, keys.signal(sequence)) for sequence in sequences)
 
 
-def acknowledged(draft: Draft, ids: Iterable[str]) -> list[int]:
+def acknowledged(draft: ThreadDraft, ids: Iterable[str]) -> list[int]:
     """Returns the sequences of the signals with these ids. Ids without a pending signal are ignored."""
     wanted = set(ids)
     return [sequence for sequence, row in draft.all_signals().items() if row.record.signal_id in wanted]
 
 
-def use_signals(draft: Draft, ids: Iterable[str]) -> list[SignalRow]:
+def use_signals(draft: ThreadDraft, ids: Iterable[str]) -> list[SignalRow]:
     """Returns the rows of pending signals after effects acknowledged them; the caller puts them."""
     rows, used = draft.all_signals(), list[SignalRow]()
     for sequence in acknowledged(draft, ids):
@@ -151,7 +155,7 @@ def use_signals(draft: Draft, ids: Iterable[str]) -> list[SignalRow]:
     return used
 
 
-def used_signals(draft: Draft) -> list[int]:
+def used_signals(draft: ThreadDraft) -> list[int]:
     """Returns the sequences of the signals that effects acknowledged, and no version yet."""
     signals = draft.all_signals()
     if len(signals) == draft.head.pending_signals:  # the usual case costs a save nothing
@@ -159,7 +163,7 @@ def used_signals(draft: Draft) -> list[int]:
     return [sequence for sequence, row in signals.items() if row.is_used]
 
 
-def _check_room(draft: Draft, request: SendSignalRequest) -> None:
+def _check_room(draft: ThreadDraft, request: SendSignalRequest) -> None:
     waiting = draft.all_signals().values()
     size_bytes = sum(len(row.record.payload.data) for row in waiting) + len(request.payload.data)
     if len(waiting) < PENDING_MAX and size_bytes <= PENDING_BYTES_MAX:
@@ -216,7 +220,7 @@ def view_signal(row: SignalRow) -> Signal:
     return signal
 
 
-def _answer(txn: lmdb.Transaction, draft: Draft, row: SignalRow, *, replayed: bool) -> SendSignalResponse:
+def _answer(txn: lmdb.Transaction, draft: ThreadDraft, row: SignalRow, *, replayed: bool) -> SendSignalResponse:
     return SendSignalResponse(
         receipt=receipt_of(txn, draft, row.sequence, replayed=replayed), signal=view_signal(row)
     )  # fmt: skip

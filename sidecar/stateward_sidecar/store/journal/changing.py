@@ -20,7 +20,7 @@ from stateward_sidecar.store.journal.admitting import admit
 from stateward_sidecar.store.journal.expecting import check_uid, get_draft
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import Draft
+from stateward_sidecar.store.thread.thread import ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads
 
 MoveRequest = MoveBranchRequest | DeleteBranchRequest
@@ -33,7 +33,7 @@ ChangeRequest = (
 class Change:
     """The beginning of every change of an existing thread: the draft, and the hashes of the request."""
 
-    draft: Draft
+    draft: ThreadDraft
     request_hash: bytes
     fingerprint: bytes
     replayed_sequence: int  # the entry that this request made before; 0 = the request is new
@@ -46,7 +46,7 @@ def begin_change(
     return check_change(context, txn, get_draft(threads, txn, batch, request), request)
 
 
-def check_change(context: Context, txn: lmdb.Transaction, draft: Draft, request: ChangeRequest) -> Change:
+def check_change(context: Context, txn: lmdb.Transaction, draft: ThreadDraft, request: ChangeRequest) -> Change:
     """Checks request id, uid and version for a thread that was found. Raises typed errors."""
     check_uid(draft.identity, request)
     request_id, mark = request.options.request_id, fingerprint(request)

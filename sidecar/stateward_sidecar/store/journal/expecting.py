@@ -22,7 +22,7 @@ from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import UidMismatch, VersionMismatch
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.thread.identity import Identity
-from stateward_sidecar.store.thread.thread import Draft
+from stateward_sidecar.store.thread.thread import ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads, not_found
 
 
@@ -65,7 +65,7 @@ def expected_uid(request: Expects | Renews) -> str:
     return uid
 
 
-def find_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: Expects | Renews) -> Draft | None:
+def find_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: Expects | Renews) -> ThreadDraft | None:
     """Returns the draft of the thread that a request writes; None if there is none and the request may make it.
 
     Raises UidMismatch if the request expects another creation of the thread, and ThreadNotFound if it expects a
@@ -77,7 +77,7 @@ def find_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: E
     return draft
 
 
-def get_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: Expects | Renews) -> Draft:
+def get_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: Expects | Renews) -> ThreadDraft:
     """Does the same for a thread that must exist. Raises ThreadNotFound or UidMismatch."""
     draft = find_draft(threads, txn, batch, request)
     if draft is None:
@@ -85,7 +85,7 @@ def get_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: Ex
     return draft
 
 
-def get_same(threads: Threads, txn: lmdb.Transaction, batch: Batch, identity: Identity) -> Draft:
+def get_same(threads: Threads, txn: lmdb.Transaction, batch: Batch, identity: Identity) -> ThreadDraft:
     """Returns the draft of the creation that a longer call works on. Raises ThreadNotFound, or UidMismatch if another
     creation has its name by now."""
     draft = threads.draft(txn, batch, identity.namespace, identity.name)
@@ -132,7 +132,7 @@ def check_head(where: str, current: int, digest: bytes, expected: int, expected_
     )  # fmt: skip
 
 
-def check_main(draft: Draft, options: WriteOptions) -> None:
+def check_main(draft: ThreadDraft, options: WriteOptions) -> None:
     """Raises VersionMismatch if the head of main is not the version and digest that the write expects."""
     if options.HasField("expected_version"):
         head = draft.head

@@ -9,13 +9,13 @@ from stateward_sidecar.errors import LeaseHeld, StatewardError
 from stateward_sidecar.store.journal.expecting import other_creation
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.terms import LEASE
-from stateward_sidecar.store.thread.thread import Draft, Thread
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft
 from stateward_sidecar.store.thread.threads import not_found
 
 _COUNTER_BITS = 32
 
 
-def next_token(draft: Draft, entries: int = 1) -> int:
+def next_token(draft: ThreadDraft, entries: int = 1) -> int:
     """Returns the token for the next entry, or for the last one of the next ``entries``.
 
     The tokens of a thread only grow, also across machines.
@@ -36,7 +36,7 @@ def token_floor(thread: Thread) -> int:
     return thread.head.token_floor + ((epoch + 1) << _COUNTER_BITS)
 
 
-def check_lease(context: Context, draft: Draft, token: int) -> None:
+def check_lease(context: Context, draft: ThreadDraft, token: int) -> None:
     """Raises LeaseHeld unless a write with this token may pass; 0 = the caller has no token."""
     head = draft.head
     if not head.HasField("lease"):
@@ -51,7 +51,7 @@ def check_lease(context: Context, draft: Draft, token: int) -> None:
         raise held_error(context, draft, lease, token)
 
 
-def check_guard(context: Context, draft: Draft | None, namespace: str, guard: LeaseGuard) -> None:
+def check_guard(context: Context, draft: ThreadDraft | None, namespace: str, guard: LeaseGuard) -> None:
     """Raises LeaseHeld unless the token holds the lease of the guarding thread; ThreadNotFound, UidMismatch,
     NotOwner."""
     if draft is None:
@@ -69,7 +69,7 @@ def remaining_s(context: Context, number: int, lease: LeaseRecord) -> float:
     return context.terms.remaining_s((number, LEASE), lease.token, lease.term_us)
 
 
-def held_error(context: Context, draft: Draft, lease: LeaseRecord, token: int) -> StatewardError:
+def held_error(context: Context, draft: ThreadDraft, lease: LeaseRecord, token: int) -> StatewardError:
     """Returns the refusal of a write while somebody else holds the lease, or with a token that is out of date."""
     name, left_s = draft.identity.name, remaining_s(context, draft.identity.number, lease)
     if token:

@@ -17,19 +17,18 @@ from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT, EntryHeader, Ent
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward_sidecar.codec import parts
-from stateward_sidecar.codec.entry import INLINE_EDITS_MAX, pack
-from stateward_sidecar.codec.entry import Draft as Content
+from stateward_sidecar.codec.entry import INLINE_EDITS_MAX, EntryContent, pack
 from stateward_sidecar.codec.seal import DIGEST_BYTES
 from stateward_sidecar.errors import Corrupt, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.journal.requestrows import put_request
 from stateward_sidecar.store.journal.requests import request_key
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.ranges import is_loose
-from stateward_sidecar.store.thread.thread import Draft, write_head
+from stateward_sidecar.store.thread.thread import ThreadDraft, write_head
 from stateward_sidecar.store.thread.times import SECOND_US, expire_second, next_time_us
 
 # Bytes of an entry, with its blob, that take so long to upload that entries before it must not wait for it.
@@ -51,9 +50,9 @@ class Appended:
 def append(
     context: Context,
     txn: lmdb.Transaction,
-    draft: Draft,
+    draft: ThreadDraft,
     kind: EntryKind,
-    content: Content,
+    content: EntryContent,
     *,
     version: int = 0,
     parent_version: int = 0,
@@ -91,7 +90,7 @@ def append(
     pieces_bytes = _put_pieces(txn, draft, header, content)
     record = pack(identity.cipher, identity.uid, header, content)
     try:
-        is_new = records.put_entry(txn, keys, sequence, record, follows=sequence - 1 > draft.floor_sequence)
+        is_new = blocks.put_entry(txn, keys, sequence, record, follows=sequence - 1 > draft.floor_sequence)
     except Corrupt as error:  # the block of the entry before is damaged, or older than the head
         raise error.locate(identity.name) from None
     if not is_new:
@@ -112,7 +111,12 @@ def append(
 
 
 def commit_entry(
-    context: Context, txn: lmdb.Transaction, batch: Batch, draft: Draft, entry: Appended, row_sums: dict[bytes, int]
+    context: Context,
+    txn: lmdb.Transaction,
+    batch: Batch,
+    draft: ThreadDraft,
+    entry: Appended,
+    row_sums: dict[bytes, int],
 ) -> None:
     """Writes the head, updates the draft, and counts the entry after the commit.
 
@@ -258,7 +262,7 @@ def _second_and_status(head: ThreadHead) -> tuple[int, int]:
     return head.update_time_us // SECOND_US, head.status or WORK_STATUS_RUNNING
 
 
-def _put_pieces(txn: lmdb.Transaction, draft: Draft, header: EntryHeader, content: Content) -> int:
+def _put_pieces(txn: lmdb.Transaction, draft: ThreadDraft, header: EntryHeader, content: EntryContent) -> int:
     """Puts edits that are too large for one row as pieces. Returns their sealed size in bytes; 0 if they fit."""
     if len(content.packed_edits) <= INLINE_EDITS_MAX:
         return 0

@@ -17,10 +17,10 @@ from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import Corrupt, Fenced, VersionPruned
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.identity import Identity
-from stateward_sidecar.store.thread.thread import Draft, Thread, rows
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows
 from stateward_sidecar.store.thread.threads import Threads
 
 
@@ -96,13 +96,13 @@ def digest_before(txn: lmdb.Transaction, identity: Identity, sequence: int) -> b
 
 def _header_at(txn: lmdb.Transaction, identity: Identity, sequence: int) -> EntryHeader | None:
     try:
-        record = records.get_entry(txn, identity.keys, sequence)
+        record = blocks.get_entry(txn, identity.keys, sequence)
         return unpack(record, sequence).header if record is not None else None
     except Corrupt as error:
         raise error.locate(identity.name) from None
 
 
-def digest_of(txn: lmdb.Transaction, draft: Draft, sequence: int) -> bytes:
+def digest_of(txn: lmdb.Transaction, draft: ThreadDraft, sequence: int) -> bytes:
     """Does the same as ``digest_at`` inside a write, where the entry is usually the newest."""
     if sequence == draft.head.tip_sequence:
         return bytes(draft.head.tip_digest)

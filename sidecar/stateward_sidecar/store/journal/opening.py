@@ -18,14 +18,14 @@ from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.journal.expecting import Expects, check_head, find_draft
 from stateward_sidecar.store.journal.journal import index_expiry, index_options
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import Draft
+from stateward_sidecar.store.thread.thread import ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads
 
 
 @contextmanager
 def opened(
     context: Context, threads: Threads, txn: lmdb.Transaction, batch: Batch, request: Expects
-) -> Iterator[Draft]:
+) -> Iterator[ThreadDraft]:
     """Gives the draft of the thread that a request writes, and makes the thread if it is missing.
 
     Raises UidMismatch or ThreadNotFound if the request expects another creation, and LeaseHeld or VersionMismatch if it
@@ -61,7 +61,7 @@ def _check_new(request: Expects) -> None:
         check_head(f"thread {name!r} is at", 0, b"", expected, digest, thread=name)
 
 
-def describe_creation(draft: Draft, metadata: EntryMetadata, options: ThreadOptions) -> None:
+def describe_creation(draft: ThreadDraft, metadata: EntryMetadata, options: ThreadOptions) -> None:
     """Adds name and settings of the thread to the metadata of its first entry. Does nothing for later entries."""
     if draft.head.tip_sequence == 0:
         identity = draft.identity
@@ -69,7 +69,7 @@ def describe_creation(draft: Draft, metadata: EntryMetadata, options: ThreadOpti
 
 
 def settle_options(
-    txn: lmdb.Transaction, draft: Draft, old: ThreadHead, new: ThreadHead, options: ThreadOptions
+    txn: lmdb.Transaction, draft: ThreadDraft, old: ThreadHead, new: ThreadHead, options: ThreadOptions
 ) -> None:
     """Writes the settings of a new thread."""
     index_options(txn, draft.identity, new.options, options)

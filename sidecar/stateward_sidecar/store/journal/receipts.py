@@ -9,10 +9,10 @@ from stateward.v1.thread_pb2 import ThreadInfo
 from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.store.journal.lines import digest_of
 from stateward_sidecar.store.journal.views import reached
-from stateward_sidecar.store.thread.thread import Draft
+from stateward_sidecar.store.thread.thread import ThreadDraft
 
 
-def receipt_of(txn: lmdb.Transaction, draft: Draft, sequence: int, *, replayed: bool = False) -> Receipt:
+def receipt_of(txn: lmdb.Transaction, draft: ThreadDraft, sequence: int, *, replayed: bool = False) -> Receipt:
     """Returns the receipt of an entry. ``replayed``: a call before this one wrote it."""
     thread = draft.thread
     return Receipt(
@@ -21,7 +21,7 @@ def receipt_of(txn: lmdb.Transaction, draft: Draft, sequence: int, *, replayed: 
     )  # fmt: skip
 
 
-def newest_receipt(txn: lmdb.Transaction, draft: Draft) -> Receipt:
+def newest_receipt(txn: lmdb.Transaction, draft: ThreadDraft) -> Receipt:
     """Returns the receipt of the newest entry, which a write has just made, or which it left the newest."""
     return receipt_of(txn, draft, draft.head.tip_sequence)
 

@@ -10,12 +10,12 @@ from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.errors import Corrupt, InvalidField, VersionMismatch, VersionNotFound
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.thread.cache import Cache
-from stateward_sidecar.store.thread.thread import MAIN, Draft, Thread
+from stateward_sidecar.store.thread.thread import MAIN, Thread, ThreadDraft
 
 ANY_BRANCH = "-"
 
 
-def branch_head(thread: Thread | Draft, branch: str) -> int:
+def branch_head(thread: Thread | ThreadDraft, branch: str) -> int:
     """Returns the newest version of a branch; 0 if main is empty. Raises VersionNotFound if there is no such branch."""
     found = thread.branches.get(branch) if isinstance(thread, Thread) else thread.branch(branch)
     if found is None:
@@ -39,7 +39,7 @@ def names_head(cache: Cache, thread: Thread, ref: VersionRef, head: BranchHead) 
     return (facts.body.branch or MAIN, facts.body.checkpoint_id) == (head.name, ref.checkpoint_id)
 
 
-def resolve(txn: lmdb.Transaction, thread: Thread | Draft, ref: VersionRef, branch: str, field: str) -> int:
+def resolve(txn: lmdb.Transaction, thread: Thread | ThreadDraft, ref: VersionRef, branch: str, field: str) -> int:
     """Returns the retained version that a reference names; 0 for the empty state.
 
     Raises InvalidField, VersionNotFound, VersionPruned, VersionMismatch, HistoryElsewhere or Corrupt.
@@ -68,7 +68,7 @@ def resolve(txn: lmdb.Transaction, thread: Thread | Draft, ref: VersionRef, bran
     return version
 
 
-def digest_of_version(txn: lmdb.Transaction, thread: Thread | Draft, version: int) -> bytes:
+def digest_of_version(txn: lmdb.Transaction, thread: Thread | ThreadDraft, version: int) -> bytes:
     """Returns the digest of a retained version; empty for version 0. Raises as ``replay.read_version`` does."""
     if not version:
         return b""
@@ -81,7 +81,7 @@ def digest_of_version(txn: lmdb.Transaction, thread: Thread | Draft, version: in
 
 
 def resolve_or_head(
-    txn: lmdb.Transaction, thread: Thread | Draft, ref: VersionRef | None, branch: str, field: str
+    txn: lmdb.Transaction, thread: Thread | ThreadDraft, ref: VersionRef | None, branch: str, field: str
 ) -> int:
     """Returns the version that a reference names, or the branch's head if there is no reference.
 
@@ -94,7 +94,7 @@ def resolve_or_head(
     return version
 
 
-def _tagged(thread: Thread | Draft, tag: str) -> int:
+def _tagged(thread: Thread | ThreadDraft, tag: str) -> int:
     found = thread.tags.get(tag) if isinstance(thread, Thread) else thread.tag(tag)
     if found is None:
         name = thread.identity.name
@@ -102,7 +102,7 @@ def _tagged(thread: Thread | Draft, tag: str) -> int:
     return found
 
 
-def _named(txn: lmdb.Transaction, thread: Thread | Draft, checkpoint_id: str, branch: str) -> int:
+def _named(txn: lmdb.Transaction, thread: Thread | ThreadDraft, checkpoint_id: str, branch: str) -> int:
     found = _look_up(txn, thread, checkpoint_id, branch)
     if not found:
         name = thread.identity.name
@@ -113,11 +113,11 @@ def _named(txn: lmdb.Transaction, thread: Thread | Draft, checkpoint_id: str, br
     return found
 
 
-def _named_anywhere(txn: lmdb.Transaction, thread: Thread | Draft, checkpoint_id: str, branch: str) -> int:
+def _named_anywhere(txn: lmdb.Transaction, thread: Thread | ThreadDraft, checkpoint_id: str, branch: str) -> int:
     """Returns the version with an id: that of the branch if it has one, else the newest of the other branches."""
     found = _look_up(txn, thread, checkpoint_id, branch)
     if not found:
-        names = thread.all_branches() if isinstance(thread, Draft) else thread.branches
+        names = thread.all_branches() if isinstance(thread, ThreadDraft) else thread.branches
         found = max((_look_up(txn, thread, checkpoint_id, name) for name in list(names)), default=0)
     if not found:
         name = thread.identity.name
@@ -128,12 +128,12 @@ def _named_anywhere(txn: lmdb.Transaction, thread: Thread | Draft, checkpoint_id
     return found
 
 
-def _look_up(txn: lmdb.Transaction, thread: Thread | Draft, checkpoint_id: str, branch: str) -> int:
+def _look_up(txn: lmdb.Transaction, thread: Thread | ThreadDraft, checkpoint_id: str, branch: str) -> int:
     found = find_named(txn, thread, checkpoint_id, branch)
     return found.header.version if found is not None else 0
 
 
-def find_named(txn: lmdb.Transaction, thread: Thread | Draft, checkpoint_id: str, branch: str) -> Entry | None:
+def find_named(txn: lmdb.Transaction, thread: Thread | ThreadDraft, checkpoint_id: str, branch: str) -> Entry | None:
     """Returns the entry of the version with an id on a branch; None if there is none.
 
     Raises HistoryElsewhere or Corrupt.

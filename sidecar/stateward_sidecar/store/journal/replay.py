@@ -20,12 +20,12 @@ from stateward_sidecar.codec.snapshot import from_snapshot
 from stateward_sidecar.codec.state import EMPTY, StateTree
 from stateward_sidecar.errors import Corrupt, EditConflict, HistoryElsewhere, VersionNotFound, VersionPruned
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.cache import Cache
 from stateward_sidecar.store.thread.identity import Identity
-from stateward_sidecar.store.thread.thread import Draft, Thread, rows
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows
 
-Versions = Thread | Draft
+Versions = Thread | ThreadDraft
 Held = dict[int, Dictionary]
 
 
@@ -96,7 +96,7 @@ def history_elsewhere(identity: Identity, *, for_retry: bool = False) -> History
     )  # fmt: skip
 
 
-def gone_with_thread(orphan: Draft | Thread, what: str) -> VersionPruned:
+def gone_with_thread(orphan: ThreadDraft | Thread, what: str) -> VersionPruned:
     """Returns the error for what the thread from which an orphan comes has cleared or pruned since."""
     assert orphan.archive is not None
     name = orphan.identity.name
@@ -109,7 +109,7 @@ def gone_with_thread(orphan: Draft | Thread, what: str) -> VersionPruned:
 def read_entry(txn: lmdb.Transaction, identity: Identity, sequence: int) -> Entry:
     """Returns a journal entry that must exist. Raises Corrupt if it is missing."""
     try:
-        record = records.get_entry(txn, identity.keys, sequence)
+        record = blocks.get_entry(txn, identity.keys, sequence)
         if record is None:
             raise Corrupt(f"journal entry {sequence} is missing")
         return unpack(record, sequence)
@@ -120,7 +120,7 @@ def read_entry(txn: lmdb.Transaction, identity: Identity, sequence: int) -> Entr
 def read_entries(txn: lmdb.Transaction, identity: Identity, first: int) -> Iterator[Entry]:
     """Yields the journal entries from a sequence on. Raises Corrupt."""
     try:
-        for sequence, record in records.entries(txn, identity.keys, first):
+        for sequence, record in blocks.entries(txn, identity.keys, first):
             yield unpack(record, sequence)
     except Corrupt as error:
         raise error.locate(identity.name) from None
@@ -129,7 +129,7 @@ def read_entries(txn: lmdb.Transaction, identity: Identity, first: int) -> Itera
 def has_entry(txn: lmdb.Transaction, identity: Identity, sequence: int) -> bool:
     """Returns whether a journal entry is on this disk. Raises Corrupt."""
     try:
-        return records.has_entry(txn, identity.keys, sequence)
+        return blocks.has_entry(txn, identity.keys, sequence)
     except Corrupt as error:
         raise error.locate(identity.name) from None
 
@@ -332,7 +332,7 @@ def _known_state(
         return EMPTY
     if near is not None and version in near:
         return near[version]
-    if isinstance(thread, Draft) and version in thread.states:
+    if isinstance(thread, ThreadDraft) and version in thread.states:
         return thread.states[version]
     return cache.state(thread.identity.number, version)
 

@@ -28,7 +28,7 @@ from stateward_sidecar.measures import events
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES
 from stateward_sidecar.store.thread.identity import Identity
-from stateward_sidecar.store.thread.thread import Draft, Thread
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft
 
 HASH_BYTES = FINGERPRINT_BYTES = 8
 MAY_CHANGE = ("request_id", "durability", "lease_token", "expected_uid")
@@ -89,7 +89,9 @@ def request_key(identity: Identity, request_hash: bytes) -> bytes:
     return identity.keys.request(identity.cipher.digest(b"request", request_hash)[:HASH_BYTES])
 
 
-def find_request(txn: lmdb.Transaction, thread: Draft | Thread, request_id: str, fingerprint: bytes) -> Entry | None:
+def find_request(
+    txn: lmdb.Transaction, thread: ThreadDraft | Thread, request_id: str, fingerprint: bytes
+) -> Entry | None:
     """Returns the entry that a request id made; None if it made none.
 
     Raises RequestIdReused if another request used the id, HistoryElsewhere if only the archive can tell, and Corrupt.
@@ -101,7 +103,7 @@ def find_request(txn: lmdb.Transaction, thread: Draft | Thread, request_id: str,
 
 
 def find_keyed(
-    txn: lmdb.Transaction, thread: Draft | Thread, key: bytes, request_id: str, fingerprint: bytes
+    txn: lmdb.Transaction, thread: ThreadDraft | Thread, key: bytes, request_id: str, fingerprint: bytes
 ) -> Entry | None:
     """Does the same as ``find_request`` with the row key of the id (``request_key``)."""
     identity, row = thread.identity, txn.get(key)
@@ -126,14 +128,14 @@ def window_start(tip_sequence: int) -> int:
     return max(tip_sequence - REQUEST_WINDOW_ENTRIES, 0)
 
 
-def may_be_removed(thread: Draft | Thread, sequence: int, tip_sequence: int = 0) -> bool:
+def may_be_removed(thread: ThreadDraft | Thread, sequence: int, tip_sequence: int = 0) -> bool:
     """Returns whether a prune may have removed the entry. Entries that a retry may ask for are never removed.
     ``tip_sequence``: where the journal ends by now; 0 = where the thread says."""
     return not thread.pruned.is_empty and sequence <= window_start(tip_sequence or thread.head.tip_sequence)
 
 
-def _check_window(thread: Draft | Thread) -> None:
+def _check_window(thread: ThreadDraft | Thread) -> None:
     """Raises HistoryElsewhere if entries that a retry may ask for are in the archive only."""
-    loaded = thread.thread if isinstance(thread, Draft) else thread
+    loaded = thread.thread if isinstance(thread, ThreadDraft) else thread
     if thread.floor_sequence > max(window_start(thread.head.tip_sequence), loaded.lost_sequence):
         raise replay.history_elsewhere(thread.identity, for_retry=True)

@@ -23,13 +23,13 @@ from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.signal_pb2 import Question, QuestionPart
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.thread.thread import MAIN, Draft
+from stateward_sidecar.store.thread.thread import MAIN, ThreadDraft
 
 PARTS_MAX, QUESTION_BYTES_MAX = 100, 64 << 10
 Told = StatusTold | EarlyStatus
 
 
-def find_told(txn: lmdb.Transaction, draft: Draft, request: PutEffectsRequest) -> Told | None:
+def find_told(txn: lmdb.Transaction, draft: ThreadDraft, request: PutEffectsRequest) -> Told | None:
     """Returns the status that a request tells, as it is with what others have asked; None = nothing changes."""
     if not request.status:
         return None
@@ -137,7 +137,7 @@ def _ask_for_one(made: Told, now: Told, request: PutEffectsRequest) -> None:
             made.wait_id = now.wait_id
 
 
-def find_used(draft: Draft, told: Told | None) -> list[str]:
+def find_used(draft: ThreadDraft, told: Told | None) -> list[str]:
     """Returns the ids of signals whose answers have all been used: none of their parts is asked any more, and others
     are. If no part is left, the next version acknowledges them, and until then a restarted agent sees that it has to go
     on."""

@@ -27,7 +27,7 @@ from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.expecting import other_creation
 from stateward_sidecar.store.journal.lines import digest_at, digest_before
 from stateward_sidecar.store.journal.refs import digest_of_version, resolve_or_head
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.pagebytes import PAGE_BYTES, page_bytes
 from stateward_sidecar.store.thread.thread import MAIN, Thread
@@ -153,7 +153,7 @@ def _misses(txn: lmdb.Transaction, thread: Thread, request: ReadLogRequest, vers
 
 
 def _is_at(txn: lmdb.Transaction, thread: Thread, sequence: int, version: int) -> bool:
-    record = records.get_entry(txn, thread.identity.keys, sequence)
+    record = blocks.get_entry(txn, thread.identity.keys, sequence)
     return record is not None and unpack(record, sequence).header.version == version
 
 

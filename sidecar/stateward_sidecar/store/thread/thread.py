@@ -29,7 +29,7 @@ from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, NotOwner
 from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
 from stateward_sidecar.storage.layout import ThreadKeys, after, snapshot_version
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.ranges import Pruned
 from stateward_sidecar.store.thread.recordorder import OrderChange
@@ -106,7 +106,7 @@ class Thread:
             self.epoch = max(self.epoch, row.head.epoch)
 
 
-class Draft:
+class ThreadDraft:
     """A thread with the changes of the batch so far."""
 
     __slots__ = (
@@ -206,7 +206,7 @@ class Draft:
             thread.take_row(self.archive)
 
 
-def write_branch(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, branch: BranchHead) -> tuple[bytes, int]:
+def write_branch(txn: lmdb.Transaction, draft: ThreadDraft, head: ThreadHead, branch: BranchHead) -> tuple[bytes, int]:
     """Writes the head of a branch. That of main is a part of ``head``, because most saves change both.
 
     Returns the key and value for ``Draft.row_sums``.
@@ -218,7 +218,7 @@ def write_branch(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, branch: 
     return key, 0
 
 
-def write_row(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, key: bytes, row: Row) -> tuple[bytes, int]:
+def write_row(txn: lmdb.Transaction, draft: ThreadDraft, head: ThreadHead, key: bytes, row: Row) -> tuple[bytes, int]:
     """Writes a row, and updates the sum in ``head``. Returns the key and value for ``Draft.row_sums``."""
     plaintext = row.SerializeToString(deterministic=True)
     part, change = draft.row_change(key, plaintext)
@@ -227,7 +227,7 @@ def write_row(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, key: bytes,
     return key, part
 
 
-def delete_row(txn: lmdb.Transaction, draft: Draft, head: ThreadHead, key: bytes) -> tuple[bytes, int]:
+def delete_row(txn: lmdb.Transaction, draft: ThreadDraft, head: ThreadHead, key: bytes) -> tuple[bytes, int]:
     """Deletes a row, and updates the sum in ``head``. Returns the key and value for ``Draft.row_sums``."""
     part, change = draft.row_change(key, None)
     head.row_sum = _xor(head.row_sum, change)
@@ -317,7 +317,7 @@ def load_archive_row(txn: lmdb.Transaction, identity: Identity) -> ArchiveRow | 
     return _parse(ArchiveRow, _open_row(identity, key, memoryview(record)), identity)
 
 
-def write_archive_row(txn: lmdb.Transaction, draft: Draft, row: ArchiveRow) -> None:
+def write_archive_row(txn: lmdb.Transaction, draft: ThreadDraft, row: ArchiveRow) -> None:
     """Writes the archive row. The committed thread gets it after the commit."""
     key = draft.identity.keys.archive()
     txn.put(key, draft.identity.seal_row(key, row.SerializeToString(deterministic=True)))
@@ -360,8 +360,8 @@ def load_head(txn: lmdb.Transaction, identity: Identity) -> ThreadHead:
         raise Corrupt("the thread's head cannot be read") from None
     identity.namespace, identity.name = head.namespace, head.thread
     try:
-        is_older = records.has_entry(txn, identity.keys, head.tip_sequence + 1)
-        tip = records.get_entry(txn, identity.keys, head.tip_sequence)
+        is_older = blocks.has_entry(txn, identity.keys, head.tip_sequence + 1)
+        tip = blocks.get_entry(txn, identity.keys, head.tip_sequence)
     except Corrupt as error:
         raise error.locate(head.thread, head.last_version) from None
     if is_older:
@@ -381,7 +381,7 @@ def _is_above_floor(txn: lmdb.Transaction, identity: Identity, sequence: int) ->
 
 def rows(txn: lmdb.Transaction, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
     """Returns all rows whose key begins with ``prefix``, in ascending order. A value is valid until the next step."""
-    return records.rows_from(txn, prefix, prefix)
+    return blocks.rows_from(txn, prefix, prefix)
 
 
 def snapshot_versions(txn: lmdb.Transaction, keys: ThreadKeys) -> Iterator[int]:

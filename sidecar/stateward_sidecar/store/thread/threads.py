@@ -20,8 +20,8 @@ from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.orphannames import check_new
 from stateward_sidecar.store.thread.thread import (
     UID_BYTES,
-    Draft,
     Thread,
+    ThreadDraft,
     head_uid,
     load_archive_row,
     load_head,
@@ -226,24 +226,24 @@ class Threads:
 
     # -- in the writer ------------------------------------------------------------------------------------------
 
-    def draft(self, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str) -> Draft | None:
+    def draft(self, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str) -> ThreadDraft | None:
         """Returns the draft of a thread as this batch sees it; None if there is no such thread."""
         key = (namespace, name)
         if key in batch.drafts:
             draft = batch.drafts[key]
-            assert draft is None or isinstance(draft, Draft)
+            assert draft is None or isinstance(draft, ThreadDraft)
             return draft
         thread = self.find(txn, namespace, name)
-        return Draft(thread) if thread is not None else None
+        return ThreadDraft(thread) if thread is not None else None
 
-    def keep_draft(self, batch: Batch, draft: Draft) -> None:
+    def keep_draft(self, batch: Batch, draft: ThreadDraft) -> None:
         """Puts a draft into the batch. Later writes of the batch see it, and readers see it after the commit."""
         key = (draft.identity.namespace, draft.identity.name)
         if batch.drafts.get(key) is not draft:
             batch.drafts[key] = draft
             batch.after_commit.append(lambda: self._publish(draft))
 
-    def _publish(self, draft: Draft) -> None:
+    def _publish(self, draft: ThreadDraft) -> None:
         draft.publish()
         if not draft.thread.is_deleted:
             with self._lock:
@@ -252,7 +252,7 @@ class Threads:
                 self._keep_locked(draft.thread)
         self.on_change(draft.identity.namespace, draft.identity.name, draft.thread)
 
-    def create(self, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str) -> Draft:
+    def create(self, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str) -> ThreadDraft:
         """Makes a thread without entries: its key (durable before the commit), its number and its name row."""
         keystore = self._context.keystore
         draft = self.begin(batch, namespace, name)
@@ -266,7 +266,7 @@ class Threads:
         self.settle_claim(txn, batch, draft)
         return draft
 
-    def begin(self, batch: Batch, namespace: str, name: str) -> Draft:
+    def begin(self, batch: Batch, namespace: str, name: str) -> ThreadDraft:
         """Makes a key and a number for a thread that nobody sees yet.
 
         Raises InvalidField if only orphans may have the name, and Unclaimed if there is an archive and the name is not
@@ -292,9 +292,9 @@ class Threads:
         head = ThreadHead(namespace=namespace, thread=name, create_time_us=context.clock.now_us(), row_sum=b"\0" * 16)
         thread = Thread(identity, head)
         thread.take_row(row)
-        return Draft(thread)
+        return ThreadDraft(thread)
 
-    def settle_claim(self, txn: lmdb.Transaction, batch: Batch, draft: Draft) -> None:
+    def settle_claim(self, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft) -> None:
         """Writes the archive row of a thread that was claimed. The claim is used up after the commit."""
         hooks, identity = self._context.archive, draft.identity
         if hooks is not None and draft.archive is not None:

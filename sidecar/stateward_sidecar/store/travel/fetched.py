@@ -12,16 +12,16 @@ from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT, ENTRY_KIND_RECOR
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.clean.uncleared import add_uncleared
+from stateward_sidecar.store.clean.clear_list import add_uncleared
 from stateward_sidecar.store.items.effectrows import index_effect
 from stateward_sidecar.store.items.recordrows import index_batch
 from stateward_sidecar.store.journal.journal import label_keys, put_feed
 from stateward_sidecar.store.journal.requestrows import put_request
 from stateward_sidecar.store.journal.requests import request_key
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
-from stateward_sidecar.store.thread.thread import MAIN, Draft
+from stateward_sidecar.store.thread.thread import MAIN, ThreadDraft
 
 _NOTHING = Pruned()
 
@@ -81,7 +81,7 @@ def newer(found: Sequence[PackedRow], entries: Sequence[Entry]) -> list[PackedRo
     ]  # fmt: skip
 
 
-def pruned_elsewhere(txn: lmdb.Transaction, draft: Draft, before: Pruned) -> Pruned:
+def pruned_elsewhere(txn: lmdb.Transaction, draft: ThreadDraft, before: Pruned) -> Pruned:
     """Returns what is on this disk and was pruned by another sidecar: versions, and entries."""
     head, now = draft.head, draft.pruned
     versions = now.common(before.missing(now.last)).after(_first_version(txn, draft) - 1).until(head.last_version)
@@ -92,24 +92,26 @@ def pruned_elsewhere(txn: lmdb.Transaction, draft: Draft, before: Pruned) -> Pru
     return Pruned(versions.pairs(), *(each.after(draft.floor_sequence).until(head.tip_sequence) for each in here))
 
 
-def _first_version(txn: lmdb.Transaction, draft: Draft) -> int:
+def _first_version(txn: lmdb.Transaction, draft: ThreadDraft) -> int:
     """Returns the oldest version that has an entry above the floor. It may be below the version of the floor: for
     retries, entries are fetched without the snapshots that show their versions."""
-    for sequence, record in records.entries(txn, draft.identity.keys, draft.floor_sequence + 1):
+    for sequence, record in blocks.entries(txn, draft.identity.keys, draft.floor_sequence + 1):
         if version := unpack(record, sequence).header.version:
             return int(version)
     return draft.head.last_version + 1
 
 
-def note_uncleared(txn: lmdb.Transaction, draft: Draft, entries: Sequence[Entry], more: Pruned = _NOTHING) -> None:
-    """Notes what of a pruned thread is to be cleared from this disk, once this sidecar may: also new whole entries."""
+def note_uncleared(
+    txn: lmdb.Transaction, draft: ThreadDraft, entries: Sequence[Entry], more: Pruned = _NOTHING
+) -> None:
+    """Adds pruned entries that are still whole on this disk to the clear list."""
     whole = [entry.header for entry in entries if draft.pruned.cuts(entry.header) and not entry.is_husk]
     sequences = Ranges((each.sequence, each.sequence) for each in whole if not each.version)
     came = Pruned(((each.version, each.version) for each in whole if each.version), *(4 * [sequences]))
     add_uncleared(txn, draft.identity.number, draft.pruned, more.merged(came))
 
 
-def put_rows(txn: lmdb.Transaction, draft: Draft, found: Sequence[PackedRow]) -> None:
+def put_rows(txn: lmdb.Transaction, draft: ThreadDraft, found: Sequence[PackedRow]) -> None:
     """Puts entries and pieces under their keys. Existing entries and snapshots are not overwritten."""
     keys = draft.identity.keys
     for item in found:
@@ -117,7 +119,7 @@ def put_rows(txn: lmdb.Transaction, draft: Draft, found: Sequence[PackedRow]) ->
         if place == "sequence":
             # An existing entry stays: a prune may have cut it down to a husk since it was archived.
             try:
-                records.put_entry(txn, keys, item.sequence, item.record)
+                blocks.put_entry(txn, keys, item.sequence, item.record)
             except Corrupt as error:
                 raise error.locate(draft.identity.name) from None
         elif place == "parts_id":
@@ -126,7 +128,7 @@ def put_rows(txn: lmdb.Transaction, draft: Draft, found: Sequence[PackedRow]) ->
             txn.put(keys.snapshot_piece(item.snapshot_version, item.index), item.record)
 
 
-def index_entries(txn: lmdb.Transaction, draft: Draft, entries: Sequence[Entry], past: int) -> None:
+def index_entries(txn: lmdb.Transaction, draft: ThreadDraft, entries: Sequence[Entry], past: int) -> None:
     """Puts the index rows that consecutive entries imply. ``past``: entries up to this one are no events, because the
     watches of the namespace were told of them, or of later ones."""
     offset: int | None = None
@@ -139,7 +141,7 @@ def index_entries(txn: lmdb.Transaction, draft: Draft, entries: Sequence[Entry],
             txn.put(draft.identity.keys.version_offset(header.version), layout.i64(offset))
 
 
-def _index_entry(txn: lmdb.Transaction, draft: Draft, entry: Entry, *, is_past: bool) -> None:
+def _index_entry(txn: lmdb.Transaction, draft: ThreadDraft, entry: Entry, *, is_past: bool) -> None:
     identity, header = draft.identity, entry.header
     keys = identity.keys
     metadata = entry.open_metadata(identity.cipher, identity.uid)

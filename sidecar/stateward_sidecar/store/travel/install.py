@@ -35,8 +35,8 @@ from stateward_sidecar.store.journal.lines import digest_at
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.thread import (
-    Draft,
     Thread,
+    ThreadDraft,
     delete_row,
     rows,
     write_archive_row,
@@ -56,7 +56,7 @@ from stateward_sidecar.store.travel.fetched import (
     pruned_elsewhere,
     put_rows,
 )
-from stateward_sidecar.store.versions.halfmade import mark, under_way
+from stateward_sidecar.store.versions.unfinished_snapshots import mark, under_way
 from stateward_sidecar.telemetry import log_damage
 
 HISTORY_BYTES = 1 << 20
@@ -92,11 +92,11 @@ class Installer:
 
         ``incoming`` must continue a copy that is on this disk: entries up to its tip stay, later ones are added.
         """
-        def run(txn: lmdb.Transaction, batch: Batch) -> Draft:
+        def run(txn: lmdb.Transaction, batch: Batch) -> ThreadDraft:
             return self._put(txn, batch, incoming)
 
         write = Write(run=run, size_bytes=_size_bytes(incoming.rows), is_alone=True)
-        draft: Draft = self._context.writer.submit(write, wait=True).wait()
+        draft: ThreadDraft = self._context.writer.submit(write, wait=True).wait()
         thread = draft.thread
         with self._context.engine.read() as txn:
             return self._threads.by_number(txn, thread.number) or thread
@@ -107,7 +107,7 @@ class Installer:
         if size > room:
             raise no_room(size, room)
 
-    def _put(self, txn: lmdb.Transaction, batch: Batch, incoming: Incoming) -> Draft:
+    def _put(self, txn: lmdb.Transaction, batch: Batch, incoming: Incoming) -> ThreadDraft:
         image, row = incoming.image, incoming.row
         namespace, name = image.head.namespace, image.head.thread
         old = self._threads.draft(txn, batch, namespace, name)
@@ -163,7 +163,7 @@ class Installer:
         if before.main_version:
             self._context.cache.drop_state(thread.number, before.main_version)
 
-    def _begin(self, txn: lmdb.Transaction, batch: Batch, incoming: Incoming) -> Draft:
+    def _begin(self, txn: lmdb.Transaction, batch: Batch, incoming: Incoming) -> ThreadDraft:
         context, keystore, uid = self._context, self._context.keystore, incoming.uid
         namespace, name = incoming.image.head.namespace, incoming.image.head.thread
         if keystore.thread_key(uid, incoming.namespace) is None:  # an orphan of the thread has the same key
@@ -177,10 +177,12 @@ class Installer:
         identity = Identity(number, uid, namespace, name, incoming.namespace, incoming.data_key)
         txn.put(layout.NEXT_THREAD_KEY, layout.u64(number + 1))
         txn.put(layout.name_key(incoming.namespace.names.thread(name)), layout.pack_name(number, uid))
-        return Draft(Thread(identity, ThreadHead(row_sum=b"\0" * 16)))
+        return ThreadDraft(Thread(identity, ThreadHead(row_sum=b"\0" * 16)))
 
     @staticmethod
-    def _floor(draft: Draft, entries: Sequence[Entry], first: int, have: int, head: ThreadHead) -> tuple[int, int]:
+    def _floor(
+        draft: ThreadDraft, entries: Sequence[Entry], first: int, have: int, head: ThreadHead
+    ) -> tuple[int, int]:
         """Returns the floor (sequence, version) of the copy. It changes if the new entries do not continue the old."""
         if have and first <= have + 1:
             return draft.floor_sequence, draft.floor_version
@@ -190,7 +192,7 @@ class Installer:
         return first - 1, min(versions) - 1 if versions else head.last_version
 
     def _put_rows_of_image(
-        self, txn: lmdb.Transaction, draft: Draft, image: ThreadImage, row: ArchiveRow, before: ThreadHead
+        self, txn: lmdb.Transaction, draft: ThreadDraft, image: ThreadImage, row: ArchiveRow, before: ThreadHead
     ) -> None:
         identity = draft.identity
         head = ThreadHead()
@@ -231,7 +233,7 @@ class Installer:
         draft.row_sums.update(sums)
 
     @staticmethod
-    def _at_hand(txn: lmdb.Transaction, draft: Draft, branch: BranchHead, floor_version: int) -> BranchHead:
+    def _at_hand(txn: lmdb.Transaction, draft: ThreadDraft, branch: BranchHead, floor_version: int) -> BranchHead:
         """Returns a branch as it is on this disk, where its newest snapshot may be missing."""
         renewed = BranchHead()
         renewed.CopyFrom(branch)
@@ -303,7 +305,7 @@ class Installer:
 
         self._submit(Write(run=run, size_bytes=8192))
 
-    def _of(self, txn: lmdb.Transaction, batch: Batch, thread: Thread) -> Draft | None:
+    def _of(self, txn: lmdb.Transaction, batch: Batch, thread: Thread) -> ThreadDraft | None:
         draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
         return draft if draft is not None and draft.identity.number == thread.number else None
 
@@ -311,7 +313,7 @@ class Installer:
         self._context.writer.submit(write, wait=True).wait()
 
 
-def entries_here(thread: Thread | Draft) -> int:
+def entries_here(thread: Thread | ThreadDraft) -> int:
     """Returns the newest sequence that new entries can continue; 0 if this disk has no entries of the thread."""
     tip = thread.head.tip_sequence
     return tip if thread.floor_sequence < tip else 0
@@ -330,7 +332,7 @@ def continues(thread: Thread, found: Sequence[PackedRow]) -> bool:
     return True
 
 
-def _is_of_line(txn: lmdb.Transaction, draft: Draft, version: int) -> bool:
+def _is_of_line(txn: lmdb.Transaction, draft: ThreadDraft, version: int) -> bool:
     """Returns whether a fetched snapshot belongs to this line. Removes it if it does not."""
     if version in draft.snapshots:
         return True

@@ -20,7 +20,7 @@ from stateward_sidecar.store.clean.delete import orphans_of
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.orphannames import orphan_name
-from stateward_sidecar.store.thread.thread import Draft, Thread, rows, write_archive_row, write_head
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows, write_archive_row, write_head
 from stateward_sidecar.store.thread.threads import Threads
 from stateward_sidecar.store.thread.times import expire_second
 
@@ -99,7 +99,7 @@ class Orphans:
         identity = Identity(old.number, old.uid, namespace, name, old.namespace_keys, self._data_key(old))
         head = draft.next_head()
         head.thread = name
-        orphan = Draft(
+        orphan = ThreadDraft(
             Thread(
                 identity, draft.head, draft.all_branches(), draft.all_tags(), draft.pruned, draft.snapshots,
                 draft.all_signals(),

@@ -28,7 +28,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store.blobs.blobrows import OpenedBlobs
 from stateward_sidecar.store.journal import lines, replay
 from stateward_sidecar.store.journal.requests import may_be_removed
-from stateward_sidecar.store.thread import records
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.ranges import Pruned
@@ -131,7 +131,7 @@ class Outbox:
         named = {row.record.blob_id: row.sequence for row in moment.blobs}
         with self._context.engine.read() as txn:
             for header in wanted:
-                found = records.get_entry(txn, identity.keys, header.sequence)
+                found = blocks.get_entry(txn, identity.keys, header.sequence)
                 if found is None:
                     continue
                 record = replay.open_metadata(identity, unpack(found, header.sequence)).blob
@@ -173,7 +173,7 @@ class Outbox:
         held: replay.Held = {}
         with context.engine.read() as txn:
             now = _pruned_since(txn, thread)
-            for sequence, record in records.entries(txn, identity.keys, after + 1):
+            for sequence, record in blocks.entries(txn, identity.keys, after + 1):
                 if size >= CHUNK_BYTES:
                     break
                 if min(sequence, until + 1) != at + 1:
@@ -230,7 +230,7 @@ class Outbox:
         while at < thread.head.tip_sequence and found != wanted:
             with self._context.engine.read() as txn:
                 last = at
-                for sequence, record in records.entries(txn, keys, at + 1):
+                for sequence, record in blocks.entries(txn, keys, at + 1):
                     header = unpack(record, sequence).header
                     last = header.sequence
                     if header.dictionary_version in wanted and header.version not in thread.pruned:
@@ -254,7 +254,7 @@ class Outbox:
         """Returns whether a thread, as it was read, may need any entry from ``first`` to ``last``: one is on this disk,
         or was removed by a prune since then."""
         with self._context.engine.read() as txn:
-            found = next(records.entries(txn, thread.identity.keys, first), None)
+            found = next(blocks.entries(txn, thread.identity.keys, first), None)
             return (found is not None and found[0] <= last) or _pruned_since(txn, thread) is not None
 
 

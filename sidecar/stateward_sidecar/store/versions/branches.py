@@ -12,7 +12,7 @@ from stateward.v1.checkpoint_service_pb2 import ON_MISMATCH_FORK, SaveRequest
 from stateward_sidecar.errors import QuotaExceeded, SchemaMismatch, VersionMismatch
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.thread.ranges import Ranges
-from stateward_sidecar.store.thread.thread import MAIN, Draft, Thread
+from stateward_sidecar.store.thread.thread import MAIN, Thread, ThreadDraft
 from stateward_sidecar.store.versions.describe import is_merge
 
 # The most branches of a thread. GetThread shows them in one answer, which every client can receive.
@@ -29,7 +29,7 @@ def fork_prefix(request: SaveRequest) -> str:
     return f"{request.branch or MAIN}-fork-"
 
 
-def does_fork(request: SaveRequest, thread: Thread | Draft | None, branch: BranchHead | None) -> bool:
+def does_fork(request: SaveRequest, thread: Thread | ThreadDraft | None, branch: BranchHead | None) -> bool:
     """Returns whether a save goes to a branch of its own: the head is not the expected one, which may be here."""
     if request.on_mismatch != ON_MISMATCH_FORK or thread is None or is_expected(request, branch):
         return False
@@ -44,7 +44,7 @@ def is_expected(request: SaveRequest, branch: BranchHead | None) -> bool:
     return not request.options.expected_digest or request.options.expected_digest == digest
 
 
-def check_fork(txn: lmdb.Transaction, request: SaveRequest, name: str, draft: Draft) -> None:
+def check_fork(txn: lmdb.Transaction, request: SaveRequest, name: str, draft: ThreadDraft) -> None:
     """Raises VersionMismatch if the branch exists, or if the thread has another version than the expected one; also
     VersionPruned, HistoryElsewhere or Corrupt."""
     found = draft.branch(name)
@@ -67,7 +67,7 @@ def check_fork(txn: lmdb.Transaction, request: SaveRequest, name: str, draft: Dr
         )  # fmt: skip
 
 
-def check_expectation(request: SaveRequest, name: str, draft: Draft | None, branch: BranchHead | None) -> None:
+def check_expectation(request: SaveRequest, name: str, draft: ThreadDraft | None, branch: BranchHead | None) -> None:
     """Raises VersionMismatch if the head of the branch is not the version and digest that the save expects."""
     current, digest = (branch.version, branch.digest) if branch else (0, b"")
     if not is_expected(request, branch):
@@ -99,7 +99,12 @@ def _where(request: SaveRequest, name: str) -> str:
 
 
 def move_branch(
-    txn: lmdb.Transaction, draft: Draft, branch: BranchHead | None, name: str, header: EntryHeader, body: CheckpointBody
+    txn: lmdb.Transaction,
+    draft: ThreadDraft,
+    branch: BranchHead | None,
+    name: str,
+    header: EntryHeader,
+    body: CheckpointBody,
 ) -> BranchHead:
     """Returns the head of a branch after a new version on it."""
     moved = BranchHead(name=name, base_version=header.parent_version, first_version=header.version)
@@ -126,7 +131,9 @@ class Pointed:
     body: CheckpointBody
 
 
-def point_branch(txn: lmdb.Transaction, thread: Thread | Draft, branch: BranchHead, version: int) -> Pointed | None:
+def point_branch(
+    txn: lmdb.Transaction, thread: Thread | ThreadDraft, branch: BranchHead, version: int
+) -> Pointed | None:
     """Returns the branch with another version of it as its head; None if the version was not saved to the branch.
 
     Raises as ``replay.read_version`` does.
@@ -161,7 +168,7 @@ def newest_version(branch: BranchHead) -> int:
     return max(branch.version, branch.newest_version)
 
 
-def _lean(txn: lmdb.Transaction, thread: Thread | Draft, branch: BranchHead, version: int) -> None:
+def _lean(txn: lmdb.Transaction, thread: Thread | ThreadDraft, branch: BranchHead, version: int) -> None:
     """Sets the nearest snapshot of a branch, and the weight since, as they are at a version."""
     snapshot, branch.weight = replay.nearest_snapshot(txn, thread, version)
     branch.snapshot_version = snapshot
@@ -190,7 +197,7 @@ class Walk:
         """The version to look at; 0 = there are no more."""
 
     def step(self, parent: int, name: str) -> None:
-        """Goes on. ``parent`` and ``name``: parent and branch of the version that was looked at."""
+        """Moves to the next version, given the parent and the branch of the current one."""
         branch = self._branch
         is_chained = branch is not None and name == branch.name and self.version > branch.moved_version
         self.version = self._retained(parent if is_chained else self.version - 1)
@@ -206,7 +213,7 @@ def belongs(branch: BranchHead | None, version: int) -> bool:
     return branch is not None and version >= branch.first_version
 
 
-def check_room(draft: Draft, name: str) -> None:
+def check_room(draft: ThreadDraft, name: str) -> None:
     """Raises QuotaExceeded if the thread has as many branches as it may have: GetThread shows all in one answer."""
     if len(draft.thread.branches) + len(draft.branches) >= BRANCHES_MAX and len(draft.all_branches()) >= BRANCHES_MAX:
         thread = draft.identity.name

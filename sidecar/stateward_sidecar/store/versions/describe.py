@@ -12,7 +12,7 @@ from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.measures import events
-from stateward_sidecar.store.thread.thread import MAIN, Draft
+from stateward_sidecar.store.thread.thread import MAIN, ThreadDraft
 
 # Metadata outlives pruning, so it must stay small however many numbers a diff adds to.
 NUMBERS_MAX = 64
@@ -110,14 +110,20 @@ def describe_main(head: ThreadHead, body: CheckpointBody, header: EntryHeader) -
         head.metrics.update(body.metrics)
 
 
-def replay_response(draft: Draft, entry: Entry, body: CheckpointBody, request: SaveRequest) -> SaveResponse:
+def replay_response(draft: ThreadDraft, entry: Entry, body: CheckpointBody, request: SaveRequest) -> SaveResponse:
     """Returns the answer to a retry: the first answer again."""
     events.replays += 1
     return response(draft, entry.header, stored_bytes(entry), body, request, replayed=True)
 
 
 def response(
-    draft: Draft, header: EntryHeader, size_bytes: int, body: CheckpointBody, request: SaveRequest, *, replayed: bool
+    draft: ThreadDraft,
+    header: EntryHeader,
+    size_bytes: int,
+    body: CheckpointBody,
+    request: SaveRequest,
+    *,
+    replayed: bool,
 ) -> SaveResponse:
     """Returns the answer to a save."""
     seconds, micros = divmod(header.create_time_us, 1_000_000)

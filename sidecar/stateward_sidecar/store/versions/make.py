@@ -21,7 +21,7 @@ from stateward_sidecar.codec.changes import apply_changes, sent_bytes
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.diff import find_changes, read_state, shrink
 from stateward_sidecar.codec.edits import apply_edits
-from stateward_sidecar.codec.entry import Draft as Content
+from stateward_sidecar.codec.entry import EntryContent
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.pieces import count_bytes, encode
 from stateward_sidecar.codec.state import EMPTY, StateTree
@@ -32,7 +32,7 @@ from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.requests import hash_request
 from stateward_sidecar.store.journal.telling import mark, show_told, take_early
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import MAIN, Draft, Thread
+from stateward_sidecar.store.thread.thread import MAIN, Thread, ThreadDraft
 from stateward_sidecar.store.versions.describe import (
     describe_numbers,
     describe_version,
@@ -66,11 +66,11 @@ class Made:
     base: int
     version: int
     tree: StateTree
-    content: Content
+    content: EntryContent
     body: CheckpointBody
     mark: tuple[int, int]  # of what was told of the work (telling.py)
 
-    def fits(self, draft: Draft | None) -> bool:
+    def fits(self, draft: ThreadDraft | None) -> bool:
         """Whether the thread still has the dictionary that the version was compressed with, and nothing was told of the
         work since."""
         dictionary = self.content.dictionary
@@ -92,7 +92,7 @@ class VersionMaker:
         # Of the request's content. Set before the first version is made.
         self.fingerprint = b""
 
-    def make(self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int, version: int) -> Made:
+    def make(self, txn: lmdb.Transaction, thread: Thread | ThreadDraft | None, base: int, version: int) -> Made:
         """Applies the save to a base version, and compresses its entry. ``version``: the number that it will get."""
         if thread is None:
             return self.pack(None, 0, version, self.change(EMPTY, version), None, None)
@@ -103,11 +103,11 @@ class VersionMaker:
         del old  # it may be as large as the new state, and compression needs the memory
         return self.pack(thread, base, version, changed, dictionary, parent)
 
-    def _parent(self, txn: lmdb.Transaction, thread: Thread | Draft, base: int) -> CheckpointBody | None:
+    def _parent(self, txn: lmdb.Transaction, thread: Thread | ThreadDraft, base: int) -> CheckpointBody | None:
         """Returns what the base version says of itself; None for the empty state."""
         if not base:
             return None
-        if isinstance(thread, Draft) and base in thread.bodies:
+        if isinstance(thread, ThreadDraft) and base in thread.bodies:
             return thread.bodies[base]
         branch = thread.branches.get(self.branch) if isinstance(thread, Thread) else thread.branch(self.branch)
         if branch is not None and branch.version == base:
@@ -136,7 +136,7 @@ class VersionMaker:
 
     def pack(
         self,
-        thread: Thread | Draft | None,
+        thread: Thread | ThreadDraft | None,
         base: int,
         version: int,
         changed: Changed,
@@ -169,7 +169,7 @@ class VersionMaker:
             take_early(body, head, request)
 
     def _dictionary(
-        self, txn: lmdb.Transaction, thread: Thread | Draft | None, base: int, old: StateTree
+        self, txn: lmdb.Transaction, thread: Thread | ThreadDraft | None, base: int, old: StateTree
     ) -> Dictionary | None:
         """Returns the branch's newest snapshot if the base is the branch's head and the snapshot is in memory or worth
         loading; else None."""
@@ -185,7 +185,7 @@ class VersionMaker:
             found = replay.read_dictionary(txn, thread.identity, branch.snapshot_version, self._context.cache)
         return found
 
-    def wants_dictionary(self, thread: Thread | Draft, branch: BranchHead, old: StateTree) -> bool:
+    def wants_dictionary(self, thread: Thread | ThreadDraft, branch: BranchHead, old: StateTree) -> bool:
         """Returns whether to load a dictionary that is not in memory. A load takes as long as several saves."""
         if branch.snapshot_version not in thread.snapshots or not self._context.cache.fit_together(old):
             return False

@@ -30,7 +30,7 @@ from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.receipts import receipt_of
 from stateward_sidecar.store.journal.refs import resolve
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import MAIN, Draft, delete_row, write_branch
+from stateward_sidecar.store.thread.thread import MAIN, ThreadDraft, delete_row, write_branch
 from stateward_sidecar.store.thread.threads import Threads
 from stateward_sidecar.store.versions.branches import Pointed, newest_version, point_branch
 from stateward_sidecar.store.versions.describe import describe_main
@@ -84,7 +84,7 @@ class Mover:
 
         return run
 
-    def _expect(self, draft: Draft, request: MoveRequest, name: str) -> BranchHead:
+    def _expect(self, draft: ThreadDraft, request: MoveRequest, name: str) -> BranchHead:
         """Returns the branch. Raises LeaseHeld, VersionNotFound or VersionMismatch."""
         check_lease(self._context, draft, request.options.lease_token)
         branch, thread = draft.branch(name), draft.identity.name
@@ -105,7 +105,7 @@ class Mover:
 
 
 def put_moves(
-    context: Context, txn: lmdb.Transaction, batch: Batch, draft: Draft, moves: Moves, metadata: EntryMetadata
+    context: Context, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, moves: Moves, metadata: EntryMetadata
 ) -> int:
     """Appends the entry of moves, and writes the rows. Returns the sequence. The caller keeps the draft."""
     metadata.heads.extend(list_moves(draft, moves))
@@ -126,7 +126,7 @@ def put_moves(
     return entry.header.sequence
 
 
-def list_moves(draft: Draft, moves: Moves) -> list[HeadMove]:
+def list_moves(draft: ThreadDraft, moves: Moves) -> list[HeadMove]:
     """Returns moves as the journal records them."""
     found = []
     for name, to in moves.items():
@@ -148,6 +148,6 @@ def view_move(move: HeadMove) -> MovedHead:
     )
 
 
-def _find_move(txn: lmdb.Transaction, draft: Draft, sequence: int) -> HeadMove:
+def _find_move(txn: lmdb.Transaction, draft: ThreadDraft, sequence: int) -> HeadMove:
     entry = replay.read_entry(txn, draft.identity, sequence)
     return replay.open_metadata(draft.identity, entry).heads[0]

@@ -41,7 +41,7 @@ from stateward_sidecar.store.journal.requests import find_keyed, fingerprint, re
 from stateward_sidecar.store.journal.telling import has_early
 from stateward_sidecar.store.thread.cache import Cache, Facts
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import MAIN, Draft, Thread, write_branch
+from stateward_sidecar.store.thread.thread import MAIN, Thread, ThreadDraft, write_branch
 from stateward_sidecar.store.thread.threads import Threads, not_found
 from stateward_sidecar.store.versions.branches import (
     check_expectation,
@@ -86,7 +86,7 @@ class SaveWrite:
         # Set by the caller: why the guarding thread cannot be asked. It counts unless the save is a retry.
         self.refusal: StatewardError | None = None
         # Set by ``run``; the caller considers a snapshot of this thread.
-        self.draft: Draft | None = None
+        self.draft: ThreadDraft | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -187,7 +187,7 @@ class SaveWrite:
         request_row = request_key(draft.identity, self._maker.request_hash) if self.request.options.request_id else b""
         return self._find_answered(txn, draft, request_row) is not None
 
-    def _find_answered(self, txn: lmdb.Transaction, draft: Draft, request_row: bytes) -> Entry | None:
+    def _find_answered(self, txn: lmdb.Transaction, draft: ThreadDraft, request_row: bytes) -> Entry | None:
         found = None
         if request_row:
             found = find_keyed(txn, draft, request_row, self.request.options.request_id, self._maker.fingerprint)
@@ -239,7 +239,9 @@ class SaveWrite:
             context.keystore.give_up(draft.identity.uid)
             raise
 
-    def _find_base(self, txn: lmdb.Transaction, draft: Draft | None, version: int) -> tuple[BranchHead | None, int]:
+    def _find_base(
+        self, txn: lmdb.Transaction, draft: ThreadDraft | None, version: int
+    ) -> tuple[BranchHead | None, int]:
         """Returns the head of the branch that gets the version, and the parent. Sets ``branch``: it is another one than
         the request's if the save forks. Raises as ``check_expectation``, ``check_schema`` and ``check_fork`` do."""
         request = self.request
@@ -259,7 +261,7 @@ class SaveWrite:
             parent = 0 if draft is None else self._find_parent(txn, draft)
         return branch, parent
 
-    def _find_parent(self, txn: lmdb.Transaction, draft: Draft) -> int:
+    def _find_parent(self, txn: lmdb.Transaction, draft: ThreadDraft) -> int:
         """Returns the version that the reference to the parent names. Raises as ``resolve`` does."""
         made, ref = self._made, self.request.parent
         is_known = made is not None and made.line == draft.identity.number and ref.WhichOneof("ref") == "checkpoint_id"
@@ -269,7 +271,7 @@ class SaveWrite:
         replay.check_version(draft, made.base)
         return made.base
 
-    def _find_checkpoint_id(self, txn: lmdb.Transaction, draft: Draft) -> Entry | None:
+    def _find_checkpoint_id(self, txn: lmdb.Transaction, draft: ThreadDraft) -> Entry | None:
         """Returns the entry that this save made before, found by its checkpoint id; None if it made none.
 
         Raises CheckpointIdReused if the id names another version of the branch.
@@ -282,7 +284,7 @@ class SaveWrite:
             raise self._reused(entry)
         return forked
 
-    def _find_forked(self, txn: lmdb.Transaction, draft: Draft) -> Entry | None:
+    def _find_forked(self, txn: lmdb.Transaction, draft: ThreadDraft) -> Entry | None:
         """Returns the entry that this save made on a branch of its own; None if it made none."""
         request = self.request
         if request.on_mismatch != ON_MISMATCH_FORK:
@@ -296,7 +298,7 @@ class SaveWrite:
                 return entry
         return None
 
-    def _check_free(self, txn: lmdb.Transaction, draft: Draft) -> None:
+    def _check_free(self, txn: lmdb.Transaction, draft: ThreadDraft) -> None:
         """Raises CheckpointIdReused if a branch that was deleted has the id of the save, and had the name of its fork.
 
         Without this check the index row of the older version would lead to the new one.
@@ -314,14 +316,14 @@ class SaveWrite:
             checkpoint_id=name, version=version,
         )  # fmt: skip
 
-    def _is_answer(self, draft: Draft, entry: Entry) -> bool:
+    def _is_answer(self, draft: ThreadDraft, entry: Entry) -> bool:
         return replay.open_metadata(draft.identity, entry).fingerprint == self._maker.fingerprint
 
     def _write(
         self,
         txn: lmdb.Transaction,
         batch: Batch,
-        draft: Draft,
+        draft: ThreadDraft,
         branch: BranchHead | None,
         made: Made,
         request_row: bytes,

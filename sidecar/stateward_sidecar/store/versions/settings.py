@@ -34,14 +34,14 @@ from stateward_sidecar.store.journal.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.journal.refs import digest_of_version, resolve_or_head
 from stateward_sidecar.store.journal.views import add_archive, view_head
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import MAIN, Draft, delete_row, write_row
+from stateward_sidecar.store.thread.thread import MAIN, ThreadDraft, delete_row, write_row
 from stateward_sidecar.store.thread.threads import Threads
 
 # The most tags of a thread. GetThread shows them in one answer, which every client can receive.
 TAGS_MAX = 5000
 
 
-def _view(draft: Draft) -> ThreadMessage:
+def _view(draft: ThreadDraft) -> ThreadMessage:
     return add_archive(view_head(draft.identity, draft.head), draft.archive, draft.thread.archived_sequence)
 
 
@@ -126,7 +126,7 @@ class Settings:
         return run
 
     @staticmethod
-    def _check_tagged(txn: lmdb.Transaction, draft: Draft, request: SetTagRequest | DeleteTagRequest) -> None:
+    def _check_tagged(txn: lmdb.Transaction, draft: ThreadDraft, request: SetTagRequest | DeleteTagRequest) -> None:
         if not request.HasField("expected_tagged_version"):
             return
         current = draft.tag(request.tag) or 0
@@ -153,12 +153,12 @@ class Settings:
         draft.tags[tag.name] = tag.version if kind == ENTRY_KIND_TAG_SET else None
         self._threads.keep_draft(batch, draft)
 
-    def _metadata(self, txn: lmdb.Transaction, draft: Draft, sequence: int) -> EntryMetadata:
+    def _metadata(self, txn: lmdb.Transaction, draft: ThreadDraft, sequence: int) -> EntryMetadata:
         entry = replay.read_entry(txn, draft.identity, sequence)
         return entry.open_metadata(draft.identity.cipher, draft.identity.uid)
 
 
-def _check_room(draft: Draft, request: SetTagRequest) -> None:
+def _check_room(draft: ThreadDraft, request: SetTagRequest) -> None:
     """Raises QuotaExceeded if the thread has as many tags as it may have: GetThread shows all of them in one answer."""
     if draft.tag(request.tag) is not None or len(draft.thread.tags) + len(draft.tags) < TAGS_MAX:
         return

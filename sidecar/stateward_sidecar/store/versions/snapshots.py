@@ -26,9 +26,9 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import Draft, Thread, write_branch, write_head
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, write_branch, write_head
 from stateward_sidecar.store.thread.threads import Threads, not_found
-from stateward_sidecar.store.versions.halfmade import drop, mark, under_way
+from stateward_sidecar.store.versions.unfinished_snapshots import drop, mark, under_way
 from stateward_sidecar.telemetry import failures, log_damage
 
 WEIGHT_MIN_BYTES = 32 << 10
@@ -133,7 +133,7 @@ class Snapshots:
         self,
         txn: lmdb.Transaction,
         batch: Batch,
-        draft: Draft,
+        draft: ThreadDraft,
         version: int,
         stored_bytes: int,
         made_for: BranchHead | None,
@@ -172,7 +172,7 @@ class Snapshots:
         batch.after_commit.append(count)
 
 
-def put_snapshot(txn: lmdb.Transaction, draft: Draft, version: int, digest: bytes, content: parts.Content) -> int:
+def put_snapshot(txn: lmdb.Transaction, draft: ThreadDraft, version: int, digest: bytes, content: parts.Content) -> int:
     """Writes a snapshot that was packed before. Packing takes long, and would block the writer."""
     identity = draft.identity
     total = 0

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from stateward_sidecar.errors import QueueFull
 
 
-class Alone:
+class NameLock:
     """Locks by key. An unlocked key takes no memory."""
 
     def __init__(self) -> None:

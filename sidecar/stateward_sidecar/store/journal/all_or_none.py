@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stateward_sidecar.storage.queue import Batch
-from stateward_sidecar.store.thread.thread import Draft
+from stateward_sidecar.store.thread.thread import ThreadDraft
 
 
 @contextmanager
-def whole(batch: Batch, draft: Draft) -> Iterator[None]:
+def all_or_none(batch: Batch, draft: ThreadDraft) -> Iterator[None]:
     """If a later entry fails, restores draft and batch to what they were before the first entry.
 
     The write's child transaction drops the rows. Only for entries that change nothing but the draft's head, sums and
