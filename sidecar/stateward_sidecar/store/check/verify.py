@@ -16,14 +16,7 @@ from dataclasses import dataclass, field
 
 import lmdb
 
-from stateward.storage.v1.journal_pb2 import (
-    ENTRY_KIND_CHECKPOINT,
-    ENTRY_KIND_HEADS,
-    ENTRY_KIND_TAG_DELETED,
-    ENTRY_KIND_TAG_SET,
-    EntryHeader,
-    EntryMetadata,
-)
+from stateward.storage.v1.journal_pb2 import EntryHeader, EntryMetadata
 from stateward.v1.admin_service_pb2 import ScanProgress, VerifyFinding, VerifyRequest, VerifyResponse
 from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
@@ -46,14 +39,14 @@ from stateward_sidecar.store.blobs.blobverify import check_state_blobs, verify_b
 from stateward_sidecar.store.check.idverify import verify_ids
 from stateward_sidecar.store.check.pieceverify import verify_pieces
 from stateward_sidecar.store.check.storeverify import StoreVerifier
-from stateward_sidecar.store.items.effectrows import verify_effects
-from stateward_sidecar.store.items.recordrows import verify_records
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.journal import label_keys, list_keys
+from stateward_sidecar.store.kinds.base import Refs
+from stateward_sidecar.store.kinds.table import KINDS, kind_of
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.cache import Cache
 from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES, Context
-from stateward_sidecar.store.thread.thread import MAIN, Thread, load_numbered, rows
+from stateward_sidecar.store.thread.thread import Thread, load_numbered, rows
 from stateward_sidecar.store.thread.threads import not_found
 from stateward_sidecar.store.thread.times import expire_second
 
@@ -73,8 +66,7 @@ class _Progress:
     step_began: int = 0  # the newest entry that was checked before the present step
     digest: bytes = b""
     versions: set[int] = field(default_factory=set)
-    branches: dict[str, tuple[int, bytes]] = field(default_factory=dict)
-    tags: dict[str, int] = field(default_factory=dict)
+    refs: Refs = field(default_factory=Refs)
     states: dict[int, StateTree] = field(default_factory=dict)
     held: replay.Held = field(default_factory=dict)
     parts: set[int] = field(default_factory=set)  # ids of large edits that are stored in pieces
@@ -171,8 +163,8 @@ class Verifier:
             now = load_numbered(txn, self._context.keystore, number, progress.thread.identity.uid)
             yield from self._compare(txn, progress, now)
             yield from self._verify_marks(txn, now)
-            yield from verify_effects(txn, now)
-            yield from verify_records(txn, now)
+            for kind in KINDS:
+                yield from kind.verify(txn, now)
             yield from verify_pieces(txn, now, progress.parts)
 
     def _is_there(self, name_hash: bytes, number: int) -> bool:
@@ -262,7 +254,7 @@ class Verifier:
             progress.versions.add(header.version)
         metadata_bytes = entry.open_metadata_bytes(identity.cipher, identity.uid)
         metadata = EntryMetadata.FromString(metadata_bytes)
-        self._follow(progress, entry, metadata)
+        kind_of(header).follow(progress.refs, thread, entry, metadata)
         if is_next and header.previous_digest != previous:
             raise Corrupt("the entry does not follow the one before it")
         # A prune removes whole entries only if no retry may ask for them.
@@ -287,22 +279,8 @@ class Verifier:
         )
         if entry_digest(identity.cipher, header, metadata_bytes, content_hash(edits)) != header.digest:
             raise Corrupt("the entry's digest does not match its content")
-        if header.kind == ENTRY_KIND_CHECKPOINT:
+        if header.version:
             self._verify_state(txn, progress, entry, edits)
-
-    def _follow(self, progress: _Progress, entry: Entry, metadata: EntryMetadata) -> None:
-        header = entry.header
-        if header.kind == ENTRY_KIND_CHECKPOINT and header.version not in progress.thread.pruned:
-            progress.branches[metadata.checkpoint.branch or MAIN] = (header.version, header.digest)
-        elif header.kind == ENTRY_KIND_HEADS:
-            for move in metadata.heads:
-                progress.branches[move.branch] = (move.version, move.digest)
-                if not move.version:
-                    del progress.branches[move.branch]
-        elif header.kind == ENTRY_KIND_TAG_SET:
-            progress.tags[metadata.tag.name] = metadata.tag.version
-        elif header.kind == ENTRY_KIND_TAG_DELETED:
-            progress.tags.pop(metadata.tag.name, None)
 
     def _verify_index(self, txn: lmdb.Transaction, thread: Thread, entry: Entry, metadata: EntryMetadata) -> None:
         identity, header, body = thread.identity, entry.header, metadata.checkpoint
@@ -372,15 +350,15 @@ class Verifier:
         for branch in thread.branches.values():
             if branch.version <= thread.floor_version:
                 continue
-            version, digest = progress.branches.get(branch.name, (0, b""))
+            version, digest = progress.refs.branches.get(branch.name, (0, b""))
             if thread.pruned.loose.pairs() and branch.newest_version:  # the entry that moved it back may be gone
                 version, digest = branch.version, replay.read_version(txn, thread, branch.version).header.digest
             if (version, digest) != (branch.version, branch.digest):
                 yield Corrupt("a branch's head is not the one in the journal", name, branch.version)
-        if set(progress.branches) - set(thread.branches):
+        if set(progress.refs.branches) - set(thread.branches):
             yield Corrupt("a branch's head is missing", name)
         has_all = not len(thread.pruned) and not thread.floor_sequence and not thread.pruned.loose.pairs()
-        if has_all and progress.tags != thread.tags:
+        if has_all and progress.refs.tags != thread.tags:
             yield Corrupt("the tags are not those that the journal set", name)
         if now.head.tip_sequence > thread.head.tip_sequence:
             return  # branches and tags may have been deleted meanwhile

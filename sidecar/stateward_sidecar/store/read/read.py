@@ -22,7 +22,6 @@ from stateward.v1.checkpoint_service_pb2 import (
     ReadHistoryRequest,
     ReadHistoryResponse,
 )
-from stateward.v1.diff_pb2 import Diff
 from stateward.v1.effect_pb2 import RecordedEffect
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import THREAD_ACCESS_REMOTE
@@ -36,6 +35,7 @@ from stateward_sidecar.store.items.signals import list_signals
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.refs import resolve, resolve_or_head
 from stateward_sidecar.store.journal.views import hydrate_start, read_facts, view_entry
+from stateward_sidecar.store.kinds.version import select_edits
 from stateward_sidecar.store.thread import pagebytes
 from stateward_sidecar.store.thread.cache import Facts
 from stateward_sidecar.store.thread.context import Context
@@ -403,19 +403,6 @@ def _add_state(answer: ReadHistoryResponse, tree: StateTree, selection: Selectio
         return
     answer.state.ParseFromString(page(tree, selection, None, 2 * HISTORY_STATE_BYTES).state)
     answer.state.SetInParent()
-
-
-def select_edits(diff: Diff, selection: Selection) -> Diff:
-    """Returns only the edits of the selected slots and logs."""
-    if selection.is_everything:
-        return diff
-    slots, logs = selection.slots or (), selection.logs or {}
-    kept = Diff()
-    for edit in diff.edits:
-        change = getattr(edit, edit.WhichOneof("edit") or "set_slot")
-        if (change.slot in slots) if hasattr(change, "slot") else (change.log in logs):
-            kept.edits.append(edit)
-    return kept
 
 
 def _go_back(line: list[int], step: Callable[..., ReadHistoryResponse]) -> Iterator[Callable[[], ReadHistoryResponse]]:

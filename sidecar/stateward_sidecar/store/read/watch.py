@@ -18,46 +18,23 @@ from dataclasses import dataclass
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import EffectRow, SignalRow
-from stateward.storage.v1.journal_pb2 import (
-    ENTRY_KIND_CHECKPOINT,
-    ENTRY_KIND_EFFECT,
-    ENTRY_KIND_EFFECTS_DELETED,
-    ENTRY_KIND_HEADS,
-    ENTRY_KIND_LEASE,
-    ENTRY_KIND_OPTIONS,
-    ENTRY_KIND_PRUNED,
-    ENTRY_KIND_RECORDS,
-    ENTRY_KIND_SIGNAL,
-    ENTRY_KIND_TAG_DELETED,
-    ENTRY_KIND_TAG_SET,
-    EntryHeader,
-    EntryMetadata,
-)
 from stateward.v1.thread_service_pb2 import JournalEvent, WatchRequest
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.codec.pages import Selection
 from stateward_sidecar.errors import Corrupt, Fenced, InvalidField, KeyUnavailable, VersionPruned
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.items.effectrows import view_effect
-from stateward_sidecar.store.items.leases import view_record
-from stateward_sidecar.store.items.recordrows import open_batch
-from stateward_sidecar.store.items.recordrows import view_record as show_record
-from stateward_sidecar.store.items.signals import view_signal
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.deletions import open_deletion
 from stateward_sidecar.store.journal.journal import next_place
 from stateward_sidecar.store.journal.lines import Lines, Written, digest_at
 from stateward_sidecar.store.journal.requests import may_be_removed
-from stateward_sidecar.store.journal.views import view_entry
+from stateward_sidecar.store.kinds.base import Watched
+from stateward_sidecar.store.kinds.table import kind_of
 from stateward_sidecar.store.read.departed import deleted_event, fenced, find_deletion, orphan_of_watch
 from stateward_sidecar.store.read.listing import ALL_THREADS, find_entry
-from stateward_sidecar.store.read.read import select_edits
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.ranges import Ranges, spans_of
 from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.thread.threads import Threads, not_found
-from stateward_sidecar.store.versions.moves import view_move
 from stateward_sidecar.telemetry import log_damage
 
 EVENTS_MAX = 256
@@ -337,73 +314,13 @@ class Watcher:
 
         These are versions that change none of the chosen slots and logs, and changes of records.
         """
-        identity, header, include_diff = thread.identity, entry.header, request.include_diff
-        if header.kind == ENTRY_KIND_RECORDS:
-            return _records_event(thread, entry) if request.include_records else None
-        event = JournalEvent(thread=identity.name, uid=identity.uid.hex(), sequence=header.sequence)
+        header = entry.header
+        event = JournalEvent(thread=thread.name, uid=thread.identity.uid_text, sequence=header.sequence)
         event.time.FromMicroseconds(header.create_time_us)
-        if header.kind == ENTRY_KIND_CHECKPOINT:
-            if header.version not in thread.pruned and (include_diff or not selection.is_everything):
-                stored = replay.read_edits(txn, identity, entry, self._context.cache)
-                diff = select_edits(replay.parse_edits(stored, identity.name, header.version), selection)
-                if not diff.edits and not selection.is_everything and not header.whole:
-                    return None
-                if include_diff:
-                    event.diff.CopyFrom(diff)
-            event.checkpoint.CopyFrom(view_entry(thread, entry))
-            return event
-        metadata = replay.open_metadata(identity, entry)
-        if header.kind == ENTRY_KIND_TAG_SET:
-            event.tag_set.CopyFrom(metadata.tag)
-        elif header.kind == ENTRY_KIND_TAG_DELETED:
-            event.tag_deleted.CopyFrom(metadata.tag)
-        elif header.kind == ENTRY_KIND_OPTIONS:
-            event.options_changed.CopyFrom(metadata.options)
-        elif header.kind == ENTRY_KIND_PRUNED:
-            if not metadata.removed.ranges:
-                return None  # it cleans the journal, and changes nothing that anybody sees
-            event.pruned.CopyFrom(spans_of(Ranges.from_message(metadata.removed)))
-        elif header.kind == ENTRY_KIND_HEADS:
-            event.heads_moved.heads.extend(map(view_move, metadata.heads))
-        else:
-            _tell_work(event, header, metadata)
-        return event
-
-
-def _records_event(thread: Thread, entry: Entry) -> JournalEvent | None:
-    """Returns the event for an entry of records; None if it changed none, or if it counts for nothing any more."""
-    identity, header = thread.identity, entry.header
-    if entry.is_husk or thread.pruned.cuts(header):
-        return None
-    found = open_batch(identity, entry)
-    written = [change.facts for change in found.changes if change.HasField("value")]
-    is_moved = found.moved or not entry.header.edit_bytes  # without records if none is left
-    if not (written or found.deleted or is_moved):  # a refresh
-        return None
-    event = JournalEvent(thread=identity.name, uid=identity.uid_text, sequence=header.sequence)
-    event.time.FromMicroseconds(header.create_time_us)
-    for facts in written:
-        facts.ClearField("attributes")
-        event.records_changed.written.append(show_record(facts))
-    event.records_changed.deleted.extend(found.deleted)
-    event.records_changed.expired, event.records_changed.moved = found.expired, is_moved
-    return event
-
-
-def _tell_work(event: JournalEvent, header: EntryHeader, metadata: EntryMetadata) -> None:
-    """Fills the event of a signal, effects (without its value, which is in the edits) or a lease."""
-    if header.kind == ENTRY_KIND_SIGNAL:
-        signal = SignalRow(record=metadata.signal, sequence=header.sequence, create_time_us=header.create_time_us)
-        event.signal.CopyFrom(view_signal(signal))
-    elif header.kind == ENTRY_KIND_EFFECT:
-        event.effect.CopyFrom(view_effect(EffectRow(record=metadata.effect, sequence=header.sequence)))
-        if metadata.HasField("told"):
-            event.status_told.CopyFrom(metadata.told)
-    elif header.kind == ENTRY_KIND_EFFECTS_DELETED:
-        event.effects_deleted.CopyFrom(metadata.deleted_effects)
-    elif header.kind == ENTRY_KIND_LEASE:
-        event.lease.CopyFrom(view_record(metadata.lease, 0.0))
-        event.lease.ClearField("remaining")  # not known for a grant that is read later
+        watched = Watched(
+            txn, thread, entry, self._context.cache, selection, request.include_diff, request.include_records
+        )
+        return event if kind_of(header).tell(watched, event) else None
 
 
 def _as_history(thread: Thread, event: JournalEvent) -> JournalEvent:

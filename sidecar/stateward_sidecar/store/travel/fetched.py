@@ -8,20 +8,18 @@ import lmdb
 
 from stateward.storage.v1.archive_pb2 import PackedRow
 from stateward.storage.v1.head_pb2 import ThreadHead
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT, ENTRY_KIND_RECORDS
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.clean.clear_list import add_uncleared
-from stateward_sidecar.store.items.effectrows import index_effect
-from stateward_sidecar.store.items.recordrows import index_batch
-from stateward_sidecar.store.journal.journal import label_keys, put_feed
+from stateward_sidecar.store.journal.journal import put_feed
 from stateward_sidecar.store.journal.requestrows import put_request
 from stateward_sidecar.store.journal.requests import request_key
+from stateward_sidecar.store.kinds.table import kind_of
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
-from stateward_sidecar.store.thread.thread import MAIN, ThreadDraft
+from stateward_sidecar.store.thread.thread import ThreadDraft
 
 _NOTHING = Pruned()
 
@@ -143,7 +141,6 @@ def index_entries(txn: lmdb.Transaction, draft: ThreadDraft, entries: Sequence[E
 
 def _index_entry(txn: lmdb.Transaction, draft: ThreadDraft, entry: Entry, *, is_past: bool) -> None:
     identity, header = draft.identity, entry.header
-    keys = identity.keys
     metadata = entry.open_metadata(identity.cipher, identity.uid)
     if metadata.request_hash:
         put_request(txn, request_key(identity, metadata.request_hash), header.sequence, header.create_time_us)
@@ -151,25 +148,4 @@ def _index_entry(txn: lmdb.Transaction, draft: ThreadDraft, entry: Entry, *, is_
     # What was cleared, and is not known as pruned here, was cleared after the HEAD that this disk has. Newer entries
     # follow, except for an orphan, whose thread went on without it.
     is_whole = not draft.pruned.cuts(header) and not entry.is_husk
-    if header.kind == ENTRY_KIND_EFFECT and is_whole:
-        index_effect(txn, identity, header, metadata.effect)
-    elif header.kind == ENTRY_KIND_RECORDS and is_whole:
-        index_batch(txn, identity, entry)
-    if not header.version:
-        return
-    body = metadata.checkpoint
-    if body.checkpoint_id:
-        key = keys.checkpoint_id(identity.hash_id(b"checkpoint", body.branch or MAIN, body.checkpoint_id))
-        if not _leads_later(txn.get(key), header.sequence):
-            txn.put(key, layout.u64(header.sequence))
-    for key in label_keys(identity, header, body.labels):
-        txn.put(key, layout.PRESENT)
-
-
-def _leads_later(row: bytes | memoryview | None, sequence: int) -> bool:
-    """Returns whether the row of a checkpoint id leads to a later entry. The id may be used again once its version was
-    pruned, and packs may still have the older entry."""
-    try:
-        return row is not None and layout.leading_number(row) > sequence
-    except Corrupt:
-        return False
+    kind_of(header).index(txn, draft, entry, metadata, is_whole=is_whole)
