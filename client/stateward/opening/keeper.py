@@ -1,6 +1,6 @@
 """What a client of `open()` has of its daemon: the lock that keeps the daemon, and the way to start it again.
 
-Who holds which lock when is described in sidecar/DESIGN.md, *Started by its clients*.
+Who holds which lock when is described in README.md beside this.
 """
 
 from __future__ import annotations

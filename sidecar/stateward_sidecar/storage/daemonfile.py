@@ -1,6 +1,6 @@
 """What a data directory tells about its daemon: `daemon.json`, and the lock of those who use the daemon.
 
-Clients find the daemon through these files (*Started by its clients* in DESIGN.md).
+Clients find the daemon through these files (client/stateward/opening/README.md).
 """
 
 from __future__ import annotations
