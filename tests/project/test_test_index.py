@@ -1,0 +1,35 @@
+"""The danger: a test that nobody finds, because its name says nothing, and no page names it."""
+
+from collections import Counter
+from pathlib import Path
+
+from tests import make_index
+
+# Files of before this rule, whose docstring states the danger without these words. Lower the number as they change.
+WITHOUT_THE_WORDS = 146
+
+
+def test_the_index_is_current() -> None:
+    """`make generate` would write the page that is there."""
+    assert make_index.PAGE.read_text() == make_index.page(), "run: make generate"
+
+
+def test_every_file_names_its_danger() -> None:
+    """Each test file has a docstring, and a new one begins with the words by which people search."""
+    told = {path: make_index.first_paragraph(path) for path in make_index.test_files()}
+    assert [path for path, words in told.items() if not words] == []
+    others = [path for path, words in told.items() if not words.startswith("The danger:")]
+    assert len(others) <= WITHOUT_THE_WORDS, "a new test file begins with 'The danger:'"
+
+
+def test_a_name_is_one_file() -> None:
+    """A name that a report or a patch mentions leads to one file."""
+    assert [name for name, count in Counter(path.name for path in make_index.test_files()).items() if count > 1] == []
+
+
+def test_a_patch_leads_to_the_file_it_breaks(repository: Path) -> None:
+    """A file is found under its own path, and nothing is made of a path that leads nowhere."""
+    own = "sidecar/stateward_sidecar/settings.py"
+    assert (repository / own).exists()
+    assert make_index.present(own) == own
+    assert make_index.present("sidecar/stateward_sidecar/no_such_file.py") is None
