@@ -93,9 +93,10 @@ TABLE: dict[str, Any] = {
     "answer": ONE_BY_NAME, "signal": ONE_BY_NAME, "records put": ONE_BY_NAME, "records rm": ONE_BY_NAME,
     "import": "reads files, see test_lost_in_backups", "import langgraph": "reads a database, see test_inexact_import",
     "run": "looks at each thread by itself, and again at the next poll, see test_doubled_agents",
-    "drain": "counts what is not archived, see test_drain_command", "doctor": NO_THREAD, "stats": NO_THREAD, "keys": NO_THREAD,
-    "keys new": NO_THREAD, "conformance": NO_THREAD, "demo": NO_THREAD, "status": NO_THREAD, "stop": NO_THREAD,
-    "service": NO_THREAD, "service print": NO_THREAD, "service install": NO_THREAD, "service uninstall": NO_THREAD,
+    "drain": "counts what is not archived, see test_drain_command", "doctor": NO_THREAD, "stats": NO_THREAD,
+    "keys": NO_THREAD, "keys new": NO_THREAD, "conformance": NO_THREAD, "demo": NO_THREAD, "status": NO_THREAD,
+    "stop": NO_THREAD, "service": NO_THREAD, "service print": NO_THREAD, "service install": NO_THREAD,
+    "service uninstall": NO_THREAD,
 }  # fmt: skip
 
 
