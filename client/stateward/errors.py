@@ -20,7 +20,7 @@
     ├── SchemaMismatch         the head's schema differs from the schema of the new data
     ├── EditConflict           an edit does not fit the stored state; `.edit` is its index
     ├── OwnershipLost          this caller may not write the thread now
-    │   ├── NotOwner           another sidecar holds it; nothing was written: wait, or `attach(take_over=True)`
+    │   ├── NotOwner           another sidecar holds it; nothing was written: wait, or take it over
     │   ├── Fenced             another sidecar took it; the thread `.orphan` keeps what only this disk had
     │   ├── LeaseHeld  WriterAborted
     ├── StaleAnswer            the thread no longer asks this question

@@ -101,7 +101,7 @@ class Checkpoint(FromProto):
     parent_checkpoint_id: str = ""
     """The `checkpoint_id` of the parent; "" = none, or a daemon that did not note it saved the version."""
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
-    """Typed facts that were given with the save. `checkpoints(where=…)` selects by them."""
+    """Typed facts that were given with the save. `checkpoints.list(where=…)` selects by them."""
     acknowledged_signals: int = 0
     """How many signals the version acknowledged. `thread.signals.list(acknowledged_by=version)` gives them."""
 

@@ -83,6 +83,18 @@ def test_a_closed_client_starts_no_daemon(short: Path, monkeypatch: pytest.Monke
     assert not starts
 
 
+async def test_an_opening_that_is_used_twice_starts_its_daemon_again(home: Path) -> None:
+    """What was closed once is open again, with all that belongs to it."""
+    data = home / "data"
+    opening = stateward.open_async(data_dir=data, connect_timeout=PATIENCE_S, retry_timeout=PATIENCE_S)
+    async with opening as client:
+        await client.thread("t").append("lines", "first")
+    async with opening as client:
+        kill(data)
+        await client.thread("t").append("lines", "second")
+        assert list((await client.thread("t").hydrate()).logs["lines"]) == ["first", "second"]
+
+
 CHILD = """
 import os, sys, stateward
 data = sys.argv[1]

@@ -60,10 +60,11 @@ class SaveOptions(TypedDict, total=False):
     checkpoint_id: str
     """A name for the version, unique in its branch."""
     labels: Mapping[str, str] | None
-    """At most 64 labels. They are indexed: `checkpoints(labels=…)` finds versions by them, also among all threads."""
+    """At most 64 labels. They are indexed: `checkpoints.list(labels=…)` finds versions by them, and
+    `client.checkpoints` does among all threads."""
     attributes: Mapping[str, Attribute] | None
     """At most 64 typed facts (text, int, float, bool), 16 KiB together. They cost a save less than labels, because no
-    index holds them. `checkpoints(where=…)` selects by them."""
+    index holds them. `checkpoints.list(where=…)` selects by them."""
     metadata: Any
     """One opaque value, at most 1 MiB."""
     metrics: Mapping[str, float] | None

@@ -51,6 +51,7 @@ class Keeper:
 
         Raises CannotStart, OtherSettings, and ServerUnavailable if no daemon runs and none may be started.
         """
+        self._is_released = False
         deadline = time.monotonic() + self._patience_s
         self._look_around()
         try:

@@ -29,7 +29,7 @@ from stateward.v1.checkpoint_service_pb2 import (
     SaveResponse,
 )
 from stateward_sidecar.codec.edits import Named
-from stateward_sidecar.errors import HistoryElsewhere, InvalidField, StatewardError, Unclaimed
+from stateward_sidecar.errors import Corrupt, HistoryElsewhere, InvalidField, StatewardError, Unclaimed
 from stateward_sidecar.service.admission.budget import FREE_ANSWER_BYTES, Reserved
 from stateward_sidecar.service.calls.calls import Calls
 from stateward_sidecar.service.calls.feed import Feed
@@ -225,7 +225,7 @@ class CheckpointService:
             raise InvalidField("order", f"{request.order} is unknown")
         if request.HasField("projection"):
             check.check_projection(request.projection)
-        steps: Iterator[Callable[[], ReadHistoryResponse]] = iter(())
+        steps: Iterator[Callable[[], ReadHistoryResponse | None]] = iter(())
 
         def find_first() -> ReadHistoryResponse | None:
             nonlocal steps
@@ -236,10 +236,10 @@ class CheckpointService:
         async def up_to_date(step: Callable[[], T]) -> T:
             return await self._calls.holding.read(request.namespace, request.thread, lambda: self._calls.look(step))
 
-        async def go_on(step: Callable[[], ReadHistoryResponse]) -> ReadHistoryResponse:
+        async def go_on(step: Callable[[], ReadHistoryResponse | None]) -> ReadHistoryResponse | None:
             try:
                 return await self._calls.look(step)
-            except HistoryElsewhere:  # an ancestor is in the archive only
+            except (HistoryElsewhere, Corrupt):  # an ancestor is in the archive only, or can be had from there
                 return await up_to_date(step)
 
         async with self._calls.sending(partial(up_to_date, find_first)) as first:
@@ -247,6 +247,8 @@ class CheckpointService:
                 yield first
         for step in steps:
             async with self._calls.sending(partial(go_on, step)) as answer:
+                if answer is None:
+                    return
                 yield answer
 
     async def read_log(self, request: ReadLogRequest, context: grpc.aio.ServicerContext) -> bytes | Reserved:

@@ -48,7 +48,8 @@ class Kind:
     numbers: tuple[EntryKind, ...]
 
     def tell(self, watched: Watched, event: JournalEvent) -> bool:
-        """Fills the event of an entry. Returns whether the watch is told of it."""
+        """Fills the event of an entry. Returns whether the watch is told of it. Raises Corrupt."""
+        watched.metadata()  # the header is authenticated with it, and says which kind this is
         return True
 
     def index(

@@ -29,7 +29,7 @@ from stateward_sidecar.codec.diff import diff_trees
 from stateward_sidecar.codec.pages import END, Page, Position, Selection, page, selection_of
 from stateward_sidecar.codec.seal import DIGEST_BYTES
 from stateward_sidecar.codec.state import EMPTY, StateTree, varint
-from stateward_sidecar.errors import InvalidField
+from stateward_sidecar.errors import Fenced, InvalidField
 from stateward_sidecar.store.items.effectlist import EffectList, Place, pack_place, place_of, take_fitting, unpack_place
 from stateward_sidecar.store.items.signals import list_signals
 from stateward_sidecar.store.journal import replay
@@ -268,11 +268,11 @@ class Reader:
 
     def history(
         self, request: ReadHistoryRequest, read: Callable[..., Any]
-    ) -> Iterator[Callable[[], ReadHistoryResponse]]:
+    ) -> Iterator[Callable[[], ReadHistoryResponse | None]]:
         """Yields one function for each version of the ancestry of a version.
 
         Each function reads one version through ``read``, and may be called again. The caller calls it before it asks
-        for the next one.
+        for the next one. None = the line ends there.
         """
         selection = selection_of(request.projection if request.HasField("projection") else None)
         is_newest_first = request.order == READ_ORDER_NEWEST_FIRST
@@ -290,14 +290,19 @@ class Reader:
     def _step(
         self, request: ReadHistoryRequest, number: int, selection: Selection, version: int, *, is_first: bool,
         parents: list[int] | None = None,
-    ) -> ReadHistoryResponse:  # fmt: skip
-        """Reads one version. ``parents`` gets its parent, unless that was pruned."""
+    ) -> ReadHistoryResponse | None:  # fmt: skip
+        """Reads one version. ``parents`` gets its parent, unless that was pruned; it is None where the line is known.
+        Returns None if a version that was named as a parent was pruned meanwhile: the line ends there."""
         with self._context.engine.read() as txn:
             thread = self._threads.by_number(txn, number)
             if thread is None or thread.is_deleted:
                 raise not_found(request.namespace, request.thread)
+            if version in thread.pruned and parents is not None and not is_first:
+                return None
             entry = replay.read_version(txn, thread, version)
             answer = ReadHistoryResponse(checkpoint=view_entry(thread, entry))
+            if thread.name != request.thread:
+                _name_as_asked(answer, thread, request)
             if is_first:
                 _add_state(answer, replay.state_at(txn, thread, version, self._context.cache), selection)
             if not is_first or request.order == READ_ORDER_NEWEST_FIRST:
@@ -405,7 +410,22 @@ def _add_state(answer: ReadHistoryResponse, tree: StateTree, selection: Selectio
     answer.state.SetInParent()
 
 
-def _go_back(line: list[int], step: Callable[..., ReadHistoryResponse]) -> Iterator[Callable[[], ReadHistoryResponse]]:
+def _name_as_asked(answer: ReadHistoryResponse, thread: Thread, request: ReadHistoryRequest) -> None:
+    """Names a version as the caller named its thread, if the copy was set aside since the history began. Raises Fenced
+    for a version that is in the orphan only."""
+    common = thread.archive.common_sequence if thread.archive is not None else 0
+    if answer.checkpoint.sequence > common:
+        raise Fenced(
+            f"thread {request.thread!r} was taken over by another sidecar while its history was read; the versions "
+            f"that only this disk had are in thread {thread.name!r}; read it again",
+            thread=request.thread, orphan=thread.name, common_sequence=common,
+        )  # fmt: skip
+    answer.checkpoint.thread = request.thread
+
+
+def _go_back(
+    line: list[int], step: Callable[..., ReadHistoryResponse | None]
+) -> Iterator[Callable[[], ReadHistoryResponse | None]]:
     """Yields the steps from a version to the root. Each version that was read names the next one, so that the first
     versions of a long ancestry come at once. The line ends before a version that was pruned."""
     following, is_first = line[:], True
