@@ -86,7 +86,7 @@ def test_a_closed_client_starts_no_daemon(short: Path, monkeypatch: pytest.Monke
 async def test_an_opening_that_is_used_twice_starts_its_daemon_again(home: Path) -> None:
     """What was closed once is open again, with all that belongs to it."""
     data = home / "data"
-    opening = stateward.open_async(data_dir=data, connect_timeout=PATIENCE_S, retry_timeout=PATIENCE_S)
+    opening = stateward.open_async(data_dir=data, connect_timeout=PATIENCE_S, retry_timeout=60)
     async with opening as client:
         await client.thread("t").append("lines", "first")
     async with opening as client:
