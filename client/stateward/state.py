@@ -88,9 +88,9 @@ class Logs(Mapping[str, Log]):
             raise KeyError(name)
         self._gate.require_open()
         gone = self._logs.pop(name)
-        if name in self._stored:
+        if name in self._stored or gone._stored_next:  # also of a log that was deleted by an earlier save
             heir = Log(name, first_index=gone._stored_next, numbered=gone._numbered, gate=self._gate)
-            heir._replaces = True
+            heir._replaces, heir._is_rewritten = name in self._stored, gone._is_rewritten
             self._logs[name] = heir
 
     def __contains__(self, name: object) -> bool:

@@ -110,6 +110,12 @@ def edit(world, kind, name, n):  # noqa: C901  one case for each edit
 @given(st.lists(EDITS, max_size=25))
 @example([("append", "a", 0), ("tail", "a", 0), ("before", "a", 0)])
 @example([("append", "a", 0), ("save", "a", 0), ("delete log", "a", 0), ("append", "a", 0), ("clear", "a", 0)])
+@example(
+    [
+        ("append", "a", 0), ("save", "a", 0), ("delete log", "a", 0), ("save", "a", 0),
+        ("append", "a", 0), ("delete log", "a", 0), ("append", "a", 0),
+    ]
+)  # fmt: skip
 def test_saves_arrive_as_meant(edits):
     """Whatever is edited between saves, applying the diffs gives what the model holds."""
     world = World()
