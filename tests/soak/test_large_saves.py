@@ -20,9 +20,9 @@ MIB = 1 << 20
 TIMEOUT_S, SETTLES_S = 120.0, 3.0
 # Of 60 MB each: many values of a message, and as many as fit. Slots cost more each than entries of a log.
 ENTRIES, SMALL_ENTRIES, SLOTS = (100_000, 600), (800_000, 64), (100_000, 580)
-# Half the largest state over another such. It takes 207 MiB, and one time in ten 252, if one form is let go late. With
-# a message of edits and protobuf's encoder it took 280 MiB each time.
-HALF, HALF_MIB = (50_000, 600), 265
+# Half the largest state over another such. It takes 207 MiB, and one time in ten 252. With a message of edits and
+# protobuf's encoder it took 280 MiB each time.
+HALF, HALF_MIB, TRIES = (50_000, 600), 240, 3
 
 
 def values(count: int, size_bytes: int) -> list[Value]:
@@ -61,7 +61,8 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 def test_a_state_over_another_is_in_memory_once_in_each_form(daemon: Daemon) -> None:
     """As sent, as it was, as it is, as stored: there is no message of edits, and the encoder keeps no halves."""
     save(daemon, SaveRequest(thread="t", overwrite=True, state=entries(*HALF)))
-    assert save(daemon, SaveRequest(thread="t", overwrite=True, state=entries(*HALF))) < HALF_MIB
+    again = (save(daemon, SaveRequest(thread="t", overwrite=True, state=entries(*HALF))) for _ in range(TRIES))
+    assert any(taken_mib < HALF_MIB for taken_mib in again)
 
 
 @pytest.mark.soak

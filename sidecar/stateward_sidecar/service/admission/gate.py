@@ -25,7 +25,7 @@ class Gate:
 
     def admit(self, facts: Facts) -> None:
         """Raises ShuttingDown if the gate is closed and the method makes work."""
-        if not facts.goes_on:
+        if not self.is_open and not facts.goes_on:
             self.check()
 
     def check(self) -> None:
