@@ -259,8 +259,8 @@ def test_saves_of_a_daemon_begin_in_turn(tmp_path: Path, monkeypatch: pytest.Mon
             super().__init__(loop)
             made.append(self)
 
-        async def wait(self, flow: Flow, *, is_write: bool) -> None:
-            await super().wait(flow, is_write=is_write)
+        async def wait_in_line(self, flow: Flow, *, is_write: bool) -> None:
+            await super().wait_in_line(flow, is_write=is_write)
             begun.append(flow[1])
 
     monkeypatch.setattr(app, "Turns", Kept)

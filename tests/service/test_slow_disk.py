@@ -106,7 +106,7 @@ def others_are_answered(daemon: Inside, busy_version: int = 1) -> None:
 def test_a_slow_commit_holds_up_no_read(daemon: Inside, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """While the commit of one save, small or large, waits for the disk, reads and health are answered."""
     writer = daemon.parts.store.context.writer
-    while not writer._is_asleep:  # the next transaction is begun anew
+    while not writer.is_asleep:  # the next transaction is begun anew
         time.sleep(0.01)
     with Sync(lambda commit: commit()) as sync:
         monkeypatch.setattr(writer._engine, "env", SlowEnv(writer._engine.env, sync))

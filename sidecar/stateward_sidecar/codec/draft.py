@@ -144,16 +144,19 @@ class StateDraft:
 
     def append(self, edit: Append) -> None:
         log = self._find_log(edit.log)
-        next_index = self.retired.get(edit.log, 0) if log is None else log.next_index
-        if edit.HasField("at_index") and edit.at_index != next_index:
-            self._refuse("at_index", f"expected {edit.at_index}, but log {edit.log!r} ends at {next_index}")
-        self.grow(edit.log, [frame(value.SerializeToString()) for value in edit.entries])
+        if edit.HasField("at_index"):
+            next_index = self.retired.get(edit.log, 0) if log is None else log.next_index
+            if edit.at_index != next_index:
+                self._refuse("at_index", f"expected {edit.at_index}, but log {edit.log!r} ends at {next_index}")
+        items = [frame(value.SerializeToString()) for value in edit.entries]
+        self._grow(self._make_log(edit.log) if log is None else log, items)
 
     def grow(self, name: str, items: list[bytes]) -> None:
         """Adds framed values to a log, which is made if missing."""
         log = self._find_log(name)
-        if log is None:
-            log = self._make_log(name)
+        self._grow(self._make_log(name) if log is None else log, items)
+
+    def _grow(self, log: _OpenLog, items: list[bytes]) -> None:
         log.entries.append_many(items)
         self.size_bytes += sum(map(len, items))
 

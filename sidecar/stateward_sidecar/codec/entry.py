@@ -37,7 +37,9 @@ MAGIC = b"SJ"
 _PREFIX = struct.Struct(">2sBBH")
 _DIGESTED = struct.Struct(">qqqqqq")
 METADATA_PART, EDITS_PART = 0, 1
+_NO_EDITS_HASH = content_hash(b"")
 _METADATA_PLACE = length_prefixed(bytes((METADATA_PART,)), b"")
+_EDITS_PLACE = length_prefixed(bytes((EDITS_PART,)), b"")  # of edits without dictionary
 # Larger sealed edits are stored in rows of their own (codec/parts.py).
 INLINE_EDITS_MAX = 1 << 20
 
@@ -68,7 +70,7 @@ def draft(metadata: EntryMetadata, edits: bytes = b"", dictionary: Dictionary | 
     edit_compression, packed_edits = compress(edits, dictionary) if edits else (COMPRESSION_UNSPECIFIED, edits)
     return EntryContent(
         plain, metadata_compression, packed_metadata,
-        edits, content_hash(edits), edit_compression, packed_edits, dictionary,
+        edits, content_hash(edits) if edits else _NO_EDITS_HASH, edit_compression, packed_edits, dictionary,
     )  # fmt: skip
 
 
@@ -91,16 +93,17 @@ def pack(cipher: Cipher, uid: bytes, header: EntryHeader, content: EntryContent)
         header.edit_stored_bytes = len(content.packed_edits) + TAG_BYTES
     head = header.SerializeToString()
     clear = _PREFIX.pack(MAGIC, FORMAT, SUITE_AES_256_GCM, len(head)) + head
-    nonce = new_nonce()
-    nonce = nonce[:-1] + bytes((nonce[-1] & 0xFE,))
+    drawn = new_nonce()
+    begin, last = drawn[:-1], drawn[-1] & 0xFE
+    nonce, edits_nonce = begin + bytes((last | METADATA_PART,)), begin + bytes((last | EDITS_PART,))
     place = length_prefixed(clear, uid)
     metadata = cipher.encrypt(nonce, content.packed_metadata, place + _METADATA_PLACE)
     if not inline:
         return b"".join((clear, nonce, metadata))
-    dictionary_digest = content.dictionary.digest if content.dictionary and header.dictionary_version else b""
-    edits_place = place + length_prefixed(bytes((EDITS_PART,)), dictionary_digest)
-    edits = cipher.encrypt(_part_nonce(nonce, EDITS_PART), content.packed_edits, edits_place)
-    return b"".join((clear, nonce, metadata, edits))
+    edits_place = place + _EDITS_PLACE
+    if content.dictionary is not None and header.dictionary_version:
+        edits_place = place + length_prefixed(bytes((EDITS_PART,)), content.dictionary.digest)
+    return b"".join((clear, nonce, metadata, cipher.encrypt(edits_nonce, content.packed_edits, edits_place)))
 
 
 @dataclass(slots=True)

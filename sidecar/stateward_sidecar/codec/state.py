@@ -163,7 +163,7 @@ class EntriesDraft:
 
     def seal(self) -> Entries:
         """Ends the draft and returns its entries."""
-        if len(self._items) > 2 * len(self) + _COMPACT_SLACK_ENTRIES:
+        if len(self._items) > 2 * (self._stop - self._start) + _COMPACT_SLACK_ENTRIES:
             self._own()
         return Entries(self._items, self._start, self._stop, self.size_bytes)
 

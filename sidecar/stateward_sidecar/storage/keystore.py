@@ -23,7 +23,7 @@ import hmac
 import os
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
@@ -53,10 +53,11 @@ class NamespaceKeys:
     id: bytes
     names: NameKey
     wrapping_key: bytes
+    tag: bytes = field(init=False)
 
-    @property
-    def tag(self) -> bytes:
-        return self.id[:8]
+    def __post_init__(self) -> None:
+        """Takes the tag from the id."""
+        object.__setattr__(self, "tag", self.id[:8])
 
 
 class KeyStore:

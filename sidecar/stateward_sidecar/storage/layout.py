@@ -132,6 +132,7 @@ def thread_of(key: bytes | memoryview) -> int:
 
 
 THREAD_PREFIX_BYTES = 5
+ENTRY_KEY_BYTES = THREAD_PREFIX_BYTES + 1 + _U64.size
 
 
 class ThreadKeys:
@@ -164,6 +165,12 @@ class ThreadKeys:
 
     def entry(self, sequence: int) -> bytes:
         return self.prefix + b"J" + _U64.pack(sequence)
+
+    def sequence_of(self, key: bytes | memoryview) -> int | None:
+        """The sequence in the key of one of this thread's rows of entries; None if it is the key of another row."""
+        if len(key) == ENTRY_KEY_BYTES and bytes(key[:-8]) == self.prefix + b"J":
+            return int(_U64.unpack_from(key, ENTRY_KEY_BYTES - 8)[0])
+        return None
 
     def edits_piece(self, parts_id: int, index: int) -> bytes:
         return self.prefix + b"P" + _U64.pack(parts_id) + _U32.pack(index)
@@ -249,19 +256,16 @@ def unpack_request(value: bytes | memoryview) -> tuple[int, int]:
     return sequence, second
 
 
-def updated_key(namespace: bytes, second: int, thread: int) -> bytes:
-    """Place of a thread in the list of its namespace, newest first."""
-    return updated_prefix(namespace) + updated_tail(second, thread)
+def listed_keys(namespace: bytes, status_hash: bytes, second: int, thread: int) -> tuple[bytes, bytes]:
+    """Places of a thread in the list of its namespace, and in the list of its status, newest first."""
+    tail = _UPDATED.pack(_FUTURE - second, NUMBER_MAX - thread)
+    return b"U" + namespace + tail, b"S" + namespace + status_hash + tail
 
 
 def updated_prefix(namespace: bytes) -> bytes:
     """Prefix of the list of a namespace's threads."""
     return b"U" + namespace
 
-
-def status_key(namespace: bytes, status_hash: bytes, second: int, thread: int) -> bytes:
-    """Place of a thread in the list of its status, newest first."""
-    return status_prefix(namespace, status_hash) + updated_tail(second, thread)
 
 
 def status_prefix(namespace: bytes, status_hash: bytes) -> bytes:
@@ -393,6 +397,11 @@ def unpack_label(key: bytes | memoryview) -> tuple[int, int]:
 def feed_key(cursor: int) -> bytes:
     """Place of an entry in the order of all commits of the store."""
     return b"W" + _U64.pack(cursor)
+
+
+def feed_place(key: bytes | memoryview) -> int:
+    """The place in such a key; 0 = it is the key of another row."""
+    return int(_U64.unpack_from(key, 1)[0]) if bytes(key[:1]) == b"W" else 0
 
 
 def pack_feed(thread: int, sequence: int, *, is_past: bool = False) -> bytes:

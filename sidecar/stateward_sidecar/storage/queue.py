@@ -76,72 +76,68 @@ class Queue:
     """The waiting writes. Whoever uses it holds the writer's lock."""
 
     def __init__(self) -> None:
-        self._writes: deque[Write] = deque()
-        self._background: deque[Write] = deque()
+        self.urgent: deque[Write] = deque()
+        """All that are not background writes. Others only ask whether there are any."""
+        self.background: deque[Write] = deque()
         self._size_bytes = 0
         # By time.monotonic(): when the background writes are committed alone.
         self._alone_from = 0.0
 
     def __len__(self) -> int:
-        return len(self._writes) + len(self._background)
+        return len(self.urgent) + len(self.background)
 
     @property
-    def has_urgent(self) -> bool:
-        """Whether a write waits that is not a background write."""
-        return bool(self._writes)
-
-    @property
-    def pause_s(self) -> float | None:
-        """How long the background writes still wait for a batch; 0 = no longer; None = there are none."""
-        return max(self._alone_from - time.monotonic(), 0.0) if self._background else None
+    def pause_s(self) -> float:
+        """How long the background writes still wait for a batch; 0 = no longer."""
+        return max(self._alone_from - time.monotonic(), 0.0)
 
     def add(self, write: Write) -> None:
         """Adds a write at the end. Raises QueueFull."""
         if write.background:
             if not write.has_time or write.size_bytes > JOIN_BYTES_MAX:
                 self._alone_from = 0.0  # for those before it, too
-            elif not self._background:
+            elif not self.background:
                 self._alone_from = time.monotonic() + JOIN_S
-            self._background.append(write)
+            self.background.append(write)
         else:
-            is_full = len(self._writes) >= QUEUE_WRITES_MAX or self._size_bytes + write.size_bytes > QUEUE_BYTES_MAX
+            is_full = len(self.urgent) >= QUEUE_WRITES_MAX or self._size_bytes + write.size_bytes > QUEUE_BYTES_MAX
             if is_full and not write.frees_space:
                 raise QueueFull(
-                    f"{len(self._writes)} writes with {self._size_bytes} bytes are waiting", queued=len(self._writes)
+                    f"{len(self.urgent)} writes with {self._size_bytes} bytes are waiting", queued=len(self.urgent)
                 )
-            self._writes.append(write)
+            self.urgent.append(write)
         self._size_bytes += write.size_bytes
 
     def take(self) -> list[Write]:
         """Takes the next batch. The queue is not empty."""
-        if not self._writes:
-            return [self._take(self._background)]
-        batch = [self._take(self._writes)]
+        if not self.urgent:
+            return [self._take(self.background)]
+        batch = [self._take(self.urgent)]
         size = batch[0].size_bytes
-        while self._writes and len(batch) < BATCH_WRITES_MAX:
-            write = self._writes[0]
+        while self.urgent and len(batch) < BATCH_WRITES_MAX:
+            write = self.urgent[0]
             size += write.size_bytes
             if batch[0].is_alone or write.is_alone or size > BATCH_BYTES_MAX:
                 break
-            batch.append(self._take(self._writes))
+            batch.append(self._take(self.urgent))
         return batch + self.take_joining(batch)
 
     def take_joining(self, batch: list[Write]) -> list[Write]:
         """Takes the background writes that can be committed with a batch."""
         joining: list[Write] = []
         size = 0
-        while self._background and self._background[0].has_time and not batch[0].is_alone:
-            size += self._background[0].size_bytes
+        while self.background and self.background[0].has_time and not batch[0].is_alone:
+            size += self.background[0].size_bytes
             if size > JOIN_BYTES_MAX:
                 break
-            joining.append(self._take(self._background))
+            joining.append(self._take(self.background))
         return joining
 
     def clear(self) -> list[Write]:
         """Takes all."""
-        every = [*self._writes, *self._background]
-        self._writes.clear()
-        self._background.clear()
+        every = [*self.urgent, *self.background]
+        self.urgent.clear()
+        self.background.clear()
         self._size_bytes = 0
         return every
 

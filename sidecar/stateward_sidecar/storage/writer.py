@@ -82,7 +82,8 @@ class Writer:
         # The open transaction belongs to the thread that set ``_is_busy``; otherwise to the next thread that takes it.
         self._txn: lmdb.Transaction
         self._is_busy = True
-        self._is_asleep = True
+        self.is_asleep = True
+        """Whether no transaction is open, because no write came for a while."""
         self._applied: _Applied | None = None  # run on another thread; committed next
         self._ending: list[Write] = []  # being committed
         self._on_free: Callable[[], None] | None = None
@@ -111,7 +112,7 @@ class Writer:
     @property
     def is_free(self) -> bool:
         """Whether no write runs or waits at this moment."""
-        return not self._is_busy and not self._queue.has_urgent and not self._stopping
+        return not self._is_busy and not self._queue.urgent and not self._stopping
 
     def call_when_free(self, call: Callable[[], None]) -> bool:
         """Calls ``call`` once, on any thread, as soon as no write runs or waits. Returns False if no more writes are
@@ -128,9 +129,9 @@ class Writer:
 
     def wake(self) -> None:
         """Says that a write will come soon, so that the writer thread begins a transaction."""
-        if self._is_asleep:
+        if self.is_asleep:
             with self._condition:
-                self._is_asleep = False
+                self.is_asleep = False
                 self._condition.notify()
 
     def apply(self, writes: list[Write]) -> bool:
@@ -142,7 +143,8 @@ class Writer:
             if not self.is_free:
                 return False
             self._is_busy = True
-            writes = writes + self._queue.take_joining(writes)
+            if self._queue.background:
+                writes = writes + self._queue.take_joining(writes)
         applied = self._run_all(writes)
         with self._condition:
             self._applied = applied
@@ -193,39 +195,34 @@ class Writer:
         No transaction is open meanwhile, because a process that copies the file takes LMDB's lock for a moment.
         """
         with self._condition:
-            self._is_asleep = True
-            while self._is_asleep and self._on_free is None and not self._queue and not self._stopping:
+            self.is_asleep = True
+            while self.is_asleep and self._on_free is None and not self._queue and not self._stopping:
                 self._condition.wait()
-            self._is_asleep = False
+            self.is_asleep = False
             return bool(self.queued) or not self._stopping
 
     def _next(self) -> _Applied | None:
         """Returns what to commit next; None if no write has come for a while, or none will come any more."""
         with self._condition:
             is_idle = False
-            while self._applied is None and (self._is_busy or not self._is_due):
-                if not self._is_busy and not self._queue and (is_idle or self._stopping):
+            queue = self._queue
+            while self._applied is None and (self._is_busy or not (queue.urgent or self._is_background_due)):
+                if not (self._is_busy or queue.background) and (is_idle or self._stopping):
                     self._is_busy = True
                     return None
-                is_idle = not self._condition.wait(self._pause_s)
+                pause_s = queue.pause_s if queue.background else IDLE_S
+                is_idle = not self._condition.wait(None if self._is_busy else pause_s)
             applied, self._applied = self._applied, None
             if applied is not None:
                 return applied
             self._is_busy = True
-            writes = self._queue.take()
+            writes = queue.take()
         return self._run_all(writes)
 
     @property
-    def _is_due(self) -> bool:
-        """Whether the writer thread has something to run now."""
-        return self._queue.has_urgent or (bool(self._queue) and (self._stopping or not self._queue.pause_s))
-
-    @property
-    def _pause_s(self) -> float | None:
-        """How long the writer thread sleeps unless it is woken; None = until it is woken."""
-        if self._is_busy:
-            return None
-        return IDLE_S if self._queue.pause_s is None else self._queue.pause_s
+    def _is_background_due(self) -> bool:
+        """Whether the writer thread commits background writes now, because no batch came that they could join."""
+        return bool(self._queue.background) and (self._stopping or not self._queue.pause_s)
 
     def _run_all(self, writes: list[Write]) -> _Applied:
         """Runs writes in the open transaction. An error of the batch as a whole is kept, and raised at its commit."""
@@ -282,7 +279,8 @@ class Writer:
             if applied.error is not None:
                 raise applied.error
             if not applied.is_empty:
-                _call(batch.before_commit)
+                for call in batch.before_commit:
+                    call()
         except BaseException:
             txn.abort()
             _call(batch.after_abort)
@@ -313,7 +311,8 @@ class Writer:
                 self.measures.batches.add(len(applied.taken))
             if self.is_traced:
                 _note_committed(applied.taken, began_ns)
-            _call(batch.after_commit)
+            for call in batch.after_commit:
+                call()
             self.changes.end()
             self.shown = number
         return True

@@ -27,8 +27,8 @@ Flow = tuple[str, str]
 # How many calls begin at once, and how many writes may wait for their commits. Group commit needs no more.
 FREE_CALLS = 64
 # A row of calls ends when no call has come for this long, and then for ``QUIET_TURNS`` turns of the loop: while the
-# loop stood still, it could not look for calls.
-ROW_S = 0.005
+# loop stood still, it could not look for calls. A row of few calls ends without these turns.
+ROW_S, SHORT_ROW_CALLS = 0.005, 8
 # While calls stand in line, groups are small, because the next call waits for the group before it.
 GROUP_WRITES = 8
 # During a long commit the next group grows by one write in this time. With 1 ms, a burst makes others wait for 0.7 s
@@ -63,28 +63,21 @@ class Line:
         # Flows that have had no turn yet.
         self._new: dict[Flow, None] = {}
         self._is_newest_next = True
-        self._places = 0
-        self._in_row = 0  # how many calls came in a row
+        self.places = 0
+        """How many calls stand in the line."""
+        self.in_row = 0
+        """How many calls came in a row."""
 
     def __len__(self) -> int:
-        return self._places
+        return self.places
 
     @property
     def is_row_long(self) -> bool:
-        return self._in_row > FREE_CALLS
-
-    def passes(self) -> bool:
-        """Whether a call that comes now may begin without joining the line."""
-        self._in_row += 1
-        return not self._places and self._in_row <= FREE_CALLS
-
-    def end_row(self) -> None:
-        """The next call begins a new row."""
-        self._in_row = 0
+        return self.in_row > FREE_CALLS
 
     def take_all(self) -> list[asyncio.Future[None]]:
         """Takes all places in their order. A new row begins."""
-        self._in_row = 0
+        self.in_row = 0
         return list(iter(self.take, None))
 
     def add(self, flow: Flow, place: asyncio.Future[None]) -> None:
@@ -93,7 +86,7 @@ class Line:
             self._flows[flow] = deque()
             self._new[flow] = None
         self._flows[flow].append(place)
-        self._places += 1
+        self.places += 1
 
     def take(self) -> asyncio.Future[None] | None:
         """Takes the next place. Returns None if the line is empty."""
@@ -105,7 +98,7 @@ class Line:
                 self._new.pop(flow, None)
             places = self._flows.pop(flow)
             place = places.popleft()
-            self._places -= 1
+            self.places -= 1
             if places:
                 self._flows[flow] = places
             if not place.done():  # else its caller has left
@@ -151,17 +144,27 @@ class Turns:
         """Ends the row if no call has come since ``came`` had."""
         if came != self._came:
             self._loop.call_later(ROW_S, self._look_for_end, self._came, 0)
-        elif turns < QUIET_TURNS:
+        elif turns < QUIET_TURNS and max(self._reads.in_row, self._writes.in_row) > SHORT_ROW_CALLS:
             self._loop.call_soon(self._look_for_end, came, turns + 1)
         else:
             self._is_row = False
-            self._reads.end_row()
-            self._writes.end_row()
+            self._reads.in_row = self._writes.in_row = 0
+
+    def passes(self, *, is_write: bool) -> bool:
+        """Whether a call that comes now may begin at once. Otherwise it waits for its turn."""
+        line = self._writes if is_write else self._reads
+        line.in_row += 1
+        if line.places or line.in_row > FREE_CALLS:
+            return False
+        return not is_write or self._committing < FREE_CALLS
 
     async def wait(self, flow: Flow, *, is_write: bool) -> None:
         """Returns when the call may begin."""
-        if self._is_free(is_write):
-            return
+        if not self.passes(is_write=is_write):
+            await self.wait_in_line(flow, is_write=is_write)
+
+    async def wait_in_line(self, flow: Flow, *, is_write: bool) -> None:
+        """Returns when a call that does not pass may begin."""
         place: asyncio.Future[None] = self._loop.create_future()
         (self._writes if is_write else self._reads).add(flow, place)
         self._wake()
@@ -174,7 +177,7 @@ class Turns:
     def end_commit(self) -> None:
         """Notes that the write no longer waits."""
         self._committing -= 1
-        if self._writes:
+        if self._writes.places:
             self._wake()
 
     @contextmanager
@@ -185,12 +188,9 @@ class Turns:
             yield
         finally:
             self._reading -= 1
-            if self._reads:
+            if self._reads.places:
                 self._wake()
 
-    def _is_free(self, is_write: bool) -> bool:
-        passes = (self._writes if is_write else self._reads).passes()
-        return passes and not (is_write and self._committing >= FREE_CALLS)
 
     def _wake(self) -> None:
         if self._pause is not None:

@@ -46,9 +46,11 @@ class Delivery:
 
     def deliver(self, writes: list[Write]) -> None:
         """Passes a finished batch to the loop. Called on the writer thread."""
-        if any(write.on_done is not None for write in writes):
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                self._loop.call_soon_threadsafe(_finish, writes)
+        for write in writes:
+            if write.on_done is not None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    self._loop.call_soon_threadsafe(_finish, writes)
+                return
 
 
 class Calls:

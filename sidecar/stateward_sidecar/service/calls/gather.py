@@ -45,9 +45,15 @@ class Gather:
 
     def add(self, write: Write, *, at_once: bool = False) -> None:
         """Takes a write, to be committed soon. ``at_once``: now, unless other writes may be coming."""
-        is_alone = at_once and not self._writes and not self._ready
-        if is_alone and (not _prepare(write) or self._writer.apply([write])):
-            return
+        if at_once and not self._writes and not self._ready:
+            if write.prepare is not None and not _prepare(write):
+                return
+            if self._writer.is_asleep:
+                # Its thread has to begin a transaction first, and then runs the write sooner than this one could.
+                self._submit(write)
+                return
+            if self._writer.apply([write]):
+                return
         if not self._writes:
             self._until = self._loop.time() + PATIENCE_S
             self._idle_turns = 0
@@ -72,14 +78,15 @@ class Gather:
 
     def _run(self) -> None:
         """Runs the first batch. The rest waits for the writer, and more writes may join meanwhile."""
-        self._writes = [write for write in self._writes if _prepare(write)]
-        parts = _batches(self._writes)
-        if parts and self._writer.apply(parts[0]):
+        self._writes = [write for write in self._writes if write.prepare is None or _prepare(write)]
+        parts = _batches(self._writes) if len(self._writes) > 1 else [self._writes]
+        if self._writes and self._writer.apply(parts[0]):
             del parts[0]
             self._writes = list(itertools.chain(*parts))
-            self._size_bytes = sum(write.size_bytes for write in self._writes)
         if not self._writes:
+            self._size_bytes = 0
             return
+        self._size_bytes = sum(write.size_bytes for write in self._writes)
         self._waiting = self._loop.call_later(BUSY_S, self._give_up)
         if self._is_full or not self._writer.call_when_free(self._call_freed):
             self._give_up()
@@ -102,7 +109,7 @@ class Gather:
             self._waiting = None
         writes, self._writes, self._size_bytes = self._writes, [], 0
         for write in writes:
-            if _prepare(write):
+            if write.prepare is None or _prepare(write):
                 self._submit(write)
 
     def _submit(self, write: Write) -> None:
@@ -115,16 +122,15 @@ class Gather:
 
 
 def _prepare(write: Write) -> bool:
-    """Prepares a write, unless it is prepared. Returns False if the write failed and does not run.
+    """Prepares a write, once. Returns False if the write failed and does not run.
 
     Writes are prepared here, one after the other, and not when they come: between the turns of gRPC the same code takes
     longer, because the processor's caches hold other code.
     """
     prepare, write.prepare = write.prepare, None
-    if prepare is None:
-        return True
     try:
-        prepare()
+        if prepare is not None:
+            prepare()
     except Exception as error:  # noqa: BLE001  (an error of one write concerns only that write)
         write.error = error
         if write.on_done is not None:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
@@ -82,8 +82,11 @@ class Method:
 
         Raises InvalidField, StateTooLarge, QueueFull.
         """
-        held = await self._make_room() if self.is_single else None
-        share = None
+        held, share = None, None
+        if self.is_single:
+            requests = self.room.requests
+            # If memory is scarce, a large message is received only when there is room for it.
+            held = await requests.take(RECEIVING_SHARE * self.bytes_max) if self.is_tight else Share(requests, 0)
         try:
             if (data := await self.receive(context, held)) is None:
                 return None, None
@@ -94,8 +97,28 @@ class Method:
                 held.close()
 
     async def receive(self, context: grpc.aio.ServicerContext, held: Share | None = None) -> bytes | None:
-        """Returns the bytes of the next message; None after the last one. Raises StateTooLarge, QueueFull."""
-        data = await self._receive(context, held)
+        """Returns the bytes of the next message; None after the last one. Raises StateTooLarge, QueueFull.
+
+        A client that sends its only message slowly loses its place. If others need the memory of the unfinished
+        message, the call is refused.
+        """
+        waiting, slow = self.room.unfinished.begin(is_stream=held is None), None
+        if held is not None:
+            size_bytes = SLOW_SHARE * self.bytes_max
+            slow = asyncio.get_running_loop().call_later(RECEIVING_S, held.slow_down, size_bytes, waiting.refuse)
+        try:
+            data = await context.read()
+        except asyncio.CancelledError:
+            # Written out, because ``asyncio.timeout`` would cost every call as much as its check.
+            if not waiting.is_refused or waiting.task is None or waiting.task.uncancel():
+                raise
+            what = "the message did not come in time, and others need the memory; try again"
+            raise QueueFull(what, queued=0) from None
+        finally:
+            self.room.unfinished.end(waiting)
+            if held is not None and slow is not None:
+                slow.cancel()
+                held.arrive()
         if data is grpc.aio.EOF:
             return None
         if len(data) > self.bytes_max:
@@ -117,35 +140,6 @@ class Method:
         self.room.tidy(len(data))  # gRPC had copies of it
         return request, share
 
-    async def _make_room(self) -> Share:
-        """If memory is scarce, waits until a large message may be received. Raises QueueFull."""
-        requests = self.room.requests
-        return await requests.take(RECEIVING_SHARE * self.bytes_max) if self.is_tight else requests.grant(0)
-
-    async def _receive(self, context: grpc.aio.ServicerContext, held: Share | None) -> Any:
-        """Returns the bytes of a message. Raises QueueFull.
-
-        A client that sends its only message slowly loses its place. If others need the memory of the unfinished
-        message, the call is refused.
-        """
-        waiting, slow = self.room.unfinished.begin(is_stream=held is None), None
-        if held is not None:
-            size_bytes = SLOW_SHARE * self.bytes_max
-            slow = asyncio.get_running_loop().call_later(RECEIVING_S, held.slow_down, size_bytes, waiting.refuse)
-        try:
-            return await context.read()
-        except asyncio.CancelledError:
-            # Written out, because ``asyncio.timeout`` would cost every call as much as its check.
-            if not waiting.is_refused or waiting.task is None or waiting.task.uncancel():
-                raise
-            what = "the message did not come in time, and others need the memory; try again"
-            raise QueueFull(what, queued=0) from None
-        finally:
-            self.room.unfinished.end(waiting)
-            if held is not None and slow is not None:
-                slow.cancel()
-                held.arrive()
-
     async def read_only(self, context: grpc.aio.ServicerContext) -> tuple[Message, Share | None]:
         """Returns the only message of a call, when the call may begin. Raises the errors of ``read``."""
         self.turns.note_arrival()
@@ -154,8 +148,10 @@ class Method:
             raise InvalidField("request", "no message was sent")
         if self.has_options:
             call_id.set(request.options.request_id)  # type: ignore[attr-defined]
+        if self.turns.passes(is_write=self.is_write):
+            return request, share
         try:
-            await self.turns.wait(flow_of(request, self.name), is_write=self.is_write)
+            await self.turns.wait_in_line(flow_of(request, self.name), is_write=self.is_write)
         except BaseException:
             if share is not None:
                 share.close()
@@ -202,8 +198,10 @@ class Method:
         If untaken answers leave no room for it, it is dropped and made again by ``again``: first with a small page, and
         then, if it has no pages, when there is room. Raises QueueFull, and the errors of ``again``.
         """
-        data, share = _as_bytes(answer)
+        data, share = _as_bytes(answer) if isinstance(answer, Reserved) else (answer, None)
         del answer
+        if isinstance(data, Message):
+            data = data.SerializeToString()
         need_bytes, answers = ANSWER_SHARE * len(data), self.room.answers
         if len(data) <= FREE_ANSWER_BYTES:
             if share is not None:

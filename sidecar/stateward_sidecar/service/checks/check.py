@@ -85,7 +85,8 @@ def check_place(request: object, *, all_allowed: bool = False, is_known: bool = 
         check_name(bare_name(thread), "thread")
     if branch := getattr(request, "branch", ""):
         check_name(branch, "branch")
-    check_uid(getattr(request, "expected_uid", ""), "expected_uid")
+    if uid := getattr(request, "expected_uid", ""):
+        check_uid(uid, "expected_uid")
 
 
 def check_write(request: WriteRequest, *, is_known: bool = False) -> None:
@@ -96,7 +97,8 @@ def check_write(request: WriteRequest, *, is_known: bool = False) -> None:
         check_request_id(options.request_id)
     elif rule.request_id is RequestId.REQUIRED:
         raise InvalidField("options.request_id", "is required: a retry could not be told from a second call")
-    check_uid(options.expected_uid, "options.expected_uid")
+    if options.expected_uid:
+        check_uid(options.expected_uid, "options.expected_uid")
     if options.HasField("expected_version") or options.expected_digest:
         _check_expected(options, rule)
     elif rule.request_id is RequestId.UNLESS_EXPECTED and not options.request_id:
@@ -208,7 +210,17 @@ def check_ref(ref: VersionRef, field: str, *, zero_allowed: bool = False) -> Non
 def check_save(request: SaveRequest, prefix: str = "", *, is_known: bool = False) -> list[Named]:
     """Checks a save. Returns the blobs that it names. ``is_known`` as in ``check_place``. Raises InvalidField."""
     try:
-        return _check_save(request, is_known=is_known)
+        check_write(request, is_known=is_known)
+        if request.checkpoint_id:
+            check_name(request.checkpoint_id, "checkpoint_id")
+        is_expected = request.options.HasField("expected_version")
+        has_parent = request.HasField("parent")
+        if has_parent:
+            check_ref(request.parent, "parent", zero_allowed=True)
+        if request.on_mismatch or request.fork_branch or request.HasField("guard"):
+            check_conditions(request)
+        check_description(request)
+        return _check_content(request, is_based=is_expected or has_parent)
     except StatewardError as error:
         raise in_item(error, prefix) from None
 
@@ -226,18 +238,6 @@ def in_item(error: StatewardError, prefix: str) -> StatewardError:
     located.message = f"{prefix}: {error.message}"
     return located
 
-
-def _check_save(request: SaveRequest, *, is_known: bool) -> list[Named]:
-    check_write(request, is_known=is_known)
-    if request.checkpoint_id:
-        check_name(request.checkpoint_id, "checkpoint_id")
-    is_expected = request.options.HasField("expected_version")
-    has_parent = request.HasField("parent")
-    if has_parent:
-        check_ref(request.parent, "parent", zero_allowed=True)
-    check_conditions(request)
-    check_description(request)
-    return _check_content(request, is_based=is_expected or has_parent)
 
 
 def check_written(request: WaitDurableRequest) -> None:
@@ -289,7 +289,8 @@ def check_description(request: SaveRequest) -> None:
         check_acks(request.ack_signals)
     if request.schema_version < 0:
         raise InvalidField("schema_version", f"{request.schema_version} is negative")
-    check_facts(request)
+    if request.labels or request.metrics or request.attributes:
+        check_facts(request)
     if request.HasField("metadata"):
         check_value(request.metadata, "metadata")
         if request.metadata.ByteSize() > METADATA_BYTES_MAX:

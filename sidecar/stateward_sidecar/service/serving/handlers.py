@@ -80,7 +80,8 @@ def make_handler(
 def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: Method) -> Callable[..., Any]:
     async def handle(_: object, context: grpc.aio.ServicerContext) -> bytes:
         try:
-            method.identify(context)
+            if method.tokens is not None:
+                method.identify(context)
             with method.door:  # also while a refusal is sent, so that a stop waits for it
                 request = None
                 try:

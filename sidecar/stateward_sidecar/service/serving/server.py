@@ -169,13 +169,15 @@ class _OpenCalls:
         self._is_stopping = False
         self._changed = asyncio.Event()
 
-    def __enter__(self) -> None:
+    def begin(self) -> None:
+        """Counts a call. Raises ShuttingDown."""
         if self._is_stopping:
             raise ShuttingDown("the daemon is stopping; nothing was written")
         self.count += 1
         self.begun += 1
 
-    def __exit__(self, *error: object) -> None:
+    def end(self) -> None:
+        """Counts the end of a call."""
         self.count -= 1
         if self._is_stopping:
             self._changed.set()
@@ -199,11 +201,12 @@ class _Admission:
         self._calls = calls
 
     def __enter__(self) -> None:
-        self._gate.admit(self._facts)
-        self._calls.__enter__()
+        if not self._gate.is_open:
+            self._gate.admit(self._facts)
+        self._calls.begin()
 
     def __exit__(self, *error: object) -> None:
-        self._calls.__exit__(*error)
+        self._calls.end()
 
 
 def _check_private(directory: Path) -> None:

@@ -71,8 +71,8 @@ def find_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: E
     Raises UidMismatch if the request expects another creation of the thread, and ThreadNotFound if it expects a
     creation and there is no thread.
     """
-    draft = threads.draft(txn, batch, request.namespace, request.thread)
-    if expected_uid(request):
+    draft, uid = threads.draft(txn, batch, request.namespace, request.thread), expected_uid(request)
+    if uid and (draft is None or draft.identity.uid_text != uid):
         check_uid(draft.identity if draft is not None else None, request)
     return draft
 

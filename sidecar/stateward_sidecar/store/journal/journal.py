@@ -87,7 +87,8 @@ def append(
         header.whole = True
     if is_loose(kind):
         head.loose_entries += 1
-    pieces_bytes = _put_pieces(txn, draft, header, content)
+    is_large = len(content.packed_edits) > INLINE_EDITS_MAX
+    pieces_bytes = _put_pieces(txn, draft, header, content) if is_large else 0
     record = pack(identity.cipher, identity.uid, header, content)
     try:
         is_new = blocks.put_entry(txn, keys, sequence, record, follows=sequence - 1 > draft.floor_sequence)
@@ -165,6 +166,8 @@ def label_keys(identity: Identity, header: EntryHeader, labels: Mapping[str, str
 
 def index_expiry(txn: lmdb.Transaction, number: int, old: ThreadHead, new: ThreadHead) -> None:
     """Updates the index row by which the sweep finds expired threads."""
+    if not (old.options.HasField("ttl") or new.options.HasField("ttl")):
+        return
     before, after = expire_second(old), expire_second(new)
     if before != after:
         if before:
@@ -198,9 +201,8 @@ def next_place(txn: lmdb.Transaction) -> int:
     transaction and not kept in memory: a place that a failed batch took is given out again.
     """
     cursor = txn.cursor()
-    if cursor.last() and bytes(cursor.key()[:1]) == b"W":
-        return layout.tail_number(cursor.key()) + 1
-    return 1
+    newest = layout.feed_place(cursor.key()) if cursor.last() else 0
+    return newest + 1
 
 
 def index_time(txn: lmdb.Transaction, identity: Identity, before: ThreadHead | None, after: ThreadHead) -> None:
@@ -209,8 +211,10 @@ def index_time(txn: lmdb.Transaction, identity: Identity, before: ThreadHead | N
     ``before``: the head before this write; None if the thread has no list rows yet.
     """
     # List rows count in seconds, so a thread with a thousand saves a second moves in the lists once a second.
-    if before is not None and _second_and_status(before) == _second_and_status(after):
-        return
+    if before is not None:
+        is_same_second = before.update_time_us // SECOND_US == after.update_time_us // SECOND_US
+        if is_same_second and (before.status or WORK_STATUS_RUNNING) == (after.status or WORK_STATUS_RUNNING):
+            return
     old = _time_keys(identity, before) if before is not None else ()
     new = _time_keys(identity, after)
     for key in old:
@@ -250,22 +254,13 @@ def labelled_keys(identity: Identity, options: ThreadOptions) -> set[bytes]:
 
 
 def _time_keys(identity: Identity, head: ThreadHead) -> tuple[bytes, bytes]:
-    second, status = _second_and_status(head)
-    namespace, number = identity.namespace_keys, identity.number
-    return (
-        layout.updated_key(namespace.tag, second, number),
-        layout.status_key(namespace.tag, namespace.names.status(status), second, number),
-    )
-
-
-def _second_and_status(head: ThreadHead) -> tuple[int, int]:
-    return head.update_time_us // SECOND_US, head.status or WORK_STATUS_RUNNING
+    namespace = identity.namespace_keys
+    status_hash = namespace.names.status(head.status or WORK_STATUS_RUNNING)
+    return layout.listed_keys(namespace.tag, status_hash, head.update_time_us // SECOND_US, identity.number)
 
 
 def _put_pieces(txn: lmdb.Transaction, draft: ThreadDraft, header: EntryHeader, content: EntryContent) -> int:
-    """Puts edits that are too large for one row as pieces. Returns their sealed size in bytes; 0 if they fit."""
-    if len(content.packed_edits) <= INLINE_EDITS_MAX:
-        return 0
+    """Puts edits that are too large for one row as pieces. Returns their sealed size in bytes."""
     identity = draft.identity
     header.parts_id = int.from_bytes(os.urandom(8), "big") or 1
     pieces = parts.Content(content.edit_compression, content.packed_edits, len(content.edits))

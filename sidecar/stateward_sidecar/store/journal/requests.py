@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
+from typing import Any
 
 import lmdb
 from google.protobuf.message import Message
@@ -52,9 +53,11 @@ def fingerprint(request: Message, *, is_large: bool = False) -> bytes:
     # They are taken out for a moment, because a copy of a large state costs as much memory again.
     options = request.options  # type: ignore[attr-defined]
     options.SetInParent()  # a retry may have none of them left, and be the same
-    kept = [(each, value) for each in MAY_CHANGE if (value := getattr(options, each))]
-    for each, _ in kept:
-        options.ClearField(each)
+    kept = list[tuple[str, Any]]()
+    for each in MAY_CHANGE:
+        if value := getattr(options, each):
+            kept.append((each, value))
+            options.ClearField(each)
     apart = None
     for each in messages:
         if request.HasField(each):

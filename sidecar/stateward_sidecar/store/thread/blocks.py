@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect
-from collections import deque
 from collections.abc import Iterator, Sequence
 
 import lmdb
@@ -94,17 +93,19 @@ def put_entry(
 
     ``follows``: the entry before it must be here, and nothing later. Raises Corrupt, also if that is not so.
     """
-    found = _row_at(txn, keys, sequence)
-    if follows and (found is None or _newest(*found)[0] != sequence - 1):
-        raise Corrupt(f"the journal does not end with entry {sequence - 1}")
+    found, last = _row_at(txn, keys, sequence), 0
     if found is not None:
         first, value = found
-        last, _, end = _newest(first, value)
+        last, place, end = _newest(first, value)
+    if follows and (found is None or last != sequence - 1):
+        raise Corrupt(f"the journal does not end with entry {sequence - 1}")
+    if found is not None:
         if sequence <= last:
             return _put_between(txn, keys, first, value, sequence, record)
         size = end + _FRAME.size + len(record)
-        if sequence == last + 1 and _is_block(value) and size <= BLOCK_BYTES_MAX and sequence - first <= SPAN_MAX:
-            deque(_frames(first, value), 0)  # raises if the new entry could not be found again
+        is_block = place > 0
+        if sequence == last + 1 and is_block and size <= BLOCK_BYTES_MAX and sequence - first <= SPAN_MAX:
+            _places(first, value, last, place)  # raises if the new entry could not be found again
             head, frame = _BLOCK.pack(BLOCK, sequence - first, end, size), _FRAME.pack(sequence - first, len(record))
             txn.put(keys.entry(first), _padded(b"".join((head, value[_BLOCK.size : end], frame, record))))
             return True
@@ -135,11 +136,11 @@ def rows_from(txn: lmdb.Transaction, start: bytes, prefix: bytes) -> Iterator[tu
 def _row_at(txn: lmdb.Transaction, keys: layout.ThreadKeys, sequence: int) -> tuple[int, memoryview] | None:
     """Returns the last row that begins at or before an entry: its first sequence, and its value."""
     key, cursor = keys.entry(sequence), txn.cursor()
-    if not (cursor.set_range(key) and bytes(cursor.key()) == key):
-        is_there = cursor.prev() if cursor.key() else cursor.last()
-        if not is_there or not bytes(cursor.key()).startswith(keys.all_of(b"J")):
-            return None
-    return layout.tail_number(cursor.key()), memoryview(cursor.value())
+    if cursor.set_range(key) and bytes(cursor.key()) == key:
+        return sequence, memoryview(cursor.value())
+    is_there = cursor.prev() if cursor.key() else cursor.last()
+    first = keys.sequence_of(cursor.key()) if is_there else None
+    return (first, memoryview(cursor.value())) if first is not None else None
 
 
 def _is_block(value: memoryview) -> bool:
@@ -147,8 +148,9 @@ def _is_block(value: memoryview) -> bool:
 
 
 def _newest(first: int, value: memoryview) -> tuple[int, int, int]:
-    """Returns the sequence of the newest entry in a row, where its frame begins, and where it ends. Raises Corrupt."""
-    if not _is_block(value):
+    """Returns the sequence of the newest entry in a row, where its frame begins (0 = the row is no block), and where it
+    ends. Raises Corrupt."""
+    if value[: len(BLOCK)] != BLOCK:
         return first, 0, len(value)
     if len(value) >= _BLOCK.size:
         _, span, place, end = _BLOCK.unpack_from(value)
@@ -171,15 +173,22 @@ def unpack_row(first: int, value: memoryview) -> Iterator[tuple[int, bytes]]:
 def _frames(first: int, value: memoryview) -> Iterator[tuple[int, int, int]]:
     """Yields the frames of a block: sequence, and where the record begins and ends. Raises Corrupt."""
     last, place, newest_end = _newest(first, value)
-    sequence, at = first - 1, _BLOCK.size
+    yield from _places(first, value, last, place)
+    yield last, place + _FRAME.size, newest_end
+
+
+def _places(first: int, value: memoryview, last: int, place: int) -> list[tuple[int, int, int]]:
+    """Returns the frames of a block before its newest one, which has sequence ``last`` and begins at ``place``. A list,
+    because each save asks for it, and a generator would cost a call for each entry. Raises Corrupt."""
+    found, sequence, at = list[tuple[int, int, int]](), first - 1, _BLOCK.size
     while at < place:
         offset, length = _FRAME.unpack_from(value, at)
         start, at = at + _FRAME.size, at + _FRAME.size + length
         if not sequence < first + offset < last or at > place:
             raise _unreadable(first)
         sequence = first + offset
-        yield sequence, start, at
-    yield last, place + _FRAME.size, newest_end
+        found.append((sequence, start, at))
+    return found
 
 
 def _check_gap(first: int, value: memoryview, sequence: int) -> None:

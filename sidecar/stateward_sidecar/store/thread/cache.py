@@ -83,13 +83,32 @@ class Cache:
         found = self._get(("state", thread, version))
         return found if isinstance(found, StateTree) else None
 
+    def head(self, thread: int, version: int, digest: bytes) -> tuple[StateTree, Facts] | None:
+        """Returns state and facts of a version; None if one of them is not cached."""
+        with self._lock:
+            held = self._items.get(("state", thread, version)), self._items.get(("facts", thread, digest))
+            if self.measures is not None:
+                for kind, each in zip(("state", "facts"), held, strict=True):
+                    (self.measures.misses if each is None else self.measures.hits)[kind] += 1
+            if held[0] is None or held[1] is None:
+                return None
+            self._items.move_to_end(("state", thread, version))
+            self._items.move_to_end(("facts", thread, digest))
+        tree, facts = held[0][0], held[1][0]
+        return (tree, facts) if isinstance(tree, StateTree) and isinstance(facts, Facts) else None
+
     def put_state(self, thread: int, version: int, tree: StateTree) -> None:
         """Keeps a state."""
         self._put(("state", thread, version), tree, state_bytes(tree))
 
-    def replace_state(self, thread: int, old: int, new: int, tree: StateTree) -> None:
-        """Keeps a new state, and forgets the state it was made from, which is rarely read again."""
-        self._put(("state", thread, new), tree, state_bytes(tree), ("state", thread, old))
+    def put_head(self, thread: int, tree: StateTree, facts: Facts, old: tuple[int, bytes]) -> None:
+        """Keeps state and facts of a version that was just saved, and forgets those of the head before it, which are
+        rarely read again. ``old``: version and digest of that head."""
+        header = facts.header
+        tree_bytes, facts_bytes = state_bytes(tree), 2 * facts.body.ByteSize() + FACTS_OVERHEAD_BYTES
+        with self._lock:
+            self._put_locked(("state", thread, header.version), tree, tree_bytes, ("state", thread, old[0]))
+            self._put_locked(("facts", thread, header.digest), facts, facts_bytes, ("facts", thread, old[1]))
 
     def drop_state(self, thread: int, version: int) -> None:
         """Forgets a state."""
@@ -101,10 +120,10 @@ class Cache:
         found = self._get(("facts", thread, digest))
         return found if isinstance(found, Facts) else None
 
-    def put_facts(self, thread: int, facts: Facts, old_digest: bytes = b"") -> None:
-        """Keeps the facts of a head, and forgets those of the version it was made from."""
+    def put_facts(self, thread: int, facts: Facts) -> None:
+        """Keeps the facts of a head."""
         size_bytes = 2 * facts.body.ByteSize() + FACTS_OVERHEAD_BYTES
-        self._put(("facts", thread, facts.header.digest), facts, size_bytes, ("facts", thread, old_digest))
+        self._put(("facts", thread, facts.header.digest), facts, size_bytes)
 
     def effect_order(self, thread: int, prefix: bytes, effect_sum: bytes) -> EffectOrder | None:
         """Returns the order of the effects whose row keys have a prefix; None if it is not cached or no longer true."""
@@ -197,13 +216,14 @@ class Cache:
             self._items.move_to_end(key)
             return found[0]
 
-    def _put(self, key: Hashable, item: Item, size_bytes: int, replaced: Hashable | None = None) -> None:
+    def _put(self, key: Hashable, item: Item, size_bytes: int) -> None:
         with self._lock:
-            self._pop(replaced)
             self._put_locked(key, item, size_bytes)
 
-    def _put_locked(self, key: Hashable, item: Item, size_bytes: int) -> None:
-        self._pop(key)
+    def _put_locked(self, key: Hashable, item: Item, size_bytes: int, replaced: Hashable | None = None) -> None:
+        for gone in (replaced, key):
+            if (old := self._items.pop(gone, None)) is not None:
+                self.used_bytes -= old[1]
         if size_bytes > self.limit_bytes:
             return
         self._items[key] = (item, size_bytes)
@@ -220,5 +240,7 @@ class Cache:
 
 def state_bytes(tree: StateTree) -> int:
     """Returns about how many bytes a state takes in memory."""
-    entries = len(tree.slots) + sum(len(log.entries) for log in tree.logs.values())
+    entries = len(tree.slots)
+    for log in tree.logs.values():
+        entries += len(log.entries)
     return tree.size_bytes + ENTRY_OVERHEAD_BYTES * (entries + 8)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import lmdb
 from google.protobuf.message import DecodeError
@@ -45,6 +45,7 @@ class Thread:
     """The committed state of a thread."""
 
     identity: Identity
+    number: int = field(init=False)
     head: ThreadHead
     branches: dict[str, BranchHead] = field(default_factory=dict)
     tags: dict[str, int] = field(default_factory=dict)
@@ -65,13 +66,13 @@ class Thread:
     effects_checked: bool = False  # the effect rows were compared with the head's sum since the thread was loaded
     records_checked: bool = False  # the same of the record rows
 
+    def __post_init__(self) -> None:
+        """Takes the number from the identity: it never changes, and every save asks for it many times."""
+        self.number = self.identity.number
+
     @property
     def name(self) -> str:
         return self.identity.name
-
-    @property
-    def number(self) -> int:
-        return self.identity.number
 
     @property
     def access(self) -> ThreadAccess:
@@ -189,13 +190,14 @@ class ThreadDraft:
         if self.signals:  # before the heads: whoever sees a version must not see the signals that it acknowledged
             thread.signals = self.all_signals()
         if self.branches:
-            changed = {name: branch for name, branch in self.branches.items() if branch is not None}
-            if len(changed) < len(self.branches) or len(thread.branches) < 64:
+            if None in self.branches.values():
                 thread.branches = self.all_branches()
+            elif len(thread.branches) < 64:
+                thread.branches = cast("dict[str, BranchHead]", {**thread.branches, **self.branches})
             else:
                 # With thousands of branches, a copy for each save would cost more than the save. Adding keys in place
                 # is safe: readers that look up a key are not affected, and readers that iterate make a list first.
-                thread.branches.update(changed)
+                thread.branches.update(cast("dict[str, BranchHead]", self.branches))
         if self.tags:
             thread.tags = self.all_tags()
         thread.row_sums.update(self.row_sums)

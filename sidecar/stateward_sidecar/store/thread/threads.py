@@ -6,6 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 
 import lmdb
 
@@ -48,7 +49,13 @@ class Threads:
     def cached(self, namespace: str, name: str) -> Thread | None:
         """Returns the thread if it is in memory, else None."""
         number = self._numbers.get((namespace, name))
-        return self._recent(number) if number is not None else None
+        if number is None:
+            return None
+        with self._lock:
+            thread = self._threads.get(number)
+            if thread is not None:
+                self._threads.move_to_end(number)
+            return thread
 
     def find(self, txn: lmdb.Transaction, namespace: str, name: str) -> Thread | None:
         """Returns the thread of a name; None if there is none. Raises Corrupt or KeyUnavailable."""
@@ -233,7 +240,7 @@ class Threads:
             draft = batch.drafts[key]
             assert draft is None or isinstance(draft, ThreadDraft)
             return draft
-        thread = self.find(txn, namespace, name)
+        thread = self.cached(namespace, name) or self.find(txn, namespace, name)
         return ThreadDraft(thread) if thread is not None else None
 
     def keep_draft(self, batch: Batch, draft: ThreadDraft) -> None:
@@ -241,16 +248,18 @@ class Threads:
         key = (draft.identity.namespace, draft.identity.name)
         if batch.drafts.get(key) is not draft:
             batch.drafts[key] = draft
-            batch.after_commit.append(lambda: self._publish(draft))
+            batch.after_commit.append(partial(self._publish, draft))
 
     def _publish(self, draft: ThreadDraft) -> None:
         draft.publish()
-        if not draft.thread.is_deleted:
+        thread = draft.thread
+        if not thread.is_deleted:
             with self._lock:
                 # The thread that the writer committed replaces any object that a reader loaded before.
-                self._threads[draft.thread.number] = draft.thread
-                self._keep_locked(draft.thread)
-        self.on_change(draft.identity.namespace, draft.identity.name, draft.thread)
+                if self._threads.get(thread.number) is not thread:
+                    self._threads[thread.number] = thread
+                    self._keep_locked(thread)
+        self.on_change(draft.identity.namespace, draft.identity.name, thread)
 
     def create(self, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str) -> ThreadDraft:
         """Makes a thread without entries: its key (durable before the commit), its number and its name row."""

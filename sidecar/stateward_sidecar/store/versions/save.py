@@ -11,6 +11,8 @@ edits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
 
 import lmdb
 
@@ -19,6 +21,7 @@ from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_CHECKPOINT,
 )
 from stateward.v1.checkpoint_service_pb2 import ON_MISMATCH_FORK, SaveRequest, SaveResponse
+from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.edits import Named
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.codec.state import StateTree
@@ -39,7 +42,7 @@ from stateward_sidecar.store.journal.journal import append, commit_entry, index_
 from stateward_sidecar.store.journal.refs import find_named, names_head, resolve
 from stateward_sidecar.store.journal.requests import find_keyed, fingerprint, request_key
 from stateward_sidecar.store.journal.telling import has_early
-from stateward_sidecar.store.thread.cache import Cache, Facts
+from stateward_sidecar.store.thread.cache import Facts
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import MAIN, Thread, ThreadDraft, write_branch
 from stateward_sidecar.store.thread.threads import Threads, not_found
@@ -83,6 +86,7 @@ class SaveWrite:
         self.namespace = request.namespace
         self._maker = VersionMaker(context, request, self.branch, is_large=is_large)
         self._made: Made | None = None
+        self._hot: _Hot | None = None
         # Set by the caller: why the guarding thread cannot be asked. It counts unless the save is a retry.
         self.refusal: StatewardError | None = None
         # Set by ``run``; the caller considers a snapshot of this thread.
@@ -131,15 +135,14 @@ class SaveWrite:
             self._maker.fingerprint = fingerprint(self.request)
 
     def is_hot(self, thread: Thread) -> bool:
-        """Whether everything that the version is made from is in memory at present."""
-        if (found := self._find_hot(thread)) is None:
-            return False
-        snapshot = found[0].snapshot_version
-        return not snapshot or self._context.cache.dictionary(thread.number, snapshot) is not None
+        """Whether everything that the version is made from is in memory at present. ``prepare_late`` uses what was
+        found, unless the head has moved."""
+        self._hot = hot = self._find_hot(thread)
+        return hot is not None and (hot.dictionary is not None or not hot.branch.snapshot_version)
 
-    def _find_hot(self, thread: Thread) -> tuple[BranchHead, StateTree, Facts] | None:
+    def _find_hot(self, thread: Thread) -> _Hot | None:
         """Returns the branch's head with its state and facts, if the version is made from it and they are in memory."""
-        request, cache = self.request, self._context.cache
+        request, cache, number = self.request, self._context.cache, thread.number
         branch = thread.branches.get(self.branch)
         if branch is None:
             return None
@@ -147,20 +150,22 @@ class SaveWrite:
             return None
         if request.checkpoint_id and thread.floor_sequence:
             return None  # only the archive can tell whether the id is new
-        old, facts = cache.state(thread.number, branch.version), cache.facts(thread.number, branch.digest)
-        return (branch, old, facts) if old is not None and facts is not None else None
+        if (found := cache.head(number, branch.version, branch.digest)) is None:
+            return None
+        snapshot = branch.snapshot_version
+        return _Hot(thread, branch, *found, cache.dictionary(number, snapshot) if snapshot else None)
 
     def prepare_hot(self, thread: Thread) -> bool:
         """Does the same if everything it needs is in memory. Returns False, and does nothing, if not."""
-        if (found := self._find_hot(thread)) is None:
+        hot = self._hot
+        if hot is None or hot.thread is not thread or hot.branch is not thread.branches.get(self.branch):
+            hot = self._find_hot(thread)
+        if hot is None:
             return False
-        request, cache = self.request, self._context.cache
-        branch, old, facts = found
-        dictionary = None
-        if branch.snapshot_version:
-            dictionary = cache.dictionary(thread.number, branch.snapshot_version)
-            if dictionary is None and self._maker.wants_dictionary(thread, branch, old):
-                return False
+        request, branch = self.request, hot.branch
+        lacks_dictionary = branch.snapshot_version and hot.dictionary is None
+        if lacks_dictionary and self._maker.wants_dictionary(thread, branch, hot.tree):
+            return False
         is_mismatch = not is_expected(request, branch)
         if is_mismatch and request.on_mismatch == ON_MISMATCH_FORK:
             return False
@@ -168,8 +173,9 @@ class SaveWrite:
         if not is_mismatch:
             try:
                 version = self._next_version(thread)
-                changed = self._maker.change(old, version)
-                self._made = self._maker.pack(thread, branch.version, version, changed, dictionary, facts.body)
+                changed = self._maker.change(hot.tree, version)
+                body = hot.facts.body
+                self._made = self._maker.pack(thread, branch.version, version, changed, hot.dictionary, body)
             except StatewardError:
                 if not request.options.request_id and not request.checkpoint_id:
                     raise
@@ -247,13 +253,14 @@ class SaveWrite:
         request = self.request
         self.branch = request.branch or MAIN
         branch = draft.branch(self.branch) if draft is not None else None
-        if draft is not None and does_fork(request, draft, branch):
+        if draft is not None and request.on_mismatch and does_fork(request, draft, branch):
             self.branch, branch, parent = fork_branch(request, version), None, request.options.expected_version
             check_fork(txn, request, self.branch, draft)
             self._check_free(txn, draft)
         else:
             check_expectation(request, self.branch, draft, branch)
-            check_schema(request, self.branch, branch)
+            if request.schema_version:
+                check_schema(request, self.branch, branch)
             parent = branch.version if branch else 0
         if request.HasField("parent"):
             if draft is None and (request.parent.WhichOneof("ref") != "version" or request.parent.version):
@@ -336,7 +343,7 @@ class SaveWrite:
             Effects(self._context, self._threads).put_all(txn, batch, draft, request.effects, asked)
         keys, old_head = identity.keys, draft.head
         acked = acknowledged(draft, request.ack_signals) if request.ack_signals else []
-        used = used_signals(draft)
+        used = used_signals(draft) if draft.signals or draft.thread.signals else []
         if used and self.branch == MAIN:
             acked = sorted({*acked, *used})
         entry = append(
@@ -371,7 +378,7 @@ class SaveWrite:
             head.pending_signals -= sum(sequence not in used for sequence in acked)
         if self.branch == MAIN:
             describe_main(head, made.body, header)
-            if has_early(head, request):
+            if head.HasField("early") and has_early(head, request):
                 head.ClearField("early")
         index_expiry(txn, identity.number, old_head, head)
         commit_entry(self._context, txn, batch, draft, entry, sums)
@@ -379,16 +386,19 @@ class SaveWrite:
         draft.signals.update(dict.fromkeys(acked))
         draft.states[made.version], draft.bodies[made.version] = made.tree, made.body
         self._threads.keep_draft(batch, draft)
-        cache, number = self._context.cache, identity.number
         facts = Facts(header, made.body, entry.stored_bytes)
-        old_digest = branch.digest if branch is not None else b""
-        old_version = branch.version if branch is not None else 0
-        batch.after_commit.append(lambda: _keep_hot(cache, number, made, facts, old_version, old_digest))
+        old = (branch.version, branch.digest) if branch is not None else (0, b"")
+        batch.after_commit.append(partial(self._context.cache.put_head, identity.number, made.tree, facts, old))
         draft.thread.saves += 1
         self.draft = draft
         return response(draft, header, entry.stored_bytes, made.body, request, replayed=False)
 
 
-def _keep_hot(cache: Cache, number: int, made: Made, facts: Facts, old_version: int, old_digest: bytes) -> None:
-    cache.replace_state(number, old_version, made.version, made.tree)
-    cache.put_facts(number, facts, old_digest)
+class _Hot(NamedTuple):
+    """What a version is made from, as it is in memory."""
+
+    thread: Thread
+    branch: BranchHead
+    tree: StateTree
+    facts: Facts
+    dictionary: Dictionary | None
