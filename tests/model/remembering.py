@@ -95,7 +95,7 @@ class Remembering(Keeping):
             "branch off": (
                 "Save", to_write(checkpoints.SaveRequest, **place, **again, branch="off", parent=ref, diff={})
             ),
-            "difference": ("DiffCheckpoints", checkpoints.DiffCheckpointsRequest(**place, base=ref)),
+            "difference": ("DiffCheckpoints", checkpoints.DiffCheckpointsRequest(**place, base=ref, target=ref)),
         }
         return made[form]
 

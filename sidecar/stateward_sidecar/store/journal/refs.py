@@ -90,7 +90,8 @@ def resolve_or_head(
     version = resolve(txn, thread, ref, branch, field) if ref is not None else branch_head(thread, branch)
     if version == 0:
         name = thread.identity.name
-        raise VersionNotFound(f"thread {name!r} has no version 0; the first version is 1", thread=name, version=0)
+        what = "no version 0; the first version is 1" if ref is not None else f"no version on branch {branch!r}"
+        raise VersionNotFound(f"thread {name!r} has {what}", thread=name, version=0)
     return version
 
 
