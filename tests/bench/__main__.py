@@ -28,6 +28,7 @@ from tests.bench.sections import (
     archive,
     disk,
     flight,
+    graph,
     hydrate,
     lists,
     load,
@@ -61,6 +62,7 @@ SECTIONS: dict[str, Measure] = {
     "watched": watched.measure,
     "neighbour": neighbour.measure,
     "saver": saver.measure,
+    "graph": graph.measure,
 }
 
 

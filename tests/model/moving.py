@@ -244,6 +244,17 @@ class Moving(Saving):
         assert reader.entries[len(reader.entries) - len(wanted) :] == wanted
         assert reader.index == page.end_index
 
+    def all_pages(self, request: checkpoints.ListCheckpointsRequest) -> list[tuple[str, int]]:
+        """Thread and version of all that a list has."""
+        found = list[tuple[str, int]]()
+        request.page_token = ""
+        while True:
+            page = self.call("ListCheckpoints", request)
+            found += [(each.thread, each.version) for each in page.checkpoints]
+            if not page.next_page_token:
+                return found
+            request.page_token = page.next_page_token
+
     @rule(branch=st.sampled_from(BRANCHES))
     def list_of_all_threads(self, branch: str) -> None:
         """Versions of a branch in all threads: those of a branch that was deleted are not among them."""
@@ -253,7 +264,7 @@ class Moving(Saving):
         for labels in ({"label": "p"}, {}):
             request.labels.clear()
             request.labels.update(labels)
-            found = [(each.thread, each.version) for each in self.call("ListCheckpoints", request).checkpoints]
+            found = self.all_pages(request)
             assert sorted(found) == sorted(
                 (name, version)
                 for name, thread in self.model.items()
