@@ -21,6 +21,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store.check import verify
 from stateward_sidecar.store.clean import clear
 from stateward_sidecar.store.journal import replay, requests
+from stateward_sidecar.store.kinds.table import is_cut
 
 
 def test_what_came_for_retries_is_cleared(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +43,7 @@ def test_what_came_for_retries_is_cleared(driven: Town, monkeypatch: pytest.Monk
     thread = reader.thread()
     with reader.store.context.engine.read() as txn:
         found = list(replay.read_entries(txn, thread.identity, 1))
-    assert [entry.header.version for entry in found if thread.pruned.cuts(entry.header) and not entry.is_husk] == []
+    assert [entry.header.version for entry in found if is_cut(thread.pruned, entry.header) and not entry.is_husk] == []
     assert findings(reader) == []
 
 
@@ -67,7 +68,7 @@ def test_an_orphan_is_cleared(driven: Town, monkeypatch: pytest.MonkeyPatch, is_
     with first.store.context.engine.read() as txn:
         found = list(replay.read_entries(txn, orphan.identity, 1))
         assert txn.get(layout.uncleared_key(orphan.number)) is None
-    assert [entry.header.version for entry in found if orphan.pruned.cuts(entry.header) and not entry.is_husk] == []
+    assert [entry.header.version for entry in found if is_cut(orphan.pruned, entry.header) and not entry.is_husk] == []
     asked = HydrateRequest(namespace=NAMESPACE, thread=orphan.name, max_bytes=1 << 20)
     assert first.hydrate(asked).state == state
     assert findings(first) == []
@@ -94,5 +95,5 @@ def test_an_orphan_keeps_what_is_nowhere_else(driven: Town, monkeypatch: pytest.
     with first.store.context.engine.read() as txn:
         found = [entry for entry in replay.read_entries(txn, orphan.identity, 1) if entry.header.sequence > common]
     assert [entry.header.sequence for entry in found] == list(range(common + 1, orphan.head.tip_sequence + 1))
-    assert all(entry.is_husk for entry in found if orphan.pruned.cuts(entry.header))
+    assert all(entry.is_husk for entry in found if is_cut(orphan.pruned, entry.header))
     assert findings(first) == []

@@ -26,7 +26,7 @@ from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt, Fenced, NewerFormat, ThreadNotFound, VersionMismatch
 from stateward_sidecar.service.calls import holding
 from stateward_sidecar.storage.keystore import KeyStore
-from stateward_sidecar.store.items.recordrows import open_batch
+from stateward_sidecar.store.kinds.recordrows import open_batch
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.ranges import Ranges
 from stateward_sidecar.store.thread.thread import MAIN, Thread, load_archive_row

@@ -14,6 +14,7 @@ from stateward_sidecar.archive.objects.packs import is_pack, open_index, open_pa
 from stateward_sidecar.archive.wire.places import Place
 from stateward_sidecar.codec.entry import sequence_of, unpack
 from stateward_sidecar.codec.seal import Cipher
+from stateward_sidecar.store.kinds.table import is_cut
 from stateward_sidecar.store.thread.ranges import Pruned
 from stateward_sidecar.store.travel.fetched import is_entry
 
@@ -35,7 +36,7 @@ class Naming:
             entries += self._entries(objects, place.object(ref), ref)
         image = open_image(Cipher(key), head, [objects[place.object(ref)] for ref in part_refs(head)])
         pruned = Pruned.from_message(image.pruned)
-        counting = [(header, is_husk) for header, is_husk in entries if not pruned.cuts(header)]
+        counting = [(header, is_husk) for header, is_husk in entries if not is_cut(pruned, header)]
         whole = {header.sequence for header, is_husk in counting if not is_husk}
         cleared = sorted({header.sequence for header, _ in counting} - whole)
         assert not cleared, f"HEAD says that entries are whole which were cleared: {cleared}"

@@ -29,8 +29,9 @@ from stateward_sidecar.store.blobs import blobs as store_blobs
 from stateward_sidecar.store.blobs import blobsweep
 from stateward_sidecar.store.clean import delete, recordexpiry, sweep
 from stateward_sidecar.store.clean.sweep import Sweeper
-from stateward_sidecar.store.items import effects, recordputs, recordrows, recordviews
+from stateward_sidecar.store.items import effects, recordputs, recordviews
 from stateward_sidecar.store.journal import changing, expecting
+from stateward_sidecar.store.kinds import recordrows
 from stateward_sidecar.store.thread.thread import ThreadDraft, rows
 from stateward_sidecar.store.travel import orphans
 from stateward_sidecar.store.travel.orphans import Orphans

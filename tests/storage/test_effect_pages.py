@@ -13,7 +13,7 @@ from tests.storage.inside import between, opened, write
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import ListEffectsRequest, ListEffectsResponse, PutEffectsRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.store.items import effectrows
+from stateward_sidecar.store.kinds import effectrows
 from stateward_sidecar.store.store import Store
 
 COUNT, PAGE = 400, 30

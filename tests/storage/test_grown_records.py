@@ -33,8 +33,8 @@ from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.clean import recordmoves
 from stateward_sidecar.store.clean.recordmoves import RecordMover
 from stateward_sidecar.store.items import recordputs
-from stateward_sidecar.store.items.recordrows import record_key
 from stateward_sidecar.store.journal import replay
+from stateward_sidecar.store.kinds.recordrows import record_key
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import REQUEST_WINDOW_S

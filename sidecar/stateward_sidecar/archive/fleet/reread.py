@@ -21,6 +21,7 @@ from stateward_sidecar.codec.seal import Cipher, content_hash
 from stateward_sidecar.codec.snapshot import from_snapshot
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
+from stateward_sidecar.store.kinds.table import is_cut
 from stateward_sidecar.store.thread.ranges import Pruned
 from stateward_sidecar.store.travel.fetched import is_entry, is_snapshot
 
@@ -94,7 +95,7 @@ class Rereader:
         is_next = before is not None and header.sequence == before.sequence + 1
         if before is not None and is_next and header.previous_digest != before.digest:
             raise Corrupt(f"entry {header.sequence} does not continue the one before it")
-        if self._pruned.cuts(header) and (entry.is_husk or not self._can_open(entry, pieces)):
+        if is_cut(self._pruned, header) and (entry.is_husk or not self._can_open(entry, pieces)):
             return None
         dictionary = None
         if header.dictionary_version:

@@ -20,7 +20,7 @@ from stateward.storage.v1.archive_pb2 import (
     PackedRow,
     ThreadImage,
 )
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_PRUNED, EntryHeader
+from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward_sidecar.archive.objects.heads import open_head
 from stateward_sidecar.archive.objects.image import open_image, open_inline, part_refs
 from stateward_sidecar.archive.objects.keys import ThreadKey, slot_of
@@ -41,6 +41,7 @@ from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.errors import Corrupt, KeyUnavailable
 from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
 from stateward_sidecar.store.journal.requests import window_start
+from stateward_sidecar.store.kinds.pruned import PRUNED
 from stateward_sidecar.store.thread.ranges import Ranges
 from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.travel.install import Incoming
@@ -161,7 +162,7 @@ class Fetcher:
             # A retained version whose parent was pruned can only be read with its own snapshot.
             pruned, headers = Ranges.from_message(image.pruned), headers_of([*rows, *tail])
             alone = {header.version for header in headers if header.parent_version in pruned}
-            is_pruned_now = have and any(header.kind == ENTRY_KIND_PRUNED for header in headers)
+            is_pruned_now = have and any(header.kind == PRUNED.number for header in headers)
             known = {ref.first_version for ref in refs if ref.kind == OBJECT_KIND_SNAPSHOT} | {head.snapshot_version}
             lacks = any(version not in known and version not in pruned for version in alone)
             if head.HasField("index") and len(refs) == len(head.objects) and (lacks or is_pruned_now):

@@ -23,10 +23,10 @@ from stateward_sidecar.archive.own.pulse import Pulse
 from stateward_sidecar.archive.own.settle import Settler
 from stateward_sidecar.archive.wire.places import Place
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, VersionPruned
-from stateward_sidecar.store.items.effectrows import are_effects_whole, has_all_pieces
-from stateward_sidecar.store.items.recordrows import are_records_whole
 from stateward_sidecar.store.journal.lines import digest_before
 from stateward_sidecar.store.journal.replay import gone_with_thread
+from stateward_sidecar.store.kinds.effectrows import are_effects_whole, has_all_pieces
+from stateward_sidecar.store.kinds.recordrows import are_records_whole
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
 from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.thread.threads import not_found

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB, BlobRecord
+from stateward.storage.v1.journal_pb2 import BlobRecord
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward_sidecar.archive.objects.desk import Desk, Hold, Name
 from stateward_sidecar.archive.own.pulse import Uploads
@@ -22,6 +22,7 @@ from stateward_sidecar.codec.blob import BlobCipher, open_all
 from stateward_sidecar.errors import Corrupt, StatewardError, VersionPruned
 from stateward_sidecar.store.blobs.blobread import is_sound
 from stateward_sidecar.store.blobs.blobrows import find_blob
+from stateward_sidecar.store.kinds.blob import BLOB
 from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.travel.outbox import Cleared, Moment, Shipment
 from stateward_sidecar.telemetry import log
@@ -49,7 +50,7 @@ class BlobCarrier:
         archived = 0 if is_repair else hold.head.tip_sequence
         headers = [
             header for shipment in shipments for header in shipment.headers
-            if header.sequence > archived or header.kind != ENTRY_KIND_BLOB
+            if header.sequence > archived or header.kind != BLOB.number
         ]
         written, gone = self._desk.outbox.blobs(moment, headers)
         hold.dropped_blobs |= gone

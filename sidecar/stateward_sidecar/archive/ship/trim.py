@@ -31,6 +31,7 @@ from stateward_sidecar.archive.own.pulse import Uploads
 from stateward_sidecar.archive.ship.fold import MERGED_BYTES_MAX, discard
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, StatewardError
+from stateward_sidecar.store.kinds.table import is_cut
 from stateward_sidecar.store.thread.ranges import Pruned
 from stateward_sidecar.store.travel.outbox import Cleared, Moment
 from stateward_sidecar.telemetry import log_damage
@@ -286,7 +287,7 @@ class _Clearing:
                     entry = unpack(row.record, row.sequence)
                     header = entry.header
                     # The outbox leaves out the pieces of a large entry that was pruned.
-                    is_gone = entry.is_husk or (bool(header.parts_id) and self._thread.pruned.cuts(header))
+                    is_gone = entry.is_husk or (bool(header.parts_id) and is_cut(self._thread.pruned, header))
                     has_second = bool(header.edit_stored_bytes) and not is_gone
                     if has_second and header.version in self._thread.pruned:
                         return None

@@ -12,7 +12,7 @@ from functools import partial
 import lmdb
 
 from stateward.storage.v1.head_pb2 import BlobRow
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB, ENTRY_KIND_OPTIONS, EntryMetadata
+from stateward.storage.v1.journal_pb2 import EntryMetadata
 from stateward.v1.blob_service_pb2 import (
     BlobBegin,
     ReadBlobRequest,
@@ -35,6 +35,8 @@ from stateward_sidecar.store.journal.expecting import check_uid, find_draft, get
 from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.opening import describe_creation, opened, settle_options
 from stateward_sidecar.store.journal.views import reached
+from stateward_sidecar.store.kinds.blob import BLOB
+from stateward_sidecar.store.kinds.setting import OPTIONS
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads, not_found
@@ -80,7 +82,7 @@ class Blobs:
                 admit(self._context, draft, begin.options, needs_lease=False)
                 metadata, old_head = EntryMetadata(options=begin.options.create), draft.head
                 describe_creation(draft, metadata, begin.options.create)
-                entry = append(self._context, txn, draft, ENTRY_KIND_OPTIONS, draft_content(metadata))
+                entry = append(self._context, txn, draft, OPTIONS, draft_content(metadata))
                 settle_options(txn, draft, old_head, entry.head, begin.options.create)
                 commit_entry(self._context, txn, batch, draft, entry, {})
                 self._threads.keep_draft(batch, draft)
@@ -147,7 +149,7 @@ class Blobs:
         context, sequence = self._context, row.sequence
         now_us = context.clock.now_us()
         if ships or now_us - blob_written_us(draft.head, row, now_us) > renewal_us():
-            entry = append(context, txn, draft, ENTRY_KIND_BLOB, content)
+            entry = append(context, txn, draft, BLOB, content)
             row.write_time_us, row.write_sequence = entry.header.create_time_us, entry.header.sequence
             put_blob(txn, draft.identity, row)
             commit_entry(context, txn, batch, draft, entry, {})

@@ -15,8 +15,6 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import BlobRow, ThreadHead
 from stateward.storage.v1.journal_pb2 import (
-    ENTRY_KIND_BLOB_REMOVED,
-    ENTRY_KIND_CHECKPOINT,
     BlobRecord,
     EntryHeader,
     EntryMetadata,
@@ -33,6 +31,8 @@ from stateward_sidecar.store.blobs.blobrows import blobs_in_edits, blobs_in_stat
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.owning import is_still_ours
+from stateward_sidecar.store.kinds.blob import BLOB_REMOVED
+from stateward_sidecar.store.kinds.version import VERSION
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows
@@ -145,7 +145,7 @@ class BlobSweeper:
     ) -> set[bytes]:
         entry, identity = unpack(record, sequence), thread.identity
         header = entry.header
-        if header.kind != ENTRY_KIND_CHECKPOINT or header.version in thread.pruned or not header.edit_bytes:
+        if header.kind != VERSION.number or header.version in thread.pruned or not header.edit_bytes:
             return set()
         edits = replay.read_edits(txn, identity, entry, self._context.cache, held)
         return blobs_in_edits(replay.parse_edits(edits, identity.name, header.version))
@@ -192,7 +192,7 @@ def remove_blob(context: Context, txn: lmdb.Transaction, batch: Batch, draft: Th
     record, identity = row.record, draft.identity
     content = draft_content(EntryMetadata(blob=BlobRecord(blob_id=record.blob_id, sha256=record.sha256)))
     # Nobody worked on the thread, so the time of its last change stays.
-    entry = append(context, txn, draft, ENTRY_KIND_BLOB_REMOVED, content, time_us=draft.head.update_time_us)
+    entry = append(context, txn, draft, BLOB_REMOVED, content, time_us=draft.head.update_time_us)
     delete_blob(txn, identity, record.sha256)
     entry.head.stored_bytes -= record.stored_bytes
     commit_entry(context, txn, batch, draft, entry, {})

@@ -8,7 +8,6 @@ from hashlib import sha256
 import lmdb
 
 from stateward.storage.v1.head_pb2 import BlobRow
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.state import StateTree
@@ -17,6 +16,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store.blobs.blobread import BlobReader, archived_until
 from stateward_sidecar.store.blobs.blobrows import blob_key, blobs_in_state, find_blob, list_blobs
 from stateward_sidecar.store.journal import replay
+from stateward_sidecar.store.kinds.blob import BLOB
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Thread
@@ -71,7 +71,7 @@ def _verify_entry(txn: lmdb.Transaction, thread: Thread, row: BlobRow) -> Corrup
         metadata = replay.open_metadata(thread.identity, entry)
     except Corrupt:
         return None  # the check of the journal reports it
-    if entry.header.kind != ENTRY_KIND_BLOB or metadata.blob != row.record:
+    if entry.header.kind != BLOB.number or metadata.blob != row.record:
         return Corrupt("the row of a blob differs from its journal entry", thread.name)
     return None
 

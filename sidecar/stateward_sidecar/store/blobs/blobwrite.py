@@ -19,7 +19,7 @@ from hashlib import sha256
 import lmdb
 
 from stateward.storage.v1.head_pb2 import BlobRow
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB, BlobRecord, EntryMetadata
+from stateward.storage.v1.journal_pb2 import BlobRecord, EntryMetadata
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobResponse
 from stateward_sidecar.codec.blob import BLOB_ID_BYTES, SEGMENT_BYTES, BlobCipher, sealed_bytes_max
 from stateward_sidecar.codec.edits import MAX_PREVIEW_BYTES
@@ -35,6 +35,7 @@ from stateward_sidecar.store.journal.admitting import admit
 from stateward_sidecar.store.journal.expecting import get_same
 from stateward_sidecar.store.journal.journal import LARGE_BYTES, append, commit_entry
 from stateward_sidecar.store.journal.receipts import receipt_of
+from stateward_sidecar.store.kinds.blob import BLOB
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft
@@ -196,7 +197,7 @@ class BlobWrite:
             )
         if row is not None:
             remove_blob(context, txn, batch, draft, row)
-        entry = append(context, txn, draft, ENTRY_KIND_BLOB, self._content)
+        entry = append(context, txn, draft, BLOB, self._content)
         entry.head.stored_bytes += record.stored_bytes
         header = entry.header
         row = BlobRow(

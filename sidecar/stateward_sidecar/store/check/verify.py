@@ -41,8 +41,8 @@ from stateward_sidecar.store.check.pieceverify import verify_pieces
 from stateward_sidecar.store.check.storeverify import StoreVerifier
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.journal import label_keys, list_keys
-from stateward_sidecar.store.kinds.base import Refs
-from stateward_sidecar.store.kinds.table import KINDS, kind_of
+from stateward_sidecar.store.journal.kind import Refs
+from stateward_sidecar.store.kinds.table import KINDS, is_cut, kind_of
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.cache import Cache
 from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES, Context
@@ -263,7 +263,7 @@ class Verifier:
         if is_hole and (in_window or thread.pruned.is_empty):
             raise Corrupt(f"{header.sequence - progress.sequence - 1} journal entries before the entry are missing")
         self._verify_index(txn, thread, entry, metadata)
-        if thread.pruned.cuts(header) or 0 < header.version <= thread.floor_version:
+        if is_cut(thread.pruned, header) or 0 < header.version <= thread.floor_version:
             return  # the edits are pruned, or what they need is in the archive only
         if _went_with_thread(txn, thread, entry):
             return
@@ -371,7 +371,7 @@ class Verifier:
         """Returns whether the version or effect was pruned since the thread's rows were read."""
         try:
             now = load_numbered(txn, self._context.keystore, thread.number, thread.identity.uid)
-            return now.pruned.cuts(header)
+            return is_cut(now.pruned, header)
         except StatewardError:
             return True  # reported already, or deleted
 

@@ -33,6 +33,7 @@ from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.journal import label_keys
 from stateward_sidecar.store.journal.requestrows import delete_request
 from stateward_sidecar.store.journal.requests import request_key
+from stateward_sidecar.store.kinds.table import is_cut
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S, Context
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
@@ -318,7 +319,7 @@ def _strip_if_whole(work: _Work, version: int, sequence: int) -> None:
         record = blocks.get_entry(work.txn, work.draft.identity.keys, sequence)
         if record is not None:
             entry = unpack(record, sequence)
-            if work.draft.pruned.cuts(entry.header):  # the ranges pass over other entries
+            if is_cut(work.draft.pruned, entry.header):  # the ranges pass over other entries
                 _strip(work, entry)
     except StatewardError as error:
         log_damage("a pruned version is not cleared", error, uid=work.draft.identity.uid_text)

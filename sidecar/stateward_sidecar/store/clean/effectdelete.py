@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import lmdb
 
 from stateward.storage.v1.head_pb2 import EffectRow
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECTS_DELETED, EntryMetadata
+from stateward.storage.v1.journal_pb2 import EntryMetadata
 from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, DeleteEffectsResponse
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import QueueFull
@@ -23,13 +23,14 @@ from stateward_sidecar.store.clean.clear_list import read_uncleared, write_uncle
 from stateward_sidecar.store.clean.goneeffects import GoneEffects, entries_of
 from stateward_sidecar.store.clean.prune import PLANS_MAX, Pruner
 from stateward_sidecar.store.clean.pruneplan import NEW_ENTRIES_MAX
-from stateward_sidecar.store.items.effectrows import anchor_prefix, anchor_rows, effect_key
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.admitting import admit
 from stateward_sidecar.store.journal.expecting import get_draft
 from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
+from stateward_sidecar.store.kinds.effect import EFFECTS_DELETED
+from stateward_sidecar.store.kinds.effectrows import anchor_prefix, anchor_rows, effect_key
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, write_row
@@ -127,7 +128,7 @@ class EffectDeleter:
         metadata.pruned.CopyFrom(after.to_message())
         content = draft_content(metadata)
         entry = append(
-            context, txn, draft, ENTRY_KIND_EFFECTS_DELETED, content, request_hash=metadata.request_hash
+            context, txn, draft, EFFECTS_DELETED, content, request_hash=metadata.request_hash
         )
         effects.remove(context, txn, batch, draft, entry.head)
         sums = dict([write_row(txn, draft, entry.head, identity.keys.pruned(), metadata.pruned)])

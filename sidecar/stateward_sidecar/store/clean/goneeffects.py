@@ -18,13 +18,14 @@ from itertools import pairwise
 import lmdb
 
 from stateward.storage.v1.head_pb2 import EffectRow, ThreadHead
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_CHECKPOINT, ENTRY_KIND_EFFECT
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.clean.lineage import Lineage
-from stateward_sidecar.store.items.effectrows import anchor_prefix, anchor_rows, effect_part
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.refs import find_named
+from stateward_sidecar.store.kinds.effect import EFFECT
+from stateward_sidecar.store.kinds.effectrows import anchor_prefix, anchor_rows, effect_part
+from stateward_sidecar.store.kinds.version import VERSION
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.identity import Identity
@@ -56,10 +57,10 @@ class GoneEffects:
         if not replay.has_entry(txn, draft.identity, sequence):
             return True  # another sidecar wrote and removed it: it is of records, or loose
         entry = replay.read_entry(txn, draft.identity, sequence)
-        if entry.header.kind not in (ENTRY_KIND_CHECKPOINT, ENTRY_KIND_EFFECT):
+        if entry.header.kind not in (VERSION.number, EFFECT.number):
             return True
         metadata = replay.open_metadata(draft.identity, entry)
-        if entry.header.kind == ENTRY_KIND_CHECKPOINT:  # effects with a free anchor belong to no version
+        if entry.header.kind == VERSION.number:  # effects with a free anchor belong to no version
             return not metadata.checkpoint.checkpoint_id or metadata.checkpoint.checkpoint_id not in self.anchors
         is_about = metadata.effect.anchor in self.anchors and (not self.only or metadata.effect.key in self.only)
         return not is_about
@@ -163,4 +164,4 @@ def _join(context: Context, thread: Thread, new: Ranges) -> Ranges:
 
 def _is_effect(txn: lmdb.Transaction, identity: Identity, sequence: int) -> bool:
     record = blocks.get_entry(txn, identity.keys, sequence)
-    return record is not None and unpack(record, sequence).header.kind == ENTRY_KIND_EFFECT
+    return record is not None and unpack(record, sequence).header.kind == EFFECT.number

@@ -17,10 +17,6 @@ from itertools import pairwise
 import lmdb
 
 from stateward.storage.v1.journal_pb2 import (
-    ENTRY_KIND_EFFECTS_DELETED,
-    ENTRY_KIND_HEADS,
-    ENTRY_KIND_PRUNED,
-    ENTRY_KIND_SIGNAL,
     EntryHeader,
 )
 from stateward_sidecar.codec.entry import Entry, unpack
@@ -28,9 +24,14 @@ from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.clean.clear_list import read_uncleared
 from stateward_sidecar.store.journal import replay
+from stateward_sidecar.store.kinds.effect import EFFECTS_DELETED
+from stateward_sidecar.store.kinds.pruned import PRUNED
+from stateward_sidecar.store.kinds.ref import HEADS
+from stateward_sidecar.store.kinds.signal import SIGNAL
+from stateward_sidecar.store.kinds.table import is_cut, kind_of
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.ranges import Pruned, Ranges, is_loose
+from stateward_sidecar.store.thread.ranges import Pruned, Ranges
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows
 
 THREADS_MAX = 64
@@ -73,23 +74,23 @@ class Lineage:
 
     def _is_cleared(self, txn: lmdb.Transaction, thread: Thread | ThreadDraft, entry: Entry) -> bool:
         header = entry.header
-        if not self.pruned.cuts(header):
+        if not is_cut(self.pruned, header):
             return False
-        if not self.uncleared.cuts(header) or entry.is_husk:  # a crash may leave more in the row than is left
+        if not is_cut(self.uncleared, header) or entry.is_husk:  # a crash may leave more in the row than is left
             return True
         pieces = thread.identity.keys.edits_pieces(header.parts_id)
         return bool(header.parts_id) and next(rows(txn, pieces), None) is None
 
     def _add(self, header: EntryHeader, name: str, *, is_gone: bool) -> None:
         version, parent = header.version, header.parent_version
-        if header.kind in (ENTRY_KIND_PRUNED, ENTRY_KIND_EFFECTS_DELETED) or (
+        if header.kind in (PRUNED.number, EFFECTS_DELETED.number) or (
             is_gone and header.sequence > 1
         ):  # the first entry describes the thread, and stays
             self.husks.append(header.sequence)
         if not version and not is_gone:
-            if header.kind == ENTRY_KIND_SIGNAL:
+            if header.kind == SIGNAL.number:
                 self.signals.append(header.sequence)
-            elif is_loose(header.kind) and header.sequence > 1:
+            elif kind_of(header).is_loose and header.sequence > 1:
                 self.loose.append(header.sequence)
         if not version or is_gone:
             return
@@ -145,7 +146,7 @@ class Lineage:
 
 def _deleted(thread: Thread | ThreadDraft, entry: Entry) -> list[tuple[int, int]]:
     """Returns the ranges that hold the versions of the branches which an entry deleted."""
-    if entry.header.kind != ENTRY_KIND_HEADS:
+    if entry.header.kind != HEADS.number:
         return []
     try:
         moves = replay.open_metadata(thread.identity, entry).heads

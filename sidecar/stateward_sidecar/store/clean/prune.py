@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import lmdb
 
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_PRUNED, EntryMetadata
+from stateward.storage.v1.journal_pb2 import EntryMetadata
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE, Retention
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, PruneThreadResponse
 from stateward_sidecar.codec.entry import draft as draft_content
@@ -39,6 +39,7 @@ from stateward_sidecar.store.journal.expecting import other_creation
 from stateward_sidecar.store.journal.guards import check_lease
 from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.receipts import newest_receipt, receipt_of
+from stateward_sidecar.store.kinds.pruned import PRUNED
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.name_lock import NameLock
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges, spans_of
@@ -315,7 +316,7 @@ class Pruner:
         metadata.pruned.CopyFrom(after.to_message())
         metadata.removed.CopyFrom(removed.to_message())
         entry_put = append(
-            context, txn, draft, ENTRY_KIND_PRUNED, draft_content(metadata), request_hash=metadata.request_hash
+            context, txn, draft, PRUNED, draft_content(metadata), request_hash=metadata.request_hash
         )
         head = entry_put.head
         head.retained_versions -= len(plan.going)

@@ -17,8 +17,8 @@ from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.clean.prune import is_whole
 from stateward_sidecar.store.clean.recordmoves import RecordMover
 from stateward_sidecar.store.items.recordentries import About, Changed, append_changes
-from stateward_sidecar.store.items.recordrows import index_expiry, is_expired, live_row
 from stateward_sidecar.store.journal.owning import is_still_ours
+from stateward_sidecar.store.kinds.recordrows import index_expiry, is_expired, live_row
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.name_lock import NameLock
 from stateward_sidecar.store.thread.thread import Thread, rows, write_head

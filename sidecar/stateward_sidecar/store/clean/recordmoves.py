@@ -18,7 +18,6 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.storage.v1.journal_pb2 import (
-    ENTRY_KIND_RECORDS,
     EntryMetadata,
     RecordChange,
     RecordFacts,
@@ -30,7 +29,8 @@ from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.clean.clear_list import read_uncleared, write_uncleared
 from stateward_sidecar.store.clean.prune import Pruner, is_whole
 from stateward_sidecar.store.items.recordentries import About, Changed, append_changes, divide
-from stateward_sidecar.store.items.recordrows import (
+from stateward_sidecar.store.kinds.record import RECORDS
+from stateward_sidecar.store.kinds.recordrows import (
     live_row,
     open_batch,
     read_value,
@@ -188,7 +188,7 @@ class RecordMover:
                 for sequence, record in blocks.entries(txn, seen.identity.keys, _first(seen, last)):
                     header = unpack(record, sequence).header
                     last = _Begin(sequence, header.digest)
-                    if header.kind == ENTRY_KIND_RECORDS:
+                    if header.kind == RECORDS.number:
                         return last
                     if sequence >= before.sequence + FOUND_AT_ONCE:
                         break
@@ -218,7 +218,7 @@ class RecordMover:
             if step.last and is_over:
                 break
             entry, count = unpack(record, sequence), count + 1
-            if entry.header.kind == ENTRY_KIND_RECORDS:
+            if entry.header.kind == RECORDS.number:
                 found = open_batch(draft.identity, entry)
                 for change in found.changes:
                     self._take(txn, draft, step, sequence, change)
@@ -274,7 +274,7 @@ def _count(txn: lmdb.Transaction, thread: ThreadDraft | Thread, after: int, most
     size_bytes, at = 0, after
     for sequence, record in blocks.entries(txn, thread.identity.keys, after + 1):
         at, entry = sequence, unpack(record, sequence)
-        if entry.header.kind == ENTRY_KIND_RECORDS and entry.header.edit_bytes:
+        if entry.header.kind == RECORDS.number and entry.header.edit_bytes:
             size_bytes += stored_bytes(entry)
         if most and sequence > after + most:
             break

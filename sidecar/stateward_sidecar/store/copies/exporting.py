@@ -39,14 +39,14 @@ from stateward_sidecar.errors import BlobNotFound, Fenced, HistoryElsewhere, Ver
 from stateward_sidecar.store.blobs.blobcopy import require_blobs
 from stateward_sidecar.store.blobs.blobread import BlobReader
 from stateward_sidecar.store.blobs.blobrows import find_blob, list_blobs, view_blob
-from stateward_sidecar.store.items.effectrows import page_effects, read_value, view_effect
-from stateward_sidecar.store.items.recordrows import is_expired, records_after, view_record
-from stateward_sidecar.store.items.recordrows import read_value as read_record
 from stateward_sidecar.store.items.recordviews import RecordViews
-from stateward_sidecar.store.items.signals import view_signal
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.guards import token_floor
 from stateward_sidecar.store.journal.views import view_branch, view_entry
+from stateward_sidecar.store.kinds.effectrows import page_effects, read_value, view_effect
+from stateward_sidecar.store.kinds.recordrows import is_expired, records_after, view_record
+from stateward_sidecar.store.kinds.recordrows import read_value as read_record
+from stateward_sidecar.store.kinds.signal import view_signal
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.ranges import Ranges, Rising

@@ -39,10 +39,7 @@ from stateward_sidecar.store.blobs.blobcopy import copy_blob, require_blobs
 from stateward_sidecar.store.blobs.blobrows import blobs_in_edits, blobs_in_state
 from stateward_sidecar.store.clean.delete import Deleter
 from stateward_sidecar.store.copies.hidden import Hidden, HiddenVersion
-from stateward_sidecar.store.items.effectrows import OVER, page_effects, read_value
 from stateward_sidecar.store.items.recordentries import ENTRY_VALUES_BYTES
-from stateward_sidecar.store.items.recordrows import read_value as read_record
-from stateward_sidecar.store.items.recordrows import records_after
 from stateward_sidecar.store.items.recordviews import RecordView, RecordViews
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.expecting import check_uid
@@ -52,6 +49,9 @@ from stateward_sidecar.store.journal.refs import resolve_or_head
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.journal.telling import show_told
 from stateward_sidecar.store.journal.views import view_branch, view_thread
+from stateward_sidecar.store.kinds.effectrows import OVER, page_effects, read_value
+from stateward_sidecar.store.kinds.recordrows import read_value as read_record
+from stateward_sidecar.store.kinds.recordrows import records_after
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.name_lock import NameLock
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges

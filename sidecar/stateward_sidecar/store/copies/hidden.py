@@ -15,17 +15,10 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import BlobRow, BranchHead, EffectRow, RecordRow, ThreadHead
 from stateward.storage.v1.journal_pb2 import (
-    ENTRY_KIND_BLOB,
-    ENTRY_KIND_CHECKPOINT,
-    ENTRY_KIND_EFFECT,
-    ENTRY_KIND_HEADS,
-    ENTRY_KIND_RECORDS,
-    ENTRY_KIND_TAG_SET,
     BlobRecord,
     CheckpointBody,
     EffectRecord,
     EntryHeader,
-    EntryKind,
     EntryMetadata,
     RecordBatch,
 )
@@ -39,9 +32,6 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobs.blobrows import put_blob
 from stateward_sidecar.store.clean.delete import Deleter
-from stateward_sidecar.store.items.effectrows import effect_key, put_effect
-from stateward_sidecar.store.items.recordrows import index_expiry as index_records_expiry
-from stateward_sidecar.store.items.recordrows import put_record, record_key, share_out
 from stateward_sidecar.store.journal.journal import (
     append,
     index_expiry,
@@ -50,7 +40,16 @@ from stateward_sidecar.store.journal.journal import (
     label_keys,
     put_whole_feed,
 )
+from stateward_sidecar.store.journal.kind import Kind
 from stateward_sidecar.store.journal.views import view_head
+from stateward_sidecar.store.kinds.blob import BLOB
+from stateward_sidecar.store.kinds.effect import EFFECT
+from stateward_sidecar.store.kinds.effectrows import effect_key, put_effect
+from stateward_sidecar.store.kinds.record import RECORDS
+from stateward_sidecar.store.kinds.recordrows import index_expiry as index_records_expiry
+from stateward_sidecar.store.kinds.recordrows import put_record, record_key, share_out
+from stateward_sidecar.store.kinds.ref import HEADS, TAG_SET
+from stateward_sidecar.store.kinds.version import VERSION
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import MAIN, ThreadDraft, write_branch, write_head, write_row
 from stateward_sidecar.store.thread.threads import Threads
@@ -134,7 +133,7 @@ class Hidden:
 
         self._submit(run, size_bytes)
 
-    def entry(self, kind: EntryKind, content: EntryContent, time_us: int = 0) -> Put:
+    def entry(self, kind: Kind, content: EntryContent, time_us: int = 0) -> Put:
         """Returns the put of an entry without rows of its own."""
 
         def put(txn: lmdb.Transaction) -> None:
@@ -142,7 +141,7 @@ class Hidden:
 
         return put
 
-    def append(self, txn: lmdb.Transaction, kind: EntryKind, content: EntryContent, time_us: int) -> EntryHeader:
+    def append(self, txn: lmdb.Transaction, kind: Kind, content: EntryContent, time_us: int) -> EntryHeader:
         """Appends an entry inside a put. The draft gets the new head."""
         request_hash = EntryMetadata.FromString(content.metadata).request_hash
         entry = append(
@@ -155,7 +154,7 @@ class Hidden:
         """Returns the put of a blob whose file is durable."""
 
         def put(txn: lmdb.Transaction) -> None:
-            header = self.append(txn, ENTRY_KIND_BLOB, content, time_us)
+            header = self.append(txn, BLOB, content, time_us)
             self.draft.head.stored_bytes += record.stored_bytes
             now = self._context.clock.now_us()
             row = BlobRow(
@@ -175,7 +174,7 @@ class Hidden:
             row_key = effect_key(self.draft.identity, record.anchor, record.key)
             if txn.get(row_key) is not None:
                 raise InvalidField(field, "is there twice")
-            header = self.append(txn, ENTRY_KIND_EFFECT, content, self.draft.head.update_time_us)
+            header = self.append(txn, EFFECT, content, self.draft.head.update_time_us)
             row = EffectRow(record=record, sequence=header.sequence)
             put_effect(txn, self.draft.identity, self.draft.head, row_key, None, row)
 
@@ -189,7 +188,7 @@ class Hidden:
 
         def put(txn: lmdb.Transaction) -> None:
             identity, before = self.draft.identity, self.draft.head.stored_bytes
-            sequence = self.append(txn, ENTRY_KIND_RECORDS, content, self.draft.head.update_time_us).sequence
+            sequence = self.append(txn, RECORDS, content, self.draft.head.update_time_us).sequence
             head = self.draft.head
             stored_bytes = head.stored_bytes - before
             head.record_entry_bytes += stored_bytes
@@ -213,7 +212,7 @@ class Hidden:
         is_first = draft.head.last_version == 0
         request_hash = EntryMetadata.FromString(made.content.metadata).request_hash
         entry = append(
-            self._context, txn, draft, ENTRY_KIND_CHECKPOINT, made.content, version=version,
+            self._context, txn, draft, VERSION, made.content, version=version,
             parent_version=made.parent, request_hash=request_hash, time_us=made.time_us, is_hidden=True,
             whole=made.whole,
         )  # fmt: skip
@@ -260,7 +259,7 @@ class Hidden:
         content = draft_content(EntryMetadata(tag=Tag(name=name, version=version)))
 
         def put(txn: lmdb.Transaction) -> None:
-            self.append(txn, ENTRY_KIND_TAG_SET, content, self.draft.head.update_time_us)
+            self.append(txn, TAG_SET, content, self.draft.head.update_time_us)
             self.draft.tags[name] = version
 
         return put
@@ -296,7 +295,7 @@ class Hidden:
 
     def _put_moves(self, moves: Moves, content: EntryContent, txn: lmdb.Transaction) -> None:
         draft = self.draft
-        self.append(txn, ENTRY_KIND_HEADS, content, draft.head.update_time_us)
+        self.append(txn, HEADS, content, draft.head.update_time_us)
         if None in moves.values():
             draft.head.deleted_version = draft.head.last_version
         for name, to in moves.items():

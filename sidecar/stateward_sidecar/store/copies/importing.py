@@ -15,8 +15,6 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import SignalRow, ThreadHead
 from stateward.storage.v1.journal_pb2 import (
-    ENTRY_KIND_OPTIONS,
-    ENTRY_KIND_SIGNAL,
     EffectRecord,
     EntryMetadata,
     RecordBatch,
@@ -44,10 +42,12 @@ from stateward_sidecar.store.copies.hidden import Hidden
 from stateward_sidecar.store.copies.incoming import IncomingBlobs, IncomingVersions
 from stateward_sidecar.store.items.recordentries import ENTRY_VALUES_BYTES
 from stateward_sidecar.store.items.recordputs import RECORDS_MAX
-from stateward_sidecar.store.items.signals import PENDING_MAX, put_signals
+from stateward_sidecar.store.items.signals import PENDING_MAX
 from stateward_sidecar.store.journal.expecting import check_uid
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.journal.views import view_thread
+from stateward_sidecar.store.kinds.setting import OPTIONS
+from stateward_sidecar.store.kinds.signal import SIGNAL, put_signals
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.name_lock import NameLock
 from stateward_sidecar.store.thread.ranges import Pruned
@@ -178,7 +178,7 @@ class Import:
         )  # fmt: skip
         oldest = facts.oldest_time if facts.HasField("oldest_time") else facts.create_time
         content, time_us = draft_content(metadata), self._time_us(oldest.ToMicroseconds())
-        self._hidden.put(self._hidden.entry(ENTRY_KIND_OPTIONS, content, time_us))
+        self._hidden.put(self._hidden.entry(OPTIONS, content, time_us))
 
     def _time_us(self, time_us: int) -> int:
         """Returns a time of the original, limited to at least 1 and at most the present time of this machine."""
@@ -250,7 +250,7 @@ class Import:
         create_time_us = self._time_us(signal.create_time.ToMicroseconds())
 
         def put(txn: lmdb.Transaction) -> None:
-            header = self._hidden.append(txn, ENTRY_KIND_SIGNAL, content, draft.head.update_time_us)
+            header = self._hidden.append(txn, SIGNAL, content, draft.head.update_time_us)
             row = SignalRow(record=record, sequence=header.sequence, create_time_us=create_time_us)
             draft.row_sums.update(put_signals(txn, draft, draft.head, [row]))
             draft.head.pending_signals += 1

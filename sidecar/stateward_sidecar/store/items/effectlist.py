@@ -22,7 +22,8 @@ from stateward.v1.checkpoint_service_pb2 import CheckpointContent, ReadHistoryRe
 from stateward.v1.effect_pb2 import RecordedEffect
 from stateward.v1.effect_service_pb2 import ListEffectsRequest, ListEffectsResponse
 from stateward_sidecar.errors import Corrupt
-from stateward_sidecar.store.items.effectrows import (
+from stateward_sidecar.store.journal import replay
+from stateward_sidecar.store.kinds.effectrows import (
     anchor_prefix,
     effect_key,
     find_effect,
@@ -32,7 +33,6 @@ from stateward_sidecar.store.items.effectrows import (
     salvage_effects,
     view_effect,
 )
-from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.thread.cache import EffectOrder, EffectPlace
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.pagebytes import page_bytes

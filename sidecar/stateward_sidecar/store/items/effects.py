@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import lmdb
 
 from stateward.storage.v1.head_pb2 import EffectRow, SignalRow
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT, EffectRecord, EntryMetadata
+from stateward.storage.v1.journal_pb2 import EffectRecord, EntryMetadata
 from stateward.v1.checkpoint_pb2 import StatusTold
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_pb2 import (
@@ -47,15 +47,6 @@ from stateward.v1.thread_pb2 import ThreadOptions
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import ClaimLost
 from stateward_sidecar.storage.queue import Batch
-from stateward_sidecar.store.items.effectrows import (
-    OVER,
-    effect_key,
-    find_effect,
-    put_effect,
-    read_value,
-    view_effect,
-)
-from stateward_sidecar.store.items.signals import put_signals, use_signals
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.admitting import admit
 from stateward_sidecar.store.journal.all_or_none import all_or_none
@@ -66,6 +57,16 @@ from stateward_sidecar.store.journal.opening import describe_creation, opened, s
 from stateward_sidecar.store.journal.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.journal.telling import Told, find_told, find_used, tell
+from stateward_sidecar.store.kinds.effect import EFFECT
+from stateward_sidecar.store.kinds.effectrows import (
+    OVER,
+    effect_key,
+    find_effect,
+    put_effect,
+    read_value,
+    view_effect,
+)
+from stateward_sidecar.store.kinds.signal import put_signals, use_signals
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads
@@ -313,7 +314,7 @@ class Effects:
         options = asked.create or ThreadOptions()
         describe_creation(draft, metadata, options)
         content = draft_content(metadata, value.SerializeToString() if value is not None else b"")
-        entry = append(context, txn, draft, ENTRY_KIND_EFFECT, content, request_hash=asked.request_hash)
+        entry = append(context, txn, draft, EFFECT, content, request_hash=asked.request_hash)
         if is_new:
             settle_options(txn, draft, old_head, entry.head, options)
         if told is not None:

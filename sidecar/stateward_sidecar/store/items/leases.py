@@ -11,7 +11,7 @@ from collections.abc import Callable
 import lmdb
 
 from stateward.storage.v1.head_pb2 import ThreadHead
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_LEASE, EntryMetadata, LeaseRecord
+from stateward.storage.v1.journal_pb2 import EntryMetadata, LeaseRecord
 from stateward.v1.lease_pb2 import Lease
 from stateward.v1.lease_service_pb2 import (
     AcquireLeaseRequest,
@@ -29,6 +29,8 @@ from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.opening import describe_creation, opened, settle_options
 from stateward_sidecar.store.journal.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.journal.requests import hash_request
+from stateward_sidecar.store.kinds.lease import LEASE as LEASE_ENTRY
+from stateward_sidecar.store.kinds.lease import view_record
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.terms import LEASE
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft
@@ -139,7 +141,7 @@ class Leases:
         is_new, old = draft.head.tip_sequence == 0, draft.head
         metadata = EntryMetadata(lease=record)
         describe_creation(draft, metadata, request.options.create)
-        entry = append(self._context, txn, draft, ENTRY_KIND_LEASE, draft_content(metadata))
+        entry = append(self._context, txn, draft, LEASE_ENTRY, draft_content(metadata))
         entry.head.lease.CopyFrom(record)
         if is_new:
             settle_options(txn, draft, old, entry.head, request.options.create)
@@ -164,14 +166,3 @@ def view_lease(context: Context, number: int, head: ThreadHead) -> Lease | None:
         return None
     left_s = remaining_s(context, number, head.lease)
     return view_record(head.lease, left_s) if left_s else None
-
-
-def view_record(record: LeaseRecord, remaining_s: float) -> Lease:
-    """The contract's message for a lease."""
-    lease = Lease(token=record.token)
-    if record.HasField("holder"):
-        lease.holder.CopyFrom(record.holder)
-        lease.term.FromMicroseconds(record.term_us)
-        lease.remaining.FromMicroseconds(int(remaining_s * 1e6))
-    lease.grant_time.FromMicroseconds(record.grant_time_us)
-    return lease

@@ -14,7 +14,6 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import RecordRow, ThreadHead
 from stateward.storage.v1.journal_pb2 import (
-    ENTRY_KIND_RECORDS,
     EntryMetadata,
     RecordBatch,
     RecordChange,
@@ -22,14 +21,15 @@ from stateward.storage.v1.journal_pb2 import (
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.storage.queue import Batch
-from stateward_sidecar.store.items.recordrows import (
+from stateward_sidecar.store.journal.journal import append, commit_entry
+from stateward_sidecar.store.journal.opening import describe_creation, settle_options
+from stateward_sidecar.store.kinds.record import RECORDS
+from stateward_sidecar.store.kinds.recordrows import (
     drop_record,
     index_expiry,
     put_record,
     share_out,
 )
-from stateward_sidecar.store.journal.journal import append, commit_entry
-from stateward_sidecar.store.journal.opening import describe_creation, settle_options
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.recordorder import OrderChange
 from stateward_sidecar.store.thread.thread import ThreadDraft
@@ -95,7 +95,7 @@ def _append(
         metadata.CopyFrom(about.metadata)
     describe_creation(draft, metadata, about.create)
     content = draft_content(metadata, _batch_of(group, about).SerializeToString(deterministic=True) if group else b"")
-    entry = append(context, txn, draft, ENTRY_KIND_RECORDS, content, request_hash=metadata.request_hash)
+    entry = append(context, txn, draft, RECORDS, content, request_hash=metadata.request_hash)
     head, sequence = entry.head, entry.header.sequence
     if sequence == 1:
         settle_options(txn, draft, old_head, head, about.create)

@@ -28,7 +28,9 @@ from stateward.v1.state_pb2 import Value
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store.items.recordfilters import matches
 from stateward_sidecar.store.items.recordputs import ToDelete, is_refresh_due
-from stateward_sidecar.store.items.recordrows import (
+from stateward_sidecar.store.items.recordviews import RecordView, RecordViews
+from stateward_sidecar.store.journal import replay
+from stateward_sidecar.store.kinds.recordrows import (
     find_record,
     has_records,
     is_checked,
@@ -38,8 +40,6 @@ from stateward_sidecar.store.items.recordrows import (
     value_sequence,
     view_record,
 )
-from stateward_sidecar.store.items.recordviews import RecordView, RecordViews
-from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.pagebytes import page_bytes
 from stateward_sidecar.store.thread.recordorder import Item, RecordOrder

@@ -23,7 +23,6 @@ from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.errors import QuotaExceeded, RecordConflict
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.items.recordentries import About, Changed, append_changes, divide
-from stateward_sidecar.store.items.recordrows import facts_bytes, find_record, is_expired, record_key, value_sequence
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.admitting import admit
 from stateward_sidecar.store.journal.all_or_none import all_or_none
@@ -32,6 +31,7 @@ from stateward_sidecar.store.journal.guards import next_token
 from stateward_sidecar.store.journal.opening import opened
 from stateward_sidecar.store.journal.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
+from stateward_sidecar.store.kinds.recordrows import facts_bytes, find_record, is_expired, record_key, value_sequence
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads, not_found

@@ -17,7 +17,7 @@ import lmdb
 from stateward.storage.v1.head_pb2 import RecordRow
 from stateward_sidecar.errors import Corrupt, QueueFull, StatewardError
 from stateward_sidecar.storage.queue import Batch, Write
-from stateward_sidecar.store.items.recordrows import (
+from stateward_sidecar.store.kinds.recordrows import (
     SUM_BYTES,
     check_here,
     compare_sum,

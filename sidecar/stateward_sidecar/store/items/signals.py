@@ -8,12 +8,12 @@ signal, too. Its row then says so (``is_used``), and the next version on main de
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import SignalRow, ThreadHead
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_SIGNAL, EntryMetadata, SignalRecord
+from stateward.storage.v1.head_pb2 import SignalRow
+from stateward.storage.v1.journal_pb2 import EntryMetadata, SignalRecord
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_WAITING
 from stateward.v1.signal_pb2 import Signal
 from stateward.v1.signal_service_pb2 import SendSignalRequest, SendSignalResponse
@@ -26,8 +26,9 @@ from stateward_sidecar.store.journal.changing import begin_change
 from stateward_sidecar.store.journal.expecting import check_unchanged
 from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.receipts import receipt_of
+from stateward_sidecar.store.kinds.signal import SIGNAL, put_signals, view_signal
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, delete_row, write_row
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads
 
 # They are in memory with the thread, and in HEAD.
@@ -72,7 +73,7 @@ class Signals:
                 record.payload.CopyFrom(request.payload)
             metadata = EntryMetadata(request_hash=change.request_hash, fingerprint=change.fingerprint, signal=record)
             put = append(
-                self._context, txn, draft, ENTRY_KIND_SIGNAL, draft_content(metadata),
+                self._context, txn, draft, SIGNAL, draft_content(metadata),
                 request_hash=change.request_hash,
             )  # fmt: skip
             row = SignalRow(record=record, sequence=put.header.sequence, create_time_us=put.header.create_time_us)
@@ -122,47 +123,6 @@ def check_answer(draft: ThreadDraft, request: SendSignalRequest, parts: Sequence
     return left
 
 
-def put_signals(
-    txn: lmdb.Transaction, draft: ThreadDraft, head: ThreadHead, added: Iterable[SignalRow]
-) -> dict[bytes, int]:
-    """Puts the rows of signals. Returns their parts of the sum; the caller adds them to the draft at the end."""
-    keys = draft.identity.keys
-    return dict(write_row(txn, draft, head, keys.signal(row.sequence), row) for row in added)
-
-
-def drop_signals(
-    txn: lmdb.Transaction, draft: ThreadDraft, head: ThreadHead, sequences: Iterable[int]
-) -> dict[bytes, int]:
-    """Deletes the rows of signals. Returns the same as ``put_signals``."""
-    keys = draft.identity.keys
-    return dict(delete_row(txn, draft, head, keys.signal(sequence)) for sequence in sequences)
-
-
-def acknowledged(draft: ThreadDraft, ids: Iterable[str]) -> list[int]:
-    """Returns the sequences of the signals with these ids. Ids without a pending signal are ignored."""
-    wanted = set(ids)
-    return [sequence for sequence, row in draft.all_signals().items() if row.record.signal_id in wanted]
-
-
-def use_signals(draft: ThreadDraft, ids: Iterable[str]) -> list[SignalRow]:
-    """Returns the rows of pending signals after effects acknowledged them; the caller puts them."""
-    rows, used = draft.all_signals(), list[SignalRow]()
-    for sequence in acknowledged(draft, ids):
-        if not rows[sequence].is_used:
-            used.append(SignalRow())
-            used[-1].CopyFrom(rows[sequence])
-            used[-1].is_used = True
-    return used
-
-
-def used_signals(draft: ThreadDraft) -> list[int]:
-    """Returns the sequences of the signals that effects acknowledged, and no version yet."""
-    signals = draft.all_signals()
-    if len(signals) == draft.head.pending_signals:  # the usual case costs a save nothing
-        return []
-    return [sequence for sequence, row in signals.items() if row.is_used]
-
-
 def _check_room(draft: ThreadDraft, request: SendSignalRequest) -> None:
     waiting = draft.all_signals().values()
     size_bytes = sum(len(row.record.payload.data) for row in waiting) + len(request.payload.data)
@@ -205,19 +165,6 @@ def list_signals(
             return found, True
         found.append(signal)
     return found, False
-
-
-def view_signal(row: SignalRow) -> Signal:
-    """The contract's message for a signal."""
-    record = row.record
-    signal = Signal(
-        signal_id=record.signal_id, name=record.name, sender=record.sender, wait_id=record.wait_id,
-        sequence=row.sequence, parts=record.parts,
-    )  # fmt: skip
-    if record.HasField("payload"):
-        signal.payload.CopyFrom(record.payload)
-    signal.create_time.FromMicroseconds(row.create_time_us)
-    return signal
 
 
 def _answer(txn: lmdb.Transaction, draft: ThreadDraft, row: SignalRow, *, replayed: bool) -> SendSignalResponse:

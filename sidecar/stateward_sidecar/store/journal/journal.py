@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import lmdb
 
 from stateward.storage.v1.head_pb2 import ThreadHead
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT, EntryHeader, EntryKind
+from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward_sidecar.codec import parts
@@ -22,12 +22,12 @@ from stateward_sidecar.codec.seal import DIGEST_BYTES
 from stateward_sidecar.errors import Corrupt, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch
+from stateward_sidecar.store.journal.kind import Kind
 from stateward_sidecar.store.journal.requestrows import put_request
 from stateward_sidecar.store.journal.requests import request_key
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.identity import Identity
-from stateward_sidecar.store.thread.ranges import is_loose
 from stateward_sidecar.store.thread.thread import ThreadDraft, write_head
 from stateward_sidecar.store.thread.times import SECOND_US, expire_second, next_time_us
 
@@ -51,7 +51,7 @@ def append(
     context: Context,
     txn: lmdb.Transaction,
     draft: ThreadDraft,
-    kind: EntryKind,
+    kind: Kind,
     content: EntryContent,
     *,
     version: int = 0,
@@ -80,12 +80,12 @@ def append(
     head.tip_sequence += 1
     sequence = head.tip_sequence
     header = EntryHeader(
-        kind=kind, epoch=head.epoch, sequence=sequence, version=version, parent_version=parent_version,
+        kind=kind.number, epoch=head.epoch, sequence=sequence, version=version, parent_version=parent_version,
         create_time_us=head.update_time_us, previous_digest=head.tip_digest, acked_sequences=acked,
     )  # fmt: skip
     if whole:
         header.whole = True
-    if is_loose(kind):
+    if kind.is_loose:
         head.loose_entries += 1
     is_large = len(content.packed_edits) > INLINE_EDITS_MAX
     pieces_bytes = _put_pieces(txn, draft, header, content) if is_large else 0
@@ -102,7 +102,7 @@ def append(
     head.stored_bytes += stored_bytes
     if request_hash:
         row = request_row or request_key(identity, request_hash)
-        if is_hidden or kind == ENTRY_KIND_EFFECT:  # a backup, or a claim that is made again, may repeat an id
+        if is_hidden or kind.may_repeat_id:  # a backup may repeat any id
             put_request(txn, row, sequence, head.update_time_us)
         else:
             txn.put(row, layout.pack_request(sequence, head.update_time_us // SECOND_US))

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB, ENTRY_KIND_BLOB_REMOVED
-from stateward_sidecar.store.kinds.base import Kind
+from stateward_sidecar.store.journal.kind import Kind
 
 
 class BlobKind(Kind):
-    """A blob that was written, or removed because nothing names it. A watch learns only that something happened."""
+    """A blob that was written. A watch learns only that something happened."""
 
-    numbers = (ENTRY_KIND_BLOB, ENTRY_KIND_BLOB_REMOVED)
+    number = ENTRY_KIND_BLOB
+    is_loose = True
+
+
+class BlobRemovedKind(Kind):
+    """A blob that was removed, because nothing names it. A watch learns only that something happened."""
+
+    number = ENTRY_KIND_BLOB_REMOVED
+    is_loose = True
+
+
+BLOB, BLOB_REMOVED = BlobKind(), BlobRemovedKind()

@@ -11,15 +11,21 @@ from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT, ENTRY_KIND_EFFEC
 from stateward.v1.thread_service_pb2 import JournalEvent
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.errors import Corrupt
-from stateward_sidecar.store.items.effectrows import index_effect, verify_effects, view_effect
-from stateward_sidecar.store.kinds.base import Kind, Watched
+from stateward_sidecar.store.journal.kind import Kind, Watched
+from stateward_sidecar.store.kinds.effectrows import index_effect, verify_effects, view_effect
+from stateward_sidecar.store.thread.ranges import Pruned, Ranges
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft
 
 
 class EffectKind(Kind):
     """A claim on an effect, or its result."""
 
-    numbers = (ENTRY_KIND_EFFECT,)
+    number = ENTRY_KIND_EFFECT
+    may_repeat_id = True  # a claim that is made again
+
+    def removed(self, pruned: Pruned) -> Ranges:
+        """Those of deleted effects."""
+        return pruned.effects
 
     def tell(self, watched: Watched, event: JournalEvent) -> bool:
         """Without its value, which is in the second part of the entry."""
@@ -45,9 +51,12 @@ class EffectKind(Kind):
 class EffectsDeletedKind(Kind):
     """The deletion of effects."""
 
-    numbers = (ENTRY_KIND_EFFECTS_DELETED,)
+    number = ENTRY_KIND_EFFECTS_DELETED
 
     def tell(self, watched: Watched, event: JournalEvent) -> bool:
         """Which ones."""
         event.effects_deleted.CopyFrom(watched.metadata().deleted_effects)
         return True
+
+
+EFFECT, EFFECTS_DELETED = EffectKind(), EffectsDeletedKind()

@@ -7,18 +7,19 @@ from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_TAG_DELETED,
     ENTRY_KIND_TAG_SET,
     EntryMetadata,
+    HeadMove,
 )
-from stateward.v1.thread_service_pb2 import JournalEvent
+from stateward.v1.thread_service_pb2 import JournalEvent, MovedHead
 from stateward_sidecar.codec.entry import Entry
-from stateward_sidecar.store.kinds.base import Kind, Refs, Watched
+from stateward_sidecar.store.journal.kind import Kind, Refs, Watched
 from stateward_sidecar.store.thread.thread import Thread
-from stateward_sidecar.store.versions.moves import view_move
 
 
 class TagSetKind(Kind):
     """A tag that was set."""
 
-    numbers = (ENTRY_KIND_TAG_SET,)
+    number = ENTRY_KIND_TAG_SET
+    is_loose = True
 
     def tell(self, watched: Watched, event: JournalEvent) -> bool:
         """The tag."""
@@ -33,7 +34,8 @@ class TagSetKind(Kind):
 class TagDeletedKind(Kind):
     """A tag that was deleted."""
 
-    numbers = (ENTRY_KIND_TAG_DELETED,)
+    number = ENTRY_KIND_TAG_DELETED
+    is_loose = True
 
     def tell(self, watched: Watched, event: JournalEvent) -> bool:
         """The tag."""
@@ -48,11 +50,12 @@ class TagDeletedKind(Kind):
 class HeadsKind(Kind):
     """Heads that moved to an older version, and branches that were deleted."""
 
-    numbers = (ENTRY_KIND_HEADS,)
+    number = ENTRY_KIND_HEADS
+    is_loose = True
 
     def tell(self, watched: Watched, event: JournalEvent) -> bool:
         """Where they are."""
-        event.heads_moved.heads.extend(map(view_move, watched.metadata().heads))
+        event.heads_moved.heads.extend(map(_view_move, watched.metadata().heads))
         return True
 
     def follow(self, refs: Refs, thread: Thread, entry: Entry, metadata: EntryMetadata) -> None:
@@ -61,3 +64,12 @@ class HeadsKind(Kind):
             refs.branches[move.branch] = (move.version, move.digest)
             if not move.version:
                 del refs.branches[move.branch]
+
+
+TAG_SET, TAG_DELETED, HEADS = TagSetKind(), TagDeletedKind(), HeadsKind()
+
+
+def _view_move(move: HeadMove) -> MovedHead:
+    return MovedHead(
+        branch=move.branch, version=move.version, version_digest=move.digest, previous_version=move.before_version
+    )

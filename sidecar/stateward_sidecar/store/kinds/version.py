@@ -13,15 +13,15 @@ from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.journal import label_keys
+from stateward_sidecar.store.journal.kind import Kind, Refs, Watched
 from stateward_sidecar.store.journal.views import view_entry
-from stateward_sidecar.store.kinds.base import Kind, Refs, Watched
 from stateward_sidecar.store.thread.thread import MAIN, Thread, ThreadDraft
 
 
 class VersionKind(Kind):
     """A version: a save."""
 
-    numbers = (ENTRY_KIND_CHECKPOINT,)
+    number = ENTRY_KIND_CHECKPOINT
 
     def tell(self, watched: Watched, event: JournalEvent) -> bool:
         """A version that changes none of the chosen slots and logs is left out. The edits of a pruned one are gone, so
@@ -56,6 +56,9 @@ class VersionKind(Kind):
         """It is the head of its branch."""
         if entry.header.version not in thread.pruned:
             refs.branches[metadata.checkpoint.branch or MAIN] = (entry.header.version, entry.header.digest)
+
+
+VERSION = VersionKind()
 
 
 def select_edits(diff: Diff, selection: Selection) -> Diff:

@@ -26,9 +26,9 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.deletions import open_deletion
 from stateward_sidecar.store.journal.journal import next_place
+from stateward_sidecar.store.journal.kind import Watched
 from stateward_sidecar.store.journal.lines import Lines, Written, digest_at
 from stateward_sidecar.store.journal.requests import may_be_removed
-from stateward_sidecar.store.kinds.base import Watched
 from stateward_sidecar.store.kinds.table import kind_of
 from stateward_sidecar.store.read.departed import deleted_event, fenced, find_deletion, orphan_of_watch
 from stateward_sidecar.store.read.listing import ALL_THREADS, find_entry

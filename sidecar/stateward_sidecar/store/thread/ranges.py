@@ -8,18 +8,6 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
 from stateward.storage.v1.journal_pb2 import (
-    ENTRY_KIND_BLOB,
-    ENTRY_KIND_BLOB_REMOVED,
-    ENTRY_KIND_EFFECT,
-    ENTRY_KIND_HEADS,
-    ENTRY_KIND_LEASE,
-    ENTRY_KIND_OPTIONS,
-    ENTRY_KIND_RECORDS,
-    ENTRY_KIND_SIGNAL,
-    ENTRY_KIND_TAG_DELETED,
-    ENTRY_KIND_TAG_SET,
-    EntryHeader,
-    EntryKind,
     PrunedVersions,
     VersionRange,
 )
@@ -122,12 +110,6 @@ class Ranges:
 
 
 NOTHING = Ranges()
-_SETS = {
-    ENTRY_KIND_EFFECT: "effects", ENTRY_KIND_RECORDS: "records", ENTRY_KIND_SIGNAL: "signals",
-    ENTRY_KIND_TAG_SET: "loose", ENTRY_KIND_TAG_DELETED: "loose", ENTRY_KIND_OPTIONS: "loose",
-    ENTRY_KIND_LEASE: "loose", ENTRY_KIND_BLOB: "loose", ENTRY_KIND_BLOB_REMOVED: "loose",
-    ENTRY_KIND_HEADS: "loose",
-}  # fmt: skip
 
 
 class Pruned(Ranges):
@@ -160,14 +142,6 @@ class Pruned(Ranges):
         """Returns whether the other set has the same versions and entries."""
         mine, theirs = (self, *self.entries()), (other, *other.entries())
         return all(one.pairs() == another.pairs() for one, another in zip(mine, theirs, strict=True))
-
-    def cuts(self, header: EntryHeader) -> bool:
-        """Returns whether the second part of an entry may be gone, or all of it: edits, or entries that count for
-        nothing."""
-        if header.version:
-            return header.version in self
-        name = _SETS.get(header.kind)
-        return name is not None and header.sequence in getattr(self, name)
 
     def with_more(self, versions: Ranges, effects: Ranges, signals: Ranges = NOTHING) -> Pruned:
         """Returns the set with more versions and entries."""
@@ -204,11 +178,6 @@ class Pruned(Ranges):
             ((item.first, item.last) for item in message.ranges),
             *(Ranges((item.first, item.last) for item in each) for each in sets),
         )
-
-
-def is_loose(kind: EntryKind) -> bool:
-    """Returns whether entries of a kind say only what rows or the head say, too."""
-    return _SETS.get(kind) == "loose"
 
 
 def _joined(one: Ranges, other: Ranges) -> Ranges:

@@ -15,7 +15,7 @@ from stateward_sidecar.store.clean.clear_list import add_uncleared
 from stateward_sidecar.store.journal.journal import put_feed
 from stateward_sidecar.store.journal.requestrows import put_request
 from stateward_sidecar.store.journal.requests import request_key
-from stateward_sidecar.store.kinds.table import kind_of
+from stateward_sidecar.store.kinds.table import is_cut, kind_of
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
@@ -103,7 +103,7 @@ def note_uncleared(
     txn: lmdb.Transaction, draft: ThreadDraft, entries: Sequence[Entry], more: Pruned = _NOTHING
 ) -> None:
     """Adds pruned entries that are still whole on this disk to the clear list."""
-    whole = [entry.header for entry in entries if draft.pruned.cuts(entry.header) and not entry.is_husk]
+    whole = [entry.header for entry in entries if is_cut(draft.pruned, entry.header) and not entry.is_husk]
     sequences = Ranges((each.sequence, each.sequence) for each in whole if not each.version)
     came = Pruned(((each.version, each.version) for each in whole if each.version), *(4 * [sequences]))
     add_uncleared(txn, draft.identity.number, draft.pruned, more.merged(came))
@@ -147,5 +147,5 @@ def _index_entry(txn: lmdb.Transaction, draft: ThreadDraft, entry: Entry, *, is_
     put_feed(txn, identity.number, header.sequence, is_past=is_past)
     # What was cleared, and is not known as pruned here, was cleared after the HEAD that this disk has. Newer entries
     # follow, except for an orphan, whose thread went on without it.
-    is_whole = not draft.pruned.cuts(header) and not entry.is_husk
+    is_whole = not is_cut(draft.pruned, header) and not entry.is_husk
     kind_of(header).index(txn, draft, entry, metadata, is_whole=is_whole)

@@ -21,10 +21,6 @@ from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobs.blobinstall import install_blobs
 from stateward_sidecar.store.clean.delete import orphans_of
-from stateward_sidecar.store.items.effectrows import take_pruned
-from stateward_sidecar.store.items.recordrows import forget_gone, has_records, record_floor
-from stateward_sidecar.store.items.recordrows import index_expiry as index_records_expiry
-from stateward_sidecar.store.items.signals import drop_signals, put_signals
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.journal import (
     index_expiry,
@@ -32,6 +28,10 @@ from stateward_sidecar.store.journal.journal import (
     index_time,
 )
 from stateward_sidecar.store.journal.lines import digest_at
+from stateward_sidecar.store.kinds.effectrows import take_pruned
+from stateward_sidecar.store.kinds.recordrows import forget_gone, has_records, record_floor
+from stateward_sidecar.store.kinds.recordrows import index_expiry as index_records_expiry
+from stateward_sidecar.store.kinds.signal import drop_signals, put_signals
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.thread import (

@@ -15,8 +15,6 @@ import lmdb
 from stateward.storage.v1.archive_pb2 import PackedRow
 from stateward.storage.v1.head_pb2 import BlobRow, ThreadHead
 from stateward.storage.v1.journal_pb2 import (
-    ENTRY_KIND_BLOB,
-    ENTRY_KIND_BLOB_REMOVED,
     BlobRecord,
     EntryHeader,
     PrunedVersions,
@@ -28,6 +26,8 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store.blobs.blobrows import OpenedBlobs
 from stateward_sidecar.store.journal import lines, replay
 from stateward_sidecar.store.journal.requests import may_be_removed
+from stateward_sidecar.store.kinds.blob import BLOB, BLOB_REMOVED
+from stateward_sidecar.store.kinds.table import is_cut
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.identity import Identity
@@ -123,7 +123,7 @@ class Outbox:
     def blobs(self, moment: Moment, headers: Iterable[EntryHeader]) -> tuple[list[WrittenBlob], set[bytes]]:
         """Returns the blobs that the entries completed or renewed, if the thread has them at this moment. Returns also
         the ids of those that the entries removed."""
-        wanted = [each for each in headers if each.kind in (ENTRY_KIND_BLOB, ENTRY_KIND_BLOB_REMOVED)]
+        wanted = [each for each in headers if each.kind in (BLOB.number, BLOB_REMOVED.number)]
         written, gone, identity = list[WrittenBlob](), set[bytes](), moment.thread.identity
         if not wanted:
             return written, gone
@@ -135,7 +135,7 @@ class Outbox:
                 if found is None:
                     continue
                 record = replay.open_metadata(identity, unpack(found, header.sequence)).blob
-                if header.kind == ENTRY_KIND_BLOB_REMOVED:
+                if header.kind == BLOB_REMOVED.number:
                     gone.add(bytes(record.blob_id))
                 elif record.blob_id in named:
                     written.append(WrittenBlob(record, is_again=named[record.blob_id] != header.sequence))
@@ -181,13 +181,13 @@ class Outbox:
                 if sequence > until:
                     break
                 entry, at = unpack(record, sequence), sequence
-                if now is not None and now.cuts(entry.header) and not thread.pruned.cuts(entry.header):
+                if now is not None and is_cut(now, entry.header) and not is_cut(thread.pruned, entry.header):
                     raise Cleared
                 # A pruned version may be here as a whole entry from the archive, but without its dictionary.
-                if not entry.is_husk and not thread.pruned.cuts(entry.header):
+                if not entry.is_husk and not is_cut(thread.pruned, entry.header):
                     _prove(identity, entry, replay.read_edits(txn, identity, entry, context.cache, held))
                 found.append(PackedRow(sequence=sequence, record=entry.record))
-                if entry.header.parts_id and not thread.pruned.cuts(entry.header):
+                if entry.header.parts_id and not is_cut(thread.pruned, entry.header):
                     for index, (_, piece) in enumerate(rows(txn, identity.keys.edits_pieces(entry.header.parts_id))):
                         found.append(PackedRow(parts_id=entry.header.parts_id, index=index, record=bytes(piece)))
                         size += len(piece)

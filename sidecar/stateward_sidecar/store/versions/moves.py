@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import lmdb
 
 from stateward.storage.v1.head_pb2 import BranchHead
-from stateward.storage.v1.journal_pb2 import ENTRY_KIND_HEADS, EntryMetadata, HeadMove
+from stateward.storage.v1.journal_pb2 import EntryMetadata, HeadMove
 from stateward.v1.thread_service_pb2 import (
     DeleteBranchRequest,
     DeleteBranchResponse,
@@ -29,6 +29,7 @@ from stateward_sidecar.store.journal.guards import check_lease
 from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.receipts import receipt_of
 from stateward_sidecar.store.journal.refs import resolve
+from stateward_sidecar.store.kinds.ref import HEADS
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import MAIN, ThreadDraft, delete_row, write_branch
 from stateward_sidecar.store.thread.threads import Threads
@@ -110,7 +111,7 @@ def put_moves(
     """Appends the entry of moves, and writes the rows. Returns the sequence. The caller keeps the draft."""
     metadata.heads.extend(list_moves(draft, moves))
     entry = append(
-        context, txn, draft, ENTRY_KIND_HEADS, draft_content(metadata), request_hash=metadata.request_hash
+        context, txn, draft, HEADS, draft_content(metadata), request_hash=metadata.request_hash
     )
     head, sums = entry.head, dict[bytes, int]()
     for name, to in moves.items():

@@ -17,9 +17,6 @@ from typing import NamedTuple
 import lmdb
 
 from stateward.storage.v1.head_pb2 import BranchHead
-from stateward.storage.v1.journal_pb2 import (
-    ENTRY_KIND_CHECKPOINT,
-)
 from stateward.v1.checkpoint_service_pb2 import ON_MISMATCH_FORK, SaveRequest, SaveResponse
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.edits import Named
@@ -34,7 +31,6 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobs.blobrows import check_named
 from stateward_sidecar.store.items.effects import Effects, creates
-from stateward_sidecar.store.items.signals import acknowledged, drop_signals, used_signals
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.expecting import find_draft
 from stateward_sidecar.store.journal.guards import check_guard, check_lease
@@ -42,6 +38,8 @@ from stateward_sidecar.store.journal.journal import append, commit_entry, index_
 from stateward_sidecar.store.journal.refs import find_named, names_head, resolve
 from stateward_sidecar.store.journal.requests import find_keyed, fingerprint, request_key
 from stateward_sidecar.store.journal.telling import has_early
+from stateward_sidecar.store.kinds.signal import acknowledged, drop_signals, used_signals
+from stateward_sidecar.store.kinds.version import VERSION
 from stateward_sidecar.store.thread.cache import Facts
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import MAIN, Thread, ThreadDraft, write_branch
@@ -347,7 +345,7 @@ class SaveWrite:
         if used and self.branch == MAIN:
             acked = sorted({*acked, *used})
         entry = append(
-            self._context, txn, draft, ENTRY_KIND_CHECKPOINT, made.content,
+            self._context, txn, draft, VERSION, made.content,
             version=made.version, parent_version=made.base, request_hash=self._maker.request_hash,
             request_row=request_row, acked=acked,
         )  # fmt: skip

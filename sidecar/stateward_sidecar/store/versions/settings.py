@@ -7,10 +7,6 @@ from collections.abc import Callable
 import lmdb
 
 from stateward.storage.v1.journal_pb2 import (
-    ENTRY_KIND_OPTIONS,
-    ENTRY_KIND_TAG_DELETED,
-    ENTRY_KIND_TAG_SET,
-    EntryKind,
     EntryMetadata,
 )
 from stateward.v1.thread_pb2 import Tag, ThreadOptions
@@ -30,9 +26,12 @@ from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.changing import Change, begin_change
 from stateward_sidecar.store.journal.expecting import check_head
 from stateward_sidecar.store.journal.journal import append, commit_entry, index_expiry, index_options
+from stateward_sidecar.store.journal.kind import Kind
 from stateward_sidecar.store.journal.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.journal.refs import digest_of_version, resolve_or_head
 from stateward_sidecar.store.journal.views import add_archive, view_head
+from stateward_sidecar.store.kinds.ref import TAG_DELETED, TAG_SET
+from stateward_sidecar.store.kinds.setting import OPTIONS
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import MAIN, ThreadDraft, delete_row, write_row
 from stateward_sidecar.store.thread.threads import Threads
@@ -67,7 +66,7 @@ class Settings:
             version = resolve_or_head(txn, draft, ref, request.branch or MAIN, "version")
             _check_room(draft, request)
             tag = Tag(name=request.tag, version=version)
-            self._append_tag(txn, batch, change, tag, ENTRY_KIND_TAG_SET)
+            self._append_tag(txn, batch, change, tag, TAG_SET)
             return SetTagResponse(receipt=newest_receipt(txn, draft), tag=tag)
 
         return run
@@ -89,7 +88,7 @@ class Settings:
                 )
             self._check_tagged(txn, draft, request)
             tag = Tag(name=request.tag, version=version)
-            self._append_tag(txn, batch, change, tag, ENTRY_KIND_TAG_DELETED)
+            self._append_tag(txn, batch, change, tag, TAG_DELETED)
             return DeleteTagResponse(receipt=newest_receipt(txn, draft), tag=tag)
 
         return run
@@ -112,7 +111,7 @@ class Settings:
             options.MergeFrom(given)
             metadata = EntryMetadata(request_hash=change.request_hash, fingerprint=change.fingerprint, options=options)
             entry = append(
-                self._context, txn, draft, ENTRY_KIND_OPTIONS, draft_content(metadata),
+                self._context, txn, draft, OPTIONS, draft_content(metadata),
                 request_hash=change.request_hash,
             )  # fmt: skip
             old = draft.head
@@ -137,7 +136,7 @@ class Settings:
             request.expected_tagged_digest, thread=request.thread, tag=request.tag,
         )  # fmt: skip
 
-    def _append_tag(self, txn: lmdb.Transaction, batch: Batch, change: Change, tag: Tag, kind: EntryKind) -> None:
+    def _append_tag(self, txn: lmdb.Transaction, batch: Batch, change: Change, tag: Tag, kind: Kind) -> None:
         draft = change.draft
         metadata = EntryMetadata(request_hash=change.request_hash, fingerprint=change.fingerprint, tag=tag)
         entry = append(
@@ -145,12 +144,12 @@ class Settings:
             request_hash=change.request_hash,
         )  # fmt: skip
         key = draft.identity.keys.tag(draft.identity.hash_id(b"tag", tag.name))
-        if kind == ENTRY_KIND_TAG_SET:
+        if kind is TAG_SET:
             sums = dict([write_row(txn, draft, entry.head, key, tag)])
         else:
             sums = dict([delete_row(txn, draft, entry.head, key)])
         commit_entry(self._context, txn, batch, draft, entry, sums)
-        draft.tags[tag.name] = tag.version if kind == ENTRY_KIND_TAG_SET else None
+        draft.tags[tag.name] = tag.version if kind is TAG_SET else None
         self._threads.keep_draft(batch, draft)
 
     def _metadata(self, txn: lmdb.Transaction, draft: ThreadDraft, sequence: int) -> EntryMetadata:
