@@ -119,18 +119,14 @@ class Machine(Remembering):
             return
         info = self.client.thread(name).fork(new, all_versions=True).info()
         source = self.model[name]
-        last = max(source.retained, default=0)  # what was pruned after it is no version of the copy
-        pruned = {number for number in source.pruned if number < last}
         thread = self.model[new] = PlainThread(
-            info.uid, {}, dict(source.heads), dict(source.bases), dict(source.tags), pruned, info.sequence,
+            info.uid, {}, dict(source.heads), dict(source.bases), dict(source.tags), set(source.pruned), info.sequence,
             [], dict(source.firsts), labels=source.labels,
             effects=source.effects_of(source.versions[version].checkpoint_id for version in source.retained),
             records=dict(source.records),
         )  # fmt: skip
         digests = {each.version: each.digest for each in self.client.thread(new).checkpoints.list(page_size=1000)}
         for number, old in source.versions.items():
-            if number > last:
-                continue
             thread.versions[number] = copy.deepcopy(old)
             thread.versions[number].digest = digests.get(number, b"")
             if number in source.pruned:

@@ -58,7 +58,7 @@ class ImportThreadResponse(_message.Message):
     def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., thread: _Optional[_Union[_thread_pb2.ThreadInfo, _Mapping]] = ...) -> None: ...
 
 class ThreadPart(_message.Message):
-    __slots__ = ("thread", "blob", "blob_data", "version", "state", "diff", "effect", "signal", "end", "record")
+    __slots__ = ("thread", "blob", "blob_data", "version", "state", "diff", "effect", "signal", "end", "record", "entry")
     THREAD_FIELD_NUMBER: _ClassVar[int]
     BLOB_FIELD_NUMBER: _ClassVar[int]
     BLOB_DATA_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,7 @@ class ThreadPart(_message.Message):
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
     thread: BackupThread
     blob: BackupBlob
     blob_data: bytes
@@ -79,7 +80,8 @@ class ThreadPart(_message.Message):
     signal: BackupSignal
     end: BackupEnd
     record: BackupRecord
-    def __init__(self, thread: _Optional[_Union[BackupThread, _Mapping]] = ..., blob: _Optional[_Union[BackupBlob, _Mapping]] = ..., blob_data: _Optional[bytes] = ..., version: _Optional[_Union[BackupVersion, _Mapping]] = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., effect: _Optional[_Union[BackupEffect, _Mapping]] = ..., signal: _Optional[_Union[BackupSignal, _Mapping]] = ..., end: _Optional[_Union[BackupEnd, _Mapping]] = ..., record: _Optional[_Union[BackupRecord, _Mapping]] = ...) -> None: ...
+    entry: BackupEntry
+    def __init__(self, thread: _Optional[_Union[BackupThread, _Mapping]] = ..., blob: _Optional[_Union[BackupBlob, _Mapping]] = ..., blob_data: _Optional[bytes] = ..., version: _Optional[_Union[BackupVersion, _Mapping]] = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., effect: _Optional[_Union[BackupEffect, _Mapping]] = ..., signal: _Optional[_Union[BackupSignal, _Mapping]] = ..., end: _Optional[_Union[BackupEnd, _Mapping]] = ..., record: _Optional[_Union[BackupRecord, _Mapping]] = ..., entry: _Optional[_Union[BackupEntry, _Mapping]] = ...) -> None: ...
 
 class BackupThread(_message.Message):
     __slots__ = ("options", "create_time", "update_time", "forked_from", "token_floor", "oldest_time")
@@ -156,8 +158,18 @@ class BackupSignal(_message.Message):
     request: RequestMark
     def __init__(self, signal: _Optional[_Union[_signal_pb2.Signal, _Mapping]] = ..., request: _Optional[_Union[RequestMark, _Mapping]] = ...) -> None: ...
 
+class BackupEntry(_message.Message):
+    __slots__ = ("kind", "metadata", "content")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    kind: int
+    metadata: bytes
+    content: bytes
+    def __init__(self, kind: _Optional[int] = ..., metadata: _Optional[bytes] = ..., content: _Optional[bytes] = ...) -> None: ...
+
 class BackupEnd(_message.Message):
-    __slots__ = ("last_version", "branches", "tags", "versions", "blobs", "effects", "signals", "deleted_branches", "records")
+    __slots__ = ("last_version", "branches", "tags", "versions", "blobs", "effects", "signals", "deleted_branches", "records", "entries")
     LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
     BRANCHES_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
@@ -167,6 +179,7 @@ class BackupEnd(_message.Message):
     SIGNALS_FIELD_NUMBER: _ClassVar[int]
     DELETED_BRANCHES_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
     last_version: int
     branches: _containers.RepeatedCompositeFieldContainer[_thread_pb2.Branch]
     tags: _containers.RepeatedCompositeFieldContainer[_thread_pb2.Tag]
@@ -176,4 +189,5 @@ class BackupEnd(_message.Message):
     signals: int
     deleted_branches: _containers.RepeatedScalarFieldContainer[str]
     records: int
-    def __init__(self, last_version: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[_thread_pb2.Branch, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[_thread_pb2.Tag, _Mapping]]] = ..., versions: _Optional[int] = ..., blobs: _Optional[int] = ..., effects: _Optional[int] = ..., signals: _Optional[int] = ..., deleted_branches: _Optional[_Iterable[str]] = ..., records: _Optional[int] = ...) -> None: ...
+    entries: int
+    def __init__(self, last_version: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[_thread_pb2.Branch, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[_thread_pb2.Tag, _Mapping]]] = ..., versions: _Optional[int] = ..., blobs: _Optional[int] = ..., effects: _Optional[int] = ..., signals: _Optional[int] = ..., deleted_branches: _Optional[_Iterable[str]] = ..., records: _Optional[int] = ..., entries: _Optional[int] = ...) -> None: ...

@@ -16,10 +16,11 @@ A record is one line with a JSON object. All records of a thread are together, i
     {…, "kind": "effect", "key": …, "state": "done", "anchor", "name", "sort_key", "keep_when_pruned", "value",
      "holder", "claim_token", "begin_time", "end_time", "detail", "attempts", "idempotency_key"}
     {…, "kind": "record", "key": …, "revision": n, "create_time", "update_time", "value", "attributes", "ttl_s"}
-    {…, "kind": "signal", "signal_id", "name", "time", "payload", "sender", "wait_id", "request"}
+    {…, "kind": "signal", "signal_id", "name", "time", "payload", "sender", "wait_id", "parts", "request"}
+    {…, "kind": "entry", "number": n, "metadata", "content"}   of a kind of entries that has no record of its own
     {…, "kind": "end", "last_version", "branches", "tags": {name: version}, "versions", "blobs", "effects", "signals",
-     "records", "deleted_branches", "sha256": of all lines of the thread before this one, each with its newline; not
-     checked if it is missing}
+     "records", "entries", "deleted_branches", "sha256": of all lines of the thread before this one, each with its
+     newline; not checked if it is missing}
 
 and the file ends with {"stateward_version": 1, "kind": "file_end", "threads": n}. `exporting.py` has EDIT and VALUE;
 times are ISO 8601, other bytes in base64, SHA-256 in hex. "request" holds the two hashes by which the
@@ -92,6 +93,11 @@ def _record(part: backup.ThreadPart) -> dict[str, Any]:
             return _kept_record(part.record.record)
         case "signal":
             return _signal_record(part.signal)
+        case "entry":
+            each = part.entry
+            return {KIND: "entry", "number": each.kind, "metadata": to_base64(each.metadata)} | _given(
+                content=to_base64(each.content)
+            )
         case "end":
             return _end_record(part.end)
     raise ValueError(TOO_NEW)
@@ -168,7 +174,13 @@ def _version_record(version: backup.BackupVersion) -> dict[str, Any]:
 
 
 def _question_record(question: Question) -> dict[str, Any]:
-    return {"prompt": question.prompt, "answer_schema": question.answer_schema}
+    parts = [
+        {"name": each.name, "prompt": each.prompt, "answer_schema": each.answer_schema}
+        | _given(asker=each.asker, wait_id=each.wait_id)
+        for each in question.parts
+    ]
+    asked = {"prompt": question.prompt, "answer_schema": question.answer_schema}
+    return asked | _given(parts=parts, asked_by=question.asked_by)
 
 
 def _add_state(found: dict[str, Any], page: State) -> None:
@@ -223,7 +235,12 @@ def _signal_record(part: backup.BackupSignal) -> dict[str, Any]:
         "signal_id": each.signal_id,
         "name": each.name,
         "time": _time(each.create_time),
-        **_given(sender=each.sender, wait_id=each.wait_id, request=_mark_record(part.request)),
+        **_given(
+            sender=each.sender,
+            wait_id=each.wait_id,
+            parts=list(each.parts),
+            request=_mark_record(part.request),
+        ),
     }
     return record | ({"payload": value_to_json(each.payload)} if each.HasField("payload") else {})
 
@@ -244,7 +261,7 @@ def _end_record(end: backup.BackupEnd) -> dict[str, Any]:
         "blobs": end.blobs,
         "effects": end.effects,
         "signals": end.signals,
-        **_given(records=end.records),
+        **_given(records=end.records, entries=end.entries),
         **_given(deleted_branches=list(end.deleted_branches)),
     }
 

@@ -18,7 +18,7 @@ from stateward.options import Retention, ThreadOptions
 from stateward.transfer import MESSAGE_BYTES
 from stateward.v1 import backup_service_pb2 as backup
 from stateward.v1.effect_pb2 import EffectState
-from stateward.v1.signal_pb2 import Question
+from stateward.v1.signal_pb2 import Question, QuestionPart
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import Branch, ForkSource, Tag
 
@@ -49,6 +49,11 @@ def parts_of(record: Mapping[str, Any], *, keep_all: bool = False) -> Iterator[b
             yield backup.ThreadPart(record=_kept(record, keep_all=keep_all))
         case "signal":
             yield backup.ThreadPart(signal=_signal(record))
+        case "entry":
+            metadata, content = from_base64(record["metadata"]), from_base64(record.get("content", ""))
+            yield backup.ThreadPart(
+                entry=backup.BackupEntry(kind=record["number"], metadata=metadata, content=content)
+            )
         case "end":
             yield backup.ThreadPart(end=_end(record))
         case kind:
@@ -99,7 +104,14 @@ def _version(record: Mapping[str, Any]) -> Iterator[backup.ThreadPart]:
     if "metadata" in record:
         shown.metadata.CopyFrom(value_from_json(record["metadata"]))
     if question := record.get("question"):
-        shown.question.CopyFrom(Question(prompt=question["prompt"], answer_schema=question["answer_schema"]))
+        shown.question.CopyFrom(
+            Question(
+                prompt=question["prompt"],
+                answer_schema=question["answer_schema"],
+                asked_by=question.get("asked_by", ""),
+                parts=[QuestionPart(**each) for each in question.get("parts", ())],
+            )
+        )
     _read_mark(version.request, record)
     if not version.whole:
         yield backup.ThreadPart(version=version)
@@ -185,6 +197,7 @@ def _signal(record: Mapping[str, Any]) -> backup.BackupSignal:
     each = part.signal
     each.signal_id, each.name = record["signal_id"], record["name"]
     each.sender, each.wait_id = record.get("sender", ""), record.get("wait_id", "")
+    each.parts.extend(record.get("parts", ()))
     _read_time(each.create_time, record["time"])
     if "payload" in record:
         each.payload.CopyFrom(value_from_json(record["payload"]))
@@ -202,6 +215,7 @@ def _end(record: Mapping[str, Any]) -> backup.BackupEnd:
         effects=record["effects"],
         signals=record["signals"],
         records=record.get("records", 0),
+        entries=record.get("entries", 0),
         deleted_branches=record.get("deleted_branches", ()),
     )
 

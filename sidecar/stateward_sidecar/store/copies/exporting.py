@@ -22,6 +22,7 @@ from stateward.v1.backup_service_pb2 import (
     BackupBlob,
     BackupEffect,
     BackupEnd,
+    BackupEntry,
     BackupRecord,
     BackupSignal,
     BackupThread,
@@ -42,11 +43,13 @@ from stateward_sidecar.store.blobs.blobrows import find_blob, list_blobs, view_b
 from stateward_sidecar.store.items.recordviews import RecordViews
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.guards import token_floor
+from stateward_sidecar.store.journal.kind import Kind
 from stateward_sidecar.store.journal.views import view_branch, view_entry
 from stateward_sidecar.store.kinds.effectrows import page_effects, read_value, view_effect
 from stateward_sidecar.store.kinds.recordrows import is_expired, records_after, view_record
 from stateward_sidecar.store.kinds.recordrows import read_value as read_record
 from stateward_sidecar.store.kinds.signal import view_signal
+from stateward_sidecar.store.kinds.table import KINDS
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.ranges import Ranges, Rising
@@ -163,9 +166,14 @@ class Exporter:
                 break
         for row in moment.signals:
             yield ThreadPart(signal=read(partial(_signal, row)))
+        entries = 0
+        for kind in KINDS:
+            carried = read(partial(_carried, kind))
+            entries += len(carried)
+            yield from (ThreadPart(entry=entry) for entry in carried)
         deleted -= moment.branches.keys()
         end = _end(moment, sent, deleted)
-        end.effects, end.records = effects, records
+        end.effects, end.records, end.entries = effects, records, entries
         yield ThreadPart(end=end)
 
     def _reader(self, thread: Thread, record: BlobRecord) -> BlobReader:
@@ -253,6 +261,13 @@ def _view(moment: _Moment) -> BackupThread:
 
 def _mark(metadata: EntryMetadata) -> RequestMark:
     return RequestMark(id_hash=metadata.request_hash, fingerprint=metadata.fingerprint)
+
+
+def _carried(kind: Kind, txn: lmdb.Transaction, thread: Thread) -> list[BackupEntry]:
+    return [
+        BackupEntry(kind=kind.number, metadata=each.metadata.SerializeToString(), content=each.content)
+        for each in kind.carry(txn, thread)
+    ]
 
 
 def _signal(row: SignalRow, txn: lmdb.Transaction, thread: Thread) -> BackupSignal:

@@ -44,6 +44,7 @@ from stateward_sidecar.store.items.recordviews import RecordView, RecordViews
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.expecting import check_uid
 from stateward_sidecar.store.journal.guards import token_floor
+from stateward_sidecar.store.journal.kind import Carried, Kind
 from stateward_sidecar.store.journal.receipts import receipt_of_thread
 from stateward_sidecar.store.journal.refs import resolve_or_head
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
@@ -52,6 +53,7 @@ from stateward_sidecar.store.journal.views import view_branch, view_thread
 from stateward_sidecar.store.kinds.effectrows import OVER, page_effects, read_value
 from stateward_sidecar.store.kinds.recordrows import read_value as read_record
 from stateward_sidecar.store.kinds.recordrows import records_after
+from stateward_sidecar.store.kinds.table import KINDS
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.name_lock import NameLock
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
@@ -221,6 +223,13 @@ class Forker:
             copy.later(copy.tag(name, tagged))
         self._copy_effects(source, copy, anchors - {""})
         self._copy_records(request, source, copy)
+        for kind in KINDS:
+            for each in context.settled(partial(self._carried, source, kind)):
+                copy.later(*copy.carried(kind, each))
+
+    def _carried(self, source: Thread, kind: Kind) -> list[Carried]:
+        with self._context.engine.read() as txn:
+            return list(kind.carry(txn, self._now(txn, source)))
 
     def _copy_records(self, request: ForkThreadRequest, source: Thread, copy: Hidden) -> None:
         """Copies all records as they are at one moment, with their revisions and times."""
@@ -323,6 +332,9 @@ class Forker:
             head.forked_from.CopyFrom(ForkSource(thread=source.name, uid=source.identity.uid.hex(), version=version))
             head.update_time_us = max(self._context.clock.now_us(), head.update_time_us)
             if request.all_versions:
+                # The newest versions may be pruned. Their numbers are not given out again, or the next save would count
+                # as pruned, too.
+                head.last_version = version
                 head.save_time_us = head.update_time_us  # a TTL counts from the time of the copy
                 # New revisions are above those of the copied records.
                 head.token_floor = token_floor(self._threads.in_memory(source.number) or source)

@@ -40,7 +40,7 @@ from stateward_sidecar.store.journal.journal import (
     label_keys,
     put_whole_feed,
 )
-from stateward_sidecar.store.journal.kind import Kind
+from stateward_sidecar.store.journal.kind import Carried, Kind
 from stateward_sidecar.store.journal.views import view_head
 from stateward_sidecar.store.kinds.blob import BLOB
 from stateward_sidecar.store.kinds.effect import EFFECT
@@ -199,6 +199,16 @@ class Hidden:
                     raise InvalidField(field, f"{change.facts.key!r} is there twice")
                 row = RecordRow(facts=change.facts, sequence=sequence, stored_bytes=share)
                 put_record(txn, identity, head, row_key, None, row)
+
+        return put, content.size_bytes
+
+    def carried(self, kind: Kind, carried: Carried) -> tuple[Put, int]:
+        """Returns the put of an entry that a kind carries over, and its size in bytes."""
+        content = draft_content(carried.metadata, carried.content)
+
+        def put(txn: lmdb.Transaction) -> None:
+            header = self.append(txn, kind, content, self.draft.head.update_time_us)
+            kind.land(txn, self.draft, header, carried)
 
         return put, content.size_bytes
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import lmdb
+from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.head_pb2 import SignalRow, ThreadHead
 from stateward.storage.v1.journal_pb2 import (
@@ -27,6 +28,7 @@ from stateward.storage.v1.journal_pb2 import (
 from stateward.v1.backup_service_pb2 import (
     BackupEffect,
     BackupEnd,
+    BackupEntry,
     BackupRecord,
     BackupSignal,
     BackupThread,
@@ -44,17 +46,19 @@ from stateward_sidecar.store.items.recordentries import ENTRY_VALUES_BYTES
 from stateward_sidecar.store.items.recordputs import RECORDS_MAX
 from stateward_sidecar.store.items.signals import PENDING_MAX
 from stateward_sidecar.store.journal.expecting import check_uid
+from stateward_sidecar.store.journal.kind import Carried
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.journal.views import view_thread
 from stateward_sidecar.store.kinds.setting import OPTIONS
 from stateward_sidecar.store.kinds.signal import SIGNAL, put_signals
+from stateward_sidecar.store.kinds.table import kind_numbered
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.name_lock import NameLock
 from stateward_sidecar.store.thread.ranges import Pruned
 from stateward_sidecar.store.thread.threads import Threads
 
 # The order in which the kinds of parts must come.
-ORDER = ("thread", "blob", "version", "effect", "record", "signal", "end")
+ORDER = ("thread", "blob", "version", "effect", "record", "signal", "entry", "end")
 _PLACE = {name: place for place, name in enumerate(ORDER)} | {"blob_data": 1, "state": 2, "diff": 2}
 
 
@@ -112,10 +116,11 @@ class Import:
         self._facts = BackupThread()
         self._blobs = IncomingBlobs(context, hidden)
         self._versions = IncomingVersions(context, hidden, self._blobs)
-        self._effects = self._signals = self._records = 0
+        self._effects = self._signals = self._records = self._entries = 0
         self._record_batch, self._record_bytes = RecordBatch(), 0
         self._beside: dict[str, Callable[[Any], None]] = {
             "effect": self._put_effect, "record": self._put_record, "signal": self._put_signal,
+            "entry": self._put_entry,
         }  # fmt: skip
         self._end: BackupEnd | None = None
         self._now_us = context.clock.now_us()
@@ -259,6 +264,19 @@ class Import:
         self._hidden.later(put, content.size_bytes)
         self._signals += 1
 
+    def _put_entry(self, part: BackupEntry) -> None:
+        """Takes an entry of a kind that has no part of its own."""
+        kind = kind_numbered(part.kind)
+        if kind is None:
+            raise InvalidField("parts.entry.kind", f"{part.kind} is no kind that this daemon knows")
+        try:
+            carried = Carried(EntryMetadata.FromString(part.metadata), part.content)
+        except DecodeError:
+            raise InvalidField("parts.entry.metadata", "cannot be read") from None
+        kind.check(carried)
+        self._hidden.later(*self._hidden.carried(kind, carried))
+        self._entries += 1
+
     # -- the end --------------------------------------------------------------------------------------------------
 
     def finish(self) -> ThreadMessage:
@@ -288,7 +306,7 @@ class Import:
     def _check_end(self, end: BackupEnd) -> None:
         came = {
             "versions": self._versions.came.count, "blobs": len(self._blobs.known), "effects": self._effects,
-            "records": self._records, "signals": self._signals,
+            "records": self._records, "signals": self._signals, "entries": self._entries,
         }  # fmt: skip
         for name, count in came.items():
             if getattr(end, name) != count:
