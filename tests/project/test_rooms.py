@@ -62,3 +62,10 @@ def test_a_room_needs_only_those_above_it(repository: Path, folder: str) -> None
         for file in (path / room).glob("*.py"):
             needed = set(re.findall(rf"^ *from stateward_sidecar\.{folder}\.?(\w*)", file.read_text(), re.MULTILINE))
             assert needed - bare <= set(order[: number + 1]), file
+
+
+def test_the_numbers_of_kinds_are_in_their_room(repository: Path) -> None:
+    """A verb names a kind by its object. So whoever adds a kind finds everything that a kind is asked for."""
+    daemon = repository / "sidecar/stateward_sidecar"
+    naming = {path.parent.name for path in daemon.rglob("*.py") if "ENTRY_KIND_" in path.read_text()}
+    assert naming == {"kinds"}

@@ -108,7 +108,7 @@ def test_a_kill_loses_none(own: tuple[Daemon, Mail]) -> None:
 @pytest.mark.parametrize(
     ("where", "nth", "is_done"),
     [
-        (">store.items.signals:drop_signals", 1, False),  # the row is gone in a transaction that never ends
+        (">store.kinds.signal:drop_signals", 1, False),  # the row is gone in a transaction that never ends
         ("<storage.writer:Writer._finish", 3, True),  # committed, and nobody was told
     ],
 )

@@ -153,7 +153,8 @@ class ThreadServiceServicer(object):
 
     def ForkThread(self, request, context):
         """Copies one version of a thread, or all of them, to a new thread with its own key. Deleting the source never harms
-        the copy. Effects that are DONE or FAILED are copied if their anchor is the checkpoint id of a copied version.
+        the copy. Effects that are DONE or FAILED are copied if their anchor is the checkpoint id of a copied version. A copy
+        of all versions goes on with the numbers of its source.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -4,7 +4,8 @@ Two Python threads share the interpreter, and LMDB's binding releases it at ever
 writes beside a busy loop spends most of its time waiting for the interpreter (measured with 64 saves in flight: 50
 hand-overs for each save, and half the throughput). Therefore the loop gathers writes until it has nothing else to do,
 and runs them together. The writer thread does the commit; meanwhile the loop serves other calls and gathers the next
-batch. The writer thread runs large writes itself, and all writes if it is busy for long.
+batch. The writer thread runs large writes itself, all writes if it is busy for long, and a lone one that comes after a
+pause, when it has no transaction open.
 """
 
 from __future__ import annotations
