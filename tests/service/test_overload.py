@@ -222,6 +222,54 @@ async def test_a_commit_that_hangs_holds_no_call_back_for_ever() -> None:
         assert len(await daemon.settle()) == 20
 
 
+async def test_calls_one_after_the_other_are_no_burst() -> None:
+    """Each comes after the last answer, as those of a client that is alone. With a pause of some turns in between, none
+    of them waits, however many there are."""
+    daemon = Daemon()
+    for _ in range(5 * FREE_CALLS):
+        daemon.turns.begin_call()
+        with_no_turn_of_the_loop(daemon.turns.wait(("", "t"), is_write=False))
+        daemon.turns.end_call()
+        for _ in range(QUIET_TURNS + 2):
+            await asyncio.sleep(0)
+
+
+async def test_answers_to_a_burst_are_no_pause() -> None:
+    """A call that comes some turns later ends no row, and neither does one whose neighbours are still served."""
+    for is_served in (True, False):
+        daemon = Daemon()
+        if is_served:
+            daemon.turns.begin_call()
+        for _ in range(FREE_CALLS):
+            daemon.turns.begin_call()
+            with_no_turn_of_the_loop(daemon.turns.wait(("", "t"), is_write=False))
+            daemon.turns.end_call()
+            for _ in range(QUIET_TURNS if is_served else QUIET_TURNS - 2):
+                await asyncio.sleep(0)
+        daemon.turns.begin_call()
+        daemon.call("t", is_write=False)
+        await asyncio.sleep(0)
+        assert daemon.turns.waiting == (1, 0)
+        await daemon.settle()
+
+
+def test_a_reader_that_is_alone_never_stands_in_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads as fast as it can, one read after the other."""
+    waited: list[Flow] = []
+
+    class Kept(Turns):
+        async def wait_in_line(self, flow: Flow, *, is_write: bool) -> None:
+            waited.append(flow)
+            await super().wait_in_line(flow, is_write=is_write)
+
+    monkeypatch.setattr(app, "Turns", Kept)
+    with daemon_inside(tmp_path) as daemon:
+        daemon.wire.save(append("t", "0"))
+        for _ in range(300):
+            daemon.wire.checkpoints.Hydrate(HydrateRequest(thread="t"), timeout=WAIT_S)
+    assert len(waited) < 30  # 236 without the look for a pause
+
+
 async def test_a_group_grows_during_a_long_commit_although_calls_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     now_s = loop.time()

@@ -142,7 +142,6 @@ class Method:
 
     async def read_only(self, context: grpc.aio.ServicerContext) -> tuple[Message, Share | None]:
         """Returns the only message of a call, when the call may begin. Raises the errors of ``read``."""
-        self.turns.note_arrival()
         request, share = await self.read(context)
         if request is None:
             raise InvalidField("request", "no message was sent")

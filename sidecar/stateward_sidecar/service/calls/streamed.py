@@ -292,10 +292,14 @@ class _Stream:
 
     async def _admitted(self, verb: Verb, request: Any, deadline: Deadline, held: Held) -> Message:
         self._calls.holding.gate.admit(METHODS[verb.name])
-        self._turns.note_arrival()
-        await self._turns.wait(flow_of(request, verb.name), is_write=True)
         assert verb.run is not None
-        return await held.to_its_end(verb.run(request, deadline))
+        self._turns.begin_call()
+        try:
+            if not self._turns.passes(is_write=True):
+                await self._turns.wait_in_line(flow_of(request, verb.name), is_write=True)
+            return await held.to_its_end(verb.run(request, deadline))
+        finally:
+            self._turns.end_call()
 
     def _note(self, verb: Verb, code: str, began_s: float) -> None:
         took_s = perf_counter() - began_s

@@ -84,6 +84,7 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
                 method.identify(context)
             with method.door:  # also while a refusal is sent, so that a stop waits for it
                 request = None
+                method.turns.begin_call()
                 try:
                     request, share = await method.read_only(context)
                     again = partial(verb, request, context)
@@ -92,6 +93,8 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
                     return await method.hand_out(await work, again, context)
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, as_expected(error, request), method.name)
+                finally:
+                    method.turns.end_call()
         except Exception as error:  # noqa: BLE001  (refused at the door, or unknown)
             await _abort(context, error, method.name)
 
@@ -145,6 +148,7 @@ def _streaming(verb: Callable[..., AsyncIterator[Message]], method: Method) -> C
             method.identify(context)
             with method.door:
                 try:
+                    method.turns.note_arrival()
                     request, share = await method.read_only(context)
                     with share or nullcontext():
                         async for answer in verb(request, context):
