@@ -7,8 +7,9 @@ calls of a burst wait behind one another, and still advance.
 
 No call waits on a daemon that is not overloaded. But the daemon does not see the calls that gRPC keeps back. So after
 ``FREE_CALLS`` calls in a row no call begins until no more arrive. The calls that have come by then begin together,
-unless there are more than ``FREE_CALLS``. Calls of which each comes after the last answer are no such row. A turn covers only the beginning of a call. A call does not keep its turn
-while it waits for a commit, for the archive or for an event.
+unless there are more than ``FREE_CALLS``. Calls of which each comes after the last answer are no such row. A turn
+covers only the beginning of a call. A call does not keep its turn while it waits for a commit, for the archive or for
+an event.
 
 Turns cost throughput on slow disks. With more than 64 callers and syncs of 5 ms, the daemon commits 532 to 603 saves/s;
 without turns 1,663. Used on the event loop only.
@@ -28,8 +29,8 @@ Flow = tuple[str, str]
 FREE_CALLS = 64
 # A row of calls ends when no call has come for this long, and then for ``QUIET_TURNS`` turns of the loop: while the
 # loop stood still, it could not look for calls. A row of few calls ends without these turns.
-# While calls come one after the other, each after the last answer, nobody waits: after so many of them, a pause is looked
-# for at the end of each call.
+# While calls come one after the other, each after the last answer, nobody waits: after so many of them, a pause is
+# looked for at the end of each call.
 ROW_S, SHORT_ROW_CALLS, LONE_ROW_CALLS = 0.005, 8, 32
 # While calls stand in line, groups are small, because the next call waits for the group before it.
 GROUP_WRITES = 8
