@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.bench.payload import SIZES
 from tests.bench.peers.stateward import CLIENT, ECHO, ECHO_BOTH_WAYS, STUB
 from tests.bench.report import Aim, Report, Row
-from tests.bench.sections import archive, lists, opening, saver, watched, writer
+from tests.bench.sections import archive, graph, lists, opening, saver, watched, writer
 from tests.bench.sections import disk as disks
 
 LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES = "LangGraph SQLite saver", "LangGraph Postgres saver"
@@ -33,6 +33,7 @@ def judge(report: Report) -> list[Aim]:
         Aim("first page of a list, 100,000 threads", 20, _slowest_page(report), "ms", note=page_note),
         *_archive(report),
         *_saver(report),
+        *_graph(report),
         Aim("sent by a writer, x saves one after the other", 2.0, sent, "x", True),
         Aim("acknowledged saves missing after kills, power loss", 0, None, note="make soak tells"),
     ]
@@ -108,6 +109,15 @@ def _saver(report: Report) -> list[Aim]:
             Aim(f"LangGraph on disk, {case}, x SQLite's", 1 / 60, ratio(case, "disk_bytes")),
         ]
     return aims
+
+
+def _graph(report: Report) -> list[Aim]:
+    """A whole run of an agent in LangGraph, as ratios to SQLite's saver."""
+    section, limits = report.section("graph"), {"sync": 1.2, "async": 1.1, "exit": 1.1}
+    return [
+        Aim(f"LangGraph run, durability {mode}, x SQLite's", limit, section.find(graph.OURS, mode, "x_sqlite"))
+        for mode, limit in limits.items()
+    ]
 
 
 def _archive(report: Report) -> list[Aim]:

@@ -12,6 +12,7 @@ from html import escape
 from tests.bench.payload import SIZES
 from tests.bench.peers.stateward import CLIENT, STUB
 from tests.bench.report import Report, Section, format_bytes, format_ms
+from tests.bench.sections import graph
 
 WIDTH, MARGIN, LABELS, GAP, ROW, BAR = 800, 28, 206, 16, 20, 12
 PANEL = (WIDTH - 2 * MARGIN - LABELS - 2 * GAP) / 3
@@ -106,7 +107,12 @@ def draw_facts(body: list[str], report: Report, y: float) -> float:
 
 def find_facts(report: Report) -> Iterable[tuple[str, str, str]]:
     """(figure, what it is, what to compare it with) of the sections that ran."""
-    disk, flight = report.section("bytes"), report.section("flight")
+    disk, flight, run = report.section("bytes"), report.section("flight"), report.section("graph")
+    if (step := run.find(graph.OURS, "sync", "step_ms")) is not None:
+        peers = {"SQLite": graph.SQLITE, "Postgres": graph.POSTGRES}
+        theirs = {name: run.find(saver, "sync", "step_ms") for name, saver in peers.items()}
+        beside = ", ".join(f"{name} {format_ms(each)}" for name, each in theirs.items() if each is not None)
+        yield format_ms(step), "a step of a LangGraph agent", beside or run.title
     if (ours := disk.find(CLIENT, "", "disk_bytes")) is not None:
         savers = ("LangGraph SQLite saver", "SQLite, whole state")
         theirs = next(filter(None, (disk.find(name, "", "disk_bytes") for name in savers)), None)
