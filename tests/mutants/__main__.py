@@ -25,7 +25,7 @@ NPM = "node_modules"
 TIMEOUT_S = 600
 WHOLE_TIMEOUT_S = 3600
 _HEADER = re.compile(r"Promise: (?P<promise>.+)\nTests: (?P<tests>.+)\n")
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?= - |$)", re.MULTILINE)  # an id may have spaces
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?= - |$)", re.MULTILINE)  # an id may have spaces
 _PASSED = re.compile(r"^\d+ passed|, \d+ passed", re.MULTILINE)
 
 

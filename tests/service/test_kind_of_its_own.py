@@ -188,7 +188,9 @@ def test_a_backup_is_not_trusted(two: tuple[Inside, Inside]) -> None:
         "parts.entry.kind": BackupEntry(kind=1001, content=b"{}"),
         "parts.entry.metadata": BackupEntry(kind=NOTE.number, metadata=b"\xff", content=b"{}"),
     }
-    for field, entry in wrong.items():
+    planted = EntryMetadata(request_hash=b"12345678").SerializeToString()
+    named = BackupEntry(kind=NOTE.number, metadata=planted, content=b'{"name": "n"}')
+    for field, entry in [*wrong.items(), ("parts.entry.metadata", named)]:
         begin = ImportBegin(thread="restored")
         begin.options.request_id = "once"
         parts = [ThreadPart(thread=BackupThread()), ThreadPart(entry=entry)]

@@ -91,6 +91,12 @@ def test_a_flow_is_a_thread_or_else_a_method() -> None:
     assert flow_of(ListThreadsRequest(namespace="n"), "ListThreads") == ("n", "ListThreads")
 
 
+async def begin(turns: Turns, flow: Flow, *, is_write: bool) -> None:
+    """Begins a call as the daemon does."""
+    if not turns.passes(is_write=is_write):
+        await turns.wait_in_line(flow, is_write=is_write)
+
+
 class Daemon:
     """Turns whose commits end when they are told to. Keeps who has begun."""
 
@@ -101,7 +107,7 @@ class Daemon:
 
     def call(self, thread: str, *, is_write: bool = True) -> asyncio.Task[None]:
         async def run(flow: Flow) -> None:
-            await self.turns.wait(flow, is_write=is_write)
+            await begin(self.turns, flow, is_write=is_write)
             self.begun.append(thread)
             if is_write:
                 self.turns.begin_commit()
@@ -127,11 +133,11 @@ class Daemon:
 async def test_calls_begin_at_once_while_there_is_no_burst() -> None:
     daemon = Daemon()
     for _ in range(FREE_CALLS):
-        waiting = daemon.turns.wait(("", "t"), is_write=True)
+        waiting = begin(daemon.turns, ("", "t"), is_write=True)
         with_no_turn_of_the_loop(waiting)
         daemon.turns.begin_commit()
     await asyncio.sleep(0.001)
-    with_no_turn_of_the_loop(daemon.turns.wait(("", "t"), is_write=False))
+    with_no_turn_of_the_loop(begin(daemon.turns, ("", "t"), is_write=False))
 
 
 async def test_after_many_calls_in_a_row_the_next_one_shows_whether_more_are_coming(
@@ -141,7 +147,7 @@ async def test_after_many_calls_in_a_row_the_next_one_shows_whether_more_are_com
     daemon = Daemon()
     for is_write in (True, False):
         for _ in range(FREE_CALLS):
-            with_no_turn_of_the_loop(daemon.turns.wait(("", "t"), is_write=is_write))
+            with_no_turn_of_the_loop(begin(daemon.turns, ("", "t"), is_write=is_write))
         waits = [daemon.call("t", is_write=is_write) for _ in range(FREE_CALLS)]
         await asyncio.sleep(0)
         assert daemon.begun == []
@@ -155,7 +161,7 @@ async def test_a_loop_that_stood_still_ends_no_row() -> None:
     daemon = Daemon()
     for number in range(FREE_CALLS):
         daemon.turns.note_arrival()
-        with_no_turn_of_the_loop(daemon.turns.wait(("", "t"), is_write=True))
+        with_no_turn_of_the_loop(begin(daemon.turns, ("", "t"), is_write=True))
         if number % 16 == 0:
             stand_still()
     daemon.turns.note_arrival()
@@ -166,7 +172,7 @@ async def test_a_loop_that_stood_still_ends_no_row() -> None:
     for _ in range(2):
         for _ in range(FREE_CALLS):
             daemon.turns.note_arrival()
-            with_no_turn_of_the_loop(daemon.turns.wait(("", "t"), is_write=False))
+            with_no_turn_of_the_loop(begin(daemon.turns, ("", "t"), is_write=False))
         for _ in range(int(WAIT_S / turns.ROW_S)):
             if not daemon.turns._is_row:
                 break
@@ -228,7 +234,7 @@ async def test_calls_one_after_the_other_are_no_burst() -> None:
     daemon = Daemon()
     for _ in range(5 * FREE_CALLS):
         daemon.turns.begin_call()
-        with_no_turn_of_the_loop(daemon.turns.wait(("", "t"), is_write=False))
+        with_no_turn_of_the_loop(begin(daemon.turns, ("", "t"), is_write=False))
         daemon.turns.end_call()
         for _ in range(QUIET_TURNS + 2):
             await asyncio.sleep(0)
@@ -242,7 +248,7 @@ async def test_answers_to_a_burst_are_no_pause() -> None:
             daemon.turns.begin_call()
         for _ in range(FREE_CALLS):
             daemon.turns.begin_call()
-            with_no_turn_of_the_loop(daemon.turns.wait(("", "t"), is_write=False))
+            with_no_turn_of_the_loop(begin(daemon.turns, ("", "t"), is_write=False))
             daemon.turns.end_call()
             for _ in range(QUIET_TURNS if is_served else QUIET_TURNS - 2):
                 await asyncio.sleep(0)

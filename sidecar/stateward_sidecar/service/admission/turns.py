@@ -182,11 +182,6 @@ class Turns:
             return False
         return not is_write or self._committing < FREE_CALLS
 
-    async def wait(self, flow: Flow, *, is_write: bool) -> None:
-        """Returns when the call may begin."""
-        if not self.passes(is_write=is_write):
-            await self.wait_in_line(flow, is_write=is_write)
-
     async def wait_in_line(self, flow: Flow, *, is_write: bool) -> None:
         """Returns when a call that does not pass may begin."""
         place: asyncio.Future[None] = self._loop.create_future()

@@ -150,6 +150,7 @@ def _check_signal(part: BackupSignal) -> None:
     checkwork.check_short(signal.name, "signal.name", required=True)
     checkwork.check_short(signal.sender, "signal.sender")
     checkwork.check_short(signal.wait_id, "signal.wait_id", checkfacts.LABEL_VALUE_BYTES_MAX)
+    checkwork.check_answered(signal.parts, "signal.parts")
     if signal.HasField("payload"):
         checkwork.check_inline(signal.payload, "signal.payload")
         if len(signal.payload.data) > checkwork.PAYLOAD_BYTES_MAX:

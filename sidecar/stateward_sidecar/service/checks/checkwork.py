@@ -266,16 +266,21 @@ def check_signal(request: SendSignalRequest) -> None:
     check_short(request.name, "name", required=True)
     check_short(request.sender, "sender")
     check_short(request.wait_id, "wait_id", 1024)
-    if len(request.parts) > PARTS_MAX:
-        raise InvalidField("parts", f"are {len(request.parts)}, more than {PARTS_MAX}")
     if request.parts and not request.wait_id:
         raise InvalidField("wait_id", "is required with parts")
-    for index, part in enumerate(request.parts):
-        check_short(part, f"parts[{index}]", 1024, required=True)
+    check_answered(request.parts, "parts")
     if request.HasField("payload"):
         check_inline(request.payload, "payload")
         if len(request.payload.data) > PAYLOAD_BYTES_MAX:
             raise InvalidField("payload", f"has {len(request.payload.data)} bytes, more than {PAYLOAD_BYTES_MAX}")
+
+
+def check_answered(parts: Sequence[str], field: str) -> None:
+    """Checks the names of the parts that a signal answers."""
+    if len(parts) > PARTS_MAX:
+        raise InvalidField(field, f"are {len(parts)}, more than {PARTS_MAX}")
+    for index, part in enumerate(parts):
+        check_short(part, f"{field}[{index}]", 1024, required=True)
 
 
 def check_question(request: SaveRequest | PutEffectsRequest) -> None:

@@ -94,9 +94,9 @@ class Forker:
                 return _answer(known, replayed=True)
             source = self._threads.get(txn, request.namespace, request.thread)
             check_uid(source.identity, request)
-            # Together, because nothing is published meanwhile.
+            # Together, because nothing is published meanwhile. What is pruned later is missing, and the copy fails.
             with self._context.writer.publishing:
-                version, branches = source.head.last_version, source.branches.copy()
+                version, branches, pruned = source.head.last_version, source.branches.copy(), source.pruned
             ref = request.version if request.HasField("version") else None
             may_be_empty = bool(source.head.records) if request.all_versions else ref is not None
             if not may_be_empty and not source.pruned.missing(version).pairs():
@@ -106,7 +106,7 @@ class Forker:
         copy = Hidden(self._context, self._threads, self._deleter, request.namespace, request.new_thread)
         try:
             if request.all_versions:
-                self._copy_all(request, source, copy, version, branches)
+                self._copy_all(request, source, copy, version, branches, pruned)
             else:
                 self._copy_one(request, source, copy, version)
             return _answer(self._reveal(request, source, copy, version), replayed=False)
@@ -185,10 +185,12 @@ class Forker:
         copy: Hidden,
         last: int,
         branches: dict[str, BranchHead],
+        before: Pruned,
     ) -> None:
+        """``before``: what was pruned when the copy began."""
         context, dictionaries = self._context, dict[int, Dictionary]()
         wanted = frozenset(source.snapshots)
-        pruned = copy.draft.pruned = Pruned(source.pruned.pairs())
+        pruned = copy.draft.pruned = Pruned(before.pairs())
         copied: set[bytes] = set()
         anchors: set[str] = set()
         require_blobs(self._context, source)

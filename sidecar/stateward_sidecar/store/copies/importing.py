@@ -273,6 +273,9 @@ class Import:
             carried = Carried(EntryMetadata.FromString(part.metadata), part.content)
         except DecodeError:
             raise InvalidField("parts.entry.metadata", "cannot be read") from None
+        metadata = carried.metadata
+        if metadata.request_hash or metadata.fingerprint or metadata.HasField("creation"):
+            raise InvalidField("parts.entry.metadata", "names a request or a thread, which only the daemon does")
         kind.check(carried)
         self._hidden.later(*self._hidden.carried(kind, carried))
         self._entries += 1

@@ -77,4 +77,5 @@ def _last_save(head: ThreadHead) -> tuple[int, int]:
     """Returns sequence and time of the newest version; of the first entry if there is no version."""
     if not head.save_time_us:
         return 1, head.create_time_us
-    return head.last_version + head.version_offset, head.save_time_us
+    # The newest version of a copy or a restored thread may be pruned, and then its entry is not here.
+    return min(head.last_version + head.version_offset, head.tip_sequence), head.save_time_us

@@ -17,7 +17,6 @@ from stateward.v1.thread_service_pb2 import (
     DeleteBranchResponse,
     MoveBranchRequest,
     MoveBranchResponse,
-    MovedHead,
 )
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import InvalidField, VersionNotFound
@@ -140,13 +139,6 @@ def list_moves(draft: ThreadDraft, moves: Moves) -> list[HeadMove]:
             move.version, move.digest = to.branch.version, to.branch.digest
         found.append(move)
     return found
-
-
-def view_move(move: HeadMove) -> MovedHead:
-    """A move as a watch shows it."""
-    return MovedHead(
-        branch=move.branch, version=move.version, version_digest=move.digest, previous_version=move.before_version
-    )
 
 
 def _find_move(txn: lmdb.Transaction, draft: ThreadDraft, sequence: int) -> HeadMove:
