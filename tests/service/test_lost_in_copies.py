@@ -14,11 +14,11 @@ from stateward import Client
 from stateward.errors import VersionPruned
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.testing import Daemon, run_daemon
-
-HOUR_US = 3_600_000_000
 from stateward_sidecar.store.copies import fork
 from stateward_sidecar.store.copies.hidden import Hidden
 from stateward_sidecar.store.thread.times import expire_second
+
+HOUR_US = 3_600_000_000
 
 
 @pytest.fixture(scope="module")
