@@ -30,6 +30,7 @@ def draw(report: Report) -> str:
     y += 22
     told = "Everybody in turn, in one run, synced to the disk before the answer. Medians; bars on a log scale."
     body.append(text(MARGIN, y, told, fill=QUIET, size=12.5))
+    y = draw_run(body, report, y + 22)
     for name, title in (("save", "Save a message"), ("hydrate", "Read the state")):
         section = report.section(name)
         if section.rows:
@@ -46,6 +47,24 @@ def draw(report: Report) -> str:
     )
     back = f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="10" fill="#fff" stroke="{LINE}"/>'
     return "\n".join((head, back, *body, "</svg>\n"))
+
+
+def draw_run(body: list[str], report: Report, y: float) -> float:
+    """What a step of a whole LangGraph agent costs, in a tile of its own. Returns where it ends."""
+    run, others = report.section("graph"), {"SQLite": graph.SQLITE, "Postgres": graph.POSTGRES}
+    step, size = (run.find(graph.OURS, "sync", figure) for figure in ("step_ms", "disk_bytes"))
+    if step is None or size is None:
+        return y - 22
+    beside = [f"{format_bytes(size)} on disk"]
+    for name, saver in others.items():
+        theirs, taken = (run.find(saver, "sync", figure) for figure in ("step_ms", "disk_bytes"))
+        if theirs is not None and taken is not None:
+            beside.append(f"LangGraph's {name} saver {format_ms(theirs)}, {format_bytes(taken)}")
+    body.append(f'<rect x="{MARGIN}" y="{y}" width="{WIDTH - 2 * MARGIN}" height="62" rx="8" fill="{TRACK}"/>')
+    body.append(text(MARGIN + 14, y + 38, format_ms(step), size=22, weight=650, fill=OURS))
+    body.append(text(MARGIN + 130, y + 27, "a step of a LangGraph agent whose every checkpoint is synced", size=12.5))
+    body.append(text(MARGIN + 130, y + 46, "; ".join(beside), size=11, fill=QUIET))
+    return y + 62
 
 
 def draw_bars(body: list[str], section: Section, title: str, y: float) -> float:
@@ -107,12 +126,7 @@ def draw_facts(body: list[str], report: Report, y: float) -> float:
 
 def find_facts(report: Report) -> Iterable[tuple[str, str, str]]:
     """(figure, what it is, what to compare it with) of the sections that ran."""
-    disk, flight, run = report.section("bytes"), report.section("flight"), report.section("graph")
-    if (step := run.find(graph.OURS, "sync", "step_ms")) is not None:
-        peers = {"SQLite": graph.SQLITE, "Postgres": graph.POSTGRES}
-        theirs = {name: run.find(saver, "sync", "step_ms") for name, saver in peers.items()}
-        beside = ", ".join(f"{name} {format_ms(each)}" for name, each in theirs.items() if each is not None)
-        yield format_ms(step), "a step of a LangGraph agent", beside or run.title
+    disk, flight = report.section("bytes"), report.section("flight")
     if (ours := disk.find(CLIENT, "", "disk_bytes")) is not None:
         savers = ("LangGraph SQLite saver", "SQLite, whole state")
         theirs = next(filter(None, (disk.find(name, "", "disk_bytes") for name in savers)), None)
