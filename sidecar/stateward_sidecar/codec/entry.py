@@ -93,9 +93,8 @@ def pack(cipher: Cipher, uid: bytes, header: EntryHeader, content: EntryContent)
         header.edit_stored_bytes = len(content.packed_edits) + TAG_BYTES
     head = header.SerializeToString()
     clear = _PREFIX.pack(MAGIC, FORMAT, SUITE_AES_256_GCM, len(head)) + head
-    drawn = new_nonce()
-    begin, last = drawn[:-1], drawn[-1] & 0xFE
-    nonce, edits_nonce = begin + bytes((last | METADATA_PART,)), begin + bytes((last | EDITS_PART,))
+    nonce = new_nonce()
+    nonce = nonce[:-1] + bytes((nonce[-1] & 0xFE,))
     place = length_prefixed(clear, uid)
     metadata = cipher.encrypt(nonce, content.packed_metadata, place + _METADATA_PLACE)
     if not inline:
@@ -103,7 +102,8 @@ def pack(cipher: Cipher, uid: bytes, header: EntryHeader, content: EntryContent)
     edits_place = place + _EDITS_PLACE
     if content.dictionary is not None and header.dictionary_version:
         edits_place = place + length_prefixed(bytes((EDITS_PART,)), content.dictionary.digest)
-    return b"".join((clear, nonce, metadata, cipher.encrypt(edits_nonce, content.packed_edits, edits_place)))
+    edits = cipher.encrypt(_part_nonce(nonce, EDITS_PART), content.packed_edits, edits_place)
+    return b"".join((clear, nonce, metadata, edits))
 
 
 @dataclass(slots=True)

@@ -54,7 +54,6 @@ class Cipher:
         self._inner = key.translate(_INNER_PAD)
         self._outer = key.translate(_OUTER_PAD)
 
-
     def decrypt(self, nonce: Bytes, ciphertext: Bytes, aad: bytes) -> bytes:
         """The reverse of ``encrypt``. Raises Corrupt if anything differs."""
         try:
@@ -65,8 +64,7 @@ class Cipher:
 
     def digest(self, *parts: Bytes) -> bytes:
         """Returns the keyed digest (HMAC-SHA256, 16 bytes) of the length-prefixed parts."""
-        joined = length_prefixed(*parts)
-        return sha256(self._outer + sha256(self._inner + joined).digest()).digest()[:DIGEST_BYTES]
+        return self.digest_joined(length_prefixed(*parts))
 
     def digest_joined(self, data: bytes) -> bytes:
         """Returns the same digest of parts that are joined already."""

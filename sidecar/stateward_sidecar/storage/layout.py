@@ -267,7 +267,6 @@ def updated_prefix(namespace: bytes) -> bytes:
     return b"U" + namespace
 
 
-
 def status_prefix(namespace: bytes, status_hash: bytes) -> bytes:
     """Prefix of the list of a namespace's threads with one status."""
     return b"S" + namespace + status_hash
