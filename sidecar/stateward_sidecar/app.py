@@ -44,9 +44,9 @@ from stateward_sidecar.bucket.retrying import Patience
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.measures import Measures
-from stateward_sidecar.service.admission.room import Room, keep_memory_together, make_room
+from stateward_sidecar.service.admission.memory import Room, keep_memory_together, make_room
+from stateward_sidecar.service.admission.order import Turns
 from stateward_sidecar.service.admission.tokens import Tokens
-from stateward_sidecar.service.admission.turns import Turns
 from stateward_sidecar.service.api.admin import AdminService, ServerFacts
 from stateward_sidecar.service.api.archive import ArchiveService
 from stateward_sidecar.service.api.backup import BackupService
@@ -58,13 +58,10 @@ from stateward_sidecar.service.api.records import RecordService
 from stateward_sidecar.service.api.signals import SignalService
 from stateward_sidecar.service.api.threads import ThreadService
 from stateward_sidecar.service.api.writers import WriterService
-from stateward_sidecar.service.calls.calls import Calls, Delivery
+from stateward_sidecar.service.calls.calls import Calls, Delivery, Gather
 from stateward_sidecar.service.calls.feed import Feed
-from stateward_sidecar.service.calls.gather import Gather
-from stateward_sidecar.service.calls.holding import Holding
+from stateward_sidecar.service.calls.ownership import Holding
 from stateward_sidecar.service.calls.streamed import CallService, verbs_of
-from stateward_sidecar.service.serving.drain import Drain
-from stateward_sidecar.service.serving.idle import Idle
 from stateward_sidecar.service.serving.readiness import (
     ARCHIVE,
     DATA,
@@ -79,24 +76,24 @@ from stateward_sidecar.service.serving.readiness import (
     check_room,
 )
 from stateward_sidecar.service.serving.server import Server
-from stateward_sidecar.service.serving.stop import stop as stop_in_order
+from stateward_sidecar.service.serving.shutdown import Drain, Idle
+from stateward_sidecar.service.serving.shutdown import stop as stop_in_order
 from stateward_sidecar.settings import Settings
-from stateward_sidecar.storage.daemonfile import UsersLock, announce, withdraw
 from stateward_sidecar.storage.engine import DATA_FILE, FORMAT
-from stateward_sidecar.storage.files import sync_path
-from stateward_sidecar.storage.keyfile import create_key_file, find_exposure, fingerprint, read_key_file
+from stateward_sidecar.storage.files import UsersLock, announce, sync_path, withdraw
 from stateward_sidecar.storage.keystore import opens_root
 from stateward_sidecar.storage.queue import Write
+from stateward_sidecar.storage.secretfiles import create_key_file, find_exposure, fingerprint, read_key_file
 from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions
+from stateward_sidecar.store.thread.cache import default_cache_bytes, memory_limit_bytes
 from stateward_sidecar.store.thread.context import Limits
-from stateward_sidecar.store.thread.memory import default_cache_bytes, memory_limit_bytes
 from stateward_sidecar.telemetry import failures, log
 
 if TYPE_CHECKING:
     from stateward_sidecar.archive.archive import Archive
     from stateward_sidecar.archive.opening import Opening
-    from stateward_sidecar.metrics.serving import Metrics
-    from stateward_sidecar.tracing.otel import OtelTracer
+    from stateward_sidecar.metrics.listener import Metrics
+    from stateward_sidecar.tracing import OtelTracer
 
 EXIT_OK, EXIT_DISK_FAILED = 0, 70
 # How long the last spans may take on their way to the collector.
@@ -325,7 +322,7 @@ def _open_traces(settings: Settings) -> OtelTracer | None:
     if not settings.traces:
         return None
     try:  # loaded only for those who use it
-        from stateward_sidecar.tracing.otel import OtelTracer
+        from stateward_sidecar.tracing import OtelTracer
     except ImportError as error:
         raise StartError(
             f"--traces needs a package that is missing ({error.name}); run: pip install 'stateward[otel]'"
@@ -346,7 +343,7 @@ def _open_metrics(
     not_ready: Callable[[], dict[str, bool]],
 ) -> Metrics:
     try:  # loaded only for those who use it
-        from stateward_sidecar.metrics.serving import Metrics
+        from stateward_sidecar.metrics.listener import Metrics
         from stateward_sidecar.metrics.sources import Sources
     except ImportError as error:
         raise StartError(

@@ -126,7 +126,7 @@ class SchemaMismatch(StatewardError):
 
 
 class ThreadNotFound(StatewardError):
-    """There is no thread of this name. A caller who named a uid gets UidMismatch: see ``service/calls/expected.py``."""
+    """There is no thread of this name. A caller who named a uid gets UidMismatch: see ``service/calls/status.py``."""
 
     reason = "THREAD_NOT_FOUND"
 

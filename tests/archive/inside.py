@@ -10,12 +10,12 @@ from tests.archive.rig import Fleet
 
 from stateward.testing import Daemon
 from stateward_sidecar.archive.archive import Archive
-from stateward_sidecar.archive.objects.desk import Options
+from stateward_sidecar.archive.objects.shared import Options
 from stateward_sidecar.archive.objects.start import fetch_root, join
-from stateward_sidecar.archive.wire.wire import Wire
+from stateward_sidecar.archive.requests.metered import Wire
 from stateward_sidecar.bucket.open import open_bucket
 from stateward_sidecar.clock import Clock
-from stateward_sidecar.storage.keyfile import read_key_file
+from stateward_sidecar.storage.secretfiles import read_key_file
 from stateward_sidecar.store.store import Store, StoreOptions
 from stateward_sidecar.store.thread.context import Limits
 

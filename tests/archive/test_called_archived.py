@@ -18,13 +18,12 @@ from stateward.v1.effect_service_pb2 import BeginEffectRequest
 from stateward.v1.thread_service_pb2 import WaitDurableRequest, WaitDurableResponse
 from stateward.v1.write_pb2 import Receipt, WriteOptions
 from stateward_sidecar.errors import Fenced, InvalidField, UidMismatch, VersionNotFound
-from stateward_sidecar.service.admission.budget import Budget
-from stateward_sidecar.service.admission.turns import Turns
+from stateward_sidecar.service.admission.memory import Budget
+from stateward_sidecar.service.admission.order import Turns
 from stateward_sidecar.service.api.threads import ThreadService
-from stateward_sidecar.service.calls import levels
-from stateward_sidecar.service.calls.calls import Calls
+from stateward_sidecar.service.calls import ownership
+from stateward_sidecar.service.calls.calls import Calls, Gather
 from stateward_sidecar.service.calls.feed import Feed
-from stateward_sidecar.service.calls.gather import Gather
 
 
 class Patient:
@@ -80,9 +79,9 @@ def test_a_save_whose_thread_was_taken_right_after_its_commit(pair: Pair) -> Non
     request = appending("a two")
     saved = pair.a.save(request)
     find_out(pair.a)
-    entry = levels.written(request, saved.receipt)
+    entry = ownership.written(request, saved.receipt)
     with pytest.raises(Fenced) as caught:
-        asyncio.run(levels.archived(pair.a.store, pair.a.archive, entry, CONTEXT))
+        asyncio.run(ownership.archived(pair.a.store, pair.a.archive, entry, CONTEXT))
     assert caught.value.metadata["orphan"] == "job@@1"
     assert caught.value.metadata["owner_id"] == "b"
     assert caught.value.metadata["epoch"] == "2"
@@ -95,11 +94,11 @@ def test_a_claim_whose_thread_was_taken_right_after_its_commit(pair: Pair) -> No
     request.holder.name, request.holder.incarnation = "me", "1"
     begun = pair.a.begin(request)
     find_out(pair.a)
-    entry = levels.written(request, begun.receipt)
+    entry = ownership.written(request, begun.receipt)
     assert entry.digest
     assert entry.sequence == begun.effect.sequence
     with pytest.raises(Fenced):
-        asyncio.run(levels.archived(pair.a.store, pair.a.archive, entry, CONTEXT))
+        asyncio.run(ownership.archived(pair.a.store, pair.a.archive, entry, CONTEXT))
 
 
 def test_who_waits_for_an_orphan_that_is_not_in_memory(pair: Pair) -> None:
@@ -122,7 +121,7 @@ def test_nobody_waits_for_a_caller_that_left(pair: Pair) -> None:
     waiters = pair.a.archive.desk.waiters
 
     async def leave() -> None:
-        waiting = asyncio.create_task(levels.await_archived(pair.a.archive, line, 2, CONTEXT))
+        waiting = asyncio.create_task(ownership.await_archived(pair.a.archive, line, 2, CONTEXT))
         for _ in range(10):
             await asyncio.sleep(0)
         assert waiters.is_waiting(line.number)

@@ -20,7 +20,7 @@ from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, PutEffectsRequ
 from stateward.v1.thread_pb2 import THREAD_ACCESS_OWNED
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.archive.ship import trim
+from stateward_sidecar.archive.ship import compact
 from stateward_sidecar.errors import ArchiveUnavailable
 
 # By number and size of saves: those whose edits HEAD itself carries, and those that lie in packs.
@@ -154,8 +154,8 @@ def test_an_index_that_cannot_be_read_now(driven: Town, monkeypatch: pytest.Monk
 
 def test_objects_of_a_long_chain_go_together(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is pruned piece by piece waits until a rewrite of the indexes is worth it, and then all of it goes."""
-    monkeypatch.setattr(trim, "INDEXES_FREE", 1)
-    monkeypatch.setattr(trim, "INDEXES_AN_OBJECT", 1)
+    monkeypatch.setattr(compact, "INDEXES_FREE", 1)
+    monkeypatch.setattr(compact, "INDEXES_AN_OBJECT", 1)
     first = driven.machine("first")
     write(first, 40)
     chain, left = indexes(driven), []

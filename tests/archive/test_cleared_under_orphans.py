@@ -22,14 +22,14 @@ from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import VersionPruned
-from stateward_sidecar.store.clean import recordmoves
+from stateward_sidecar.store.clean import recordcleaning
 
 
 @pytest.fixture(autouse=True)
 def little(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What counts for nothing goes at once, and a copy has the newest entries only."""
-    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 2000)
-    monkeypatch.setattr(recordmoves, "STEP_BYTES", 2000)
+    monkeypatch.setattr(recordcleaning, "SLACK_BYTES", 2000)
+    monkeypatch.setattr(recordcleaning, "STEP_BYTES", 2000)
     small.shrink(window=1)
     yield
     small.restore()

@@ -23,7 +23,7 @@ from stateward_sidecar.archive.fleet.fleet import Fleet
 from stateward_sidecar.archive.fleet.inspect import flaws_of
 from stateward_sidecar.archive.ship import ship
 from stateward_sidecar.store.check import verify
-from stateward_sidecar.store.clean import clear, recordmoves
+from stateward_sidecar.store.clean import clear, recordcleaning
 from stateward_sidecar.store.clean.pruneplan import Plan
 from stateward_sidecar.store.journal import journal, requests
 from stateward_sidecar.store.thread.thread import Thread
@@ -115,7 +115,7 @@ def test_records_are_moved_during_a_ship(driven: Town, first: Driven, monkeypatc
     for number in range(6):
         put(first, value(f"{number}", os.urandom(200).hex()))
     first.ship_now()
-    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 500)
+    monkeypatch.setattr(recordcleaning, "SLACK_BYTES", 500)
     last = os.urandom(200).hex()
 
     def write() -> None:
@@ -213,7 +213,7 @@ def test_a_prune_is_planned_while_another_machine_goes_on(
     for module in (requests, clear, verify):
         monkeypatch.setattr(module, "REQUEST_WINDOW_ENTRIES", 1)
     monkeypatch.setattr(clear, "REQUEST_WINDOW_S", 0)
-    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 500)
+    monkeypatch.setattr(recordcleaning, "SLACK_BYTES", 500)
     fill(first, 6)
     second, pruner = driven.machine("second"), first.store.pruner
     commit = pruner._commit_request
@@ -237,7 +237,7 @@ def test_a_deletion_of_effects_is_planned_while_another_machine_goes_on(
     for module in (requests, clear, verify):
         monkeypatch.setattr(module, "REQUEST_WINDOW_ENTRIES", 1)
     monkeypatch.setattr(clear, "REQUEST_WINDOW_S", 0)
-    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 500)
+    monkeypatch.setattr(recordcleaning, "SLACK_BYTES", 500)
     fill(first, 6)
     second, deleter = driven.machine("second"), first.store.effect_deleter
     plan = deleter._plan

@@ -10,8 +10,7 @@ from tests.archive.driven import Driven, Town, append
 from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
-from stateward_sidecar.bucket.base import Object
-from stateward_sidecar.bucket.errors import ObjectCold
+from stateward_sidecar.bucket.base import Object, ObjectCold
 from stateward_sidecar.errors import Corrupt
 
 

@@ -25,8 +25,7 @@ from stateward_sidecar.archive.fleet.inspect import Inspector
 from stateward_sidecar.archive.fleet.restore import Restorer
 from stateward_sidecar.errors import ArchiveUnavailable, BlobNotFound, Corrupt, InvalidField, VersionPruned
 from stateward_sidecar.service.checks.check import DEFAULT_NAMESPACE as NAMESPACE
-from stateward_sidecar.store.thread.identity import Identity
-from stateward_sidecar.store.thread.thread import Thread
+from stateward_sidecar.store.thread.thread import Identity, Thread
 from stateward_sidecar.store.travel.outbox import Moment, WrittenBlob
 
 CONTENT = b"a picture, " * 50

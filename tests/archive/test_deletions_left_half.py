@@ -14,7 +14,7 @@ from tests.archive_model.sidecar import NAMESPACE
 from stateward._operations.threads import NO_UID
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.bucket.errors import BucketUnavailable
+from stateward_sidecar.bucket.base import BucketUnavailable
 from stateward_sidecar.errors import ArchiveUnavailable, ThreadNotFound
 
 

@@ -15,7 +15,7 @@ from stateward.v1.checkpoint_pb2 import WORK_STATUS_WAITING
 from stateward.v1.thread_pb2 import THREAD_ACCESS_OWNED, Retention
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, UpdateThreadRequest
 from stateward_sidecar.archive.own.takeover import Attacher
-from stateward_sidecar.bucket.errors import BucketUnavailable
+from stateward_sidecar.bucket.base import BucketUnavailable
 from stateward_sidecar.errors import ArchiveUnavailable, DiskFull, NotOwner, ThreadNotFound
 
 

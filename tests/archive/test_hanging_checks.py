@@ -11,8 +11,8 @@ import pytest
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED
 from stateward_sidecar.errors import ThreadNotFound
-from stateward_sidecar.service.calls import holding as module
-from stateward_sidecar.service.calls.holding import Holding
+from stateward_sidecar.service.calls import ownership as module
+from stateward_sidecar.service.calls.ownership import Holding
 
 
 @pytest.fixture

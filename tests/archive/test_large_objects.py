@@ -10,8 +10,8 @@ from tests.archive_model.sidecar import NAMESPACE
 from tests.archive_model.small import SLICE_BYTES
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.archive.wire.slices import slice_count, slice_name, whole_of, whole_sizes
-from stateward_sidecar.bucket.errors import BucketUnavailable, ObjectNotFound
+from stateward_sidecar.archive.requests.places import slice_count, slice_name, whole_of, whole_sizes
+from stateward_sidecar.bucket.base import BucketUnavailable, ObjectNotFound
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt
 
 LARGE_BYTES = 4 * SLICE_BYTES

@@ -12,7 +12,7 @@ from tests.archive_model.sidecar import NAMESPACE
 from stateward._operations.threads import spans_of
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.archive.objects.packs import is_pack
-from stateward_sidecar.archive.ship import fold
+from stateward_sidecar.archive.ship import compact
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.thread import blocks
 
@@ -39,7 +39,7 @@ def packed(machine: Driven) -> set[int]:
 
 def test_a_prune_drops_no_pack_of_lost_entries(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another version is pruned. The packs stay, so a machine with an empty disk reads every other version."""
-    monkeypatch.setattr(fold, "OBJECTS_SOFT_MAX", 100)
+    monkeypatch.setattr(compact, "OBJECTS_SOFT_MAX", 100)
     first = driven.machine("first")
     for _ in range(60):
         first.put(append(os.urandom(300)))

@@ -13,7 +13,7 @@ from tests.archive_model.sidecar import KEY, LEASE_S, NAMESPACE
 from stateward.v1.archive_service_pb2 import VerifyArchiveRequest
 from stateward_sidecar.archive.fleet.inspect import Inspector
 from stateward_sidecar.archive.objects.start import expect_archive, fetch_root, join
-from stateward_sidecar.archive.wire.places import FORMAT_KEY, NAMESPACE_KEYS, ROOT_KEY
+from stateward_sidecar.archive.requests.places import FORMAT_KEY, NAMESPACE_KEYS, ROOT_KEY
 from stateward_sidecar.errors import KeyUnavailable, StartError
 from stateward_sidecar.storage.keystore import KeyStore
 

@@ -14,7 +14,7 @@ from stateward.v1.thread_pb2 import Retention
 from stateward.v1.thread_service_pb2 import UpdateThreadRequest
 from stateward_sidecar.archive.objects.heads import LINEAGE_KEPT, WRITE_IDS_KEPT, epoch_start, follow, tombstone, wrote
 from stateward_sidecar.archive.objects.judge import Judgement, Local, Verdict, judge
-from stateward_sidecar.bucket.errors import BucketUnavailable
+from stateward_sidecar.bucket.base import BucketUnavailable
 from stateward_sidecar.store.clean import clear
 from stateward_sidecar.store.journal import requests
 from stateward_sidecar.store.thread.blocks import has_entry

@@ -21,7 +21,7 @@ from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, SaveRequest
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.bucket.errors import BucketError
+from stateward_sidecar.bucket.base import BucketError
 from stateward_sidecar.errors import DiskFull, NotOwner, ThreadNotFound, VersionMismatch
 from stateward_sidecar.store.versions.save import SaveWrite
 

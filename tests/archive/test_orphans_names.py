@@ -11,7 +11,7 @@ from stateward import Client, Effect, errors
 from stateward.models import Access
 from stateward.testing import run_daemon
 from stateward_sidecar.errors import InvalidField
-from stateward_sidecar.store.thread.orphannames import bare_name, check_new, is_orphans, orphan_name
+from stateward_sidecar.store.thread.threads import bare_name, check_new, is_orphans, orphan_name
 
 USERS = ("team", "team@", "team@1", "team@1.2", "team@@", "team@@x", "team@@1.", "team@@1.x", "@@1", "team@@1 ")
 ORPHANS = ("team@@1", "team@@0", "team@@1.2", "team@@@1", "team@1@@12", "a\u2028@@1")

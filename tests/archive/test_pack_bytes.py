@@ -9,7 +9,7 @@ from stateward.storage.v1.archive_pb2 import ArchivePack
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward_sidecar.archive.objects.heads import open_head
 from stateward_sidecar.archive.objects.packs import Names, open_pack, pack_entries, pack_snapshot, snapshot_rows
-from stateward_sidecar.archive.wire.slices import whole_sizes
+from stateward_sidecar.archive.requests.places import whole_sizes
 from stateward_sidecar.codec.entry import sequence_of
 from stateward_sidecar.store.thread import blocks
 

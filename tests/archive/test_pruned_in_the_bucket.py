@@ -17,7 +17,7 @@ from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 from stateward_sidecar.archive.objects.heads import open_head
 from stateward_sidecar.archive.objects.packs import is_pack, open_index, open_pack
-from stateward_sidecar.archive.ship import fold, trim
+from stateward_sidecar.archive.ship import compact
 from stateward_sidecar.codec.entry import sequence_of, unpack
 
 # HEAD, four objects that it names, an index, what the next HEAD will name, and what it has just dropped.
@@ -170,7 +170,7 @@ def test_a_prune_reads_indexes_once(driven: Town) -> None:
 
 def test_a_long_chain_is_put_anew_in_a_few_indexes(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some old versions go: their packs leave the chain, and all others stay readable on an empty disk."""
-    monkeypatch.setattr(trim, "INDEX_OBJECTS_MAX", 6)
+    monkeypatch.setattr(compact, "INDEX_OBJECTS_MAX", 6)
     first = driven.machine("first")
     write(first, 40)
     expected = first.state().state
@@ -252,7 +252,7 @@ def test_a_head_without_room_for_what_it_drops_names_nothing_pruned(
     """The thread may rest from now on. Its owner remembers what HEAD has no room for."""
     small.shrink(window=2)
     try:
-        monkeypatch.setattr(fold, "GARBAGE_MAX", 1)
+        monkeypatch.setattr(compact, "GARBAGE_MAX", 1)
         machine = driven.machine("first")
         write(machine, 8)
         prune(machine)

@@ -19,10 +19,10 @@ from stateward.v1.record_service_pb2 import (
     PutRecordsResponse,
 )
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.archive.fleet.listing import ArchiveLister
+from stateward_sidecar.archive.fleet.fleet import ArchiveLister
 from stateward_sidecar.errors import RecordConflict
 from stateward_sidecar.store.check import verify
-from stateward_sidecar.store.clean import clear, recordmoves
+from stateward_sidecar.store.clean import clear, recordcleaning
 from stateward_sidecar.store.journal import journal, requests
 from stateward_sidecar.store.versions import snapshots
 
@@ -72,8 +72,8 @@ def shuffle(machine: Driven, model: dict[str, str], seed: int, rounds: int = 30,
 @pytest.fixture(params=["whole", "moved", "moved, entries dropped"])
 def moving(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How much of the journal still counts."""
-    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 1 << 20 if request.param == "whole" else 2000)
-    monkeypatch.setattr(recordmoves, "STEP_BYTES", 2000)
+    monkeypatch.setattr(recordcleaning, "SLACK_BYTES", 1 << 20 if request.param == "whole" else 2000)
+    monkeypatch.setattr(recordcleaning, "STEP_BYTES", 2000)
     if request.param == "moved, entries dropped":
         for module in (clear, requests, verify):
             monkeypatch.setattr(module, "REQUEST_WINDOW_ENTRIES", 1)
@@ -145,8 +145,8 @@ def test_a_retry_elsewhere_gets_the_first_answer(driven: Town, moving: str) -> N
 def test_the_archive_does_not_grow(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """HEAD names packs of what is left, and not of what was replaced since the beginning."""
     monkeypatch.setattr(journal, "INLINE_EDITS_MAX", 1 << 20)  # entries of records are never in pieces
-    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 2000)
-    monkeypatch.setattr(recordmoves, "STEP_BYTES", 2000)
+    monkeypatch.setattr(recordcleaning, "SLACK_BYTES", 2000)
+    monkeypatch.setattr(recordcleaning, "STEP_BYTES", 2000)
     for module in (clear, requests, verify):
         monkeypatch.setattr(module, "REQUEST_WINDOW_ENTRIES", 1)
         monkeypatch.setattr(module, "REQUEST_WINDOW_S", 0, raising=False)
@@ -169,7 +169,7 @@ def test_a_floor_that_rises_while_history_is_fetched(driven: Town, monkeypatch: 
     """Packs have what was cleared since the HEAD that a reader has: it counts for nothing, and is no damage."""
     monkeypatch.setattr(journal, "INLINE_EDITS_MAX", 1 << 20)
     monkeypatch.setattr(snapshots, "WEIGHT_MIN_BYTES", 1 << 20)  # no old pack goes into an index; they are merged
-    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 500)
+    monkeypatch.setattr(recordcleaning, "SLACK_BYTES", 500)
     first, readers = driven.machine("first"), list[Driven]()
     for number in range(48):
         put(first, value(f"{number % 3}", "x" * 300))

@@ -12,7 +12,7 @@ from tests.archive_model.sidecar import NAMESPACE
 from stateward.v1.archive_service_pb2 import CollectGarbageRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.fleet.collect import Collector, Verbs
-from stateward_sidecar.bucket.errors import BucketDenied
+from stateward_sidecar.bucket.base import BucketDenied
 from stateward_sidecar.errors import ArchiveUnavailable
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.archive.driven import Driven, Town, append
 
 from stateward_sidecar.archive.objects.packs import is_pack
-from stateward_sidecar.archive.ship import fold, ship
+from stateward_sidecar.archive.ship import compact, ship
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.journal import requests
 from stateward_sidecar.store.thread.thread import rows
@@ -28,8 +28,8 @@ def told(machine: Driven) -> list[int]:
 def test_a_merged_pack_reaches_above_the_copy(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who completes a copy for retries takes of each pack what is missing below, and nothing above its tip."""
     monkeypatch.setattr(ship, "TAIL_SOFT_BYTES", 0)  # a pack a save
-    monkeypatch.setattr(fold, "OBJECTS_SOFT_MAX", 14)
-    monkeypatch.setattr(fold, "MERGED_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(compact, "OBJECTS_SOFT_MAX", 14)
+    monkeypatch.setattr(compact, "MERGED_BYTES_MAX", 1 << 20)
     first, second = driven.machine("first"), driven.machine("second")
     for number in range(ALL):
         monkeypatch.setattr(snapshots, "WEIGHT_MIN_BYTES", 1 if number == OLD else 1 << 30)

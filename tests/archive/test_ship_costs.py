@@ -24,13 +24,12 @@ from stateward_sidecar.archive.objects import image
 from stateward_sidecar.archive.objects.heads import open_head
 from stateward_sidecar.archive.objects.image import Cutter, open_image, part_refs, seal_image, seal_part
 from stateward_sidecar.archive.objects.spares import DROPPED_MAX, SURE_S
+from stateward_sidecar.archive.requests.places import Place
 from stateward_sidecar.archive.ship import ship
-from stateward_sidecar.archive.wire.places import Place
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.errors import ArchiveUnavailable
-from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.ranges import Pruned
-from stateward_sidecar.store.thread.thread import Thread
+from stateward_sidecar.store.thread.thread import Identity, Thread
 from stateward_sidecar.store.travel import outbox
 
 

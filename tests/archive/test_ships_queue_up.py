@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from stateward_sidecar.archive.wire.lanes import ASIDE_MAX, WORKERS, Lanes, step_aside
+from stateward_sidecar.archive.requests.waiting import ASIDE_MAX, WORKERS, Lanes, step_aside
 from stateward_sidecar.errors import ShuttingDown
 
 

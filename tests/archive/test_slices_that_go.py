@@ -14,8 +14,7 @@ from tests.archive_model.sidecar import NAMESPACE
 from tests.archive_model.small import SLICE_BYTES
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.archive.wire.places import is_blob
-from stateward_sidecar.archive.wire.slices import slice_name, whole_of
+from stateward_sidecar.archive.requests.places import is_blob, slice_name, whole_of
 
 CONTENT = os.urandom(4 * SLICE_BYTES)
 

@@ -9,7 +9,7 @@ from tests.archive.driven import Driven, Town, append
 
 from stateward_sidecar.archive.objects import fetch
 from stateward_sidecar.archive.objects.packs import is_pack
-from stateward_sidecar.archive.ship import fold
+from stateward_sidecar.archive.ship import compact
 
 COUNT, AT_ONCE = 20, 2
 
@@ -17,7 +17,7 @@ COUNT, AT_ONCE = 20, 2
 @pytest.mark.parametrize("common", [COUNT, COUNT // 2, 1, 0])
 def test_lines_are_compared_from_their_end(driven: Town, monkeypatch: pytest.MonkeyPatch, common: int) -> None:
     """Packs are read a few at a time, and none below the newest entry that both lines have."""
-    monkeypatch.setattr(fold, "OBJECTS_SOFT_MAX", 1000)
+    monkeypatch.setattr(compact, "OBJECTS_SOFT_MAX", 1000)
     monkeypatch.setattr(fetch, "HISTORY_AT_ONCE", AT_ONCE)
     machine = driven.machine("host")
     for _ in range(COUNT):

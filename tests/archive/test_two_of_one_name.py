@@ -10,7 +10,7 @@ from tests.archive.driven import Driven, Town, append
 from tests.archive_model.sidecar import LEASE_S
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.bucket.errors import BucketUnavailable
+from stateward_sidecar.bucket.base import BucketUnavailable
 from stateward_sidecar.errors import ArchiveUnavailable, NotOwner
 
 

@@ -12,7 +12,7 @@ from tests.archive.driven import Driven, Town, append, town
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, JournalEvent, WatchRequest
 from stateward_sidecar.errors import Fenced, HistoryElsewhere, StatewardError, ThreadNotFound
-from stateward_sidecar.service.calls.holding import ROUNDS
+from stateward_sidecar.service.calls.ownership import ROUNDS
 from stateward_sidecar.store.read.watch import Watch
 
 SEEDS, STEPS = 24, 40

@@ -13,7 +13,7 @@ from tests.archive_faults.test_two_owners import orphans
 from tests.archive_faults.wires import Machines
 
 from stateward import Durability, State, errors
-from stateward_sidecar.archive.wire.lanes import WORKERS
+from stateward_sidecar.archive.requests.waiting import WORKERS
 
 LEASE_S = 1.5
 

@@ -12,7 +12,7 @@ from hashlib import sha256
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.storage.v1.head_pb2 import BlobRow
 from stateward_sidecar.archive.objects.image import open_image, part_refs
-from stateward_sidecar.archive.wire.places import Place
+from stateward_sidecar.archive.requests.places import Place
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.store.thread.ranges import Pruned
 

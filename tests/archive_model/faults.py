@@ -13,8 +13,7 @@ from typing import TypeVar
 
 from tests.archive_model.turns import Death, Turns
 
-from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, Object
-from stateward_sidecar.bucket.errors import BucketUnavailable
+from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, BucketUnavailable, Object
 from stateward_sidecar.bucket.memory import MemoryBucket
 from stateward_sidecar.bucket.objectstore import UPLOAD_RETRIES
 from stateward_sidecar.clock import Clock

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef, PackedRow
 from stateward_sidecar.archive.objects.image import open_image, part_refs
 from stateward_sidecar.archive.objects.packs import is_pack, open_index, open_pack
-from stateward_sidecar.archive.ship.fold import GARBAGE_MAX
-from stateward_sidecar.archive.wire.places import Place, is_blob, origin_of
-from stateward_sidecar.archive.wire.slices import slice_name, whole_of
+from stateward_sidecar.archive.requests.places import Place, is_blob, origin_of, slice_name, whole_of
+from stateward_sidecar.archive.ship.compact import GARBAGE_MAX
 from stateward_sidecar.codec.entry import sequence_of, unpack
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.store.thread.ranges import Pruned

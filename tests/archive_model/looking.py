@@ -21,12 +21,12 @@ from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
 from stateward_sidecar.archive.objects.heads import open_head
 from stateward_sidecar.archive.objects.keys import slot_of
-from stateward_sidecar.archive.wire.places import Place, place_of
+from stateward_sidecar.archive.requests.places import Place, place_of
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt, Fenced, NewerFormat, ThreadNotFound, VersionMismatch
-from stateward_sidecar.service.calls import holding
+from stateward_sidecar.service.calls import ownership
 from stateward_sidecar.storage.keystore import KeyStore
-from stateward_sidecar.store.kinds.recordrows import open_batch
+from stateward_sidecar.store.kinds.record import open_batch
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.ranges import Ranges
 from stateward_sidecar.store.thread.thread import MAIN, Thread, load_archive_row
@@ -407,7 +407,7 @@ class Looking(Stage):
             return verb(sidecar)
         except (ThreadNotFound, VersionMismatch) as error:
             frames = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
-            if any(name == holding.__file__ for name in frames):  # not a step by itself, which asks nobody
+            if any(name == ownership.__file__ for name in frames):  # not a step by itself, which asks nobody
                 self.check_absence(sidecar, error, begun)
             raise
 

@@ -11,7 +11,7 @@ from stateward.storage.v1.archive_pb2 import OBJECT_KIND_SNAPSHOT, ArchiveHead, 
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward_sidecar.archive.objects.image import open_image, part_refs
 from stateward_sidecar.archive.objects.packs import is_pack, open_index, open_pack, snapshots_of
-from stateward_sidecar.archive.wire.places import Place
+from stateward_sidecar.archive.requests.places import Place
 from stateward_sidecar.codec.entry import sequence_of, unpack
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.store.kinds.table import is_cut

@@ -26,14 +26,14 @@ from tests.archive_model.faults import (
 from tests.archive_model.turns import Death, Turns
 
 from stateward_sidecar.archive.own.pulse import Parted
-from stateward_sidecar.archive.wire.wire import Job, Wire
+from stateward_sidecar.archive.requests.metered import Job, Wire
 from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Object
 from stateward_sidecar.bucket.retrying import RetryingBucket
 from stateward_sidecar.errors import ArchiveUnavailable, DiskFull, ShuttingDown, StatewardError
-from stateward_sidecar.service.admission.uploads import Places
+from stateward_sidecar.service.admission.streams import Places
 from stateward_sidecar.service.api.blobs import BlobService
 from stateward_sidecar.service.calls.calls import Calls
-from stateward_sidecar.service.calls.holding import Holding
+from stateward_sidecar.service.calls.ownership import Holding
 from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.storage.writer import Writer

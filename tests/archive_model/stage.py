@@ -29,7 +29,7 @@ from stateward.v1.signal_service_pb2 import SendSignalRequest, SendSignalRespons
 from stateward.v1.thread_service_pb2 import DeleteBranchRequest, MoveBranchRequest
 from stateward_sidecar.archive.objects import heads
 from stateward_sidecar.archive.objects.spares import SURE_S
-from stateward_sidecar.archive.wire.places import place_of
+from stateward_sidecar.archive.requests.places import place_of
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
     BlobNotFound,

@@ -17,21 +17,21 @@ from tests.archive_model.test_archive_model import Rules
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
 from stateward_sidecar.archive.objects import judge
 from stateward_sidecar.archive.own.pulse import Pulse
-from stateward_sidecar.archive.own.settle import Settler
+from stateward_sidecar.archive.own.reconcile import Settler
 from stateward_sidecar.archive.own.takeover import Attacher
-from stateward_sidecar.archive.ship import expire
+from stateward_sidecar.archive.ship import delete as archive_delete
 from stateward_sidecar.archive.ship.delete import Remover
 from stateward_sidecar.archive.ship.ship import Shipper
 from stateward_sidecar.bucket.memory import MemoryBucket, etag_of
-from stateward_sidecar.service.calls.holding import Holding
+from stateward_sidecar.service.calls.ownership import Holding
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.blobs import blobs as store_blobs
 from stateward_sidecar.store.blobs import blobsweep
-from stateward_sidecar.store.clean import delete, recordexpiry, sweep
+from stateward_sidecar.store.clean import delete, recordcleaning, sweep
 from stateward_sidecar.store.clean.sweep import Sweeper
 from stateward_sidecar.store.items import effects, recordputs, recordviews
-from stateward_sidecar.store.journal import changing, expecting
-from stateward_sidecar.store.kinds import recordrows
+from stateward_sidecar.store.journal import admitting, opening
+from stateward_sidecar.store.kinds import record
 from stateward_sidecar.store.thread.thread import ThreadDraft, rows
 from stateward_sidecar.store.travel import orphans
 from stateward_sidecar.store.travel.orphans import Orphans
@@ -106,7 +106,7 @@ def test_a_thread_that_goes_before_its_time_is_found(broken: Rules, monkeypatch:
             return [layout.unpack_expiry(key)[::-1] for key, _ in rows(txn, b"E")]
 
     monkeypatch.setattr(Sweeper, "_due", due)
-    for module in (sweep, delete, expire):
+    for module in (sweep, delete, archive_delete):
         monkeypatch.setattr(module, "has_expired", lambda _head, _now_us: True)
     broken.set_ttl(0, "a")
     with pytest.raises(AssertionError, match="before its time"):
@@ -155,7 +155,7 @@ def test_a_head_that_moves_twice_is_found(broken: Rules, monkeypatch: pytest.Mon
     """Where a sidecar does not know the request ids of moves, a retry moves the head again."""
     broken.go_back(0, "a", "main", 2, conditional=False, plan=NONE)
     save(broken, 0)
-    monkeypatch.setattr(changing, "find_request", lambda *_: None)
+    monkeypatch.setattr(opening, "find_request", lambda *_: None)
     with pytest.raises(AssertionError, match="moved twice"):
         broken.move_again(0, 1, NONE)
 
@@ -203,7 +203,7 @@ def test_a_deleted_record_that_comes_back_elsewhere_is_found(broken: Rules, monk
     broken.show_records(1, "a", {"a"}, "list", NONE)
     broken.delete_records(0, "a", "a", archived=True, plan=NONE)
     put(broken, 0, "b")
-    monkeypatch.setattr(recordrows, "_newest", lambda *_: (1 << 62, None))
+    monkeypatch.setattr(record, "_newest", lambda *_: (1 << 62, None))
     monkeypatch.setattr(recordviews, "mark_checked", lambda *_: None)
     broken.wait(11.0)
     with pytest.raises(AssertionError, match="not those of the tip"):
@@ -213,9 +213,10 @@ def test_a_deleted_record_that_comes_back_elsewhere_is_found(broken: Rules, monk
 def test_a_record_that_goes_before_its_time_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a sweep does not wait, a record with a time to live is deleted at once."""
     put(broken, 0, ttl_s=5000)
-    monkeypatch.setattr(recordexpiry, "is_expired", lambda *_: True)
-    monkeypatch.setattr(recordexpiry, "SECOND_US", 0)
-    monkeypatch.setattr(recordexpiry.RecordExpirer, "sweep", lambda it: it._expire(it._threads.cached("default", "a")))
+    monkeypatch.setattr(recordcleaning, "is_expired", lambda *_: True)
+    monkeypatch.setattr(recordcleaning, "SECOND_US", 0)
+    cleaner = recordcleaning.RecordExpirer
+    monkeypatch.setattr(cleaner, "sweep", lambda it: it._expire(it._threads.cached("default", "a")))
     with pytest.raises(AssertionError, match="went before its time"):
         broken.sweep(0, (), [], hours=0)
 
@@ -233,7 +234,7 @@ def keep_branches(publish: Callable[[ThreadDraft], None]) -> Callable[[ThreadDra
 @pytest.mark.parametrize("form", ["save", "put", "begin", "signal", "blob"])
 def test_a_late_write_to_the_next_thread_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     """The thread was deleted and made again, and nobody compares uids."""
-    for module in (expecting, changing, store_blobs):
+    for module in (admitting, opening, store_blobs):
         monkeypatch.setattr(module, "check_uid", lambda *_: None)
     with pytest.raises(AssertionError, match="reached another thread"):
         broken.go_on_after_deletion(0, 1, "a", form, remade=True, plan=NONE, now=True)
@@ -273,7 +274,7 @@ def go_on_unknowing(history: Rules, has: str, elsewhere: str, what: str, seconds
 
 
 @pytest.mark.parametrize(
-    ("module", "has"), [(sweep, "versions"), (recordexpiry, "records"), (blobsweep, "blob")],
+    ("module", "has"), [(sweep, "versions"), (recordcleaning, "records"), (blobsweep, "blob")],
     ids=["a rule", "records", "a blob"],
 )  # fmt: skip
 def test_a_sweep_of_what_others_have_is_found(
@@ -307,7 +308,7 @@ def test_a_signal_that_is_sent_twice_is_found(broken: Rules, monkeypatch: pytest
     """Where a sidecar does not know the request ids of signals, a retry sends another one."""
     broken.signal(0, "a", archived=True, plan=NONE)
     broken.take(1, "a", NONE)
-    monkeypatch.setattr(changing, "find_request", lambda *_: None)
+    monkeypatch.setattr(opening, "find_request", lambda *_: None)
     with pytest.raises(AssertionError, match="sent again"):
         broken.signal_again(1, 1, archived=False, plan=NONE)
 

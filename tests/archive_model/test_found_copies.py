@@ -10,8 +10,7 @@ from tests.archive_model.test_archive_model import Rules
 from stateward.v1.thread_service_pb2 import ForkThreadRequest
 from stateward_sidecar.archive.objects.fetch import Fetcher
 from stateward_sidecar.archive.objects.image import open_image, part_refs
-from stateward_sidecar.archive.objects.packs import is_pack
-from stateward_sidecar.archive.objects.structure import find_missing_snapshots, open_tail
+from stateward_sidecar.archive.objects.packs import find_missing_snapshots, is_pack, open_tail
 
 NONE: tuple[Fault, ...] = ()
 

@@ -11,7 +11,7 @@ import pytest
 from tests.bucket.weed import s3_environment
 
 from stateward_sidecar.bucket import objectstore
-from stateward_sidecar.bucket.errors import (
+from stateward_sidecar.bucket.base import (
     BucketDenied,
     BucketError,
     BucketFull,

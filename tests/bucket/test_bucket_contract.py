@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stateward_sidecar.bucket.base import Bucket
-from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists, ObjectNotFound, ObjectTooLarge
+from stateward_sidecar.bucket.base import Bucket, ObjectChanged, ObjectExists, ObjectNotFound, ObjectTooLarge
 
 
 def test_create_once(bucket: Bucket) -> None:

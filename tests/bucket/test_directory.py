@@ -15,14 +15,14 @@ from tests import warm
 from tests.bucket.writer import check_body
 
 from stateward_sidecar.bucket import directory as module
-from stateward_sidecar.bucket.directory import LEFT_OVER_AFTER_S, DirectoryBucket
-from stateward_sidecar.bucket.errors import (
+from stateward_sidecar.bucket.base import (
     BucketDenied,
     BucketFull,
     BucketRefused,
     BucketUnavailable,
     ObjectNotFound,
 )
+from stateward_sidecar.bucket.directory import LEFT_OVER_AFTER_S, DirectoryBucket
 from stateward_sidecar.errors import StartError
 
 KILLS = 6

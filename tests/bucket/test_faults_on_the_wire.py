@@ -10,8 +10,7 @@ import pytest
 from tests.bucket.proxy import Proxy, running_proxy
 from tests.bucket.weed import s3_environment
 
-from stateward_sidecar.bucket.base import Bucket
-from stateward_sidecar.bucket.errors import BucketUnavailable, ObjectChanged, ObjectExists, ObjectNotFound
+from stateward_sidecar.bucket.base import Bucket, BucketUnavailable, ObjectChanged, ObjectExists, ObjectNotFound
 from stateward_sidecar.bucket.objectstore import ObjectStoreBucket
 from stateward_sidecar.bucket.retrying import Patience, RetryingBucket
 from stateward_sidecar.clock import Clock

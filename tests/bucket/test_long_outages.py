@@ -9,8 +9,7 @@ from contextlib import suppress
 import pytest
 from tests.archive_model.faults import FakeClock
 
-from stateward_sidecar.bucket.base import Bucket
-from stateward_sidecar.bucket.errors import BucketUnavailable, ObjectNotFound
+from stateward_sidecar.bucket.base import Bucket, BucketUnavailable, ObjectNotFound
 from stateward_sidecar.bucket.memory import MemoryBucket
 from stateward_sidecar.bucket.retrying import Patience, RetryingBucket
 

@@ -7,12 +7,14 @@ from collections.abc import Callable
 import pytest
 from tests.bucket.conftest import FakeClock, raise_once, retrying
 
-from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, Object
-from stateward_sidecar.bucket.errors import (
+from stateward_sidecar.bucket.base import (
+    REPLACED_BYTES_MAX,
+    Bucket,
     BucketDenied,
     BucketError,
     BucketFull,
     BucketUnavailable,
+    Object,
     ObjectChanged,
     ObjectExists,
 )

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, Object
-from stateward_sidecar.bucket.errors import BucketRefused, BucketUnavailable, BucketUnfit, ObjectChanged, ObjectNotFound
+from stateward_sidecar.bucket.base import (
+    REPLACED_BYTES_MAX,
+    Bucket,
+    BucketRefused,
+    BucketUnavailable,
+    BucketUnfit,
+    Object,
+    ObjectChanged,
+    ObjectNotFound,
+)
 from stateward_sidecar.bucket.memory import MemoryBucket, etag_of
 from stateward_sidecar.bucket.probe import PREFIX, probe_bucket
 

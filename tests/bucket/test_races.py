@@ -9,9 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from stateward_sidecar.bucket.base import Bucket
+from stateward_sidecar.bucket.base import Bucket, ObjectChanged, ObjectExists
 from stateward_sidecar.bucket.directory import DirectoryBucket
-from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists
 from stateward_sidecar.bucket.retrying import RetryingBucket
 from stateward_sidecar.clock import Clock
 

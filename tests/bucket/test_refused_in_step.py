@@ -7,7 +7,7 @@ import random
 import pytest
 from tests.archive_model.faults import FakeClock
 
-from stateward_sidecar.bucket.errors import BucketUnavailable, ObjectChanged, ObjectExists
+from stateward_sidecar.bucket.base import BucketUnavailable, ObjectChanged, ObjectExists
 from stateward_sidecar.bucket.memory import MemoryBucket
 from stateward_sidecar.bucket.retrying import Patience, RetryingBucket
 

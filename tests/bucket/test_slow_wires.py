@@ -21,11 +21,11 @@ from tests.bucket.proxy import Proxy, running_proxy
 from tests.bucket.weed import s3_environment
 from tests.histories.weather import running_weather
 
-from stateward_sidecar.archive.wire import wire as wiremodule
-from stateward_sidecar.archive.wire.slices import slice_count, whole_of
-from stateward_sidecar.archive.wire.wire import Wire
+from stateward_sidecar.archive.requests import metered as wiremodule
+from stateward_sidecar.archive.requests.metered import Wire
+from stateward_sidecar.archive.requests.places import slice_count, whole_of
 from stateward_sidecar.bucket import objectstore
-from stateward_sidecar.bucket.errors import ObjectTooLarge
+from stateward_sidecar.bucket.base import ObjectTooLarge
 from stateward_sidecar.bucket.objectstore import ObjectStoreBucket
 from stateward_sidecar.clock import Clock
 

@@ -11,8 +11,8 @@ import sys
 from itertools import count
 from pathlib import Path
 
+from stateward_sidecar.bucket.base import ObjectExists, ObjectNotFound
 from stateward_sidecar.bucket.directory import DirectoryBucket
-from stateward_sidecar.bucket.errors import ObjectExists, ObjectNotFound
 
 KEPT = 40
 PADDING_BYTES = 50_000

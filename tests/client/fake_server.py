@@ -26,7 +26,7 @@ from stateward.v1 import (
     thread_service_pb2_grpc,
 )
 from stateward.v1.write_pb2 import Receipt
-from stateward_sidecar.store.items.recordfilters import matches
+from stateward_sidecar.store.items.recordviews import matches
 
 CODES = {
     "VERSION_MISMATCH": grpc.StatusCode.ABORTED,

@@ -14,15 +14,17 @@ from stateward.v1.diff_pb2 import Diff, Edit, Splice, SpliceSlot
 from stateward.v1.state_pb2 import State, Value
 from stateward_sidecar.codec import diff as diff_module
 from stateward_sidecar.codec import draft as draft_module
-from stateward_sidecar.codec.changes import apply_changes, sent_bytes
 from stateward_sidecar.codec.diff import (
+    common_prefix,
+    common_suffix,
     diff_trees,
     find_changes,
+    find_splices,
     read_state,
     shrink,
 )
+from stateward_sidecar.codec.draft import apply_changes, sent_bytes
 from stateward_sidecar.codec.edits import apply_edits, check_diff, only_commutative
-from stateward_sidecar.codec.splices import common_prefix, common_suffix, find_splices
 from stateward_sidecar.codec.state import EMPTY, Entries, LogState, StateTree, to_message
 from stateward_sidecar.errors import InvalidField
 

@@ -27,7 +27,7 @@ from stateward_sidecar.doctor import disk, examine, machine
 from stateward_sidecar.measures import events
 from stateward_sidecar.settings import load_settings
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store.thread.memory import control_groups, memory_limit_bytes
+from stateward_sidecar.store.thread.cache import control_groups, memory_limit_bytes
 from stateward_sidecar.telemetry import failures
 
 

@@ -15,7 +15,7 @@ from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef
 from stateward_sidecar.archive.objects import heads
 from stateward_sidecar.archive.objects.heads import open_head
 from stateward_sidecar.archive.objects.image import open_image, part_refs
-from stateward_sidecar.archive.wire.places import THREAD_KEYS, THREADS, Place, place_of
+from stateward_sidecar.archive.requests.places import THREAD_KEYS, THREADS, Place, place_of
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
 from stateward_sidecar.store.store import KEYS_FILE

@@ -16,8 +16,8 @@ from tests.warm import COLD
 
 from stateward._version import VERSION
 from stateward.testing import Daemon, run_daemon
-from stateward_sidecar.service.serving.idle import Idle
-from stateward_sidecar.storage.daemonfile import UsersLock
+from stateward_sidecar.service.serving.shutdown import Idle
+from stateward_sidecar.storage.files import UsersLock
 
 PERIOD_S = 0.02
 

@@ -30,14 +30,14 @@ BOUNDED: dict[str, dict[str, str]] = {
     ),
     "client/stateward/opening/settings.py": {"_toml": "a list of texts"},
     "client/stateward/values.py": dict.fromkeys(("decode", "_decode_blob"), "once: what was a blob is none"),
-    "sidecar/stateward_sidecar/archive/own/settle.py": {"Settler.settle": "once, if the archive comes back meanwhile"},
+    "sidecar/stateward_sidecar/archive/own/reconcile.py": {"Settler.settle": "once, if the archive returns meanwhile"},
     "sidecar/stateward_sidecar/archive/ship/ship.py": {"Shipper._entries": "once: the tail is packed then"},
     "sidecar/stateward_sidecar/codec/pieces.py": dict.fromkeys(
         ("_encode", "_put_message", "_put_messages", "_put_named", "_put_plain"),
         "the contract's messages are not inside themselves",
     ),
-    "sidecar/stateward_sidecar/codec/splices.py": {"_compare": "counts the levels"},
-    "sidecar/stateward_sidecar/service/admission/weigh.py": dict.fromkeys(
+    "sidecar/stateward_sidecar/codec/diff.py": {"_compare": "counts the levels"},
+    "sidecar/stateward_sidecar/service/admission/weight.py": dict.fromkeys(
         ("_plan", "_Count.walk"), "the contract's messages are not inside themselves"
     ),
     "sidecar/stateward_sidecar/store/clean/delete.py": dict.fromkeys(

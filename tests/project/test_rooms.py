@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-FLAT = ("storage", "codec", "bucket", "metrics", "doctor", "tracing")
+FLAT = ("storage", "codec", "bucket", "metrics", "doctor")
 ROOMS = ("service", "store", "archive")
 
 

@@ -12,7 +12,7 @@ import lmdb
 import pytest
 
 from stateward_sidecar.errors import InvalidField, ShuttingDown
-from stateward_sidecar.service.calls.gather import PATIENCE_S, Gather
+from stateward_sidecar.service.calls.calls import PATIENCE_S, Gather
 from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.storage.writer import Writer

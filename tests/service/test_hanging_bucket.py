@@ -21,8 +21,8 @@ from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_service_pb2 import AttachRequest, DetachRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.archive.wire.lanes import WORKERS
-from stateward_sidecar.archive.wire.wire import PARALLEL, Wire
+from stateward_sidecar.archive.requests.metered import PARALLEL, Wire
+from stateward_sidecar.archive.requests.waiting import WORKERS
 from stateward_sidecar.bucket.memory import MemoryBucket
 from stateward_sidecar.clock import Clock
 

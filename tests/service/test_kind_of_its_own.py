@@ -29,8 +29,7 @@ from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.kind import Carried, Kind, Watched
 from stateward_sidecar.store.kinds import table
 from stateward_sidecar.store.thread import blocks
-from stateward_sidecar.store.thread.identity import Identity
-from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows
+from stateward_sidecar.store.thread.thread import Identity, Thread, ThreadDraft, rows
 
 TABLE = b"!"
 

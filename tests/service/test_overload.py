@@ -15,8 +15,8 @@ from tests.soak.hostile import append
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, HydrateRequest, SaveRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest
 from stateward_sidecar import app
-from stateward_sidecar.service.admission import turns
-from stateward_sidecar.service.admission.turns import (
+from stateward_sidecar.service.admission import order
+from stateward_sidecar.service.admission.order import (
     FREE_CALLS,
     GROUP_WRITES,
     QUIET_TURNS,
@@ -143,7 +143,7 @@ async def test_calls_begin_at_once_while_there_is_no_burst() -> None:
 async def test_after_many_calls_in_a_row_the_next_one_shows_whether_more_are_coming(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turns, "ROW_S", WAIT_S)  # a busy machine may take a while between two of them
+    monkeypatch.setattr(order, "ROW_S", WAIT_S)  # a busy machine may take a while between two of them
     daemon = Daemon()
     for is_write in (True, False):
         for _ in range(FREE_CALLS):
@@ -173,14 +173,14 @@ async def test_a_loop_that_stood_still_ends_no_row() -> None:
         for _ in range(FREE_CALLS):
             daemon.turns.note_arrival()
             with_no_turn_of_the_loop(begin(daemon.turns, ("", "t"), is_write=False))
-        for _ in range(int(WAIT_S / turns.ROW_S)):
+        for _ in range(int(WAIT_S / order.ROW_S)):
             if not daemon.turns._is_row:
                 break
-            await asyncio.sleep(turns.ROW_S)
+            await asyncio.sleep(order.ROW_S)
 
 
 def stand_still() -> None:
-    time.sleep(2 * turns.ROW_S)
+    time.sleep(2 * order.ROW_S)
 
 
 def with_no_turn_of_the_loop(waiting: object) -> None:
@@ -321,9 +321,9 @@ def test_saves_of_a_daemon_begin_in_turn(tmp_path: Path, monkeypatch: pytest.Mon
     with daemon_inside(tmp_path) as daemon:
         saves = daemon.wire.checkpoints
         with monkeypatch.context() as nobody_begins:
-            nobody_begins.setattr(turns, "FREE_CALLS", 0)
-            nobody_begins.setattr(turns, "QUIET_TURNS", 1 << 30)
-            nobody_begins.setattr(turns, "ARRIVING_TURNS", 1 << 30)
+            nobody_begins.setattr(order, "FREE_CALLS", 0)
+            nobody_begins.setattr(order, "QUIET_TURNS", 1 << 30)
+            nobody_begins.setattr(order, "ARRIVING_TURNS", 1 << 30)
             calls = [saves.Save.future(append("burst", f"{number}"), timeout=WAIT_S) for number in range(50)]
             await_waiting(made[0], 50)
             calls.append(saves.Save.future(append("mine", "0"), timeout=WAIT_S))
@@ -379,5 +379,5 @@ async def test_more_reads_come_in_than_begin(monkeypatch: pytest.MonkeyPatch) ->
         for _ in range(3 * QUIET_TURNS):  # on a busy processor, gRPC needs longer than the daemon looks for calls
             await asyncio.sleep(0)
     assert FREE_CALLS < len(daemon.begun) <= (kept_back + FREE_CALLS) / 2
-    now_s += turns.ROW_S
+    now_s += order.ROW_S
     await daemon.settle()

@@ -12,7 +12,7 @@ from tests.service.wire import TIMEOUT_S
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, ReleaseLeaseRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.bucket.errors import BucketUnavailable
+from stateward_sidecar.bucket.base import BucketUnavailable
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.state_pb2 import State, Value
 from stateward.v1.thread_service_pb2 import ForkThreadRequest, PruneThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.service.admission.unfinished import Unfinished
+from stateward_sidecar.service.admission.memory import Unfinished
 from stateward_sidecar.store.store import BACKGROUND_WORKERS
 
 MIB = 1 << 20

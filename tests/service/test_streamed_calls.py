@@ -28,7 +28,7 @@ from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.state_pb2 import Value
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.measures import events
-from stateward_sidecar.service.admission import budget, crowd
+from stateward_sidecar.service.admission import memory, streams
 from stateward_sidecar.service.calls import streamed
 
 
@@ -170,7 +170,7 @@ def test_a_call_that_cannot_be_read_fails_alone(place: Place, wire: Wire, wrong:
 
 def test_calls_without_memory_are_refused_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call of a message that gets no memory is refused with QUEUE_FULL, and the stream goes on."""
-    monkeypatch.setattr(budget.Budget.take, "__defaults__", (0.1,))
+    monkeypatch.setattr(memory.Budget.take, "__defaults__", (0.1,))
     with daemon_inside(tmp_path) as daemon:
         requests, stream = daemon.parts.room.requests, Calls(daemon.wire)
         held = requests.grant(requests.total_bytes)
@@ -261,7 +261,7 @@ def test_a_client_that_never_reads_is_not_read(tmp_path: Path) -> None:
 
 def test_streams_share_the_room_for_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of many streams are bounded together, and a stream without any is served beside a crowd."""
-    monkeypatch.setattr(crowd, "ALL_CALLS_MAX", 50)
+    monkeypatch.setattr(streams, "ALL_CALLS_MAX", 50)
     with daemon_inside(tmp_path) as daemon:
         bound = daemon.parts.streamed._crowd
         verbs, go_on = daemon.parts.streamed._verbs, asyncio.Event()
@@ -271,8 +271,8 @@ def test_streams_share_the_room_for_calls(tmp_path: Path, monkeypatch: pytest.Mo
             return await verbs["save"].run(request, context)
 
         daemon.parts.streamed._verbs = {"save": replace(verbs["save"], run=save)}
-        streams = [Calls(daemon.wire) for _ in range(5)]
-        for index, stream in enumerate(streams):
+        opened = [Calls(daemon.wire) for _ in range(5)]
+        for index, stream in enumerate(opened):
             stream.send(
                 *(
                     SaveRequest(thread=f"t{index}-{n}", diff=appends("x"), options=WriteOptions(request_id="r"))
@@ -283,7 +283,7 @@ def test_streams_share_the_room_for_calls(tmp_path: Path, monkeypatch: pytest.Mo
         time.sleep(0.2)
         assert 50 <= bound._count <= 54
         daemon.loop.call_soon_threadsafe(go_on.set)
-        for stream in streams:
+        for stream in opened:
             assert all(answer.save.version == 1 for answer in stream.answers(100).values())
             stream.put(None)
         wait_until(lambda: not bound._count)
@@ -292,19 +292,19 @@ def test_streams_share_the_room_for_calls(tmp_path: Path, monkeypatch: pytest.Mo
 def test_memory_is_counted_until_the_work_has_ended(tmp_path: Path) -> None:
     """Work on a large call goes on when its client leaves, and so does its share of memory."""
     with daemon_inside(tmp_path) as daemon:
-        budget = daemon.parts.room.requests
+        memory = daemon.parts.room.requests
         stream = Calls(daemon.wire)
         with daemon.parts.store.context.writer.publishing:
             stream.send(
                 SaveRequest(thread="t", diff=sets("big", "x" * 300_000), options=WriteOptions(request_id="r")),
                 SaveRequest(),
             )
-            wait_until(lambda: daemon.parts.streamed._crowd._count == 1 and budget.used_bytes > 300_000)
+            wait_until(lambda: daemon.parts.streamed._crowd._count == 1 and memory.used_bytes > 300_000)
             time.sleep(0.2)
             stream.stream.cancel()
             wait_until(lambda: not daemon.parts.streamed._crowd._count)
-            assert budget.used_bytes > 300_000
-        wait_until(lambda: not budget.used_bytes)
+            assert memory.used_bytes > 300_000
+        wait_until(lambda: not memory.used_bytes)
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

@@ -19,8 +19,8 @@ from stateward.v1.diff_pb2 import Diff
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_service_pb2 import GetThreadRequest
 from stateward_sidecar.errors import InvalidField
-from stateward_sidecar.service.admission import weigh
-from stateward_sidecar.service.admission.weigh import count_items
+from stateward_sidecar.service.admission import weight
+from stateward_sidecar.service.admission.weight import count_items
 
 MIB = 1 << 20
 CHECKPOINTS = "/stateward.v1.CheckpointService/"
@@ -62,8 +62,8 @@ SWOLLEN: dict[str, tuple[type[Message], bytes, str]] = {
 @pytest.mark.parametrize("kind", SWOLLEN)
 def test_what_swells_is_named_by_its_field(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lists, maps, values that change and fields that nobody knows: counting ends at a limit, with the field."""
-    monkeypatch.setattr(weigh, "ITEMS_MAX", 1000)
-    monkeypatch.setattr(weigh, "FIELDS_MAX", 2000)
+    monkeypatch.setattr(weight, "ITEMS_MAX", 1000)
+    monkeypatch.setattr(weight, "FIELDS_MAX", 2000)
     message, raw, expected = SWOLLEN[kind]
     with pytest.raises(InvalidField) as refusal:
         count_items(message.DESCRIPTOR, raw)
@@ -143,7 +143,7 @@ def test_cut_or_changed_bytes_are_no_message_or_counted(data: st.DataObject) -> 
 
 def test_the_largest_legitimate_lists_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list at its limit is counted, one beyond is refused, and so is the sum of many lists."""
-    monkeypatch.setattr(weigh, "ITEMS_MAX", 1000)
+    monkeypatch.setattr(weight, "ITEMS_MAX", 1000)
     check: Callable[[bytes], Any] = lambda raw: count_items(SaveRequest.DESCRIPTOR, raw)  # noqa: E731
     assert check(field(DIFF, empty(EDITS, 999))) == 1000
     with pytest.raises(InvalidField, match="1,000 edits, entries"):

@@ -17,14 +17,14 @@ from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import QueueFull
-from stateward_sidecar.service.admission import uploads
-from stateward_sidecar.service.admission.uploads import LEAST_BYTES_PER_S, SLOW_FROM_S, Places
+from stateward_sidecar.service.admission import streams
+from stateward_sidecar.service.admission.streams import LEAST_BYTES_PER_S, SLOW_FROM_S, Places
 from stateward_sidecar.service.api import blobs
 
 
 def test_a_save_with_a_blob_passes_uploads_that_trickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All places are taken by uploads of a byte now and then. The slowest one is refused, and the save goes on."""
-    monkeypatch.setattr(uploads, "SLOW_FROM_S", 0.1)
+    monkeypatch.setattr(streams, "SLOW_FROM_S", 0.1)
     over = threading.Event()
 
     def trickle(number: int) -> Iterator[WriteBlobRequest]:

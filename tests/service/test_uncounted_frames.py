@@ -16,8 +16,7 @@ from tests.service.inside import WAIT_S, Inside, daemon_inside
 from tests.service.wire import THREAD, sets
 
 from stateward.v1.thread_service_pb2 import GetThreadRequest
-from stateward_sidecar.service.calls.exchange import Exchange
-from stateward_sidecar.service.calls.frames import Frame
+from stateward_sidecar.service.calls.exchange import Exchange, Frame
 from stateward_sidecar.store.versions.save import SaveWrite
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from stateward_sidecar.service.admission import unfinished as module
-from stateward_sidecar.service.admission.unfinished import FREED_BYTES, Unfinished, own_bytes
+from stateward_sidecar.service.admission import memory as module
+from stateward_sidecar.service.admission.memory import FREED_BYTES, Unfinished, own_bytes
 
 LIMIT = 100 * FREED_BYTES
 

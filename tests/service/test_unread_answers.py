@@ -19,9 +19,8 @@ from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse,
 from stateward.v1.state_pb2 import State, Value
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import QueueFull
-from stateward_sidecar.service.admission.budget import FREE_ANSWER_BYTES, Budget, Share
-from stateward_sidecar.service.admission.room import Room
-from stateward_sidecar.service.admission.turns import Turns
+from stateward_sidecar.service.admission.memory import FREE_ANSWER_BYTES, Budget, Room, Share
+from stateward_sidecar.service.admission.order import Turns
 from stateward_sidecar.service.calls import method as method_module
 from stateward_sidecar.service.calls.method import Method
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stateward.testing import run_daemon
-from stateward_sidecar.storage.keyfile import find_exposure
+from stateward_sidecar.storage.secretfiles import find_exposure
 
 
 @pytest.mark.parametrize(

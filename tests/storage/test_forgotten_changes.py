@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stateward_sidecar.storage.changes import KEPT, Changes
+from stateward_sidecar.storage.writer import KEPT, Changes
 
 JOB, OTHER = ("default", "job"), ("default", "other")
 

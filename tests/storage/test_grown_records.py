@@ -30,11 +30,11 @@ from stateward_sidecar.codec.entry import stored_bytes
 from stateward_sidecar.errors import Corrupt, QuotaExceeded, ShuttingDown
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch
-from stateward_sidecar.store.clean import recordmoves
-from stateward_sidecar.store.clean.recordmoves import RecordMover
+from stateward_sidecar.store.clean import recordcleaning
+from stateward_sidecar.store.clean.recordcleaning import RecordMover
 from stateward_sidecar.store.items import recordputs
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.kinds.recordrows import record_key
+from stateward_sidecar.store.kinds.record import record_key
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import REQUEST_WINDOW_S
@@ -79,9 +79,9 @@ def used_bytes(store: Store) -> int:
 @pytest.fixture
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Moves begin early, and have small steps."""
-    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 20_000)
-    monkeypatch.setattr(recordmoves, "STEP_BYTES", 5_000)
-    monkeypatch.setattr(recordmoves, "STEP_ENTRIES", 20)
+    monkeypatch.setattr(recordcleaning, "SLACK_BYTES", 20_000)
+    monkeypatch.setattr(recordcleaning, "STEP_BYTES", 5_000)
+    monkeypatch.setattr(recordcleaning, "STEP_ENTRIES", 20)
 
 
 def test_rewriting_does_not_grow(tmp_path: Path, tight: None) -> None:
@@ -286,14 +286,14 @@ def test_a_stop_during_a_move_is_no_damage(tmp_path: Path, tight: None, monkeypa
     """A move that the daemon's stop ends is not logged as damage, and the next start continues it."""
     del tight
     logged = list[str]()
-    monkeypatch.setattr(recordmoves, "log_damage", lambda event, *_, **__: logged.append(event))
+    monkeypatch.setattr(recordcleaning, "log_damage", lambda event, *_, **__: logged.append(event))
     store = make_store(tmp_path)
     store.start()
     store.record_mover.start = lambda thread: None  # type: ignore[method-assign]
     for _ in range(60):
         put(store, value("k", data := os.urandom(700)))
     thread = get(store)
-    assert recordmoves.is_due(thread.head)
+    assert recordcleaning.is_due(thread.head)
     store.context.writer.stop()
     with pytest.raises(ShuttingDown):
         store.record_mover.move(thread)
@@ -303,14 +303,14 @@ def test_a_stop_during_a_move_is_no_damage(tmp_path: Path, tight: None, monkeypa
     with opened(tmp_path) as store:
         store.record_mover.move(get(store))
         assert left(store) == {"k": data}
-        assert not recordmoves.is_due(get(store).head)
+        assert not recordcleaning.is_due(get(store).head)
         assert findings(store) == []
 
 
 def test_a_move_reads_no_saves_in_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many saves lie before the first entry of records; a step begins where a read found it."""
-    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 0)
-    monkeypatch.setattr(recordmoves, "FOUND_AT_ONCE", 7)
+    monkeypatch.setattr(recordcleaning, "SLACK_BYTES", 0)
+    monkeypatch.setattr(recordcleaning, "FOUND_AT_ONCE", 7)
     with opened(tmp_path) as store:
         save_many(
             store,
@@ -333,7 +333,7 @@ def test_a_move_reads_no_saves_in_the_writer(tmp_path: Path, monkeypatch: pytest
                     read.append(sequence)
                 yield sequence, record
 
-        monkeypatch.setattr(recordmoves.blocks, "entries", watched)
+        monkeypatch.setattr(recordcleaning.blocks, "entries", watched)
         model = left(store)
         mover = RecordMover(store.context, store.threads, store.pruner)
         assert mover.step(get(store))
@@ -347,16 +347,16 @@ def test_a_move_reads_no_saves_in_the_writer(tmp_path: Path, monkeypatch: pytest
 
 def test_a_step_moves_nothing_of_another_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the entry that was found is not there any more, the floor stays."""
-    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 0)
+    monkeypatch.setattr(recordcleaning, "SLACK_BYTES", 0)
     with opened(tmp_path) as store:
         store.record_mover.start = lambda thread: None  # type: ignore[method-assign]
         for _ in range(4):
             put(store, value("a", os.urandom(500)))
         mover, found = RecordMover(store.context, store.threads, store.pruner), []
 
-        def find(thread: Thread) -> recordmoves._Begin:
+        def find(thread: Thread) -> recordcleaning._Begin:
             found.append(RecordMover._find(mover, thread))
-            return recordmoves._Begin(found[0].sequence + 1, found[0].digest)
+            return recordcleaning._Begin(found[0].sequence + 1, found[0].digest)
 
         monkeypatch.setattr(mover, "_find", find)
         assert not mover.step(get(store))

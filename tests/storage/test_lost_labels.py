@@ -13,7 +13,7 @@ from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ListThreadsRequest, UpdateThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.read import labelled, listing
+from stateward_sidecar.store.read import listing
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread.thread import rows
 
@@ -77,7 +77,7 @@ def index_rows(store: Store) -> int:
 @pytest.mark.parametrize("few", [0, 3, 500])
 def test_lists_by_label_are_lists_filtered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     """If few or many threads have a label, after changes of labels and deletions too."""
-    monkeypatch.setattr(labelled, "FEW", few)
+    monkeypatch.setattr(listing, "FEW", few)
     monkeypatch.setattr(listing, "IN_VAIN_MAX", 5)
     with opened(tmp_path) as store:
         fill(store)
@@ -106,7 +106,7 @@ def test_a_list_does_not_read_what_has_not_the_label(tmp_path: Path, monkeypatch
         head, read = store.threads.head, list[int]()
         monkeypatch.setattr(store.threads, "head", lambda txn, number: read.append(number) or head(txn, number))
         for few in (500, 0):
-            monkeypatch.setattr(labelled, "FEW", few)
+            monkeypatch.setattr(listing, "FEW", few)
             assert listed(store, labels={"rare": "yes"}) == (["t7"], 1)
             assert set(read) == {get(store, "t7").number}
 

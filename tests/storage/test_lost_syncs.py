@@ -14,7 +14,7 @@ from tests.storage.sync_law import sync_law
 from stateward_sidecar.bucket.directory import DirectoryBucket
 from stateward_sidecar.storage.blobfiles import BlobFiles
 from stateward_sidecar.storage.files import create_file
-from stateward_sidecar.storage.keyfile import create_key_file
+from stateward_sidecar.storage.secretfiles import create_key_file
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the law reads /proc")
 UID, BLOB_ID, OTHER_ID = b"u" * 16, b"b" * 16, b"c" * 16

@@ -12,7 +12,7 @@ from tests.storage.inside import opened, save, write
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, WatchRequest
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.journal.journal import next_place
-from stateward_sidecar.store.read import departed
+from stateward_sidecar.store.read import watch
 from stateward_sidecar.store.store import Store
 
 THREADS = 30
@@ -30,13 +30,13 @@ def test_a_watch_finds_its_deletion_at_once(tmp_path: Path, monkeypatch: pytest.
         for number in range(THREADS):
             save(store, "x", thread=f"{number}")
             watches[number] = store.watcher.open(WatchRequest(namespace="default", thread=f"{number}"))
-        real = departed.open_deletion
+        real = watch.open_deletion
 
         def counted(*arguments: Any) -> Any:
             opens[0] += 1
             return real(*arguments)
 
-        monkeypatch.setattr(departed, "open_deletion", counted)
+        monkeypatch.setattr(watch, "open_deletion", counted)
         for number in range(THREADS):
             delete(store, f"{number}")
             if number:

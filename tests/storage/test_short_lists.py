@@ -25,8 +25,8 @@ from stateward.v1.record_service_pb2 import (
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_service_pb2 import ForkThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.store.clean import recordmoves
-from stateward_sidecar.store.clean.recordmoves import RecordMover
+from stateward_sidecar.store.clean import recordcleaning
+from stateward_sidecar.store.clean.recordcleaning import RecordMover
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import recordorder
 from stateward_sidecar.store.thread.recordorder import Item, OrderChange, RecordOrder
@@ -106,8 +106,8 @@ READS: dict[str, Read] = {
 @pytest.mark.parametrize("name", READS)
 def test_what_is_moved_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """A move writes each record again and raises the floor above its old row: the reader sees one of the two."""
-    monkeypatch.setattr(recordmoves, "SLACK_BYTES", 0)
-    monkeypatch.setattr(recordmoves, "STEP_BYTES", 1)
+    monkeypatch.setattr(recordcleaning, "SLACK_BYTES", 0)
+    monkeypatch.setattr(recordcleaning, "STEP_BYTES", 1)
     with opened(tmp_path) as store:
         put(store, *map(value, KEYS))
         READS["by key"](store)

@@ -13,7 +13,7 @@ from tests.storage.test_revived_keys import archived
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.objects.keys import Keys
-from stateward_sidecar.archive.wire.wire import Wire
+from stateward_sidecar.archive.requests.metered import Wire
 from stateward_sidecar.storage import keystore
 from stateward_sidecar.storage.keystore import NAMESPACE, SLOT_BYTES, THREAD, KeyStore
 from stateward_sidecar.store.travel.install import Installer

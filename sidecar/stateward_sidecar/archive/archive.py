@@ -20,23 +20,21 @@ from stateward.storage.v1.journal_pb2 import BlobRecord
 from stateward.v1.admin_service_pb2 import ArchiveStats
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.archive.objects.desk import MOMENTS_MAX, Desk, Hold, Name, Options
 from stateward_sidecar.archive.objects.fetch import Fetcher
 from stateward_sidecar.archive.objects.keys import Keys
 from stateward_sidecar.archive.objects.packs import Names
+from stateward_sidecar.archive.objects.shared import MOMENTS_MAX, Desk, Hold, Name, Options
 from stateward_sidecar.archive.objects.start import BOOT_ID_BYTES, find_former_boots, remember_boot
 from stateward_sidecar.archive.own.completing import Completer
 from stateward_sidecar.archive.own.history import History
-from stateward_sidecar.archive.own.settle import Settler, set_back
+from stateward_sidecar.archive.own.reconcile import Settler, set_back
 from stateward_sidecar.archive.own.takeover import Attacher
+from stateward_sidecar.archive.requests.metered import Wire
+from stateward_sidecar.archive.requests.waiting import Lanes
 from stateward_sidecar.archive.ship.blobs import BlobCarrier
-from stateward_sidecar.archive.ship.delete import Remover
-from stateward_sidecar.archive.ship.expire import Expirer
-from stateward_sidecar.archive.ship.leave import Leaver
-from stateward_sidecar.archive.ship.schedule import Schedule
+from stateward_sidecar.archive.ship.delete import Expirer, Remover
+from stateward_sidecar.archive.ship.schedule import Leaver, Schedule
 from stateward_sidecar.archive.ship.ship import Shipper
-from stateward_sidecar.archive.wire.lanes import Lanes
-from stateward_sidecar.archive.wire.wire import Wire
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
     Fenced,
@@ -48,12 +46,11 @@ from stateward_sidecar.errors import (
 )
 from stateward_sidecar.spans import span
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.journal.lines import check_history, fenced_by
+from stateward_sidecar.store.journal.finding import check_history, fenced_by
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread.context import ArchiveHooks
-from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.ranges import Pruned
-from stateward_sidecar.store.thread.thread import Thread, rows
+from stateward_sidecar.store.thread.thread import Identity, Thread, rows
 from stateward_sidecar.store.thread.threads import not_found
 from stateward_sidecar.store.travel.install import Installer
 from stateward_sidecar.store.travel.orphans import Orphans

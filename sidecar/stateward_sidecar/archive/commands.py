@@ -18,8 +18,8 @@ from stateward.v1.archive_service_pb2 import (
 )
 from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.archive.fleet.collect import Collector, Verbs
+from stateward_sidecar.archive.fleet.fleet import ArchiveLister
 from stateward_sidecar.archive.fleet.inspect import Inspector
-from stateward_sidecar.archive.fleet.listing import ArchiveLister
 from stateward_sidecar.archive.fleet.repair import Repairer
 from stateward_sidecar.archive.fleet.restore import Restorer
 

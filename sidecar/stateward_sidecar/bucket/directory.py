@@ -31,17 +31,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, Object, check_key, check_prefix, check_range
-from stateward_sidecar.bucket.errors import (
+from stateward_sidecar.bucket.base import (
+    REPLACED_BYTES_MAX,
+    Bucket,
     BucketDenied,
     BucketError,
     BucketFull,
     BucketMissing,
     BucketRefused,
     BucketUnavailable,
+    Object,
     ObjectChanged,
     ObjectExists,
     ObjectNotFound,
+    check_key,
+    check_prefix,
+    check_range,
     check_size,
 )
 from stateward_sidecar.errors import StartError

@@ -8,8 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, Object, check_key, check_prefix, check_range
-from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists, ObjectNotFound, check_size
+from stateward_sidecar.bucket.base import (
+    REPLACED_BYTES_MAX,
+    Bucket,
+    Object,
+    ObjectChanged,
+    ObjectExists,
+    ObjectNotFound,
+    check_key,
+    check_prefix,
+    check_range,
+    check_size,
+)
 
 # Gets the method's name and the key, and raises what the caller shall see.
 Hook = Callable[[str, str], None]

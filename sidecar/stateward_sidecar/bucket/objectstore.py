@@ -34,17 +34,22 @@ from obstore.exceptions import (
 )
 from obstore.store import from_url
 
-from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, Object, check_key, check_prefix, check_range
-from stateward_sidecar.bucket.errors import (
+from stateward_sidecar.bucket.base import (
+    REPLACED_BYTES_MAX,
+    Bucket,
     BucketDenied,
     BucketError,
     BucketFull,
     BucketRefused,
     BucketUnavailable,
+    Object,
     ObjectChanged,
     ObjectCold,
     ObjectExists,
     ObjectNotFound,
+    check_key,
+    check_prefix,
+    check_range,
     check_size,
 )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 from contextlib import suppress
 
-from stateward_sidecar.bucket.base import Bucket
-from stateward_sidecar.bucket.errors import (
+from stateward_sidecar.bucket.base import (
+    Bucket,
     BucketError,
     BucketRefused,
     BucketUnfit,

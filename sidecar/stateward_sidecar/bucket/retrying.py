@@ -26,11 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, Object
-from stateward_sidecar.bucket.errors import (
+from stateward_sidecar.bucket.base import (
+    REPLACED_BYTES_MAX,
+    Bucket,
     BucketError,
     BucketMissing,
     BucketUnavailable,
+    Object,
     ObjectChanged,
     ObjectExists,
     ObjectNotFound,

@@ -1,11 +1,23 @@
 """Finds the edits that lead from one state to another, and makes edits smaller for storage.
 
+Finds the splices that lead from the bytes of one value to those of another.
+
+Most values change in one place, so the bytes between their common beginning and their common end are one splice. A
+value may also change in several places, such as a list in MessagePack that grows: the count at its front changes too,
+and nothing has the place that it had. So a piece of the old bytes is looked for in the new ones. Where it is found, it
+is extended to both sides, and what lies before it and behind it is compared in the same way.
+
 For every result, ``apply_edits(old, diff, version)`` has the slots, entries and first indexes of the new state, with
 one exception. The indexes differ if a log starts below the first index of the old log or below the end of its retired
 name, because an index is never used again. They also differ if the log starts more than ``MAX_PADDING_ENTRIES`` ahead.
 Then the entries are right, and they get the next indexes.
 
 The order of edits is: deleted slots, deleted logs, changed slots, changed logs, each ascending by name.
+
+The step from one shown state to another: what a list of states sends in place of the second one.
+
+A step is a Diff for readers. They rebuild the state that Hydrate shows, with every index of its logs, also from a newer
+state to an older one. A Diff for the daemon cannot do that, because an index is never used again in a thread.
 """
 
 from __future__ import annotations
@@ -13,10 +25,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from hashlib import sha256
 
-from stateward.v1.diff_pb2 import DeleteLog, DeleteSlot, Diff, Edit, ReplaceEntry, SpliceSlot, TrimLog
+from stateward.v1.diff_pb2 import DeleteLog, DeleteSlot, Diff, Edit, ReplaceEntry, Splice, SpliceSlot, TrimLog
 from stateward.v1.state_pb2 import State
-from stateward_sidecar.codec.changes import Change, LogGrown, SlotSet, to_diff
-from stateward_sidecar.codec.splices import find_splices
+from stateward_sidecar.codec.draft import Change, LogGrown, SlotSet, to_diff
 from stateward_sidecar.codec.state import (
     EMPTY_ENTRIES,
     Entries,
@@ -28,6 +39,72 @@ from stateward_sidecar.codec.state import (
     unframe,
 )
 from stateward_sidecar.errors import InvalidField
+
+# A piece that is looked for. Every match has at least this many bytes, and so saves more than a splice's own fields.
+_PIECE_BYTES = 48
+# Below this size of an insertion, nothing is looked for in it.
+_SMALL_BYTES = 128
+# Pieces in the middle, and at the quarters. If none of them is found, the bytes count as different.
+_QUARTERS = (2, 1, 3)
+# How often a range is divided, so there are at most 64 splices.
+_DEPTH = 6
+
+
+def find_splices(a: bytes, b: bytes) -> list[Splice]:
+    """Returns the splices from ``a`` to ``b``, ascending. They need not be the smallest ones. Equal bytes have one."""
+    prefix = common_prefix(a, b)
+    suffix = common_suffix(a[prefix:], b[prefix:])
+    found: list[Splice] = []
+    _compare(a, prefix, len(a) - suffix, b, prefix, len(b) - suffix, _DEPTH, found)
+    return found or [Splice(offset=prefix)]
+
+
+def _compare(
+    a: bytes, a_start: int, a_end: int, b: bytes, b_start: int, b_end: int, depth: int, found: list[Splice]
+) -> None:
+    """Adds the splices from one range to the other. The ranges begin and end with different bytes."""
+    if depth and a_end - a_start >= _PIECE_BYTES and b_end - b_start >= _SMALL_BYTES:
+        for quarter in _QUARTERS:
+            at = a_start + (a_end - a_start - _PIECE_BYTES) * quarter // 4
+            place = b.find(a[at : at + _PIECE_BYTES], b_start, b_end)
+            if place >= 0:
+                before = common_suffix(a[a_start:at], b[b_start:place])
+                length = _PIECE_BYTES + common_prefix(a[at + _PIECE_BYTES : a_end], b[place + _PIECE_BYTES : b_end])
+                _compare(a, a_start, at - before, b, b_start, place - before, depth - 1, found)
+                _compare(a, at + length, a_end, b, place + length, b_end, depth - 1, found)
+                return
+    if a_end > a_start or b_end > b_start:
+        found.append(Splice(offset=a_start, delete=a_end - a_start, insert=b[b_start:b_end]))
+
+
+def common_prefix(a: bytes, b: bytes) -> int:
+    """Counts the bytes that both begin with. Halves the range and compares slices, because that is memcmp."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    # Equal up to `low`; the first difference is before `high`.
+    while high - low > 1:
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def common_suffix(a: bytes, b: bytes) -> int:
+    """Counts the bytes that both end with."""
+    low, high = 0, min(len(a), len(b))
+    if a[len(a) - high :] == b[len(b) - high :]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if a[len(a) - middle : len(a) - low] == b[len(b) - middle : len(b) - low]:
+            low = middle
+        else:
+            high = middle
+    return low
+
 
 # Below this size a splice saves less than its own fields and the second read of the base cost.
 MIN_SPLICED_BYTES = 256
@@ -178,3 +255,31 @@ def _change_entries(name: str, first_index: int, old: list[bytes], new: list[byt
         yield Edit(trim_log=TrimLog(log=name, from_index=first_index + keep))
     if keep < len(new):
         yield LogGrown(name, new[keep:])
+
+
+def find_step(old: StateTree, new: StateTree) -> tuple[Diff, dict[str, int]]:
+    """Returns the edits that lead a reader from one state to another, and the changed ``rewritten_version``s of logs.
+
+    A log that is made begins at the ``at_index`` of its append. A log that begins before or behind the entries of the
+    old one is removed and made again.
+    """
+    remade = {name for name, log in new.logs.items() if name in old.logs and not _overlap(old.logs[name], log)}
+    kept = {name: log for name, log in old.logs.items() if name not in remade}
+    begins = {name: log.first_index for name, log in new.logs.items() if name not in kept}
+    diff = Diff(edits=[Edit(delete_log=DeleteLog(log=name)) for name in sorted(remade)])
+    # If a log that is made again has the right first index, it needs no padding.
+    diff.MergeFrom(to_diff(find_changes(StateTree(old.slots, kept, begins, 0), new.slots, new.logs)))
+    for edit in diff.edits:
+        if edit.HasField("append") and edit.append.log in begins:
+            edit.append.at_index = begins[edit.append.log]
+    rewritten = {name: log.rewritten_version for name, log in new.logs.items()}
+    return diff, {name: version for name, version in rewritten.items() if version != _rewritten(old, name)}
+
+
+def _overlap(old: LogState, new: LogState) -> bool:
+    return old.first_index <= new.first_index <= old.next_index
+
+
+def _rewritten(tree: StateTree, name: str) -> int:
+    log = tree.logs.get(name)
+    return log.rewritten_version if log is not None else 0

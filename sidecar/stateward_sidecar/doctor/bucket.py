@@ -7,8 +7,7 @@ import time
 from contextlib import suppress
 
 from stateward.v1.admin_service_pb2 import Diagnosis
-from stateward_sidecar.bucket.base import Bucket
-from stateward_sidecar.bucket.errors import BucketDenied, BucketError, BucketFull, BucketUnavailable, BucketUnfit
+from stateward_sidecar.bucket.base import Bucket, BucketDenied, BucketError, BucketFull, BucketUnavailable, BucketUnfit
 from stateward_sidecar.bucket.probe import PREFIX, probe_bucket
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.doctor.diagnosis import failed, fine, skipped, warning

@@ -9,8 +9,7 @@ from stateward.v1.admin_service_pb2 import Diagnosis
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.doctor.bucket import check_bucket
 from stateward_sidecar.doctor.diagnosis import failed, fine, skipped, warning
-from stateward_sidecar.doctor.disk import check_disk, check_space
-from stateward_sidecar.doctor.files import check_directory, check_key_file, check_token_file
+from stateward_sidecar.doctor.disk import check_directory, check_disk, check_key_file, check_space, check_token_file
 from stateward_sidecar.doctor.machine import check_limits, check_memory
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.measures import events

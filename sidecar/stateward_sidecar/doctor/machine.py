@@ -10,7 +10,7 @@ from pathlib import Path
 from stateward.v1.admin_service_pb2 import Diagnosis
 from stateward_sidecar.doctor.diagnosis import failed, fine, warning
 from stateward_sidecar.settings import Settings
-from stateward_sidecar.store.thread.memory import control_groups, memory_limit_bytes
+from stateward_sidecar.store.thread.cache import control_groups, memory_limit_bytes
 
 MIB = 1 << 20
 FILES_MIN = 1024

@@ -18,8 +18,7 @@ from prometheus_client.registry import Collector
 from stateward.v1.admin_service_pb2 import ArchiveStats
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.measures import CallMeasures, Histogram, StoreMeasures, WriterMeasures, events
-from stateward_sidecar.metrics.reader import OldestReader
-from stateward_sidecar.metrics.sources import LatestCensus, Sources
+from stateward_sidecar.metrics.sources import LatestCensus, OldestReader, Sources
 from stateward_sidecar.service.calls.status import CODES
 from stateward_sidecar.telemetry import failures
 

@@ -1,7 +1,11 @@
-"""The HTTP listener of the metrics. It answers one scrape after another.
+"""The metrics over HTTP: the listener, and its collector and census.
+
+The HTTP listener of the metrics. It answers one scrape after another.
 
 Each connection has a thread, which reads the request and writes the answer, so that a slow client holds up nobody. A
 connection ends after ``CONNECTION_S``, whatever its client sends, and at once when the daemon stops.
+
+Puts collector, census and listener together.
 """
 
 from __future__ import annotations
@@ -22,6 +26,9 @@ from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.registry import Collector
 
 from stateward_sidecar.errors import StartError
+from stateward_sidecar.metrics.collector import DaemonCollector
+from stateward_sidecar.metrics.sources import LatestCensus, Sources
+from stateward_sidecar.store.clean.census import Census
 
 # A client that sends nothing keeps its connection for IDLE_S, and any client for CONNECTION_S.
 IDLE_S, CONNECTION_S = 2.0, 10.0
@@ -180,3 +187,24 @@ def _only_metrics(app: Callable[..., Answer], *, is_local: bool) -> Callable[...
         return app(environment, start)
 
     return answer
+
+
+class Metrics:
+    """The metrics of one daemon."""
+
+    def __init__(self, address: tuple[str, int], sources: Sources) -> None:
+        """Listens. Raises StartError."""
+        host, port = address
+        self._census = LatestCensus(Census(sources.store.context, sources.store.threads))
+        self._listener = Listener(host, port, DaemonCollector(sources, self._census))
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self._listener.port}/metrics"
+
+    def start(self) -> None:
+        """Answers scrapes."""
+        self._census.start()
+        self._listener.start()
+
+    def close(self) -> None:
+        """Ends the threads. Call it before the store is closed: they read from it."""
+        self._listener.close()
+        self._census.close()

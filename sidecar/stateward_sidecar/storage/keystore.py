@@ -29,12 +29,11 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from stateward_sidecar.codec.names import NameKey
-from stateward_sidecar.codec.seal import KEY_BYTES, NONCE_BYTES, length_prefixed
+from stateward_sidecar.codec.seal import KEY_BYTES, NONCE_BYTES, NameKey, length_prefixed
 from stateward_sidecar.errors import DiskFull, KeyUnavailable, StartError
 from stateward_sidecar.measures import Histogram, events
 from stateward_sidecar.storage.files import create_file
-from stateward_sidecar.storage.keyfile import fingerprint
+from stateward_sidecar.storage.secretfiles import fingerprint
 from stateward_sidecar.syncing import grow_file, sync_data
 
 FORMAT = 1

@@ -28,8 +28,7 @@ from stateward_sidecar.store.check.verify import Verifier
 from stateward_sidecar.store.clean.delete import Deleter
 from stateward_sidecar.store.clean.effectdelete import EffectDeleter
 from stateward_sidecar.store.clean.prune import Pruner
-from stateward_sidecar.store.clean.recordexpiry import RecordExpirer
-from stateward_sidecar.store.clean.recordmoves import RecordMover
+from stateward_sidecar.store.clean.recordcleaning import RecordExpirer, RecordMover
 from stateward_sidecar.store.clean.sweep import Sweeper
 from stateward_sidecar.store.copies.exporting import Exporter
 from stateward_sidecar.store.copies.fork import Forker
@@ -40,7 +39,7 @@ from stateward_sidecar.store.items.leases import Leases
 from stateward_sidecar.store.items.recordlist import RecordList
 from stateward_sidecar.store.items.recordputs import RecordPuts
 from stateward_sidecar.store.items.signals import Signals
-from stateward_sidecar.store.journal.lines import Lines
+from stateward_sidecar.store.journal.finding import Lines
 from stateward_sidecar.store.read.contents import Contents
 from stateward_sidecar.store.read.listing import Lister
 from stateward_sidecar.store.read.read import Reader
@@ -48,10 +47,9 @@ from stateward_sidecar.store.read.readlog import LogReader
 from stateward_sidecar.store.read.watch import Watcher
 from stateward_sidecar.store.thread.cache import Cache
 from stateward_sidecar.store.thread.context import Context, Limits
-from stateward_sidecar.store.thread.name_lock import NameLock
-from stateward_sidecar.store.thread.terms import Terms
-from stateward_sidecar.store.thread.threads import Threads
-from stateward_sidecar.store.thread.tokens import Tokens
+from stateward_sidecar.store.thread.paging import Tokens
+from stateward_sidecar.store.thread.threads import NameLock, Threads
+from stateward_sidecar.store.thread.times import Terms
 from stateward_sidecar.store.versions.moves import Mover
 from stateward_sidecar.store.versions.settings import Settings
 from stateward_sidecar.store.versions.snapshots import Snapshots

@@ -32,14 +32,13 @@ from stateward.storage.v1.archive_pb2 import ArchiveFormat, ArchiveHead, ObjectR
 from stateward.v1.archive_service_pb2 import CollectGarbageRequest, CollectGarbageResponse
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.archive.fleet.counted import CountedFetcher
 from stateward_sidecar.archive.fleet.fleet import Fleet, Found, Survey, in_chunks, object_refs
-from stateward_sidecar.archive.objects.desk import Desk, Name
+from stateward_sidecar.archive.fleet.reread import CountedFetcher
 from stateward_sidecar.archive.objects.fetch import Seen
 from stateward_sidecar.archive.objects.heads import FORMAT, check_writable, is_over
-from stateward_sidecar.archive.wire.places import FORMAT_KEY, THREAD_KEYS, Place, is_blob, origin_of
-from stateward_sidecar.archive.wire.slices import whole_of
-from stateward_sidecar.archive.wire.wire import PARALLEL
+from stateward_sidecar.archive.objects.shared import Desk, Name
+from stateward_sidecar.archive.requests.metered import PARALLEL
+from stateward_sidecar.archive.requests.places import FORMAT_KEY, THREAD_KEYS, Place, is_blob, origin_of, whole_of
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import (
     ArchiveUnavailable,

@@ -1,4 +1,6 @@
-"""An overview of the archive: which threads it has, and what their HEADs say. For commands only: it lists the bucket.
+"""An overview of the archive, for commands only: its threads, their HEADs, and what this disk has of them.
+
+An overview of the archive: which threads it has, and what their HEADs say. For commands only: it lists the bucket.
 
     survey      one walk over all names: where there are HEADs, and where there are objects without a HEAD
     heads       the HEADs of many threads, in one round trip
@@ -6,6 +8,14 @@
                 too large for HEAD
 
 A thread that cannot be read has its error in the result. The other threads are read all the same.
+
+Compares a HEAD that was read with what this disk knows of the thread. Changes nothing.
+
+Lists the threads in the archive, and with ``index`` keeps the listed threads on this disk.
+
+With ``index``, a thread that this disk lacks is installed from its image alone. ListThreads then shows it, and a
+hydrate fetches the rest. Copies without entries are installed again from the new image, and copies with entries are
+brought up to HEAD. Threads that are no copies are left alone.
 """
 
 from __future__ import annotations
@@ -17,25 +27,28 @@ from itertools import islice
 from typing import TypeVar
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef, ThreadImage
+from stateward.v1.archive_service_pb2 import ListArchiveRequest, ListArchiveResponse
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
 from stateward.v1.thread_pb2 import ThreadInfo as ThreadMessage
-from stateward_sidecar.archive.objects.desk import Desk, Name, row_of
 from stateward_sidecar.archive.objects.fetch import Seen
 from stateward_sidecar.archive.objects.heads import open_head
 from stateward_sidecar.archive.objects.image import open_image, part_refs
+from stateward_sidecar.archive.objects.judge import Local, Verdict, judge
 from stateward_sidecar.archive.objects.keys import ThreadKey, slot_of
 from stateward_sidecar.archive.objects.packs import check_object
-from stateward_sidecar.archive.wire.places import FIRST_EPOCH, HEAD, THREADS, Place, place_of
-from stateward_sidecar.archive.wire.wire import PARALLEL
+from stateward_sidecar.archive.objects.shared import Desk, Name, row_of
+from stateward_sidecar.archive.own.takeover import Attacher
+from stateward_sidecar.archive.requests.metered import PARALLEL
+from stateward_sidecar.archive.requests.places import FIRST_EPOCH, HEAD, THREADS, Place, place_of
 from stateward_sidecar.bucket.base import Object
 from stateward_sidecar.codec.seal import Cipher
-from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, StatewardError
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, DiskFull, KeyUnavailable, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
 from stateward_sidecar.store.journal.views import add_archive, view_head
-from stateward_sidecar.store.thread.identity import Identity
-from stateward_sidecar.store.thread.thread import Thread, rows
+from stateward_sidecar.store.thread.thread import Identity, Thread, rows
 from stateward_sidecar.store.thread.threads import not_found
+from stateward_sidecar.store.travel.install import Incoming, entries_here
 
 # After this many keys a command reports that it is alive, and can be cancelled.
 KEYS_A_STEP = 500
@@ -312,3 +325,90 @@ def _read_part(ref: ObjectRef, answer: Answer) -> bytes:
         raise Corrupt("an object with a part of the thread's image, which HEAD names, is missing in the archive")
     check_object(ref, answer.data)
     return answer.data
+
+
+def known_head(desk: Desk, thread: Thread) -> ArchiveHead:
+    """Returns HEAD as this disk last wrote or accepted it; empty if it never did."""
+    hold = desk.holds.get(thread.number)
+    if hold is not None:
+        return hold.head
+    return thread.archive.head if thread.archive is not None else ArchiveHead()
+
+
+def judge_here(desk: Desk, thread: Thread, known: ArchiveHead, head: ArchiveHead) -> Verdict:
+    """Judges by HEAD alone, without the entries in the bucket. ``known``: see ``known_head``."""
+    local = Local(
+        thread.identity.uid, known, thread.head.tip_sequence, thread.floor_sequence,
+        lambda sequence: desk.outbox.digest_at(thread.identity, sequence), desk.boots, desk.former,
+    )  # fmt: skip
+    return judge(local, head).verdict
+
+
+class ArchiveLister:
+    """Lists threads. Runs on the archive's threads."""
+
+    def __init__(self, desk: Desk, attacher: Attacher) -> None:
+        self._desk = desk
+        self._attacher = attacher
+
+    def list(self, request: ListArchiveRequest) -> Iterator[ListArchiveResponse | None]:
+        """Yields an answer for each thread, also if it cannot be read. Yields None while there is no answer yet, so
+        that the caller can cancel.
+
+        Raises ArchiveUnavailable, and with ``index`` DiskFull, ShuttingDown.
+        """
+        fleet, survey = Fleet(self._desk), Survey()
+        yield from fleet.survey(request.namespace, survey)
+        if not request.elsewhere:
+            yield from fleet.add_lost(request.namespace, survey)
+        for places in in_chunks(survey.heads):
+            yield None
+            if request.elsewhere:
+                places = [place for place in places if fleet.name_here(place) is None]
+            for found in fleet.read(places):
+                if found.error is not None:
+                    yield ListArchiveResponse(problem=fleet.explain(found))
+                elif found.is_live:
+                    yield self._answer(fleet, found, keep=request.index)
+        for place in () if request.elsewhere else survey.headless:
+            lost = Found(place, error=Corrupt("HEAD is missing in the archive"))
+            yield ListArchiveResponse(problem=fleet.explain(lost))
+
+    def _answer(self, fleet: Fleet, found: Found, *, keep: bool) -> ListArchiveResponse:
+        assert found.seen is not None
+        head = found.seen.head
+        answer = ListArchiveResponse(
+            thread=fleet.view(found), detached=head.detached,
+            object_bytes=found.head_bytes + sum(ref.size_bytes for ref in object_refs(head)),
+        )  # fmt: skip
+        answer.archive_time.FromMicroseconds(head.update_time_us)
+        if keep:
+            try:
+                self._keep(fleet, found)
+            except (DiskFull, ShuttingDown):
+                raise
+            except StatewardError as error:
+                answer.problem = error.message
+        return answer
+
+    def _keep(self, fleet: Fleet, found: Found) -> None:
+        image, seen = found.image, found.seen
+        assert image is not None
+        assert seen is not None
+        assert seen.key is not None
+        assert found.namespace is not None
+        name = image.head.namespace, image.head.thread
+        with self._desk.locks.of(name):
+            here = fleet.thread_here(name)
+            if here is not None:
+                if here.access != THREAD_ACCESS_REMOTE:
+                    return
+                if entries_here(here) or here.identity.uid != seen.key.uid:
+                    self._attacher.know(name)
+                    return
+                if here.head.tip_sequence > image.head.tip_sequence:
+                    return  # renewed since HEAD was read
+            row = row_of(seen.head, THREAD_ACCESS_REMOTE)
+            self._desk.installer.install(
+                Incoming(found.namespace, seen.key.uid, seen.key.data_key, image, row, is_first=here is None)
+            )

@@ -19,19 +19,21 @@ from stateward.v1.admin_service_pb2 import ScanProgress, VerifyFinding
 from stateward.v1.archive_service_pb2 import VerifyArchiveRequest, VerifyArchiveResponse
 from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
-from stateward_sidecar.archive.fleet.blobcheck import find_missing_blobs, reread_blob
-from stateward_sidecar.archive.fleet.counted import CountedFetcher
-from stateward_sidecar.archive.fleet.fleet import Fleet, Found, Survey, in_chunks
-from stateward_sidecar.archive.fleet.here import judge_here, known_head
-from stateward_sidecar.archive.fleet.reread import Rereader
-from stateward_sidecar.archive.objects.desk import Desk
+from stateward_sidecar.archive.fleet.fleet import Fleet, Found, Survey, in_chunks, judge_here, known_head
+from stateward_sidecar.archive.fleet.reread import CountedFetcher, Rereader, find_missing_blobs, reread_blob
 from stateward_sidecar.archive.objects.judge import Verdict, set_back_text
-from stateward_sidecar.archive.objects.packs import is_pack
+from stateward_sidecar.archive.objects.packs import (
+    Flaw,
+    find_holes,
+    find_missing_snapshots,
+    flaw_of,
+    is_pack,
+    open_tail,
+)
+from stateward_sidecar.archive.objects.shared import Desk
 from stateward_sidecar.archive.objects.start import missing
-from stateward_sidecar.archive.objects.structure import Flaw, find_holes, find_missing_snapshots, flaw_of, open_tail
-from stateward_sidecar.archive.wire.places import Place
-from stateward_sidecar.archive.wire.slices import whole_sizes
-from stateward_sidecar.bucket.errors import ObjectNotFound
+from stateward_sidecar.archive.requests.places import Place, whole_sizes
+from stateward_sidecar.bucket.base import ObjectNotFound
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.errors import Corrupt, StatewardError, reason_number

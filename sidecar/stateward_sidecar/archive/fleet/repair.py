@@ -21,10 +21,8 @@ from typing import NoReturn
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, KeyObject, KeyWrap
 from stateward.v1.archive_service_pb2 import RepairThreadRequest, RepairThreadResponse
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
-from stateward_sidecar.archive.fleet.fleet import Fleet, object_refs
-from stateward_sidecar.archive.fleet.here import judge_here, known_head
+from stateward_sidecar.archive.fleet.fleet import Fleet, judge_here, known_head, object_refs
 from stateward_sidecar.archive.fleet.inspect import flaws_of
-from stateward_sidecar.archive.objects.desk import Desk, Hold, Name, row_of
 from stateward_sidecar.archive.objects.fetch import Fetcher, Seen
 from stateward_sidecar.archive.objects.heads import (
     FORMAT,
@@ -39,15 +37,15 @@ from stateward_sidecar.archive.objects.heads import (
 )
 from stateward_sidecar.archive.objects.judge import Verdict, set_back_text
 from stateward_sidecar.archive.objects.keys import ThreadKey
+from stateward_sidecar.archive.objects.shared import Desk, Hold, Name, row_of
 from stateward_sidecar.archive.own.pulse import Pulse
-from stateward_sidecar.archive.own.settle import Settler
+from stateward_sidecar.archive.own.reconcile import Settler
 from stateward_sidecar.archive.own.takeover import Attacher
-from stateward_sidecar.archive.ship.fold import GARBAGE_MAX, dropped
+from stateward_sidecar.archive.requests.metered import Unclear
+from stateward_sidecar.archive.requests.places import Place, namespace_key
+from stateward_sidecar.archive.ship.compact import GARBAGE_MAX, dropped
 from stateward_sidecar.archive.ship.ship import MOMENTS_MAX, Shipper
-from stateward_sidecar.archive.wire.places import Place, namespace_key
-from stateward_sidecar.archive.wire.wire import Unclear
-from stateward_sidecar.bucket.base import Object
-from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists
+from stateward_sidecar.bucket.base import Object, ObjectChanged, ObjectExists
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, NewerFormat, NotOwner
 from stateward_sidecar.store.journal.views import view_thread
 from stateward_sidecar.store.thread.thread import Thread

@@ -1,19 +1,37 @@
-"""Reads a thread's objects and checks every hash, every seal and every digest.
+"""Reads a thread's objects and checks every hash, every seal, every digest and every blob.
+
+Reads for commands. Works like ``Fetcher``, and counts the bytes, so that commands can report progress.
+
+Reads a thread's objects and checks every hash, every seal and every digest.
 
 Entries are opened with the dictionaries in the thread's own snapshot objects. This proves that a sidecar with an empty
 disk could read them. Pruned entries are opened if everything that they need still exists.
+
+Checks that the archive has the blobs of a thread, and that they can be opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
-from stateward.storage.v1.archive_pb2 import OBJECT_KIND_SNAPSHOT, ArchiveHead, ObjectRef, PackedRow, ThreadImage
+from stateward.storage.v1.archive_pb2 import (
+    OBJECT_KIND_SNAPSHOT,
+    ArchiveHead,
+    ArchiveIndex,
+    ObjectRef,
+    PackedRow,
+    ThreadImage,
+)
+from stateward.storage.v1.head_pb2 import BlobRow
 from stateward.storage.v1.journal_pb2 import EntryHeader
-from stateward_sidecar.archive.fleet.counted import CountedFetcher
-from stateward_sidecar.archive.objects.packs import is_pack, open_pack, snapshot_rows
-from stateward_sidecar.archive.objects.structure import Flaw, flaw_of
-from stateward_sidecar.archive.wire.places import Place
+from stateward_sidecar.archive.objects.fetch import Fetcher, Seen
+from stateward_sidecar.archive.objects.packs import Flaw, flaw_of, is_pack, open_index, open_pack, snapshot_rows
+from stateward_sidecar.archive.requests.metered import Wire
+from stateward_sidecar.archive.requests.places import Place
+from stateward_sidecar.bucket.base import ObjectNotFound
+from stateward_sidecar.codec.blob import BlobCipher, open_all
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
 from stateward_sidecar.codec.parts import EDITS_MAGIC, SNAPSHOT_MAGIC, open_pieces
@@ -21,9 +39,54 @@ from stateward_sidecar.codec.seal import Cipher, content_hash
 from stateward_sidecar.codec.snapshot import from_snapshot
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.kinds.table import is_cut
 from stateward_sidecar.store.thread.ranges import Pruned
 from stateward_sidecar.store.travel.fetched import is_entry, is_snapshot
+
+
+class CountedFetcher(Fetcher):
+    """Counts the bytes that it reads. Safe to share between threads."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(wire)
+        self._lock = threading.Lock()
+        self.read_bytes = 0
+
+    def object(self, place: Place, ref: ObjectRef) -> bytes:
+        """Returns the bytes of an object, after checking length and hash. Raises Corrupt, ArchiveUnavailable."""
+        return self._object(place, ref)
+
+    def range(self, key: str, offset: int, length: int) -> bytes:
+        """Returns a part of an object, unchecked. Raises ObjectNotFound, ArchiveUnavailable."""
+        data = self._wire.get_range(key, offset, length)
+        self.count(len(data))
+        return data
+
+    def chain(self, place: Place, head: ArchiveHead) -> Iterator[tuple[ObjectRef, ArchiveIndex]]:
+        """Yields reference and content of HEAD's indexes, newest first. Raises Corrupt, ArchiveUnavailable."""
+        at = head.index if head.HasField("index") else None
+        while at is not None:
+            index = open_index(at, self._object(place, at))
+            yield at, index
+            at = index.previous if index.HasField("previous") else None
+
+    def look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool) -> Seen | None:
+        seen = super().look(namespace, place, with_key=with_key)
+        if seen is not None:
+            self.count(seen.head.ByteSize())
+        return seen
+
+    def _object(self, place: Place, ref: ObjectRef) -> bytes:
+        data = super()._object(place, ref)
+        self.count(len(data))
+        return data
+
+    def count(self, size_bytes: int) -> None:
+        """Counts bytes that were read in another way."""
+        with self._lock:
+            self.read_bytes += size_bytes
+
 
 # Entries use one dictionary after another; each may have some megabytes.
 DICTIONARIES_KEPT = 2
@@ -149,3 +212,38 @@ class Rereader:
         rows = [row for row in found if is_snapshot(row) and row.snapshot_version == version]
         pieces = (row.record for row in sorted(rows, key=lambda row: row.index))
         return open_pieces(self._cipher, SNAPSHOT_MAGIC, pieces, self._head.uid, layout.u64(version))
+
+
+def find_missing_blobs(
+    fetcher: CountedFetcher, place: Place, image: ThreadImage, sizes: Mapping[str, int]
+) -> Iterator[tuple[BlobRow, Flaw]]:
+    """Yields the blobs of the image that are missing in the archive or have the wrong size.
+
+    ``sizes``: size of each listed object, by name. Raises ArchiveUnavailable.
+    """
+    for row in image.blobs:
+        key = place.blob(row.record.blob_id)
+        size = sizes.get(key)
+        if size is None:
+            try:
+                fetcher.range(key, 0, 1)  # the blob may be newer than the listing
+            except ObjectNotFound:
+                yield row, Flaw(f"the blob {key} is missing in the archive", sequence=row.sequence)
+        elif size != row.record.stored_bytes:
+            message = f"the blob {key} has {size} bytes in the archive, but {row.record.stored_bytes} were uploaded"
+            yield row, Flaw(message, sequence=row.sequence)
+
+
+def reread_blob(
+    fetcher: CountedFetcher, place: Place, cipher: Cipher, uid: bytes, row: BlobRow
+) -> Iterator[Flaw | None]:
+    """Opens a blob segment by segment. Yields None after each segment, and ends with a flaw if the blob is missing or
+    damaged. Raises ArchiveUnavailable."""
+    key = place.blob(row.record.blob_id)
+    try:
+        for _ in open_all(partial(fetcher.range, key), BlobCipher(cipher, uid, row.record.blob_id), row.record):
+            yield None
+    except ObjectNotFound:
+        yield Flaw(f"the blob {key} is missing in the archive", sequence=row.sequence)
+    except Corrupt as error:
+        yield Flaw(f"{key}: {error.message}", sequence=row.sequence)

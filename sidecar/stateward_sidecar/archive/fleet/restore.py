@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from stateward.v1.archive_service_pb2 import RestoreArchiveRequest, RestoreArchiveResponse
 from stateward.v1.thread_pb2 import THREAD_ACCESS_REMOTE
-from stateward_sidecar.archive.fleet.counted import CountedFetcher
 from stateward_sidecar.archive.fleet.fleet import Fleet, Found, Survey, in_chunks, object_refs
-from stateward_sidecar.archive.objects.desk import Desk, Name
+from stateward_sidecar.archive.fleet.reread import CountedFetcher
+from stateward_sidecar.archive.objects.shared import Desk, Name
 from stateward_sidecar.archive.own.completing import Completer
 from stateward_sidecar.archive.own.history import History
-from stateward_sidecar.archive.own.settle import Settler
+from stateward_sidecar.archive.own.reconcile import Settler
 from stateward_sidecar.archive.own.takeover import Attacher
 from stateward_sidecar.archive.ship.blobs import BlobCarrier
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, DiskFull, OutcomeUnknown, ShuttingDown, StatewardError

@@ -32,10 +32,9 @@ from stateward_sidecar.archive.objects.packs import (
     snapshot_rows,
     snapshots_of,
 )
-from stateward_sidecar.archive.wire.places import FIRST_EPOCH, Place
-from stateward_sidecar.archive.wire.wire import Wire
-from stateward_sidecar.bucket.base import Object
-from stateward_sidecar.bucket.errors import ObjectNotFound
+from stateward_sidecar.archive.requests.metered import Wire
+from stateward_sidecar.archive.requests.places import FIRST_EPOCH, Place
+from stateward_sidecar.bucket.base import Object, ObjectNotFound
 from stateward_sidecar.codec.entry import sequence_of, unpack
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.errors import Corrupt, KeyUnavailable

@@ -11,7 +11,7 @@ import struct
 from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, EpochStart
-from stateward_sidecar.archive.wire.places import Place
+from stateward_sidecar.archive.requests.places import Place
 from stateward_sidecar.codec.seal import FORMAT as SEAL_FORMAT
 from stateward_sidecar.codec.seal import PREFIX_BYTES, Cipher, open_record, seal_record
 from stateward_sidecar.errors import Corrupt, newer_format

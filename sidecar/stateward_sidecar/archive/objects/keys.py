@@ -21,9 +21,9 @@ from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.archive_pb2 import ArchiveFormat, KeyObject
 from stateward_sidecar.archive.objects.heads import FORMAT
-from stateward_sidecar.archive.wire.places import FORMAT_KEY, ROOT_KEY, Place, namespace_key, namespace_prefix
-from stateward_sidecar.archive.wire.wire import Wire
-from stateward_sidecar.bucket.errors import ObjectExists
+from stateward_sidecar.archive.requests.metered import Wire
+from stateward_sidecar.archive.requests.places import FORMAT_KEY, ROOT_KEY, Place, namespace_key, namespace_prefix
+from stateward_sidecar.bucket.base import ObjectExists
 from stateward_sidecar.codec.seal import KEY_BYTES
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, NewerFormat, StartError, newer_format
 from stateward_sidecar.storage.keystore import FORMAT as KEY_FORMAT

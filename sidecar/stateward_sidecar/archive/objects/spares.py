@@ -27,8 +27,8 @@ from stateward.storage.v1.archive_pb2 import (
     ObjectKind,
     ObjectRef,
 )
-from stateward_sidecar.archive.wire.places import Place
-from stateward_sidecar.archive.wire.wire import Job, Wire
+from stateward_sidecar.archive.requests.metered import Job, Wire
+from stateward_sidecar.archive.requests.places import Place
 from stateward_sidecar.errors import ArchiveUnavailable
 
 # Dropped objects for which HEAD has no room, and that this process remembers until their time.

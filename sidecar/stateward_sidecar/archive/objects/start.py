@@ -14,10 +14,9 @@ import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveFormat
 from stateward_sidecar.archive.objects.keys import agree_on_format, agree_on_root, find_root, put_back
-from stateward_sidecar.archive.wire.places import FORMAT_KEY, ROOT, ROOT_KEY
-from stateward_sidecar.archive.wire.wire import Wire
-from stateward_sidecar.bucket.base import Bucket
-from stateward_sidecar.bucket.errors import BucketError, BucketUnfit
+from stateward_sidecar.archive.requests.metered import Wire
+from stateward_sidecar.archive.requests.places import FORMAT_KEY, ROOT, ROOT_KEY
+from stateward_sidecar.bucket.base import Bucket, BucketError, BucketUnfit
 from stateward_sidecar.bucket.probe import probe_bucket
 from stateward_sidecar.errors import ArchiveUnavailable, StartError
 from stateward_sidecar.storage import layout

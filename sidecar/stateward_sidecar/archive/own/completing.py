@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from stateward_sidecar.archive.objects.desk import Desk, Name
 from stateward_sidecar.archive.objects.fetch import Missing
+from stateward_sidecar.archive.objects.shared import Desk, Name
 from stateward_sidecar.archive.own.history import History, HistoryChanged
-from stateward_sidecar.archive.own.settle import set_back
+from stateward_sidecar.archive.own.reconcile import set_back
 from stateward_sidecar.archive.own.takeover import Attacher
 from stateward_sidecar.errors import ArchiveUnavailable
-from stateward_sidecar.store.thread.orphannames import is_orphans
+from stateward_sidecar.store.thread.threads import is_orphans
 
 # How often a fetch of history begins in one call, because objects went while it read them, or versions were pruned.
 ROUNDS = 3

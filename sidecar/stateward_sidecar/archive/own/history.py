@@ -1,9 +1,19 @@
-"""Fetches older history to this disk when a call asks for it."""
+"""Fetches older history to this disk when a call asks for it, or a retry may.
+
+Selects the rows of an object that belong below a copy: rows that this disk lacks, of the copy's own line.
+
+Fetches older history to this disk when a call asks for it.
+
+Fetches the entries that a retry may ask for, before anything is written to a thread.
+
+A copy that was made for a reader may lack them, and another sidecar may have answered a request id that it lacks. So a
+writer needs the thread's last 1,024 entries first. Their states stay in the archive.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from stateward.storage.v1.archive_pb2 import (
@@ -14,23 +24,69 @@ from stateward.storage.v1.archive_pb2 import (
     ObjectRef,
     PackedRow,
 )
+from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
-from stateward_sidecar.archive.objects.chain import Chain
-from stateward_sidecar.archive.objects.desk import Desk, Name
 from stateward_sidecar.archive.objects.fetch import HISTORY_AT_ONCE, Fetcher, headers_of, tail_rows
 from stateward_sidecar.archive.objects.packs import is_pack, snapshot_rows
+from stateward_sidecar.archive.objects.shared import Desk, Name
 from stateward_sidecar.archive.own.pulse import Pulse
-from stateward_sidecar.archive.own.settle import Settler
-from stateward_sidecar.archive.wire.places import Place
+from stateward_sidecar.archive.own.reconcile import Settler
+from stateward_sidecar.archive.requests.places import Place
+from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, VersionPruned
-from stateward_sidecar.store.journal.lines import digest_before
+from stateward_sidecar.store.journal.finding import digest_before
 from stateward_sidecar.store.journal.replay import gone_with_thread
-from stateward_sidecar.store.kinds.effectrows import are_effects_whole, has_all_pieces
-from stateward_sidecar.store.kinds.recordrows import are_records_whole
+from stateward_sidecar.store.journal.requests import window_start
+from stateward_sidecar.store.kinds.effect import are_effects_whole, has_all_pieces
+from stateward_sidecar.store.kinds.record import are_records_whole
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
 from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.thread.threads import not_found
 from stateward_sidecar.store.travel.fetched import is_entry, is_snapshot
+from stateward_sidecar.telemetry import log
+
+
+class Chain:
+    """Checks that fetched entries form one chain that ends where this disk's copy begins."""
+
+    def __init__(self, thread: Thread, following: bytes, after: int = 0) -> None:
+        """``following`` is the digest of the entry at the floor, as the entry above it says; empty if unknown. Entries
+        up to the sequence ``after`` are left out."""
+        self.floor = thread.floor_sequence
+        self._after = after
+        self._name = thread.name
+        self._following = following
+        self._last, self._digest = 0, b""
+        self._parts = set[int]()  # part ids of selected entries: their pieces come right after them
+
+    def is_ours(self, header: EntryHeader) -> bool:
+        """Returns False if the entry is at the floor but is not the one that this disk continues."""
+        return header.sequence != self.floor or self._following in (b"", header.digest)
+
+    def missing(self, found: Iterable[PackedRow], key: str) -> Iterator[PackedRow]:
+        """Yields the rows of one object that this disk lacks. Raises Corrupt, naming the object.
+
+        Leaves out entries above the floor. A pack may continue beyond the copy's tip, and its entries would then lie
+        after the tip.
+        """
+        for row in found:
+            if is_entry(row):
+                if self._take(unpack(row.record, row.sequence).header, key):
+                    yield row
+            elif is_snapshot(row) or row.parts_id in self._parts:
+                yield row
+
+    def _take(self, header: EntryHeader, key: str) -> bool:
+        if header.sequence == self._last + 1 and self._digest and header.previous_digest != self._digest:
+            raise Corrupt(f"object {key}: entry {header.sequence} does not continue the one before it", self._name)
+        if not self.is_ours(header):
+            raise Corrupt(f"object {key}: entry {header.sequence} belongs to another line", self._name)
+        self._last, self._digest = header.sequence, header.digest
+        if not self._after < header.sequence <= self.floor:
+            return False
+        self._parts.add(header.parts_id)
+        return True
+
 
 BYTES_AT_ONCE = 8 << 20
 # More than the indexes of any thread have together.
@@ -263,3 +319,74 @@ class _Hole:
             return
         self.last_sequence = max(self.last_sequence, min(ref.last_sequence, self._end[0]))
         self.last_version = max(self.last_version, min(ref.last_version, self._end[1]))
+
+
+class Window:
+    """Fetches missing entries of the window. Runs on the archive's workers."""
+
+    def __init__(self, desk: Desk, fetcher: Fetcher, history: History) -> None:
+        self._desk = desk
+        self._fetcher = fetcher
+        self._history = history
+
+    def complete(self, name: Name) -> None:
+        """Fetches the entries of the window that this disk lacks. Raises HistoryChanged, Corrupt and others."""
+        with self._desk.locks.of(name):
+            with self._desk.context.engine.read() as txn:
+                thread = self._desk.store.threads.get(txn, *name)
+            keys = thread.identity.namespace_keys
+            place = self._desk.place(keys, thread.name)
+            seen = self._fetcher.look(keys, place, with_key=False)
+            if seen is None or not seen.leads_to(thread):
+                raise not_found(*name)
+            if thread.floor_sequence:
+                self._history.check_known(thread, place, seen.head)
+            self.fill(thread, place, seen.head)
+
+    def fill(self, thread: Thread, place: Place, head: ArchiveHead) -> None:
+        """Does the same with a HEAD that was read, under the lock of the thread's name.
+
+        A thread continues without entries that the archive has lost. Their retries count as new.
+        """
+        floor, start = thread.floor_sequence, window_start(head.tip_sequence)
+        if floor <= start or floor <= thread.lost_sequence:
+            return
+        lost = self._fetch(thread, place, head, floor, start) if start else self._fetch_all(thread)
+        if lost is not None:
+            log.error(
+                "the archive has lost entries that a retry may ask for", uid=thread.identity.uid_text,
+                error=lost.message,
+            )  # fmt: skip
+            live = self._live(thread)
+            thread.lost_sequence = live.lost_sequence = live.floor_sequence
+
+    def _fetch_all(self, thread: Thread) -> Corrupt | None:
+        try:
+            self._history.complete((thread.identity.namespace, thread.name))
+        except Corrupt as error:
+            return error
+        is_whole = not self._live(thread).floor_sequence
+        return None if is_whole else Corrupt("an object is missing or damaged", thread.name)
+
+    def _fetch(self, thread: Thread, place: Place, head: ArchiveHead, floor: int, start: int) -> Corrupt | None:
+        """Puts the entries in (start, floor] on this disk. Returns the error if one of them could not be read."""
+        refs = list(head.objects)
+        if head.HasField("index") and head.index.last_sequence > start:
+            refs = [*self._history.indexed(thread, place, head.index), *refs]
+        packs = [ref for ref in refs if is_pack(ref) and ref.first_sequence <= floor and ref.last_sequence > start]
+        chain = Chain(thread, self._following(thread), after=start)
+        for ref, found in self._history.read(thread, place, packs):
+            if isinstance(found, Corrupt):
+                return found
+            self._desk.installer.add_history(thread, list(chain.missing(found, place.object(ref))))
+        self._desk.installer.finish_history(thread, set(), (start, thread.floor_version))
+        return None
+
+    def _live(self, thread: Thread) -> Thread:
+        with self._desk.context.engine.read() as txn:
+            return self._desk.store.threads.by_number(txn, thread.number) or thread
+
+    def _following(self, thread: Thread) -> bytes:
+        """Returns the digest of the entry at the floor, as the entry above it says; empty if that one was pruned."""
+        with self._desk.context.engine.read() as txn:
+            return digest_before(txn, thread.identity, thread.floor_sequence + 1)

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
-from stateward_sidecar.archive.objects.desk import Desk, Hold
 from stateward_sidecar.archive.objects.fetch import Seen
 from stateward_sidecar.archive.objects.heads import bare, follow, seal_head, wrote
-from stateward_sidecar.archive.own.settle import Settler
-from stateward_sidecar.archive.wire.lanes import step_aside
-from stateward_sidecar.archive.wire.wire import Unclear
-from stateward_sidecar.bucket.errors import ObjectChanged
+from stateward_sidecar.archive.objects.shared import Desk, Hold
+from stateward_sidecar.archive.own.reconcile import Settler
+from stateward_sidecar.archive.requests.metered import Unclear
+from stateward_sidecar.archive.requests.waiting import step_aside
+from stateward_sidecar.bucket.base import ObjectChanged
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt
 from stateward_sidecar.store.thread.thread import Thread
 

@@ -15,7 +15,6 @@ import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
-from stateward_sidecar.archive.objects.desk import Desk, Hold, Name, row_of
 from stateward_sidecar.archive.objects.fetch import Fetched, Fetcher, Seen
 from stateward_sidecar.archive.objects.heads import (
     FORMAT,
@@ -29,13 +28,12 @@ from stateward_sidecar.archive.objects.heads import (
     seal_head,
 )
 from stateward_sidecar.archive.objects.keys import ThreadKey
-from stateward_sidecar.archive.own.finish import Finisher
-from stateward_sidecar.archive.own.history import History, HistoryChanged
-from stateward_sidecar.archive.own.settle import Settler
-from stateward_sidecar.archive.own.window import Window
-from stateward_sidecar.archive.wire.places import FIRST_EPOCH, Place
-from stateward_sidecar.archive.wire.wire import Unclear
-from stateward_sidecar.bucket.errors import ObjectChanged, ObjectExists
+from stateward_sidecar.archive.objects.shared import Desk, Hold, Name, row_of
+from stateward_sidecar.archive.own.history import History, HistoryChanged, Window
+from stateward_sidecar.archive.own.reconcile import Finisher, Settler
+from stateward_sidecar.archive.requests.metered import Unclear
+from stateward_sidecar.archive.requests.places import FIRST_EPOCH, Place
+from stateward_sidecar.bucket.base import ObjectChanged, ObjectExists
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
     Corrupt,
@@ -48,9 +46,8 @@ from stateward_sidecar.errors import (
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.thread.context import Claim
-from stateward_sidecar.store.thread.orphannames import is_orphans, reserved
 from stateward_sidecar.store.thread.thread import Thread
-from stateward_sidecar.store.thread.threads import not_found
+from stateward_sidecar.store.thread.threads import is_orphans, not_found, reserved
 from stateward_sidecar.store.travel.install import CopyGone, continues, entries_here
 from stateward_sidecar.telemetry import log
 

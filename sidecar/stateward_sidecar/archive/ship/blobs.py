@@ -12,12 +12,11 @@ from functools import partial
 
 from stateward.storage.v1.journal_pb2 import BlobRecord
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
-from stateward_sidecar.archive.objects.desk import Desk, Hold, Name
+from stateward_sidecar.archive.objects.shared import Desk, Hold, Name
 from stateward_sidecar.archive.own.pulse import Uploads
 from stateward_sidecar.archive.own.takeover import Attacher
-from stateward_sidecar.archive.wire.places import Place
-from stateward_sidecar.archive.wire.slices import SLICE_BYTES
-from stateward_sidecar.bucket.errors import ObjectNotFound
+from stateward_sidecar.archive.requests.places import SLICE_BYTES, Place
+from stateward_sidecar.bucket.base import ObjectNotFound
 from stateward_sidecar.codec.blob import BlobCipher, open_all
 from stateward_sidecar.errors import Corrupt, StatewardError, VersionPruned
 from stateward_sidecar.store.blobs.blobread import is_sound

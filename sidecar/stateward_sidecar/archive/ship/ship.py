@@ -38,18 +38,16 @@ from stateward.v1.checkpoint_pb2 import (
     WORK_STATUS_WAITING,
 )
 from stateward.v1.thread_pb2 import THREAD_ACCESS_REMOTE
-from stateward_sidecar.archive.objects.desk import Desk, Hold, row_of
 from stateward_sidecar.archive.objects.fetch import Fetcher
 from stateward_sidecar.archive.objects.heads import bare, catch_up, follow
 from stateward_sidecar.archive.objects.image import Cutter, Part, seal_image, seal_part
-from stateward_sidecar.archive.objects.owed import Taken
 from stateward_sidecar.archive.objects.packs import is_pack, pack_entries, pack_snapshot
+from stateward_sidecar.archive.objects.shared import Desk, Hold, Taken, row_of
 from stateward_sidecar.archive.own.pulse import Parted, Pulse, Uploads
-from stateward_sidecar.archive.own.settle import Settler
+from stateward_sidecar.archive.own.reconcile import Settler
 from stateward_sidecar.archive.own.takeover import Attacher
 from stateward_sidecar.archive.ship.blobs import BlobCarrier, delete_blobs
-from stateward_sidecar.archive.ship.fold import MERGED_BYTES_MAX, discard, fold
-from stateward_sidecar.archive.ship.trim import Older, trim
+from stateward_sidecar.archive.ship.compact import MERGED_BYTES_MAX, Older, discard, fold, trim
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, StatewardError
 from stateward_sidecar.store.blobs.blobrows import OpenedBlobs

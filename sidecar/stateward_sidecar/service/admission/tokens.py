@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic
 
 from stateward_sidecar.errors import StartError, Unauthenticated
-from stateward_sidecar.storage.tokenfile import read_token_file, token_digest
+from stateward_sidecar.storage.secretfiles import read_token_file, token_digest
 from stateward_sidecar.telemetry import log
 
 LOOK_S = 1.0

@@ -25,10 +25,10 @@ from stateward.v1.checkpoint_pb2 import Durability
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.codec.edits import check_name
 from stateward_sidecar.errors import InvalidField
-from stateward_sidecar.service.admission.weigh import ITEMS_MAX
+from stateward_sidecar.service.admission.weight import ITEMS_MAX
 from stateward_sidecar.service.calls.calls import Calls
 from stateward_sidecar.service.checks import check
-from stateward_sidecar.service.serving.drain import GRACE_S_MAX, Drain
+from stateward_sidecar.service.serving.shutdown import GRACE_S_MAX, Drain
 from stateward_sidecar.storage.engine import FORMAT
 from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S
 from stateward_sidecar.telemetry import failures

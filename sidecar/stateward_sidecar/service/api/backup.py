@@ -19,15 +19,15 @@ from stateward.v1.backup_service_pb2 import (
 )
 from stateward.v1.thread_pb2 import ThreadInfo as ThreadMessage
 from stateward_sidecar.errors import DeadlineExceeded, InvalidField, QueueFull, ThreadExists, ThreadNotFound, Unclaimed
-from stateward_sidecar.service.admission.budget import Budget
-from stateward_sidecar.service.admission.uploads import SLOW_FROM_S, Places
+from stateward_sidecar.service.admission.memory import Budget
+from stateward_sidecar.service.admission.streams import SLOW_FROM_S, Places
 from stateward_sidecar.service.calls.calls import Calls
-from stateward_sidecar.service.calls.expected import as_expected
 from stateward_sidecar.service.calls.method import BYTE_SHARE
+from stateward_sidecar.service.calls.status import as_expected
 from stateward_sidecar.service.checks import check
 from stateward_sidecar.service.checks.checkbackup import check_import, check_part
 from stateward_sidecar.store.copies.importing import Import
-from stateward_sidecar.store.journal.receipts import receipt_of_thread
+from stateward_sidecar.store.journal.views import receipt_of_thread
 
 T = TypeVar("T")
 # The most imports at once. Each holds a version and its parent in memory, and a worker for one step at a time.

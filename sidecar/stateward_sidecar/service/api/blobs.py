@@ -30,10 +30,10 @@ from stateward_sidecar.errors import (
     OutcomeUnknown,
     UidMismatch,
 )
-from stateward_sidecar.service.admission.uploads import Places
+from stateward_sidecar.service.admission.streams import Places
 from stateward_sidecar.service.calls.calls import Calls
-from stateward_sidecar.service.calls.expected import saying_expected
-from stateward_sidecar.service.calls.holding import CHECK_WAIT_S
+from stateward_sidecar.service.calls.ownership import CHECK_WAIT_S
+from stateward_sidecar.service.calls.status import saying_expected
 from stateward_sidecar.service.checks import check
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobs.blobwrite import BlobWrite

@@ -30,18 +30,17 @@ from stateward.v1.checkpoint_service_pb2 import (
 )
 from stateward_sidecar.codec.edits import Named
 from stateward_sidecar.errors import Corrupt, HistoryElsewhere, InvalidField, StatewardError, Unclaimed
-from stateward_sidecar.service.admission.budget import FREE_ANSWER_BYTES, Reserved
+from stateward_sidecar.service.admission.memory import FREE_ANSWER_BYTES, Reserved
 from stateward_sidecar.service.calls.calls import Calls
-from stateward_sidecar.service.calls.feed import Feed
-from stateward_sidecar.service.calls.holding import Place
+from stateward_sidecar.service.calls.feed import Feed, await_page, read_page
+from stateward_sidecar.service.calls.ownership import Place
 from stateward_sidecar.service.calls.saving import Saving
-from stateward_sidecar.service.calls.tailing import await_page, read_page
 from stateward_sidecar.service.checks import check
-from stateward_sidecar.service.checks.checkfacts import check_labels
-from stateward_sidecar.service.checks.checklog import check_read_log
+from stateward_sidecar.service.checks.check import check_read_log
+from stateward_sidecar.service.checks.checkparts import check_labels
 from stateward_sidecar.service.checks.checkrecords import check_filters
 from stateward_sidecar.storage.queue import Batch
-from stateward_sidecar.store.thread.pagebytes import PAGE_BYTES
+from stateward_sidecar.store.thread.paging import PAGE_BYTES
 from stateward_sidecar.store.versions.save import SaveWrite
 
 T = TypeVar("T")

@@ -19,9 +19,9 @@ from stateward.v1.effect_service_pb2 import (
     RenewEffectRequest,
     RenewEffectResponse,
 )
-from stateward_sidecar.service.calls import levels
+from stateward_sidecar.service.calls import ownership
 from stateward_sidecar.service.calls.calls import Calls
-from stateward_sidecar.service.checks import check, checkwork
+from stateward_sidecar.service.checks import check, checkparts
 from stateward_sidecar.service.methods import must_exist
 
 # Approximate space of an entry and its rows, with the pages that they touch.
@@ -37,14 +37,14 @@ class EffectService:
 
     async def begin_effect(self, request: BeginEffectRequest, context: grpc.aio.ServicerContext) -> BeginEffectResponse:
         check.check_write(request)
-        checkwork.check_begin(request)
+        checkparts.check_begin(request)
         holding = self._calls.holding
         strongest = DURABILITY_ARCHIVED if holding.archive is not None else DURABILITY_COMMITTED
         required = request.options.durability or strongest
         is_archived = holding.asks_for_archived(required)
 
         async def begin() -> BeginEffectResponse:
-            waits_s = levels.timeout_s(context) if is_archived else 0.0
+            waits_s = ownership.timeout_s(context) if is_archived else 0.0
             return await self._calls.write(self._effects.begin(request, waits_s), context, size_bytes=ENTRY_BYTES)
 
         answer = await holding.write(
@@ -62,7 +62,7 @@ class EffectService:
         self, request: CompleteEffectRequest, context: grpc.aio.ServicerContext
     ) -> CompleteEffectResponse:
         check.check_write(request)
-        checkwork.check_complete(request)
+        checkparts.check_complete(request)
 
         async def complete() -> CompleteEffectResponse:
             size = ENTRY_BYTES + request.ByteSize()
@@ -72,7 +72,7 @@ class EffectService:
 
     async def renew_effect(self, request: RenewEffectRequest, context: grpc.aio.ServicerContext) -> RenewEffectResponse:
         check.check_place(request)
-        checkwork.check_renew(request)
+        checkparts.check_renew(request)
 
         async def renew() -> RenewEffectResponse:
             verb = self._effects.renew(request)
@@ -83,7 +83,7 @@ class EffectService:
 
     async def put_effects(self, request: PutEffectsRequest, context: grpc.aio.ServicerContext) -> PutEffectsResponse:
         check.check_write(request)
-        checkwork.check_put(request)
+        checkparts.check_put(request)
 
         async def put() -> PutEffectsResponse:
             size = ENTRY_BYTES * len(request.effects) + request.ByteSize()
@@ -93,7 +93,7 @@ class EffectService:
 
     async def list_effects(self, request: ListEffectsRequest, context: grpc.aio.ServicerContext) -> ListEffectsResponse:
         check.check_place(request)
-        checkwork.check_list(request)
+        checkparts.check_list(request)
         request.page_size = check.check_page(request.page_size)
         return await self._calls.holding.read(
             request.namespace, request.thread, lambda: self._calls.scan(self._calls.store.effect_list.read, request)
@@ -103,7 +103,7 @@ class EffectService:
         self, request: DeleteEffectsRequest, context: grpc.aio.ServicerContext
     ) -> DeleteEffectsResponse:
         check.check_write(request)
-        checkwork.check_delete(request)
+        checkparts.check_delete(request)
 
         async def delete() -> DeleteEffectsResponse:
             return await self._calls.work(self._calls.store.effect_deleter.delete, request)

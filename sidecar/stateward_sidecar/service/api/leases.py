@@ -18,11 +18,11 @@ from stateward.v1.lease_service_pb2 import (
 )
 from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.errors import LeaseHeld, ShuttingDown, ThreadNotFound
-from stateward_sidecar.service.calls import levels
+from stateward_sidecar.service.calls import ownership
 from stateward_sidecar.service.calls.calls import Calls
-from stateward_sidecar.service.checks import check, checkwork
+from stateward_sidecar.service.checks import check, checkparts
 from stateward_sidecar.service.methods import must_exist
-from stateward_sidecar.store.journal.expecting import expected_uid
+from stateward_sidecar.store.journal.admitting import expected_uid
 
 # Approximate space of an entry, with the pages that it touches.
 ENTRY_BYTES = 16384
@@ -83,7 +83,7 @@ class Leasing:
         is_archived = holding.asks_for_archived(request.options.durability)
 
         async def acquire() -> AcquireLeaseResponse:
-            waits_s = levels.timeout_s(context) if is_archived else 0.0
+            waits_s = ownership.timeout_s(context) if is_archived else 0.0
             return await self._calls.write(self._leases.acquire(request, waits_s), context, size_bytes=ENTRY_BYTES)
 
         answer = await holding.write(
@@ -150,12 +150,12 @@ class LeaseService:
         self, request: AcquireLeaseRequest, context: grpc.aio.ServicerContext
     ) -> AcquireLeaseResponse:
         check.check_write(request)
-        checkwork.check_acquire(request)
+        checkparts.check_acquire(request)
         return await self._leasing.acquire(request, context)
 
     async def renew_lease(self, request: RenewLeaseRequest, context: grpc.aio.ServicerContext) -> RenewLeaseResponse:
         check.check_place(request)
-        checkwork.check_token(request.lease_token, "lease_token", required=True)
+        checkparts.check_token(request.lease_token, "lease_token", required=True)
 
         async def run() -> RenewLeaseResponse:
             return RenewLeaseResponse(lease=await self._calls.read(self._store.leases.renew_by_name, request))

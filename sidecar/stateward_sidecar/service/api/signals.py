@@ -15,12 +15,11 @@ from stateward.v1.signal_service_pb2 import (
     SendSignalResponse,
 )
 from stateward_sidecar.service.calls.calls import Calls
-from stateward_sidecar.service.checks import check, checkwork
+from stateward_sidecar.service.checks import check, checkparts
 from stateward_sidecar.store.items.signals import acknowledged_by, list_signals
-from stateward_sidecar.store.journal.refs import resolve
-from stateward_sidecar.store.thread.pagebytes import page_bytes
+from stateward_sidecar.store.journal.finding import resolve
+from stateward_sidecar.store.thread.paging import bare, page_bytes
 from stateward_sidecar.store.thread.thread import MAIN
-from stateward_sidecar.store.thread.tokens import bare
 
 # Approximate space of an entry and its row, with the pages that they touch.
 ENTRY_BYTES = 16384
@@ -37,7 +36,7 @@ class SignalService:
 
     async def send_signal(self, request: SendSignalRequest, context: grpc.aio.ServicerContext) -> SendSignalResponse:
         check.check_write(request)
-        checkwork.check_signal(request)
+        checkparts.check_signal(request)
         check.check_expected_sequence(request)
 
         async def send() -> SendSignalResponse:

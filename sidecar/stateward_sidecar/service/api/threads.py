@@ -58,19 +58,17 @@ from stateward_sidecar.errors import (
     VersionNotFound,
 )
 from stateward_sidecar.service.calls.calls import Calls
-from stateward_sidecar.service.calls.feed import Feed
-from stateward_sidecar.service.calls.holding import ROUNDS, Holding
-from stateward_sidecar.service.calls.levels import await_archived, written
-from stateward_sidecar.service.calls.watching import follow
+from stateward_sidecar.service.calls.feed import Feed, follow
+from stateward_sidecar.service.calls.ownership import ROUNDS, Holding, await_archived, written
 from stateward_sidecar.service.checks import check
-from stateward_sidecar.service.checks.checkfacts import check_labels
-from stateward_sidecar.service.checks.checklog import check_watched
+from stateward_sidecar.service.checks.check import check_watched
+from stateward_sidecar.service.checks.checkparts import check_labels
 from stateward_sidecar.store.items.leases import view_lease
-from stateward_sidecar.store.journal.expecting import other_creation
-from stateward_sidecar.store.journal.lines import Written, check_history
+from stateward_sidecar.store.journal.admitting import other_creation
+from stateward_sidecar.store.journal.finding import Written, check_history
 from stateward_sidecar.store.journal.views import describe_thread, view_thread
-from stateward_sidecar.store.thread.orphannames import check_new
 from stateward_sidecar.store.thread.thread import MAIN, Thread
+from stateward_sidecar.store.thread.threads import check_new
 
 if TYPE_CHECKING:  # a daemon without an archive does not load it
     from stateward_sidecar.archive.archive import Archive

@@ -51,12 +51,10 @@ from stateward_sidecar.errors import (
 )
 from stateward_sidecar.service.api.leases import Leasing
 from stateward_sidecar.service.calls.calls import INLINE_BYTES_MAX, Calls
-from stateward_sidecar.service.calls.exchange import Exchange
-from stateward_sidecar.service.calls.expected import as_expected, saying_expected
-from stateward_sidecar.service.calls.frames import Frame, Stream, check_turn
+from stateward_sidecar.service.calls.exchange import Exchange, Frame, Stream, check_turn
 from stateward_sidecar.service.calls.saving import Saving
-from stateward_sidecar.service.calls.status import name_of, to_status
-from stateward_sidecar.service.checks import check, checkwork
+from stateward_sidecar.service.calls.status import as_expected, name_of, saying_expected, to_status
+from stateward_sidecar.service.checks import check, checkparts
 from stateward_sidecar.service.checks.apart import frame_of
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.thread.thread import MAIN
@@ -325,7 +323,7 @@ class WriterService:
         if not request.options.request_id:
             raise InvalidField("save.options.request_id", "is required: a frame may have to be sent again")
         request.options.expected_uid = request.options.expected_uid or place.options.expected_uid
-        checkwork.check_in_writer(request)
+        checkparts.check_in_writer(request)
         if not request.options.lease_token:
             raise InvalidField("save.options.lease_token", "is required on every frame")
 
@@ -437,9 +435,9 @@ def _refused(number: int, error: StatewardError) -> WriterRefused:
 def _check_open(place: OpenWriter) -> None:
     try:
         check.check_write(place)
-        checkwork.check_holder(place.holder, "holder")
-        checkwork.check_term(place, "term", checkwork.HOUR_US)
-        checkwork.check_wait(place)
+        checkparts.check_holder(place.holder, "holder")
+        checkparts.check_term(place, "term", checkparts.HOUR_US)
+        checkparts.check_wait(place)
     except InvalidField as error:
         raise check.in_item(error, "open") from None
 

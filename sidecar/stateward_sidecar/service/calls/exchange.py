@@ -1,16 +1,28 @@
-"""Both directions of a call whose client and daemon send many messages."""
+"""Calls whose client and daemon send many messages, and the stream of a writer.
+
+Both directions of a call whose client and daemon send many messages.
+
+What a writer's stream is made of: the stream, its frames, and what links a frame with the one before it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, TypeVar, cast
+from typing import Generic, NoReturn, TypeVar, cast
 
 import grpc.aio
 from google.protobuf.message import Message
 
-from stateward_sidecar.service.admission.budget import Share
+from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
+from stateward.v1.writer_service_pb2 import OpenWriter, WriteRequest, WriteResponse, WriterReset
+from stateward_sidecar.errors import QueueFull, WriterAborted
+from stateward_sidecar.service.admission.memory import Share
 from stateward_sidecar.service.calls.method import Method
+from stateward_sidecar.storage.queue import Write
+from stateward_sidecar.store.versions.save import SaveWrite
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
@@ -64,3 +76,93 @@ class Exchange(Generic[Q, A]):
     async def write(self, answer: A) -> None:
         """Sends a message."""
         await self._context.write(answer)
+
+
+# The most unanswered frames of one stream. The client's next frames wait in gRPC's window.
+FRAMES_MAX = 256
+
+
+@dataclass(slots=True)
+class Frame:
+    """A frame that was taken and is not answered yet."""
+
+    number: int
+    save: SaveWrite | None = None
+    write: Write | None = None
+    future: asyncio.Future[SaveResponse] | None = None
+    error: Exception | None = None
+    is_archived: bool = False
+    reset: WriterReset | None = None
+    request: SaveRequest | None = None  # of a frame that was queued without asking the archive
+    share: Share | None = None  # the memory of a large message, until nothing of it is needed
+    before: Frame | None = None
+    began_s: float = 0.0  # if metrics are on
+    span: object = None  # if the frame has one of its own, as what ends it with a code
+    end_span: Callable[[str], None] | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the frame can be answered without waiting."""
+        return self.error is not None or (not self.is_archived and self.future is not None and self.future.done())
+
+    def lighten(self, _: object = None) -> None:
+        """Drops everything but the answer: a client that reads no answers must not keep what it sent in memory. Ignores
+        its argument, so that it can be a callback."""
+        self.save = self.request = self.before = None
+        if self.write is not None:
+            self.write.run, self.write.is_retry, self.write.prepare, self.write.result = _never, None, None, None
+        if self.share is not None:
+            self.share.close()
+            self.share = None
+
+    def let_go(self) -> None:
+        """Drops what an answered frame no longer needs, so that the next frame does not keep all earlier ones alive."""
+        self.lighten()
+        self.future = self.span = None
+
+    def leave(self) -> None:
+        """Drops everything when the stream is over. A write that is under way keeps its memory until its end."""
+        if self.future is None or self.future.done():
+            self.lighten()
+        else:
+            self.future.add_done_callback(self.lighten)
+
+    def give_way(self) -> None:
+        """Lets others have the memory of a frame that may have to be written again, while its turn to be answered does
+        not come, because the client reads no answers."""
+        if self.share is not None:
+            self.share.slow_down(self.share.size_bytes, self._refuse)
+
+    def _refuse(self) -> None:
+        self.error = QueueFull("others need the memory of this frame, and no answers are read; try again", queued=0)
+        asyncio.get_running_loop().call_soon(self.lighten)
+
+
+@dataclass(slots=True)
+class Stream:
+    """The state of a stream."""
+
+    place: OpenWriter
+    token: int
+    exchange: Exchange[WriteRequest, WriteResponse]
+    context: grpc.aio.ServicerContext
+    taken: asyncio.Queue[Frame | None] = field(default_factory=asyncio.Queue)
+    room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FRAMES_MAX))
+    in_line: int = 0  # frames that the answering task still has to answer
+    fewer: asyncio.Event = field(default_factory=asyncio.Event)  # set when one of them is answered
+    last_number: int = 0
+    before: Frame | None = None  # since the last reset
+    queued: asyncio.Future[SaveResponse] | None = None  # of the newest frame; when it is done, all before it are done
+
+
+def check_turn(before: Frame | None, ahead: Write | None = None) -> None:
+    """Raises WriterAborted if the frame before was refused, in the given write or else in its newest one."""
+    if before is None:
+        return
+    ahead = ahead or before.write
+    if before.error is not None or (ahead is not None and ahead.error is not None):
+        raise WriterAborted("an earlier frame was refused; reset the writer", frame=before.number)
+
+
+def _never(*_: object) -> NoReturn:
+    raise AssertionError("an answered frame is not run again")

@@ -1,7 +1,7 @@
 """Receives a call's messages and returns its answer: limits before parsing, and shares of memory.
 
-A small message is parsed at once. A larger one is counted first (``weigh.py``) and takes a share of the budget
-(``budget.py``). A very large one is parsed on the parser thread.
+A small message is parsed at once. A larger one is counted first (``weight.py``) and takes a share of the budget
+(``memory.py``). A very large one is parsed on the parser thread.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from stateward_sidecar.errors import InvalidField, QueueFull, StateTooLarge
-from stateward_sidecar.service.admission.budget import ANSWER_SHARE, FREE_ANSWER_BYTES, Reserved, Share
-from stateward_sidecar.service.admission.room import Room
+from stateward_sidecar.service.admission.memory import ANSWER_SHARE, FREE_ANSWER_BYTES, Reserved, Room, Share
+from stateward_sidecar.service.admission.order import Turns, flow_of
 from stateward_sidecar.service.admission.tokens import Tokens
-from stateward_sidecar.service.admission.turns import Turns, flow_of
-from stateward_sidecar.service.admission.weigh import count_items
+from stateward_sidecar.service.admission.weight import count_items
 from stateward_sidecar.spans import call_id
-from stateward_sidecar.store.thread.pagebytes import small_pages
+from stateward_sidecar.store.thread.paging import small_pages
 
 T = TypeVar("T")
 Answer = Message | bytes | Reserved

@@ -1,4 +1,13 @@
-"""The one table from reasons to gRPC status codes, and the status that carries both.
+"""Errors as gRPC statuses: the one table of codes, and what a caller expected of a thread that is not there.
+
+What a caller expected of a thread, for the error that says there is none.
+
+Whoever looks for a thread may find none: the archive, a verb, the writer. Below the calls, all of them raise
+ThreadNotFound, because only the request knows which thread its caller means. A caller who names a uid continues
+something that existed. To this caller the thread is not unknown but gone, so the error becomes UidMismatch, here and
+nowhere else.
+
+The one table from reasons to gRPC status codes, and the status that carries both.
 
 Every error has exactly one ``ErrorInfo`` with all facts. Some have a second detail that generic clients know. The
 details are sent in the standard ``grpc-status-details-bin`` trailer. Code and message alone are enough to act on.
@@ -6,9 +15,12 @@ details are sent in the standard ``grpc-status-details-bin`` trailer. Code and m
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import accumulate
+from typing import Any, TypeVar
 
-from google.protobuf.any_pb2 import Any
+from google.protobuf import any_pb2
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import (
@@ -22,9 +34,48 @@ from google.rpc.error_details_pb2 import (
 from google.rpc.status_pb2 import Status
 from grpc import StatusCode
 
-from stateward_sidecar.errors import StatewardError
+from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, SaveRequest
+from stateward.v1.thread_service_pb2 import PruneThreadRequest, WaitDurableRequest
+from stateward_sidecar.errors import StatewardError, ThreadNotFound, UidMismatch
 from stateward_sidecar.measures import events
 from stateward_sidecar.telemetry import log, log_damage
+
+E = TypeVar("E", bound=Exception)
+
+@contextmanager
+def saying_expected(request: Any) -> Iterator[None]:
+    """Raises what ``as_expected`` returns."""
+    try:
+        yield
+    except ThreadNotFound as error:
+        raise as_expected(error, request) from None
+
+
+def as_expected(error: E, request: Any) -> E | UidMismatch:
+    """Returns UidMismatch in place of ThreadNotFound if the request names the uid of the missing thread; else the same
+    error. ``request``: any message, or None if it could not be read."""
+    if not isinstance(error, ThreadNotFound):
+        return error
+    name = error.metadata.get("thread", "")
+    for thread, uid in _expected(request):
+        if thread == name and uid:
+            message = f"{error.message} any more: uid {uid} was expected; read the thread before the next write"
+            return UidMismatch(message, **{**error.metadata, "expected_uid": uid})
+    return error
+
+
+def _expected(request: Any) -> Iterator[tuple[str, str]]:
+    """Yields the threads that a request names, with the uid that each must have; empty = any."""
+    for each in request.saves if isinstance(request, BatchSaveRequest) else (request,):
+        if isinstance(each, WaitDurableRequest):
+            yield each.thread, each.receipt.uid
+            continue
+        yield getattr(each, "thread", ""), getattr(getattr(each, "options", each), "expected_uid", "")
+        if isinstance(each, SaveRequest):
+            yield each.guard.thread, each.guard.expected_uid
+        elif isinstance(each, PruneThreadRequest):
+            yield each.thread, each.plan.uid
+
 
 DOMAIN = "stateward"
 DETAILS_KEY = "grpc-status-details-bin"
@@ -113,7 +164,7 @@ def _details(error: StatewardError, code: StatusCode, message: str, fact_bytes_m
     info = ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=facts)
     for detail in (info, _extra(error.reason, facts, cut(message, DESCRIPTION_BYTES_MAX))):
         if detail is not None:
-            packed = Any()
+            packed = any_pb2.Any()
             packed.Pack(detail)
             status.details.append(packed)
     data: bytes = status.SerializeToString()

@@ -24,13 +24,12 @@ from google.rpc.status_pb2 import Status
 from stateward.v1.call_service_pb2 import CallAnswer, RunCallsRequest, RunCallsResponse, StreamedCall
 from stateward_sidecar import spans
 from stateward_sidecar.errors import DeadlineExceeded, InvalidField, QueueFull, ShuttingDown, StatewardError
-from stateward_sidecar.service.admission.crowd import Crowd, Held
-from stateward_sidecar.service.admission.turns import Turns, flow_of
+from stateward_sidecar.service.admission.order import Turns, flow_of
+from stateward_sidecar.service.admission.streams import Crowd, Held
 from stateward_sidecar.service.calls.calls import Calls
 from stateward_sidecar.service.calls.exchange import Exchange as StreamExchange
-from stateward_sidecar.service.calls.expected import as_expected
 from stateward_sidecar.service.calls.method import message_bytes
-from stateward_sidecar.service.calls.status import foreseen, to_status
+from stateward_sidecar.service.calls.status import as_expected, foreseen, to_status
 from stateward_sidecar.service.checks import check
 from stateward_sidecar.service.checks.apart import numbers_of, without_wrong_calls
 from stateward_sidecar.service.methods import METHODS, verb_name

@@ -14,7 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 from stateward.v1.call_service_pb2 import RunCallsRequest, StreamedCall
 from stateward.v1.writer_service_pb2 import WriteRequest, WriterSave
 from stateward_sidecar.errors import InvalidField
-from stateward_sidecar.service.admission.weigh import count_items, fields_of
+from stateward_sidecar.service.admission.weight import count_items, fields_of
 
 _BYTES = 2
 _CALLS = RunCallsRequest.DESCRIPTOR.fields_by_name["calls"].number

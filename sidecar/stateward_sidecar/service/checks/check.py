@@ -1,4 +1,9 @@
-"""Checks requests at the border, before any work: every rule that needs no stored state. Errors name the field."""
+"""Checks requests at the border, before any work: every rule that needs no stored state.
+
+Checks requests at the border, before any work: every rule that needs no stored state. Errors name the field.
+
+Checks requests that read logs, and watches that choose slots and logs.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +23,18 @@ from stateward.v1.checkpoint_service_pb2 import (
     HydrateRequest,
     ListCheckpointsRequest,
     Projection,
+    ReadLogRequest,
     SaveRequest,
 )
 from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_pb2 import Retention, ThreadOptions
-from stateward.v1.thread_service_pb2 import DeleteThreadRequest, PruneThreadRequest, VersionSpans, WaitDurableRequest
+from stateward.v1.thread_service_pb2 import (
+    DeleteThreadRequest,
+    PruneThreadRequest,
+    VersionSpans,
+    WaitDurableRequest,
+    WatchRequest,
+)
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.codec.edits import (
     COMMUTATIVE,
@@ -36,23 +48,21 @@ from stateward_sidecar.codec.edits import (
     only_commutative,
 )
 from stateward_sidecar.errors import InvalidField, StatewardError
-from stateward_sidecar.service.checks.checkfacts import (
+from stateward_sidecar.service.checks.checkparts import (
     LABEL_VALUE_BYTES_MAX,
-    check_facts,
-    check_labels,
-    check_text,
-    check_uid,
-)
-from stateward_sidecar.service.checks.checkwork import (
     check_acks,
     check_conditions,
     check_effects,
+    check_facts,
+    check_labels,
     check_question,
+    check_text,
     check_token,
+    check_uid,
 )
 from stateward_sidecar.service.methods import Head, Lease, RequestId, Rule, WriteRequest, rule_of
-from stateward_sidecar.store.thread.orphannames import bare_name
 from stateward_sidecar.store.thread.thread import MAIN
+from stateward_sidecar.store.thread.threads import bare_name
 
 DEFAULT_NAMESPACE = "default"
 ALL_THREADS = "-"
@@ -459,3 +469,40 @@ def check_time(time: Timestamp, field: str) -> None:
         raise InvalidField(field, "is not a valid time") from None
     if not 0 <= time.nanos < 1_000_000_000:
         raise InvalidField(field, "is not a valid time")
+
+
+ENTRIES_MAX = 10_000
+WAIT_S_MAX = 60.0
+WATCHED_NAMES_MAX = 1000
+
+
+def check_read_log(request: ReadLogRequest) -> None:
+    """Checks a read of a log. Lowers ``page_size`` to the limit, as for page sizes."""
+    check_place(request)
+    if request.HasField("version"):
+        check_ref(request.version, "version")
+    check_name(request.log, "log")
+    if request.from_index < 0:
+        raise InvalidField("from_index", f"{request.from_index} is negative")
+    if request.page_size < 0:
+        raise InvalidField("page_size", f"{request.page_size} is negative")
+    request.page_size = min(request.page_size, ENTRIES_MAX)
+    check_max_bytes(request.max_bytes)
+    check_uid(request.expected_uid, "expected_uid")
+    if request.known_version or request.known_digest:
+        check_known(request.known_version, request.known_digest)
+    if request.HasField("wait"):
+        check_duration(request.wait, "wait")
+        if request.wait.ToMicroseconds() > WAIT_S_MAX * 1e6:
+            raise InvalidField("wait", f"is longer than {WAIT_S_MAX:g} s; read again to wait longer")
+        if request.HasField("version"):
+            raise InvalidField("version", "is not allowed with wait: a version never changes")
+
+
+def check_watched(request: WatchRequest) -> None:
+    """Checks the slots and logs that a watch chooses."""
+    if len(request.slots) + len(request.logs) > WATCHED_NAMES_MAX:
+        raise InvalidField("slots", f"has, together with logs, more than {WATCHED_NAMES_MAX:,} names")
+    for field in ("slots", "logs"):
+        for index, name in enumerate(getattr(request, field)):
+            check_name(name, f"{field}[{index}]")

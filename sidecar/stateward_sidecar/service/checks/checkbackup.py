@@ -33,9 +33,9 @@ from stateward.v1.effect_pb2 import (
 from stateward.v1.record_pb2 import RecordWrite
 from stateward_sidecar.codec.edits import MAX_MEDIA_TYPE_BYTES, MAX_PREVIEW_BYTES, check_name
 from stateward_sidecar.errors import InvalidField, StatewardError
-from stateward_sidecar.service.checks import check, checkfacts, checkrecords, checkwork
+from stateward_sidecar.service.checks import check, checkparts, checkrecords
 from stateward_sidecar.store.blobs.blobwrite import BLOB_BYTES_MAX
-from stateward_sidecar.store.thread.orphannames import bare_name, check_new
+from stateward_sidecar.store.thread.threads import bare_name, check_new
 
 NUMBER_MAX = 1 << 62
 MARK_BYTES = 8
@@ -77,7 +77,7 @@ def _check_blob(blob: BackupBlob) -> None:
         raise InvalidField("blob.size_bytes", f"{blob.blob.size_bytes} is not between 0 and {BLOB_BYTES_MAX}")
     if len(blob.blob.preview) > MAX_PREVIEW_BYTES:
         raise InvalidField("blob.preview", f"has {len(blob.blob.preview)} bytes, more than {MAX_PREVIEW_BYTES}")
-    checkfacts.check_text(blob.media_type, "media_type", MAX_MEDIA_TYPE_BYTES)
+    checkparts.check_text(blob.media_type, "media_type", MAX_MEDIA_TYPE_BYTES)
 
 
 def _check_version(version: BackupVersion) -> None:
@@ -111,22 +111,22 @@ def _check_version(version: BackupVersion) -> None:
 
 def _check_effect(part: BackupEffect) -> None:
     shown, effect = part.effect, part.effect.effect
-    checkwork.check_effect(effect.anchor, effect.key, effect.name, effect.sort_key, "effect.effect.")
+    checkparts.check_effect(effect.anchor, effect.key, effect.name, effect.sort_key, "effect.effect.")
     if shown.state not in (EFFECT_STATE_NEW, *HOLDERS_STATES, *OVER):
         raise InvalidField("effect.state", f"{shown.state} is unknown")
     if effect.HasField("value"):
         if shown.state not in OVER:
             raise InvalidField("effect.effect.value", "is allowed only with DONE and FAILED")
-        checkwork.check_inline(effect.value, "effect.effect.value")
+        checkparts.check_inline(effect.value, "effect.effect.value")
     elif shown.state == EFFECT_STATE_DONE:
         raise InvalidField("effect.effect.value", "is required with DONE")
     if shown.HasField("holder"):
-        checkwork.check_holder(shown.holder, "effect.holder")
+        checkparts.check_holder(shown.holder, "effect.holder")
     _check_number(shown.claim_token, "effect.claim_token")
     if not 0 <= shown.attempts < 1 << 30:
         raise InvalidField("effect.attempts", f"{shown.attempts} is not between 0 and 2^30")
-    checkwork.check_short(shown.detail, "effect.detail", checkwork.DETAIL_BYTES_MAX)
-    checkwork.check_short(part.idempotency_key, "idempotency_key")
+    checkparts.check_short(shown.detail, "effect.detail", checkparts.DETAIL_BYTES_MAX)
+    checkparts.check_short(part.idempotency_key, "idempotency_key")
     _check_times(shown, "begin_time", "end_time", prefix="effect.")
 
 
@@ -146,15 +146,15 @@ def _check_record(part: BackupRecord) -> None:
 
 def _check_signal(part: BackupSignal) -> None:
     signal = part.signal
-    checkwork.check_short(signal.signal_id, "signal.signal_id", checkwork.INCARNATION_BYTES_MAX, required=True)
-    checkwork.check_short(signal.name, "signal.name", required=True)
-    checkwork.check_short(signal.sender, "signal.sender")
-    checkwork.check_short(signal.wait_id, "signal.wait_id", checkfacts.LABEL_VALUE_BYTES_MAX)
-    checkwork.check_answered(signal.parts, "signal.parts")
+    checkparts.check_short(signal.signal_id, "signal.signal_id", checkparts.INCARNATION_BYTES_MAX, required=True)
+    checkparts.check_short(signal.name, "signal.name", required=True)
+    checkparts.check_short(signal.sender, "signal.sender")
+    checkparts.check_short(signal.wait_id, "signal.wait_id", checkparts.LABEL_VALUE_BYTES_MAX)
+    checkparts.check_answered(signal.parts, "signal.parts")
     if signal.HasField("payload"):
-        checkwork.check_inline(signal.payload, "signal.payload")
-        if len(signal.payload.data) > checkwork.PAYLOAD_BYTES_MAX:
-            raise InvalidField("signal.payload", f"has more than {checkwork.PAYLOAD_BYTES_MAX} bytes")
+        checkparts.check_inline(signal.payload, "signal.payload")
+        if len(signal.payload.data) > checkparts.PAYLOAD_BYTES_MAX:
+            raise InvalidField("signal.payload", f"has more than {checkparts.PAYLOAD_BYTES_MAX} bytes")
     _check_times(signal, "create_time", prefix="signal.")
     _check_mark(part.request)
 

@@ -15,14 +15,16 @@ from stateward.v1.record_service_pb2 import (
     RecordOrder,
 )
 from stateward_sidecar.errors import InvalidField, StateTooLarge
-from stateward_sidecar.service.checks.checkfacts import (
+from stateward_sidecar.service.checks.checkparts import (
     LABEL_KEY_BYTES_MAX,
+    SECOND_US,
     check_attribute,
     check_attributes,
+    check_inline,
+    check_span,
     check_text,
 )
-from stateward_sidecar.service.checks.checkwork import SECOND_US, check_inline, check_span
-from stateward_sidecar.store.items.recordfilters import EQUAL
+from stateward_sidecar.store.items.recordviews import EQUAL
 
 WRITES_MAX, FILTERS_MAX, SKIP_MAX = 1000, 64, 100_000
 KEY_BYTES_MAX, DELIMITER_BYTES_MAX = 1024, 16

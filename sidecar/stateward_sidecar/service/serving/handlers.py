@@ -1,4 +1,11 @@
-"""Wraps every call: reads and parses its message, and turns an error into a status.
+"""Wraps every call: reads and parses its message, measures it, and turns an error into a status.
+
+Measures calls, if metrics are on: counts how each call ended and how long it took. Traces them, if traces are on.
+
+A call begins when gRPC hands it over, before its message is read, and ends when its answer was made. A call whose
+client has left counts as CANCELLED.
+
+Wraps every call: reads and parses its message, and turns an error into a status.
 
 Handlers are plain async methods. A message that does not parse is INVALID_FIELD, a message that is too large is
 STATE_TOO_LARGE, and a StatewardError becomes its status. Any other error is logged once and becomes INTERNAL without
@@ -13,6 +20,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
+from inspect import isasyncgenfunction
+from time import perf_counter
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -23,17 +32,107 @@ from google.protobuf.message_factory import GetMessageClass
 
 from stateward_sidecar import spans
 from stateward_sidecar.measures import CallMeasures
-from stateward_sidecar.service.admission.budget import Reserved, Share
-from stateward_sidecar.service.admission.room import Room
+from stateward_sidecar.service.admission.memory import Reserved, Room, Share
+from stateward_sidecar.service.admission.order import Turns
 from stateward_sidecar.service.admission.tokens import Tokens
-from stateward_sidecar.service.admission.turns import Turns
 from stateward_sidecar.service.calls.exchange import Exchange
-from stateward_sidecar.service.calls.expected import as_expected
 from stateward_sidecar.service.calls.method import ASIDE_BYTES, RECEIVING_SHARE, TIGHT_MESSAGES, Method
-from stateward_sidecar.service.calls.status import foreseen, to_status, trailers
+from stateward_sidecar.service.calls.status import as_expected, foreseen, to_status, trailers
 from stateward_sidecar.service.methods import METHODS, Kind
-from stateward_sidecar.service.serving.measuring import logged, measured, traced
+from stateward_sidecar.spans import Tracer
 from stateward_sidecar.telemetry import log
+
+_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
+Handle = Callable[[Any, grpc.aio.ServicerContext], Any]
+# Takes method, code and seconds of a call that has ended.
+Note = Callable[[str, str, float], None]
+
+
+def traced(handle: Handle, method: str, tracer: Tracer) -> Handle:
+    """Returns a handler that does the same, in a span."""
+    return _traced_stream(handle, method, tracer) if isasyncgenfunction(handle) else _traced(handle, method, tracer)
+
+
+def _traced(handle: Callable[..., Awaitable[Any]], method: str, tracer: Tracer) -> Handle:
+    async def run(request: object, context: grpc.aio.ServicerContext) -> Any:
+        end = tracer.begin_call(method, context.invocation_metadata() or ())
+        try:
+            answer = await handle(request, context)
+        except BaseException as error:
+            end(_code(error, context))
+            raise
+        end("OK")
+        return answer
+
+    return run
+
+
+def _traced_stream(handle: Callable[..., AsyncIterator[Any]], method: str, tracer: Tracer) -> Handle:
+    async def run(request: object, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        end = tracer.begin_call(method, context.invocation_metadata() or ())
+        try:
+            async for answer in handle(request, context):
+                yield answer
+        except BaseException as error:
+            end(_code(error, context))
+            raise
+        end("OK")
+
+    return run
+
+
+def logged(handle: Handle, method: str) -> Handle:
+    """Returns a handler that does the same, and logs each call at its end."""
+    return measured(handle, method, _log)
+
+
+def _log(method: str, code: str, duration_s: float) -> None:
+    log.debug("call", method=method, code=code, ms=round(duration_s * 1e3, 3))
+
+
+def measured(handle: Handle, method: str, note: Note) -> Handle:
+    """Returns a handler that does the same, and notes each call at its end."""
+    return (
+        _measured_stream(handle, method, note)
+        if isasyncgenfunction(handle)
+        else _measured(handle, method, note)
+    )
+
+
+def _measured(handle: Callable[..., Awaitable[Any]], method: str, note: Note) -> Handle:
+    async def run(request: object, context: grpc.aio.ServicerContext) -> Any:
+        began = perf_counter()
+        try:
+            answer = await handle(request, context)
+        except BaseException as error:
+            note(method, _code(error, context), perf_counter() - began)
+            raise
+        note(method, "OK", perf_counter() - began)
+        return answer
+
+    return run
+
+
+def _measured_stream(handle: Callable[..., AsyncIterator[Any]], method: str, note: Note) -> Handle:
+    async def run(request: object, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        began = perf_counter()
+        try:
+            async for answer in handle(request, context):
+                yield answer
+        except BaseException as error:
+            note(method, _code(error, context), perf_counter() - began)
+            raise
+        note(method, "OK", perf_counter() - began)
+
+    return run
+
+
+def _code(error: BaseException, context: grpc.aio.ServicerContext) -> str:
+    if isinstance(error, asyncio.CancelledError | GeneratorExit):
+        return "CANCELLED"
+    code = context.code()
+    return str(_NAMES.get(code if isinstance(code, int) else code.value[0], "UNKNOWN"))
+
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, Durability
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.storage.engine import DATA_FILE, Engine
-from stateward_sidecar.storage.keyfile import fingerprint, read_key_file
+from stateward_sidecar.storage.secretfiles import fingerprint, read_key_file
 from stateward_sidecar.storage.writer import Writer
 from stateward_sidecar.store.store import KEYS_FILE
 from stateward_sidecar.telemetry import failures, log

@@ -20,8 +20,7 @@ from stateward_sidecar.codec.edits import Named
 from stateward_sidecar.codec.state import StateTree, find_data, skip_prefix
 from stateward_sidecar.errors import BlobNotFound, Corrupt, InvalidField
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.thread.identity import Identity
-from stateward_sidecar.store.thread.thread import rows
+from stateward_sidecar.store.thread.thread import Identity, rows
 
 
 def blob_key(identity: Identity, sha256: bytes) -> bytes:

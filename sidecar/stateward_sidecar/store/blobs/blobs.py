@@ -30,8 +30,7 @@ from stateward_sidecar.store.blobs import blobsweep
 from stateward_sidecar.store.blobs.blobread import BlobReader, archived_until, is_sound
 from stateward_sidecar.store.blobs.blobrows import find_blob, get_blob, put_blob, view_blob
 from stateward_sidecar.store.blobs.blobwrite import BlobWrite, answer_write, is_here
-from stateward_sidecar.store.journal.admitting import admit
-from stateward_sidecar.store.journal.expecting import check_uid, find_draft, get_same
+from stateward_sidecar.store.journal.admitting import admit, check_uid, find_draft, get_same
 from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.opening import describe_creation, opened, settle_options
 from stateward_sidecar.store.journal.views import reached

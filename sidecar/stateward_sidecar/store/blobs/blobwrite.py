@@ -1,10 +1,14 @@
-"""Writes one blob: seals its segments as they come, makes the file durable, then adds one entry to the journal.
+"""Writes one blob, or copies it for a copy of a thread.
+
+Writes one blob: seals its segments as they come, makes the file durable, then adds one entry to the journal.
 
 The order is: sync the file, rename it, sync the directories, then commit the transaction that names it. A crash before
 the commit leaves a file that no row names, and the next start removes it. No more than one segment is in memory.
 
 The methods block, and may be called on any thread. After ``commit`` was queued, only its outcome decides whether the
 file may be discarded. If the outcome is unknown, the file stays.
+
+Copies blobs for a copy of a thread: opens them under the source's key, and seals them under the copy's key.
 """
 
 from __future__ import annotations
@@ -25,20 +29,26 @@ from stateward_sidecar.codec.blob import BLOB_ID_BYTES, SEGMENT_BYTES, BlobCiphe
 from stateward_sidecar.codec.edits import MAX_PREVIEW_BYTES
 from stateward_sidecar.codec.entry import EntryContent
 from stateward_sidecar.codec.entry import draft as draft_content
-from stateward_sidecar.errors import ArchiveUnavailable, DeadlineExceeded, InvalidField, StateTooLarge, no_room
+from stateward_sidecar.errors import (
+    ArchiveUnavailable,
+    BlobNotFound,
+    Corrupt,
+    DeadlineExceeded,
+    InvalidField,
+    StateTooLarge,
+    no_room,
+)
 from stateward_sidecar.storage.blobfiles import NewBlobFile
 from stateward_sidecar.storage.queue import Batch
-from stateward_sidecar.store.blobs.blobread import archived_until
-from stateward_sidecar.store.blobs.blobrows import find_blob, put_blob, view_blob
+from stateward_sidecar.store.blobs.blobread import BlobReader, archived_until, elsewhere, note_read
+from stateward_sidecar.store.blobs.blobrows import find_blob, get_blob, list_blobs, put_blob, view_blob
 from stateward_sidecar.store.blobs.blobsweep import remove_blob
-from stateward_sidecar.store.journal.admitting import admit
-from stateward_sidecar.store.journal.expecting import get_same
+from stateward_sidecar.store.journal.admitting import admit, get_same
 from stateward_sidecar.store.journal.journal import LARGE_BYTES, append, commit_entry
-from stateward_sidecar.store.journal.receipts import receipt_of
+from stateward_sidecar.store.journal.views import receipt_of
 from stateward_sidecar.store.kinds.blob import BLOB
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.identity import Identity
-from stateward_sidecar.store.thread.thread import Thread, ThreadDraft
+from stateward_sidecar.store.thread.thread import Identity, Thread, ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads
 
 BLOB_BYTES_MAX = 64 << 30
@@ -247,3 +257,45 @@ def _check_size(size_bytes: int) -> None:
         raise StateTooLarge(
             size_bytes, BLOB_BYTES_MAX, f"a blob of {size_bytes} bytes is larger than the limit of {BLOB_BYTES_MAX}"
         )
+
+
+def require_blobs(context: Context, source: Thread, digests: set[bytes] | None = None) -> None:
+    """Raises HistoryElsewhere if the files of some blobs are in the archive only. The error names all of them.
+
+    ``digests``: the blobs to check; None = all blobs of the thread. Call this before the copy begins, because a copy
+    begins again after the files were fetched.
+    """
+    if context.archive is None:
+        return
+    identity = source.identity
+    with context.engine.read() as txn:
+        wanted = [row.record for row in list_blobs(txn, identity) if digests is None or row.record.sha256 in digests]
+    for each in wanted:  # before the look: a long copy reads a file hours later
+        note_read(context, identity, each)
+    missing = [each.sha256 for each in wanted if not context.blob_files.is_here(identity.uid, each.blob_id)]
+    if missing:
+        raise elsewhere(source, *missing)
+
+
+def copy_blob(context: Context, source: Thread, target: Identity, digest: bytes) -> BlobRecord:
+    """Copies the file of a blob to another thread, durably. The caller puts entry and row.
+
+    Raises DiskFull, Corrupt, or HistoryElsewhere if the file is in the archive only.
+    """
+    try:
+        with context.engine.read() as txn:
+            record = get_blob(txn, source.identity, digest).record
+    except BlobNotFound:
+        raise Corrupt(f"a version names blob {digest.hex()}, which the thread does not have", source.name) from None
+    reader, sealing = BlobReader(context, source, record), Sealing(context, target)
+    try:
+        with reader.open() as file:
+            for segment in reader.segments(file):
+                sealing.add(segment)
+        copied = sealing.finish(record.media_type)
+        if copied.sha256 != digest:
+            raise Corrupt(f"the content of blob {digest.hex()} has another SHA-256", source.name)
+    except BaseException:
+        sealing.discard()
+        raise
+    return copied

@@ -18,7 +18,7 @@ from stateward_sidecar.store.clean.delete import Deleter
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import head_uid, load_numbered, rows
 from stateward_sidecar.store.thread.threads import Threads
-from stateward_sidecar.store.versions.unfinished_snapshots import clear
+from stateward_sidecar.store.versions.snapshots import clear
 from stateward_sidecar.telemetry import log, log_damage
 
 

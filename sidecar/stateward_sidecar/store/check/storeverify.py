@@ -1,4 +1,15 @@
-"""Verifies the store as a whole: rows that lead nowhere, threads without a name, and threads that were set back."""
+"""Verifies the store as a whole: rows that lead nowhere, lost names, threads that were set back.
+
+Verifies the rows that lead from the ids of an entry to the entry: its request id and its checkpoint id.
+
+A row may lead to a later entry with the same id. Such an entry exists if the older one is so old that nobody has to
+find it: a retry is applied anew on a disk that lacks the first entry of its request (``requests.py``), and the
+checkpoint id of a pruned version may be used again while packs still have the version's entry.
+
+Verifies that every piece belongs to a snapshot, or to an entry with large edits.
+
+Verifies the store as a whole: rows that lead nowhere, threads without a name, and threads that were set back.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +19,89 @@ from itertools import islice
 
 import lmdb
 
+from stateward.storage.v1.journal_pb2 import EntryMetadata
 from stateward.v1.admin_service_pb2 import VerifyFinding
 from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT
+from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, StatewardError, reason_number
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.journal.deletions import open_deletion
-from stateward_sidecar.store.journal.journal import list_keys
+from stateward_sidecar.store.journal import replay
+from stateward_sidecar.store.journal.journal import list_keys, open_deletion
+from stateward_sidecar.store.journal.requests import is_older, request_key
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import Thread, head_uid, load_numbered, rows
+from stateward_sidecar.store.thread.thread import MAIN, Thread, head_uid, load_numbered, rows
+
+
+def verify_ids(txn: lmdb.Transaction, thread: Thread, entry: Entry, metadata: EntryMetadata) -> None:
+    """Raises Corrupt unless the rows lead to the entry, or to a later one with the same id."""
+    identity, body = thread.identity, metadata.checkpoint
+    if metadata.request_hash:
+        key = request_key(identity, metadata.request_hash)
+        row = txn.get(key)
+        if row is None or not _is_of_request(txn, thread, entry, metadata, key, layout.unpack_request(row)[0]):
+            raise Corrupt("the index row of the entry's request id is missing or foreign")
+    if entry.header.version and body.checkpoint_id:
+        id_hash = identity.hash_id(b"checkpoint", body.branch or MAIN, body.checkpoint_id)
+        row = txn.get(identity.keys.checkpoint_id(id_hash))
+        if row is None or not _is_of_version(txn, thread, entry, metadata, layout.number_of(row)):
+            raise Corrupt("the index row of the checkpoint id is missing or foreign")
+
+
+def _is_of_request(
+    txn: lmdb.Transaction, thread: Thread, entry: Entry, metadata: EntryMetadata, key: bytes, sequence: int
+) -> bool:
+    mine = entry.header.sequence
+    if sequence <= mine:
+        return sequence == mine
+    return is_older(txn, key, mine) and _other(txn, thread, sequence).request_hash == metadata.request_hash
+
+
+def _is_of_version(
+    txn: lmdb.Transaction, thread: Thread, entry: Entry, metadata: EntryMetadata, sequence: int
+) -> bool:
+    header, body = entry.header, metadata.checkpoint
+    if sequence == header.sequence:
+        return True
+    if sequence < header.sequence or header.version not in thread.pruned:
+        return False
+    named = _other(txn, thread, sequence).checkpoint
+    return (named.branch, named.checkpoint_id) == (body.branch, body.checkpoint_id)
+
+
+def _other(txn: lmdb.Transaction, thread: Thread, sequence: int) -> EntryMetadata:
+    return replay.open_metadata(thread.identity, replay.read_entry(txn, thread.identity, sequence))
+
+
+def verify_pieces(txn: lmdb.Transaction, thread: Thread, known: set[int]) -> Iterator[StatewardError]:
+    """Yields pieces that belong to nothing. ``known``: the ids of edits in pieces that the journal has named so far."""
+    keys, number = thread.identity.keys, thread.number
+    for version in _numbers(txn, keys.all_of(b"S")):
+        is_whole = txn.get(keys.snapshot_piece(version, 0)) is not None
+        if not is_whole and txn.get(layout.half_key(number, version)) is None:
+            yield Corrupt("pieces of an unfinished snapshot take space", thread.name, version)
+    if thread.floor_sequence:
+        return  # while history is fetched, pieces are put before their entries
+    loose = set(_numbers(txn, keys.all_of(b"P"))) - known
+    if loose:  # they may belong to entries that were added while the journal was read
+        try:
+            for sequence, record in blocks.entries(txn, keys, 1):
+                loose.discard(unpack(record, sequence).header.parts_id)
+        except Corrupt:
+            return  # reported already, and the damaged entry may name the pieces
+    for _ in loose:
+        yield Corrupt("pieces of edits that no entry names take space", thread.name)
+
+
+def _numbers(txn: lmdb.Transaction, prefix: bytes) -> Iterator[int]:
+    """Yields each number behind a prefix once, however many pieces it has."""
+    cursor = txn.cursor()
+    found = cursor.set_range(prefix)
+    while found and bytes(cursor.key()[: len(prefix)]) == prefix:
+        number = layout.snapshot_version(cursor.key())
+        yield number
+        found = cursor.set_range(layout.after(prefix + layout.u64(number)))
+
 
 # Rows of the feed that one transaction reads, and entries of which one number holds the bits.
 FEED_ROWS, BLOCK_BITS = 20_000, 512

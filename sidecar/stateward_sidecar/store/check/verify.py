@@ -34,11 +34,9 @@ from stateward_sidecar.errors import (
     reason_number,
 )
 from stateward_sidecar.storage import layout
+from stateward_sidecar.store.blobs.blobread import check_state_blobs, verify_blobs
 from stateward_sidecar.store.blobs.blobrows import blobs_in_edits
-from stateward_sidecar.store.blobs.blobverify import check_state_blobs, verify_blobs
-from stateward_sidecar.store.check.idverify import verify_ids
-from stateward_sidecar.store.check.pieceverify import verify_pieces
-from stateward_sidecar.store.check.storeverify import StoreVerifier
+from stateward_sidecar.store.check.storeverify import StoreVerifier, verify_ids, verify_pieces
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.journal import label_keys, list_keys
 from stateward_sidecar.store.journal.kind import Refs

@@ -19,7 +19,7 @@ from stateward.v1.effect_pb2 import EFFECT_STATE_IN_PROGRESS, EFFECT_STATE_UNCER
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
 from stateward_sidecar.errors import Corrupt, StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.kinds.effectrows import open_effect_row
+from stateward_sidecar.store.kinds.effect import open_effect_row
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.thread.threads import Threads

@@ -27,12 +27,10 @@ from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
-from stateward_sidecar.store.clean.clear_list import read_uncleared, write_uncleared
-from stateward_sidecar.store.clean.lineage import Lineage
+from stateward_sidecar.store.clean.lineage import Lineage, read_uncleared, write_uncleared
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.journal import label_keys
-from stateward_sidecar.store.journal.requestrows import delete_request
-from stateward_sidecar.store.journal.requests import request_key
+from stateward_sidecar.store.journal.requests import delete_request, request_key
 from stateward_sidecar.store.kinds.table import is_cut
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S, Context

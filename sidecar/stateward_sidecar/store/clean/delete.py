@@ -20,12 +20,10 @@ from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.errors import ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
-from stateward_sidecar.store.blobs.blobinstall import other_lines, remove_files
 from stateward_sidecar.store.blobs.blobrows import list_blobs
-from stateward_sidecar.store.journal.admitting import check_deletion
-from stateward_sidecar.store.journal.deletions import LOCAL, seal_deletion
-from stateward_sidecar.store.journal.expecting import check_unchanged, get_draft
-from stateward_sidecar.store.journal.journal import list_keys, next_place
+from stateward_sidecar.store.blobs.blobsweep import other_lines, remove_files
+from stateward_sidecar.store.journal.admitting import check_deletion, check_unchanged, get_draft
+from stateward_sidecar.store.journal.journal import LOCAL, list_keys, next_place, seal_deletion
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows
 from stateward_sidecar.store.thread.threads import Threads

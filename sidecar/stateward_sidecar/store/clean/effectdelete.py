@@ -19,18 +19,15 @@ from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, DeleteEffectsR
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import QueueFull
 from stateward_sidecar.storage.queue import Batch, Write
-from stateward_sidecar.store.clean.clear_list import read_uncleared, write_uncleared
-from stateward_sidecar.store.clean.goneeffects import GoneEffects, entries_of
+from stateward_sidecar.store.clean.lineage import read_uncleared, write_uncleared
 from stateward_sidecar.store.clean.prune import PLANS_MAX, Pruner
-from stateward_sidecar.store.clean.pruneplan import NEW_ENTRIES_MAX
+from stateward_sidecar.store.clean.pruneplan import NEW_ENTRIES_MAX, GoneEffects, entries_of
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.journal.admitting import admit
-from stateward_sidecar.store.journal.expecting import get_draft
+from stateward_sidecar.store.journal.admitting import admit, get_draft
 from stateward_sidecar.store.journal.journal import append, commit_entry
-from stateward_sidecar.store.journal.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
-from stateward_sidecar.store.kinds.effect import EFFECTS_DELETED
-from stateward_sidecar.store.kinds.effectrows import anchor_prefix, anchor_rows, effect_key
+from stateward_sidecar.store.journal.views import newest_receipt, receipt_of
+from stateward_sidecar.store.kinds.effect import EFFECTS_DELETED, anchor_prefix, anchor_rows, effect_key
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, write_row

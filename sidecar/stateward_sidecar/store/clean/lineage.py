@@ -1,4 +1,11 @@
-"""Parents and dictionaries of all versions of a thread, as pruning needs them.
+"""Parents and dictionaries of all versions of a thread, and the list of what is still to be cleared.
+
+The row that lists what of a thread was pruned and still has its rows: versions, and entries that count for nothing.
+
+The row is not sealed, because only what the thread's sealed row of pruned versions names is ever cleared. If the row
+is damaged, it is ignored, and the versions that it named keep their space.
+
+Parents and dictionaries of all versions of a thread, as pruning needs them.
 
 The journal is read once in a process, some entries at a time. Later prunes read only new entries. The result stays in
 memory for the threads that were pruned last.
@@ -15,14 +22,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import lmdb
+from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.journal_pb2 import (
     EntryHeader,
+    PrunedVersions,
 )
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.clean.clear_list import read_uncleared
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.kinds.effect import EFFECTS_DELETED
 from stateward_sidecar.store.kinds.pruned import PRUNED
@@ -33,6 +41,30 @@ from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows
+
+
+def read_uncleared(txn: lmdb.Transaction, number: int, pruned: Pruned) -> Pruned:
+    """Returns what is pruned and not cleared. ``pruned``: all that was ever pruned in the thread."""
+    row = txn.get(layout.uncleared_key(number))
+    if row is None:
+        return Pruned()
+    try:
+        named = Pruned.from_message(PrunedVersions.FromString(bytes(row[1:])))
+    except DecodeError:
+        return Pruned()
+    return named.common_with(pruned)
+
+
+def add_uncleared(txn: lmdb.Transaction, number: int, pruned: Pruned, more: Pruned) -> None:
+    """Adds versions, and entries that count for nothing. Does nothing if there are none."""
+    if not more.is_empty:
+        write_uncleared(txn, number, read_uncleared(txn, number, pruned).merged(more))
+
+
+def write_uncleared(txn: lmdb.Transaction, number: int, left: Pruned) -> None:
+    """Writes the row. An empty row says that only the snapshots of pruned versions are left to check."""
+    txn.put(layout.uncleared_key(number), layout.PRESENT + left.to_message().SerializeToString())
+
 
 THREADS_MAX = 64
 ENTRIES_A_STEP = 100

@@ -28,23 +28,19 @@ from stateward_sidecar.errors import Corrupt, KeyUnavailable, QueueFull, Shuttin
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.clean.clear import Clearer
-from stateward_sidecar.store.clean.clear_list import read_uncleared, write_uncleared
-from stateward_sidecar.store.clean.goneeffects import find_gone
-from stateward_sidecar.store.clean.lineage import Lineages
-from stateward_sidecar.store.clean.pruneplan import Fall, Plan, Shown, find_falls, find_moves
+from stateward_sidecar.store.clean.lineage import Lineages, read_uncleared, write_uncleared
+from stateward_sidecar.store.clean.pruneplan import Fall, Plan, Shown, find_falls, find_gone, find_moves
 from stateward_sidecar.store.clean.retention import Chooser
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.journal.changing import begin_change, check_change
-from stateward_sidecar.store.journal.expecting import other_creation
-from stateward_sidecar.store.journal.guards import check_lease
+from stateward_sidecar.store.journal.admitting import check_lease, other_creation
 from stateward_sidecar.store.journal.journal import append, commit_entry
-from stateward_sidecar.store.journal.receipts import newest_receipt, receipt_of
+from stateward_sidecar.store.journal.opening import begin_change, check_change
+from stateward_sidecar.store.journal.views import newest_receipt, receipt_of
 from stateward_sidecar.store.kinds.pruned import PRUNED
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.name_lock import NameLock
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges, spans_of
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows, write_branch, write_row
-from stateward_sidecar.store.thread.threads import Threads, not_found
+from stateward_sidecar.store.thread.threads import NameLock, Threads, not_found
 from stateward_sidecar.store.versions.moves import put_moves
 from stateward_sidecar.store.versions.snapshots import Snapshots
 from stateward_sidecar.telemetry import log_damage

@@ -7,30 +7,57 @@ collected until the next start: a wrong clock must not delete threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import lmdb
 
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED
+from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import Corrupt, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobs.blobsweep import BlobSweeper
 from stateward_sidecar.store.clean.delete import Deleter
-from stateward_sidecar.store.clean.pauses import Pauses
 from stateward_sidecar.store.clean.prune import Pruner, is_whole
-from stateward_sidecar.store.clean.recordexpiry import RecordExpirer
+from stateward_sidecar.store.clean.recordcleaning import RecordExpirer
 from stateward_sidecar.store.journal.journal import next_place
-from stateward_sidecar.store.journal.owning import is_still_ours
+from stateward_sidecar.store.journal.opening import is_still_ours
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import ArchiveHooks, Context
 from stateward_sidecar.store.thread.thread import Thread, rows
 from stateward_sidecar.store.thread.threads import Threads
 from stateward_sidecar.store.thread.times import SECOND_US, has_expired
-from stateward_sidecar.store.versions.unfinished_snapshots import clear
+from stateward_sidecar.store.versions.snapshots import clear
 from stateward_sidecar.telemetry import failures, log, log_damage
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Pauses(Generic[K]):
+    """Pauses by key, kept in memory only: a new process tries everything at once."""
+
+    def __init__(self, clock: Clock, min_s: float, max_s: float) -> None:
+        self._clock = clock
+        self._min_s = min_s
+        self._max_s = max_s
+        self._until: dict[K, tuple[float, float]] = {}  # end of the pause, and its length
+
+    def is_over(self, key: K) -> bool:
+        """Returns whether the pause of a key is over, or there is none."""
+        return self._clock.boottime() >= self._until.get(key, (0.0, 0.0))[0]
+
+    def begin(self, key: K) -> None:
+        """Begins a pause: the shortest one, or one that is twice as long as the last."""
+        last_s = self._until.get(key, (0.0, 0.0))[1]
+        length_s = min(max(2 * last_s, self._min_s), self._max_s)
+        self._until[key] = self._clock.boottime() + length_s, length_s
+
+    def keep(self, is_wanted: Callable[[K], bool]) -> None:
+        """Forgets the pauses of all keys for which ``is_wanted`` returns False."""
+        self._until = {key: until for key, until in self._until.items() if is_wanted(key)}
+
 
 ROWS_MAX = 20_000
 JUMP_S = 3600

@@ -37,23 +37,22 @@ from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import Tag
 from stateward_sidecar.codec.state import StateTree, unframe
 from stateward_sidecar.errors import BlobNotFound, Fenced, HistoryElsewhere, VersionPruned
-from stateward_sidecar.store.blobs.blobcopy import require_blobs
 from stateward_sidecar.store.blobs.blobread import BlobReader
 from stateward_sidecar.store.blobs.blobrows import find_blob, list_blobs, view_blob
+from stateward_sidecar.store.blobs.blobwrite import require_blobs
 from stateward_sidecar.store.items.recordviews import RecordViews
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.journal.guards import token_floor
+from stateward_sidecar.store.journal.admitting import token_floor
 from stateward_sidecar.store.journal.kind import Kind
 from stateward_sidecar.store.journal.views import view_branch, view_entry
-from stateward_sidecar.store.kinds.effectrows import page_effects, read_value, view_effect
-from stateward_sidecar.store.kinds.recordrows import is_expired, records_after, view_record
-from stateward_sidecar.store.kinds.recordrows import read_value as read_record
+from stateward_sidecar.store.kinds.effect import page_effects, read_value, view_effect
+from stateward_sidecar.store.kinds.record import is_expired, records_after, view_record
+from stateward_sidecar.store.kinds.record import read_value as read_record
 from stateward_sidecar.store.kinds.signal import view_signal
 from stateward_sidecar.store.kinds.table import KINDS
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.ranges import Ranges, Rising
-from stateward_sidecar.store.thread.thread import Thread
+from stateward_sidecar.store.thread.thread import Identity, Thread
 from stateward_sidecar.store.thread.threads import Threads, not_found
 
 # A message is sent when it has this size. A single larger value makes a larger message.

@@ -35,30 +35,27 @@ from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadExists, VersionNotFound, VersionPruned
 from stateward_sidecar.storage.queue import Batch
-from stateward_sidecar.store.blobs.blobcopy import copy_blob, require_blobs
 from stateward_sidecar.store.blobs.blobrows import blobs_in_edits, blobs_in_state
+from stateward_sidecar.store.blobs.blobwrite import copy_blob, require_blobs
 from stateward_sidecar.store.clean.delete import Deleter
 from stateward_sidecar.store.copies.hidden import Hidden, HiddenVersion
-from stateward_sidecar.store.items.recordentries import ENTRY_VALUES_BYTES
+from stateward_sidecar.store.items.recordputs import ENTRY_VALUES_BYTES
 from stateward_sidecar.store.items.recordviews import RecordView, RecordViews
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.journal.expecting import check_uid
-from stateward_sidecar.store.journal.guards import token_floor
+from stateward_sidecar.store.journal.admitting import check_uid, token_floor
+from stateward_sidecar.store.journal.finding import resolve_or_head
 from stateward_sidecar.store.journal.kind import Carried, Kind
-from stateward_sidecar.store.journal.receipts import receipt_of_thread
-from stateward_sidecar.store.journal.refs import resolve_or_head
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.journal.telling import show_told
-from stateward_sidecar.store.journal.views import view_branch, view_thread
-from stateward_sidecar.store.kinds.effectrows import OVER, page_effects, read_value
-from stateward_sidecar.store.kinds.recordrows import read_value as read_record
-from stateward_sidecar.store.kinds.recordrows import records_after
+from stateward_sidecar.store.journal.views import receipt_of_thread, view_branch, view_thread
+from stateward_sidecar.store.kinds.effect import OVER, page_effects, read_value
+from stateward_sidecar.store.kinds.record import read_value as read_record
+from stateward_sidecar.store.kinds.record import records_after
 from stateward_sidecar.store.kinds.table import KINDS
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.name_lock import NameLock
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
 from stateward_sidecar.store.thread.thread import MAIN, Thread, write_head
-from stateward_sidecar.store.thread.threads import Threads, not_found
+from stateward_sidecar.store.thread.threads import NameLock, Threads, not_found
 from stateward_sidecar.store.thread.times import made_us
 
 # Most entries name a recent snapshot as dictionary. Entries that name an older one are compressed without it.

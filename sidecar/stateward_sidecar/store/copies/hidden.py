@@ -43,18 +43,15 @@ from stateward_sidecar.store.journal.journal import (
 from stateward_sidecar.store.journal.kind import Carried, Kind
 from stateward_sidecar.store.journal.views import view_head
 from stateward_sidecar.store.kinds.blob import BLOB
-from stateward_sidecar.store.kinds.effect import EFFECT
-from stateward_sidecar.store.kinds.effectrows import effect_key, put_effect
-from stateward_sidecar.store.kinds.record import RECORDS
-from stateward_sidecar.store.kinds.recordrows import index_expiry as index_records_expiry
-from stateward_sidecar.store.kinds.recordrows import put_record, record_key, share_out
+from stateward_sidecar.store.kinds.effect import EFFECT, effect_key, put_effect
+from stateward_sidecar.store.kinds.record import RECORDS, put_record, record_key, share_out
+from stateward_sidecar.store.kinds.record import index_expiry as index_records_expiry
 from stateward_sidecar.store.kinds.ref import HEADS, TAG_SET
 from stateward_sidecar.store.kinds.version import VERSION
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import MAIN, ThreadDraft, write_branch, write_head, write_row
 from stateward_sidecar.store.thread.threads import Threads
-from stateward_sidecar.store.versions.branches import Pointed, move_branch, point_branch
-from stateward_sidecar.store.versions.describe import describe_main
+from stateward_sidecar.store.versions.branches import Pointed, describe_main, move_branch, point_branch
 from stateward_sidecar.store.versions.moves import Moves, list_moves
 from stateward_sidecar.store.versions.snapshots import put_snapshot
 

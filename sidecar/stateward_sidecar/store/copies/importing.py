@@ -42,10 +42,9 @@ from stateward_sidecar.errors import InvalidField, QueueFull, ThreadExists
 from stateward_sidecar.store.clean.delete import Deleter
 from stateward_sidecar.store.copies.hidden import Hidden
 from stateward_sidecar.store.copies.incoming import IncomingBlobs, IncomingVersions
-from stateward_sidecar.store.items.recordentries import ENTRY_VALUES_BYTES
-from stateward_sidecar.store.items.recordputs import RECORDS_MAX
+from stateward_sidecar.store.items.recordputs import ENTRY_VALUES_BYTES, RECORDS_MAX
 from stateward_sidecar.store.items.signals import PENDING_MAX
-from stateward_sidecar.store.journal.expecting import check_uid
+from stateward_sidecar.store.journal.admitting import check_uid
 from stateward_sidecar.store.journal.kind import Carried
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.journal.views import view_thread
@@ -53,9 +52,8 @@ from stateward_sidecar.store.kinds.setting import OPTIONS
 from stateward_sidecar.store.kinds.signal import SIGNAL, put_signals
 from stateward_sidecar.store.kinds.table import kind_numbered
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.name_lock import NameLock
 from stateward_sidecar.store.thread.ranges import Pruned
-from stateward_sidecar.store.thread.threads import Threads
+from stateward_sidecar.store.thread.threads import NameLock, Threads
 
 # The order in which the kinds of parts must come.
 ORDER = ("thread", "blob", "version", "effect", "record", "signal", "entry", "end")

@@ -23,7 +23,7 @@ from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.ranges import Rising
 from stateward_sidecar.store.thread.thread import MAIN
-from stateward_sidecar.store.versions.describe import describe_numbers
+from stateward_sidecar.store.versions.branches import describe_numbers
 from stateward_sidecar.store.versions.snapshots import WEIGHT_MIN_BYTES
 
 # How many states and dictionaries are kept for later versions. Another state is read back from disk; another dictionary

@@ -23,7 +23,7 @@ from stateward.v1.effect_pb2 import RecordedEffect
 from stateward.v1.effect_service_pb2 import ListEffectsRequest, ListEffectsResponse
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.kinds.effectrows import (
+from stateward_sidecar.store.kinds.effect import (
     anchor_prefix,
     effect_key,
     find_effect,
@@ -35,10 +35,9 @@ from stateward_sidecar.store.kinds.effectrows import (
 )
 from stateward_sidecar.store.thread.cache import EffectOrder, EffectPlace
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.pagebytes import page_bytes
+from stateward_sidecar.store.thread.paging import bare, page_bytes
 from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.thread.threads import Threads
-from stateward_sidecar.store.thread.tokens import bare
 from stateward_sidecar.store.thread.unreadable import UnreadableParts
 
 PAGE_SIZE = 100

@@ -48,17 +48,14 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import ClaimLost
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.journal.admitting import admit
-from stateward_sidecar.store.journal.all_or_none import all_or_none
-from stateward_sidecar.store.journal.expecting import get_draft
-from stateward_sidecar.store.journal.guards import next_token
-from stateward_sidecar.store.journal.journal import append, commit_entry
+from stateward_sidecar.store.journal.admitting import admit, get_draft, next_token
+from stateward_sidecar.store.journal.journal import all_or_none, append, commit_entry
 from stateward_sidecar.store.journal.opening import describe_creation, opened, settle_options
-from stateward_sidecar.store.journal.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.journal.telling import Told, find_told, find_used, tell
-from stateward_sidecar.store.kinds.effect import EFFECT
-from stateward_sidecar.store.kinds.effectrows import (
+from stateward_sidecar.store.journal.views import newest_receipt, receipt_of
+from stateward_sidecar.store.kinds.effect import (
+    EFFECT,
     OVER,
     effect_key,
     find_effect,

@@ -1,7 +1,7 @@
 """Leases: which agent may write a thread, among the agents of this sidecar.
 
 The newest lease is in the thread's head, so it moves with the thread, and its token never decreases. Grants and returns
-are entries of the journal, renewals are not: only this process knows when a term ends (store/thread/terms.py).
+are entries of the journal, renewals are not: only this process knows when a term ends (store/thread/times.py).
 """
 
 from __future__ import annotations
@@ -23,18 +23,25 @@ from stateward.v1.lease_service_pb2 import (
 from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.storage.queue import Batch
-from stateward_sidecar.store.journal.expecting import check_main, check_uid, find_draft
-from stateward_sidecar.store.journal.guards import held_error, next_token, remaining_s, sequence_of
+from stateward_sidecar.store.journal.admitting import (
+    check_main,
+    check_uid,
+    find_draft,
+    held_error,
+    next_token,
+    remaining_s,
+    sequence_of,
+)
 from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.opening import describe_creation, opened, settle_options
-from stateward_sidecar.store.journal.receipts import newest_receipt, receipt_of
 from stateward_sidecar.store.journal.requests import hash_request
+from stateward_sidecar.store.journal.views import newest_receipt, receipt_of
 from stateward_sidecar.store.kinds.lease import LEASE as LEASE_ENTRY
 from stateward_sidecar.store.kinds.lease import view_record
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.terms import LEASE
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads
+from stateward_sidecar.store.thread.times import LEASE
 
 TERM_US = 30_000_000
 

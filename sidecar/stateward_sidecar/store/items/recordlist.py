@@ -26,11 +26,10 @@ from stateward.v1.record_service_pb2 import (
 )
 from stateward.v1.state_pb2 import Value
 from stateward_sidecar.errors import Corrupt
-from stateward_sidecar.store.items.recordfilters import matches
 from stateward_sidecar.store.items.recordputs import ToDelete, is_refresh_due
-from stateward_sidecar.store.items.recordviews import RecordView, RecordViews
+from stateward_sidecar.store.items.recordviews import RecordView, RecordViews, matches
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.kinds.recordrows import (
+from stateward_sidecar.store.kinds.record import (
     find_record,
     has_records,
     is_checked,
@@ -41,11 +40,10 @@ from stateward_sidecar.store.kinds.recordrows import (
     view_record,
 )
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.pagebytes import page_bytes
+from stateward_sidecar.store.thread.paging import bare, page_bytes
 from stateward_sidecar.store.thread.recordorder import Item, RecordOrder
 from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.thread.threads import Threads, not_found
-from stateward_sidecar.store.thread.tokens import bare
 from stateward_sidecar.store.thread.unreadable import UnreadableParts
 
 PAGE_SIZE = 100

@@ -1,4 +1,8 @@
-"""The records of a thread as they are at one moment: a transaction, the thread as the transaction shows it, the order.
+"""The records of a thread at one moment, and the conditions of a list.
+
+Compares the attributes of a record or a version with the conditions of a list.
+
+The records of a thread as they are at one moment: a transaction, the thread as the transaction shows it, the order.
 
 The thread and the order in memory change while a transaction is open. An order is chosen by the sum in the head that
 the transaction shows, so a record that a commit moves or renames meanwhile is in the view once.
@@ -6,18 +10,21 @@ the transaction shows, so a record that a commit moves or renames meanwhile is i
 
 from __future__ import annotations
 
+import operator
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import lmdb
 
 from stateward.storage.v1.head_pb2 import RecordRow
+from stateward.v1.checkpoint_pb2 import AttributeFilter, AttributeValue
 from stateward_sidecar.errors import Corrupt, QueueFull, StatewardError
 from stateward_sidecar.storage.queue import Batch, Write
-from stateward_sidecar.store.kinds.recordrows import (
+from stateward_sidecar.store.kinds.record import (
     SUM_BYTES,
     check_here,
     compare_sum,
@@ -30,10 +37,41 @@ from stateward_sidecar.store.kinds.recordrows import (
     record_part,
 )
 from stateward_sidecar.store.thread.context import LOOKS, Context
-from stateward_sidecar.store.thread.name_lock import NameLock
 from stateward_sidecar.store.thread.recordorder import Item, RecordOrder, RecordOrders, item_of
 from stateward_sidecar.store.thread.thread import Thread, rows
-from stateward_sidecar.store.thread.threads import Threads
+from stateward_sidecar.store.thread.threads import NameLock, Threads
+
+EQUAL = (AttributeFilter.OPERATOR_UNSPECIFIED, AttributeFilter.OPERATOR_EQ, AttributeFilter.OPERATOR_NE)
+_COMPARE: dict[int, Callable[[Any, Any], bool]] = {
+    AttributeFilter.OPERATOR_GT: operator.gt,
+    AttributeFilter.OPERATOR_GTE: operator.ge,
+    AttributeFilter.OPERATOR_LT: operator.lt,
+    AttributeFilter.OPERATOR_LTE: operator.le,
+}
+
+
+def matches(attributes: Mapping[str, AttributeValue], filters: Iterable[AttributeFilter]) -> bool:
+    """Returns whether a record or version with these attributes meets all conditions."""
+    return all(_meets(attributes, each) for each in filters)
+
+
+def _meets(attributes: Mapping[str, AttributeValue], wanted: AttributeFilter) -> bool:
+    # A look-up in a map of messages makes a missing item, so ask first.
+    kind, value = _typed(attributes[wanted.key]) if wanted.key in attributes else ("", None)
+    other_kind, other = _typed(wanted.value)
+    is_comparable = kind == other_kind
+    if wanted.operator in EQUAL:
+        is_equal = is_comparable and value == other
+        return is_equal != (wanted.operator == AttributeFilter.OPERATOR_NE)
+    return is_comparable and _COMPARE[wanted.operator](value, other)
+
+
+def _typed(value: AttributeValue) -> tuple[str, Any]:
+    """Returns type and content. Whole numbers and fractions are of one type; texts compare as their bytes do."""
+    kind = value.WhichOneof("value") or ""
+    content = getattr(value, kind) if kind else None
+    return ("number" if kind in ("int_value", "double_value") else kind), content
+
 
 DEAD_ROWS_A_WRITE = 500
 # A commit is shown as soon as its callbacks have run.

@@ -22,10 +22,10 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import QuotaExceeded, StaleAnswer
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.journal.changing import begin_change
-from stateward_sidecar.store.journal.expecting import check_unchanged
+from stateward_sidecar.store.journal.admitting import check_unchanged
 from stateward_sidecar.store.journal.journal import append, commit_entry
-from stateward_sidecar.store.journal.receipts import receipt_of
+from stateward_sidecar.store.journal.opening import begin_change
+from stateward_sidecar.store.journal.views import receipt_of
 from stateward_sidecar.store.kinds.signal import SIGNAL, put_signals, view_signal
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft

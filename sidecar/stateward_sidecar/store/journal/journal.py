@@ -2,33 +2,37 @@
 
 A verb builds the content of the entry outside the writer. Its write then takes the thread's draft, calls ``append``,
 writes its own rows, and ends with ``commit_entry``, which writes the head. Then it puts the draft into the batch.
+
+Several entries in one write: all are put or none, beside other writes of the same batch.
+
+The record of a deletion. It outlives the thread, whose key is destroyed, so it is under the namespace's key.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import ThreadHead
+from stateward.storage.v1.head_pb2 import DeletionRecord, ThreadHead
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.entry import INLINE_EDITS_MAX, EntryContent, pack
-from stateward_sidecar.codec.seal import DIGEST_BYTES
+from stateward_sidecar.codec.seal import DIGEST_BYTES, Cipher, open_record, seal_record
 from stateward_sidecar.errors import Corrupt, StatewardError
 from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.journal.kind import Kind
-from stateward_sidecar.store.journal.requestrows import put_request
-from stateward_sidecar.store.journal.requests import request_key
+from stateward_sidecar.store.journal.requests import put_request, request_key
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.identity import Identity
-from stateward_sidecar.store.thread.thread import ThreadDraft, write_head
+from stateward_sidecar.store.thread.thread import Identity, ThreadDraft, write_head
 from stateward_sidecar.store.thread.times import SECOND_US, expire_second, next_time_us
 
 # Bytes of an entry, with its blob, that take so long to upload that entries before it must not wait for it.
@@ -270,3 +274,47 @@ def _put_pieces(txn: lmdb.Transaction, draft: ThreadDraft, header: EntryHeader, 
         txn.put(identity.keys.edits_piece(header.parts_id, index), row)
         header.edit_stored_bytes += len(row)
     return header.edit_stored_bytes
+
+
+@contextmanager
+def all_or_none(batch: Batch, draft: ThreadDraft) -> Iterator[None]:
+    """If a later entry fails, restores draft and batch to what they were before the first entry.
+
+    The write's child transaction drops the rows. Only for entries that change nothing but the draft's head, sums and
+    signals.
+    """
+    key = (draft.identity.namespace, draft.identity.name)
+    is_known, before = key in batch.drafts, batch.drafts.get(key)
+    head, row_sums, callbacks = draft.head, draft.row_sums.copy(), len(batch.after_commit)
+    signals = draft.signals.copy()
+    record_changes = len(draft.record_changes)
+    try:
+        yield
+    except BaseException:
+        draft.head, draft.row_sums, draft.signals = head, row_sums, signals
+        del batch.after_commit[callbacks:], draft.record_changes[record_changes:]
+        batch.drafts.pop(key, None)
+        if is_known:
+            batch.drafts[key] = before
+        raise
+
+
+DELETION_MAGIC = b"SD"
+LOCAL = "local"
+"""The cause of a deletion of this disk's copy alone."""
+
+
+def seal_deletion(namespace: NamespaceKeys, cursor: int, record: DeletionRecord) -> bytes:
+    """Seals a deletion record."""
+    return seal_record(
+        Cipher(namespace.wrapping_key), DELETION_MAGIC, record.SerializeToString(), namespace.id, layout.u64(cursor)
+    )
+
+
+def open_deletion(namespace: NamespaceKeys, cursor: int, row: bytes) -> DeletionRecord | None:
+    """Opens the row of a deletion record; returns None if the thread was in another namespace."""
+    owner, sealed = layout.unpack_deletion(row)
+    if owner != namespace.id:
+        return None
+    record = open_record(Cipher(namespace.wrapping_key), DELETION_MAGIC, sealed, namespace.id, layout.u64(cursor))
+    return DeletionRecord.FromString(record)

@@ -1,24 +1,41 @@
-"""Opens a thread for a write, and makes the thread if it is missing.
+"""How a write begins: it opens its thread, makes a missing one, or finds its first answer.
+
+Opens a thread for a write, and makes the thread if it is missing.
 
 A blob, an effect or a lease may make a thread before it has a version.
+
+How every change of an existing thread begins, unless it is a save.
+
+What a sweep asks before it writes an entry: whether a thread is still ours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import lmdb
 
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.storage.v1.journal_pb2 import EntryMetadata, ThreadCreation
-from stateward.v1.thread_pb2 import ThreadOptions
-from stateward_sidecar.errors import LeaseHeld
+from stateward.v1.signal_service_pb2 import SendSignalRequest
+from stateward.v1.thread_pb2 import THREAD_ACCESS_OWNED, ThreadOptions
+from stateward.v1.thread_service_pb2 import (
+    DeleteBranchRequest,
+    DeleteTagRequest,
+    MoveBranchRequest,
+    PruneThreadRequest,
+    SetTagRequest,
+    UpdateThreadRequest,
+)
+from stateward_sidecar.errors import Fenced, LeaseHeld, NotOwner, ThreadNotFound
 from stateward_sidecar.storage.queue import Batch
-from stateward_sidecar.store.journal.expecting import Expects, check_head, find_draft
+from stateward_sidecar.store.journal.admitting import Expects, admit, check_head, check_uid, find_draft, get_draft
 from stateward_sidecar.store.journal.journal import index_expiry, index_options
+from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import ThreadDraft
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads
 
 
@@ -75,3 +92,58 @@ def settle_options(
     index_options(txn, draft.identity, new.options, options)
     new.options.CopyFrom(options)
     index_expiry(txn, draft.identity.number, old, new)
+
+
+MoveRequest = MoveBranchRequest | DeleteBranchRequest
+ChangeRequest = (
+    SetTagRequest | DeleteTagRequest | UpdateThreadRequest | PruneThreadRequest | SendSignalRequest | MoveRequest
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The beginning of every change of an existing thread: the draft, and the hashes of the request."""
+
+    draft: ThreadDraft
+    request_hash: bytes
+    fingerprint: bytes
+    replayed_sequence: int  # the entry that this request made before; 0 = the request is new
+
+
+def begin_change(
+    context: Context, threads: Threads, txn: lmdb.Transaction, batch: Batch, request: ChangeRequest
+) -> Change:
+    """Finds the thread and checks request id, uid and version. Raises typed errors."""
+    return check_change(context, txn, get_draft(threads, txn, batch, request), request)
+
+
+def check_change(context: Context, txn: lmdb.Transaction, draft: ThreadDraft, request: ChangeRequest) -> Change:
+    """Checks request id, uid and version for a thread that was found. Raises typed errors."""
+    check_uid(draft.identity, request)
+    request_id, mark = request.options.request_id, fingerprint(request)
+    request_hash = hash_request(request_id)
+    if request_id:
+        found = find_request(txn, draft, request_id, mark)
+        if found is not None:
+            return Change(draft, request_hash, mark, found.header.sequence)
+    if isinstance(request, MoveRequest):  # which expect the head of their own branch
+        draft.check_writable()
+    else:
+        admit(context, draft, request.options, needs_lease=False)
+    return Change(draft, request_hash, mark, 0)
+
+
+def is_still_ours(context: Context, thread: Thread) -> bool:
+    """Reads HEAD of a thread of ours. Returns False if another sidecar has taken or deleted the thread since this
+    process last looked: an entry of this disk would only become an orphan.
+
+    While the bucket is away, the thread is used as it is here, as for a save. Raises Corrupt and others.
+    """
+    hooks = context.archive
+    if hooks is None or thread.access != THREAD_ACCESS_OWNED or hooks.is_away():
+        return True
+    try:
+        hooks.own((thread.identity.namespace, thread.name), True)
+    except (NotOwner, Fenced, ThreadNotFound):
+        return False
+    return True

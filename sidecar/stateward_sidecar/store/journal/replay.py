@@ -22,8 +22,7 @@ from stateward_sidecar.errors import Corrupt, EditConflict, HistoryElsewhere, Ve
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.cache import Cache
-from stateward_sidecar.store.thread.identity import Identity
-from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows
+from stateward_sidecar.store.thread.thread import Identity, Thread, ThreadDraft, rows
 
 Versions = Thread | ThreadDraft
 Held = dict[int, Dictionary]

@@ -1,6 +1,13 @@
-"""Makes messages of the contract from stored messages."""
+"""Makes messages of the contract from stored messages; receipts of writes too.
+
+Makes messages of the contract from stored messages.
+
+The receipt of a write: what a client keeps of the journal's entry.
+"""
 
 from __future__ import annotations
+
+import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveRow
 from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
@@ -13,15 +20,16 @@ from stateward.v1.checkpoint_pb2 import (
 )
 from stateward.v1.checkpoint_service_pb2 import HydrateResponse
 from stateward.v1.lease_pb2 import Lease
-from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, Branch, Tag
+from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, Branch, Tag, ThreadInfo
 from stateward.v1.thread_pb2 import ThreadInfo as ThreadMessage
 from stateward.v1.thread_service_pb2 import GetThreadResponse
+from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.store.journal.finding import digest_of
 from stateward_sidecar.store.journal.telling import show_told
 from stateward_sidecar.store.thread.cache import Facts
-from stateward_sidecar.store.thread.identity import Identity
-from stateward_sidecar.store.thread.thread import MAIN, Thread
+from stateward_sidecar.store.thread.thread import MAIN, Identity, Thread, ThreadDraft
 from stateward_sidecar.store.thread.times import SECOND_US, expire_second
 
 
@@ -145,4 +153,28 @@ def view_branch(branch: BranchHead) -> Branch:
     return Branch(
         name=branch.name, version=branch.version, version_digest=branch.digest, base_version=branch.base_version,
         moved_version=branch.moved_version, newest_version=branch.newest_version, first_version=branch.first_version,
+    )  # fmt: skip
+
+
+def receipt_of(txn: lmdb.Transaction, draft: ThreadDraft, sequence: int, *, replayed: bool = False) -> Receipt:
+    """Returns the receipt of an entry. ``replayed``: a call before this one wrote it."""
+    thread = draft.thread
+    return Receipt(
+        uid=draft.identity.uid_text, sequence=sequence, digest=digest_of(txn, draft, sequence),
+        durability=reached(thread, sequence), archived_sequence=thread.archived_sequence, replayed=replayed,
+    )  # fmt: skip
+
+
+def newest_receipt(txn: lmdb.Transaction, draft: ThreadDraft) -> Receipt:
+    """Returns the receipt of the newest entry, which a write has just made, or which it left the newest."""
+    return receipt_of(txn, draft, draft.head.tip_sequence)
+
+
+def receipt_of_thread(thread: ThreadInfo, *, replayed: bool) -> Receipt:
+    """Returns the receipt of a thread that was made as a whole."""
+    is_archived = 0 < thread.sequence <= thread.archived_sequence
+    return Receipt(
+        uid=thread.uid, sequence=thread.sequence, digest=thread.sequence_digest,
+        durability=DURABILITY_ARCHIVED if is_archived else DURABILITY_COMMITTED,
+        archived_sequence=thread.archived_sequence, replayed=replayed,
     )  # fmt: skip

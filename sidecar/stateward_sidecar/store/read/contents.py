@@ -1,7 +1,7 @@
 """What a list of versions shows of each beside its description: states and effects.
 
 The states of a page are made oldest first, each from the one before it, and shown newest first. The first one is shown
-whole, and the others as steps (`codec/steps.py`). Only the oldest one goes into the cache: all of them would push heads
+whole, and the others as steps (`codec/diff.py`). Only the oldest one goes into the cache: all of them would push heads
 out.
 """
 
@@ -14,13 +14,13 @@ import lmdb
 
 from stateward.v1.checkpoint_pb2 import Checkpoint
 from stateward.v1.checkpoint_service_pb2 import CheckpointContent, ListCheckpointsRequest
+from stateward_sidecar.codec.diff import find_step
 from stateward_sidecar.codec.pages import Selection, page, project, selection_of
 from stateward_sidecar.codec.state import StateTree
-from stateward_sidecar.codec.steps import find_step
 from stateward_sidecar.store.items.effectlist import EffectList
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.pagebytes import PAGE_BYTES, page_bytes
+from stateward_sidecar.store.thread.paging import PAGE_BYTES, page_bytes
 from stateward_sidecar.store.thread.thread import Thread
 
 # Making and showing a small state takes about 150 µs.

@@ -33,16 +33,15 @@ from stateward_sidecar.errors import Fenced, InvalidField
 from stateward_sidecar.store.items.effectlist import EffectList, Place, pack_place, place_of, take_fitting, unpack_place
 from stateward_sidecar.store.items.signals import list_signals
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.journal.refs import resolve, resolve_or_head
+from stateward_sidecar.store.journal.finding import resolve, resolve_or_head
 from stateward_sidecar.store.journal.views import hydrate_start, read_facts, view_entry
 from stateward_sidecar.store.kinds.version import select_edits
-from stateward_sidecar.store.thread import pagebytes
+from stateward_sidecar.store.thread import paging
 from stateward_sidecar.store.thread.cache import Facts
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.pagebytes import PAGE_BYTES
+from stateward_sidecar.store.thread.paging import PAGE_BYTES, bare
 from stateward_sidecar.store.thread.thread import MAIN, Thread
 from stateward_sidecar.store.thread.threads import Threads, not_found
-from stateward_sidecar.store.thread.tokens import bare
 from stateward_sidecar.store.versions.since import NOTHING, Since, changes_since
 
 # A checkpoint of up to this size does not count in a page.
@@ -146,7 +145,7 @@ class Reader:
             selection = selection_of(request.projection if request.HasField("projection") else None)
         else:
             selection = since.selection
-        start, page_bytes = hydrate_start(thread, facts), max_bytes or pagebytes.page_bytes(request.max_bytes)
+        start, page_bytes = hydrate_start(thread, facts), max_bytes or paging.page_bytes(request.max_bytes)
         if len(start) > START_BYTES_FREE:  # metadata may have 1 MiB, and is on every page
             page_bytes = max(page_bytes - len(start), page_bytes // 4)
         cut = page(found.tree, selection, found.position, page_bytes)
@@ -362,7 +361,7 @@ class Reader:
             if pinned and pinned != digests:
                 raise _gone()
             edits = diff_trees(before, replay.state_at(txn, thread, new, context.cache)).edits
-        size, limit = 0, pagebytes.page_bytes(request.max_bytes)
+        size, limit = 0, paging.page_bytes(request.max_bytes)
         for index in range(start, len(edits)):
             size += edits[index].ByteSize() + 8
             if size > limit and index > start:

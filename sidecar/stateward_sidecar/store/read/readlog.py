@@ -24,12 +24,11 @@ from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.state import EMPTY_ENTRIES, LogState, StateTree
 from stateward_sidecar.errors import StateTooLarge
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.journal.expecting import other_creation
-from stateward_sidecar.store.journal.lines import digest_at, digest_before
-from stateward_sidecar.store.journal.refs import digest_of_version, resolve_or_head
+from stateward_sidecar.store.journal.admitting import other_creation
+from stateward_sidecar.store.journal.finding import digest_at, digest_before, digest_of_version, resolve_or_head
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.pagebytes import PAGE_BYTES, page_bytes
+from stateward_sidecar.store.thread.paging import PAGE_BYTES, page_bytes
 from stateward_sidecar.store.thread.thread import MAIN, Thread
 from stateward_sidecar.store.thread.threads import Threads
 

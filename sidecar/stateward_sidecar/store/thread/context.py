@@ -15,8 +15,8 @@ from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.storage.keystore import KeyStore
 from stateward_sidecar.storage.writer import Writer
 from stateward_sidecar.store.thread.cache import Cache
-from stateward_sidecar.store.thread.terms import Terms
-from stateward_sidecar.store.thread.tokens import Tokens
+from stateward_sidecar.store.thread.paging import Tokens
+from stateward_sidecar.store.thread.times import Terms
 
 T = TypeVar("T")
 REQUEST_WINDOW_ENTRIES = 1024

@@ -1,26 +1,35 @@
-"""Finds threads by name, by number, or inside a batch. Keeps recently used threads in memory."""
+"""Finds threads by name, by number, or inside a batch. Keeps recently used threads in memory.
+
+Names of orphans: `<thread>@@<epoch>`, with `.2`, `.3`, … if this disk has an orphan of that name already.
+
+No thread is ever made under such a name, on any machine. So an orphan never hides a thread of another machine, and the
+archive need not be asked about its name. An orphan's name may be longer than the name of a thread, by its ending.
+
+A lock for each name: one call at a time.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import lmdb
 
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward_sidecar.codec.seal import KEY_BYTES
-from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadNotFound, Unclaimed
+from stateward_sidecar.errors import Corrupt, InvalidField, KeyUnavailable, QueueFull, ThreadNotFound, Unclaimed
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.identity import Identity
-from stateward_sidecar.store.thread.orphannames import check_new
 from stateward_sidecar.store.thread.thread import (
     UID_BYTES,
+    Identity,
     Thread,
     ThreadDraft,
     head_uid,
@@ -31,6 +40,42 @@ from stateward_sidecar.store.thread.thread import (
     open_identity,
     write_archive_row,
 )
+
+_ORPHAN = re.compile(r"(.+)@@[0-9]{1,19}(?:\.[0-9]{1,19})?", re.DOTALL)
+
+
+def orphan_name(thread: str, epoch: int, is_taken: Callable[[str], bool]) -> str:
+    """Returns the name of a new orphan of a thread, whose own entries were written in an epoch."""
+    name, attempt = f"{thread}@@{epoch}", 1
+    while is_taken(name):
+        attempt += 1
+        name = f"{thread}@@{epoch}.{attempt}"
+    return name
+
+
+def is_orphans(name: str) -> bool:
+    """Returns whether only an orphan may have this name."""
+    return "@@" in name and _ORPHAN.fullmatch(name) is not None
+
+
+def bare_name(name: str) -> str:
+    """Returns a name without the ending of an orphan's name."""
+    found = _ORPHAN.fullmatch(name) if "@@" in name else None
+    return found[1] if found is not None else name
+
+
+def check_new(name: str, field: str = "thread") -> None:
+    """Checks that a thread may be made under a name. Raises InvalidField."""
+    if is_orphans(name):
+        raise reserved(name, field)
+
+
+def reserved(name: str, field: str = "thread") -> InvalidField:
+    """Returns the error for a request that would make a thread under the name of an orphan."""
+    return InvalidField(
+        field, f"{name!r} ends in @@ and a number: only orphans have such names, so no thread can be made with it"
+    )
+
 
 THREADS_MAX = 4096
 
@@ -323,3 +368,39 @@ def _is_named(txn: lmdb.Transaction, thread: Thread) -> bool:
 def not_found(namespace: str, name: str) -> ThreadNotFound:
     """Returns the error for a name without a thread."""
     return ThreadNotFound(f"there is no thread {name!r} in namespace {namespace!r}", namespace=namespace, thread=name)
+
+
+class NameLock:
+    """Locks by key. An unlocked key takes no memory."""
+
+    def __init__(self) -> None:
+        self._taken: set[Hashable] = set()
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def of(self, key: Hashable, wait_s: float | None = None) -> Iterator[None]:
+        """Holds the lock of a key during the block. Must not be nested.
+
+        Raises QueueFull if the lock is not free after ``wait_s`` seconds. Without ``wait_s`` it waits for ever.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: key not in self._taken, wait_s):
+                raise QueueFull("another call works on the same thread; try again")
+            self._taken.add(key)
+        try:
+            yield
+        finally:
+            self.free(key)
+
+    def take(self, key: Hashable) -> bool:
+        """Takes the lock of a key without waiting; returns whether it was free. Any thread may ``free`` it."""
+        with self._changed:
+            is_free = key not in self._taken
+            self._taken.add(key)
+            return is_free
+
+    def free(self, key: Hashable) -> None:
+        """Releases the lock of a key."""
+        with self._changed:
+            self._taken.discard(key)
+            self._changed.notify_all()

@@ -11,15 +11,13 @@ from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.clean.clear_list import add_uncleared
+from stateward_sidecar.store.clean.lineage import add_uncleared
 from stateward_sidecar.store.journal.journal import put_feed
-from stateward_sidecar.store.journal.requestrows import put_request
-from stateward_sidecar.store.journal.requests import request_key
+from stateward_sidecar.store.journal.requests import put_request, request_key
 from stateward_sidecar.store.kinds.table import is_cut, kind_of
 from stateward_sidecar.store.thread import blocks
-from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
-from stateward_sidecar.store.thread.thread import ThreadDraft
+from stateward_sidecar.store.thread.thread import Identity, ThreadDraft
 
 _NOTHING = Pruned()
 

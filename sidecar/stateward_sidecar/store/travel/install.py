@@ -19,22 +19,22 @@ from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, no_room
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
-from stateward_sidecar.store.blobs.blobinstall import install_blobs
+from stateward_sidecar.store.blobs.blobsweep import install_blobs
 from stateward_sidecar.store.clean.delete import orphans_of
 from stateward_sidecar.store.journal import replay
+from stateward_sidecar.store.journal.finding import digest_at
 from stateward_sidecar.store.journal.journal import (
     index_expiry,
     index_options,
     index_time,
 )
-from stateward_sidecar.store.journal.lines import digest_at
-from stateward_sidecar.store.kinds.effectrows import take_pruned
-from stateward_sidecar.store.kinds.recordrows import forget_gone, has_records, record_floor
-from stateward_sidecar.store.kinds.recordrows import index_expiry as index_records_expiry
+from stateward_sidecar.store.kinds.effect import take_pruned
+from stateward_sidecar.store.kinds.record import forget_gone, has_records, record_floor
+from stateward_sidecar.store.kinds.record import index_expiry as index_records_expiry
 from stateward_sidecar.store.kinds.signal import drop_signals, put_signals
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.thread import (
+    Identity,
     Thread,
     ThreadDraft,
     delete_row,
@@ -56,7 +56,7 @@ from stateward_sidecar.store.travel.fetched import (
     pruned_elsewhere,
     put_rows,
 )
-from stateward_sidecar.store.versions.unfinished_snapshots import mark, under_way
+from stateward_sidecar.store.versions.snapshots import mark, under_way
 from stateward_sidecar.telemetry import log_damage
 
 HISTORY_BYTES = 1 << 20

@@ -1,6 +1,6 @@
 """Orphans: keep the entries that are not part of the history after another sidecar took the thread over.
 
-One transaction renames the whole copy on this disk to ``<thread>@@<epoch>`` (``orphannames.py``). No byte of its
+One transaction renames the whole copy on this disk to ``<thread>@@<epoch>`` (``threads.py``). No byte of its
 journal changes, and request ids and tags stay with it. The old name then leads nowhere on this disk, and a call for it
 gets the thread from the archive. An orphan can be read and forked. It stays until a person deletes the orphan or the
 thread. Of its entries, only those that were pruned before are cleared (``Pruner.resume``).
@@ -18,10 +18,8 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.clean.delete import orphans_of
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.identity import Identity
-from stateward_sidecar.store.thread.orphannames import orphan_name
-from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows, write_archive_row, write_head
-from stateward_sidecar.store.thread.threads import Threads
+from stateward_sidecar.store.thread.thread import Identity, Thread, ThreadDraft, rows, write_archive_row, write_head
+from stateward_sidecar.store.thread.threads import Threads, orphan_name
 from stateward_sidecar.store.thread.times import expire_second
 
 

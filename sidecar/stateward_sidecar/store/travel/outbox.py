@@ -24,15 +24,14 @@ from stateward_sidecar.codec.seal import content_hash
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.blobs.blobrows import OpenedBlobs
-from stateward_sidecar.store.journal import lines, replay
+from stateward_sidecar.store.journal import finding, replay
 from stateward_sidecar.store.journal.requests import may_be_removed
 from stateward_sidecar.store.kinds.blob import BLOB, BLOB_REMOVED
 from stateward_sidecar.store.kinds.table import is_cut
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.identity import Identity
 from stateward_sidecar.store.thread.ranges import Pruned
-from stateward_sidecar.store.thread.thread import Thread, load_head, load_thread, rows
+from stateward_sidecar.store.thread.thread import Identity, Thread, load_head, load_thread, rows
 from stateward_sidecar.store.thread.threads import Threads
 
 # How many bytes of entries one transaction reads.
@@ -248,7 +247,7 @@ class Outbox:
         A prune or a move of records may have removed the entry at HEAD's tip before anything newer was archived.
         """
         with self._context.engine.read() as txn:
-            return lines.digest_at(txn, identity, sequence) or lines.digest_before(txn, identity, sequence + 1)
+            return finding.digest_at(txn, identity, sequence) or finding.digest_before(txn, identity, sequence + 1)
 
     def may_need(self, thread: Thread, first: int, last: int) -> bool:
         """Returns whether a thread, as it was read, may need any entry from ``first`` to ``last``: one is on this disk,

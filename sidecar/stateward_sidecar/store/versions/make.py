@@ -17,9 +17,9 @@ from stateward.storage.v1.journal_pb2 import (
     ThreadCreation,
 )
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
-from stateward_sidecar.codec.changes import apply_changes, sent_bytes
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.diff import find_changes, read_state, shrink
+from stateward_sidecar.codec.draft import apply_changes, sent_bytes
 from stateward_sidecar.codec.edits import apply_edits
 from stateward_sidecar.codec.entry import EntryContent
 from stateward_sidecar.codec.entry import draft as draft_content
@@ -33,7 +33,7 @@ from stateward_sidecar.store.journal.requests import hash_request
 from stateward_sidecar.store.journal.telling import mark, show_told, take_early
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import MAIN, Thread, ThreadDraft
-from stateward_sidecar.store.versions.describe import (
+from stateward_sidecar.store.versions.branches import (
     describe_numbers,
     describe_version,
     keeps_status,

@@ -22,18 +22,16 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import InvalidField, VersionNotFound
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.journal.changing import Change, MoveRequest, begin_change
-from stateward_sidecar.store.journal.expecting import check_head
-from stateward_sidecar.store.journal.guards import check_lease
+from stateward_sidecar.store.journal.admitting import check_head, check_lease
+from stateward_sidecar.store.journal.finding import resolve
 from stateward_sidecar.store.journal.journal import append, commit_entry
-from stateward_sidecar.store.journal.receipts import receipt_of
-from stateward_sidecar.store.journal.refs import resolve
+from stateward_sidecar.store.journal.opening import Change, MoveRequest, begin_change
+from stateward_sidecar.store.journal.views import receipt_of
 from stateward_sidecar.store.kinds.ref import HEADS
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import MAIN, ThreadDraft, delete_row, write_branch
 from stateward_sidecar.store.thread.threads import Threads
-from stateward_sidecar.store.versions.branches import Pointed, newest_version, point_branch
-from stateward_sidecar.store.versions.describe import describe_main
+from stateward_sidecar.store.versions.branches import Pointed, describe_main, newest_version, point_branch
 
 # By name of the branch: its new head; None = the branch is deleted.
 Moves = Mapping[str, Pointed | None]

@@ -32,10 +32,9 @@ from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobs.blobrows import check_named
 from stateward_sidecar.store.items.effects import Effects, creates
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.journal.expecting import find_draft
-from stateward_sidecar.store.journal.guards import check_guard, check_lease
+from stateward_sidecar.store.journal.admitting import check_guard, check_lease, find_draft
+from stateward_sidecar.store.journal.finding import find_named, names_head, resolve
 from stateward_sidecar.store.journal.journal import append, commit_entry, index_expiry, index_options, label_keys
-from stateward_sidecar.store.journal.refs import find_named, names_head, resolve
 from stateward_sidecar.store.journal.requests import find_keyed, fingerprint, request_key
 from stateward_sidecar.store.journal.telling import has_early
 from stateward_sidecar.store.kinds.signal import acknowledged, drop_signals, used_signals
@@ -49,13 +48,15 @@ from stateward_sidecar.store.versions.branches import (
     check_fork,
     check_room,
     check_schema,
+    describe_main,
     does_fork,
     fork_branch,
     fork_prefix,
     is_expected,
     move_branch,
+    replay_response,
+    response,
 )
-from stateward_sidecar.store.versions.describe import describe_main, replay_response, response
 from stateward_sidecar.store.versions.make import Made, VersionMaker
 
 

@@ -23,13 +23,12 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import QuotaExceeded, VersionNotFound
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.journal.changing import Change, begin_change
-from stateward_sidecar.store.journal.expecting import check_head
+from stateward_sidecar.store.journal.admitting import check_head
+from stateward_sidecar.store.journal.finding import digest_of_version, resolve_or_head
 from stateward_sidecar.store.journal.journal import append, commit_entry, index_expiry, index_options
 from stateward_sidecar.store.journal.kind import Kind
-from stateward_sidecar.store.journal.receipts import newest_receipt, receipt_of
-from stateward_sidecar.store.journal.refs import digest_of_version, resolve_or_head
-from stateward_sidecar.store.journal.views import add_archive, view_head
+from stateward_sidecar.store.journal.opening import Change, begin_change
+from stateward_sidecar.store.journal.views import add_archive, newest_receipt, receipt_of, view_head
 from stateward_sidecar.store.kinds.ref import TAG_DELETED, TAG_SET
 from stateward_sidecar.store.kinds.setting import OPTIONS
 from stateward_sidecar.store.thread.context import Context

@@ -1,17 +1,23 @@
 """Makes snapshots in the background, by weight only.
 
+Unfinished snapshots. The pieces of a large snapshot are written in several transactions.
+
+A row marks the snapshot as unfinished until its first piece is put, which is put last. The next start or sweep clears
+what a crash or a full disk left. It reads only these rows.
+
 The weight of a branch is the sealed edits since its last snapshot, and 256 bytes for each record. A snapshot is due
 when the weight reaches the size of the last snapshot, and at least 32 KiB. So snapshots at most double the bytes that
 are written, and a replay never reads much more than twice the state. A rule by count would be quadratic.
 
 The state is immutable, so a background worker serializes and compresses it while saves continue. The writer only puts
 sealed pieces, one in each transaction. A small piece joins a transaction that commits saves anyway. The first piece is
-put last: without it the snapshot does not exist (``halfmade.py``).
+put last: without it the snapshot does not exist (``snapshots.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import lmdb
@@ -26,10 +32,74 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, write_branch, write_head
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows, write_branch, write_head
 from stateward_sidecar.store.thread.threads import Threads, not_found
-from stateward_sidecar.store.versions.unfinished_snapshots import drop, mark, under_way
 from stateward_sidecar.telemetry import failures, log_damage
+
+
+@contextmanager
+def under_way(context: Context, number: int, *versions: int) -> Iterator[None]:
+    """Protects snapshots of a thread from being cleared while they are written.
+
+    If the block fails, the unfinished snapshots are cleared at once, unless another task writes the same snapshot: a
+    prune and a background task may do so.
+    """
+    mine, place = {(number, version) for version in versions}, object()
+    context.under_way[place] = mine
+    try:
+        try:
+            yield
+        finally:
+            del context.under_way[place]
+    except BaseException:
+        with suppress(ShuttingDown):  # the next start clears it
+            for _, version in mine:
+                context.writer.submit(_clearing(context, number, version))
+        raise
+
+
+def _is_under_way(context: Context, number: int, version: int) -> bool:
+    return any((number, version) in each for each in list(context.under_way.values()))
+
+
+def mark(txn: lmdb.Transaction, number: int, version: int, index: int) -> None:
+    """Updates the mark when a piece is put: piece 0 completes the snapshot, any other piece leaves it unfinished."""
+    key = layout.half_key(number, version)
+    if index:
+        txn.put(key, layout.PRESENT)
+    else:
+        txn.delete(key)
+
+
+def drop(txn: lmdb.Transaction, number: int, version: int) -> None:
+    """Removes the pieces of a snapshot that will not be finished, and its mark."""
+    keys = layout.ThreadKeys(number)
+    if txn.get(keys.snapshot_piece(version, 0)) is None:
+        for key in [key for key, _ in rows(txn, keys.snapshot_pieces(version))]:
+            txn.delete(key)
+    txn.delete(layout.half_key(number, version))
+
+
+def clear(context: Context) -> None:
+    """Removes all unfinished snapshots that nobody writes, one in each write. Waits for the writer.
+
+    Raises ShuttingDown.
+    """
+    with context.engine.read() as txn:
+        half = [layout.half_of(key) for key, _ in rows(txn, b"H") if len(key) == layout.HALF_KEY_BYTES]
+    for number, version in half:
+        if not _is_under_way(context, number, version):
+            context.writer.submit(_clearing(context, number, version), wait=True).wait()
+
+
+def _clearing(context: Context, number: int, version: int) -> Write:
+    def run(txn: lmdb.Transaction, batch: Batch) -> None:
+        del batch
+        if not _is_under_way(context, number, version) and txn.get(layout.half_key(number, version)) is not None:
+            drop(txn, number, version)
+
+    return Write(run=run, background=True, frees_space=True)
+
 
 WEIGHT_MIN_BYTES = 32 << 10
 # A snapshot of a larger state takes memory from the budget: the state in one piece, compressed, and as sealed rows.

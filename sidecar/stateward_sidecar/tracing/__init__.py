@@ -1,1 +1,0 @@
-"""Traces with OpenTelemetry. Loaded only if --traces names a collector."""
