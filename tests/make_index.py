@@ -43,8 +43,7 @@ def first_paragraph(path: Path) -> str:
 
 def danger_of(path: Path) -> str:
     """The danger in a few words."""
-    told = first_paragraph(path)
-    told = told.partition("The danger:")[2].strip() or told
+    told = first_paragraph(path).removeprefix("The danger: ")
     told = re.split(r"(?<=[a-z`)])\. ", told)[0].rstrip(".").replace("|", r"\|")
     return told if len(told) <= WORDS_MAX else told[:WORDS_MAX].rsplit(" ", 1)[0].rstrip(",;:") + " …"
 

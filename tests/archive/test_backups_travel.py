@@ -1,4 +1,5 @@
-"""A thread that was restored on a machine with an archive: another machine goes on with all of it."""
+"""The danger: a thread restored from a backup reaches the archive in part, so it is lost, or loses its blobs, with the
+machine that restored it."""
 
 from __future__ import annotations
 

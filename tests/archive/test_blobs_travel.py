@@ -1,4 +1,5 @@
-"""Large values on another machine: there before any version that names them, and fetched when they are read."""
+"""The danger: a version reaches another machine before the blobs that it names, or blobs of a deleted thread stay in
+the bucket."""
 
 from __future__ import annotations
 

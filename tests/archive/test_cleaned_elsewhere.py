@@ -1,4 +1,5 @@
-"""What one machine cleaned of a journal goes from the others, too, and from the bucket."""
+"""The danger: entries that one machine cleaned away stay on the disks of others and in the bucket, which grow for
+ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Garbage goes, and only garbage: what any HEAD needs, may need, or cannot speak for any more, stays."""
+"""The danger: garbage collection deletes an object that some HEAD still needs, or that a repair would need, or leaves
+garbage for ever."""
 
 from __future__ import annotations
 

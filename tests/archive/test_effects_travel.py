@@ -1,4 +1,5 @@
-"""Effects, leases and signals on another machine: what was begun here is not begun again there."""
+"""The danger: a tool is called a second time on the next machine, because its effect, lease or signal did not come
+along."""
 
 from __future__ import annotations
 

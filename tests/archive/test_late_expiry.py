@@ -1,4 +1,5 @@
-"""A thread whose time is over goes by itself, here and in the bucket; one that went on anywhere never does."""
+"""The danger: an expired thread never goes from disk or bucket, or one that somebody still uses goes because of an old
+copy, or a clock."""
 
 from __future__ import annotations
 

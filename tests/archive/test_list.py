@@ -1,4 +1,5 @@
-"""The machine is lost, and nobody knows what there was: the archive tells, and the disk remembers if asked to."""
+"""The danger: after the loss of a machine its threads are in no list, or one damaged HEAD ends the list of all
+others."""
 
 from __future__ import annotations
 

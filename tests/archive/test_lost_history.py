@@ -1,4 +1,5 @@
-"""An old pack is missing or damaged: what it held is gone with a typed error, and the rest can be read elsewhere."""
+"""The danger: one lost or damaged pack makes a whole thread unreadable, also its newest versions, which lie in other
+packs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is fetched for an orphan is of its own line, and nothing of its successor."""
+"""The danger: an orphan's old history is filled up with versions or snapshots of the line that replaced it, so it shows
+states it never had."""
 
 from __future__ import annotations
 

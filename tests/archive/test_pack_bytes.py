@@ -1,4 +1,5 @@
-"""Packs are written row by row, and are the message that they are read as."""
+"""The danger: a pack that is written row by row is not the message that other machines parse, so they cannot read the
+history in it."""
 
 from __future__ import annotations
 

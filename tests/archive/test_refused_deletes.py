@@ -1,4 +1,5 @@
-"""A bucket that keeps objects on purpose: it denies every deletion. Everything but deletions works on."""
+"""The danger: in a bucket that denies deletions saves stop, or a deletion counts as done although the key is still
+there."""
 
 from __future__ import annotations
 

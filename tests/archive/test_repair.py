@@ -1,4 +1,5 @@
-"""HEAD is lost, damaged or rolled back, and a disk has everything: it is written anew, never over another's work."""
+"""The danger: a repair writes HEAD over what another machine archived, brings back a deleted thread, or leaves out what
+the disk has."""
 
 from __future__ import annotations
 

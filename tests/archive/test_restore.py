@@ -1,4 +1,5 @@
-"""The machine is lost and a new one shall have everything: all of it comes, and what is damaged keeps nothing back."""
+"""The danger: one damaged thread stops the restore of all others, or a restore counts as whole although something did
+not come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""An idle owner was replaced and does not know it: who asks it for a takeover gets the thread as it is."""
+"""The danger: a replaced owner that does not know it answers a takeover with its old copy, so the caller goes on from a
+past state."""
 
 from __future__ import annotations
 

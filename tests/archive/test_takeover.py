@@ -1,4 +1,5 @@
-"""A thread moves between machines: nobody loses what was archived, and nobody writes what is not theirs."""
+"""The danger: a takeover loses a save that was answered as archived, or two machines write one thread and both believe
+it is theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Something in the bucket is missing or changed: it is named, once, and everything else is looked at all the same."""
+"""The danger: a missing or changed object in the bucket is not named, or hides what else is wrong, until somebody needs
+it."""
 
 from __future__ import annotations
 

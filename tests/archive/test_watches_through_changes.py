@@ -1,4 +1,5 @@
-"""Watches beside saves, takeovers and deletions, in any order: no event is lost, told twice, or of another line."""
+"""The danger: a watch that lives through saves, takeovers and deletions leaves an event out, tells it twice, or tells
+one of another line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine is able to find: what each check says of a daemon that breaks its promise."""
+"""The danger: the model's checks pass whatever the daemon does, so a broken promise of the archive is not noticed."""
 
 from __future__ import annotations
 

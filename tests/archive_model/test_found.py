@@ -1,4 +1,5 @@
-"""Histories in which the machine once found something, as short as it could make them."""
+"""The danger: a fault of the archive that random histories once found comes back, because random histories rarely
+repeat it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histories in which something went too early, or never."""
+"""The danger: a wrong clock or a sleep ends a thread too early, or entries that count for nothing are kept for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Histories of blobs in which something was found, or would be found if a promise broke."""
+"""The danger: a blob that was saved again is collected by the next owner, or while a ship that names it is under
+way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Histories in which a clock is wrong, a machine sleeps or has no room, or its bucket refuses requests."""
+"""The danger: a clock that is a year ahead, a sleep, a full disk, or a bucket that refuses requests costs a thread what
+was saved."""
 
 from __future__ import annotations
 

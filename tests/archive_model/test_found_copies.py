@@ -1,4 +1,5 @@
-"""Histories after which a machine with an empty disk took a copy of a state for a copy of the empty state."""
+"""The danger: a machine with an empty disk reads a copied thread as empty, because the state that was copied is not in
+the bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Histories in which an owner fetches older history, and that takes longer than the lease."""
+"""The danger: an owner loses its thread because fetching old history takes longer than its lease, or goes on after it
+was replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Histories in which a name is used and deleted elsewhere, while a call of this machine has looked at the archive."""
+"""The danger: a name that is used and deleted by others meanwhile leaves a key in the bucket, so what was deleted could
+still be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""More histories in which the machine found something: the newest part of a thread only, and what comes to it."""
+"""The danger: a machine that has only the newest part of a thread takes a retry for new, or joins entries of two
+lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Histories after which something was left over in the bucket."""
+"""The danger: objects that no HEAD names stay in the bucket, and are paid for, after failed HEADs, deaths and names
+that never became threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Histories after which something that was pruned stayed in the bucket."""
+"""The danger: versions that somebody pruned can still be read from the bucket, because they lay in indexes or the
+thread was idle."""
 
 from __future__ import annotations
 

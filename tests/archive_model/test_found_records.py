@@ -1,4 +1,4 @@
-"""Histories with records in which the machine found something."""
+"""The danger: records that are moved while a ship runs cost the next owner an entry, or make history count as lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Histories in which one of two sidecars is of the next format, as in a rolling upgrade."""
+"""The danger: during a rolling upgrade a sidecar of the old format acknowledges saves to a thread that a newer one has
+taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Histories in which an owner uploads something that takes longer than the lease."""
+"""The danger: an owner loses its thread because an upload takes longer than its lease, or answers saves after it was
+replaced."""
 
 from __future__ import annotations
 

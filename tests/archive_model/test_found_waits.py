@@ -1,4 +1,5 @@
-"""Histories in which a reader waits for another call of its process, and the bucket is away when its turn comes."""
+"""The danger: a reader waits for an unreachable bucket after the call before it has found out, or is shown what is no
+history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A snapshot that this disk lacks may be needed all the same: it stays in the archive as long as an entry names it."""
+"""The danger: the archive drops a snapshot that later entries are compressed against, so nobody can ever open those
+entries."""
 
 from __future__ import annotations
 

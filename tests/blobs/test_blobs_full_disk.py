@@ -1,4 +1,4 @@
-"""A disk that is full: DISK_FULL for blobs, nothing of them stays, reads and deletions go on."""
+"""The danger: a full disk keeps halves of refused blobs, and then not even a deletion can make room."""
 
 from __future__ import annotations
 

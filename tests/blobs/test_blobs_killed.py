@@ -1,4 +1,5 @@
-"""The daemon dies in the middle of writing, copying and deleting blobs, and starts again."""
+"""The danger: a kill in the middle of writing, copying or deleting a blob loses one that was answered, or leaves its
+file for ever."""
 
 from __future__ import annotations
 

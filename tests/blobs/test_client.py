@@ -1,4 +1,5 @@
-"""Large values in the client: lost, fetched when nobody asked, unreadable later, sent to a daemon without blobs."""
+"""The danger: the client loses a large value, fetches megabytes that nobody looked at, or keeps a reference that cannot
+be read later."""
 
 from __future__ import annotations
 

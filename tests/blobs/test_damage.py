@@ -1,4 +1,5 @@
-"""Sealed files that were changed, cut, swapped or lost: CORRUPT where it matters, and nowhere else."""
+"""The danger: a blob whose file was changed, cut or swapped is read as if it were sound, or makes other blobs
+unreadable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How long a blob lives: collected too early, kept for ever, lost with a copy's source. The clock is moved by hand."""
+"""The danger: a blob is collected while a version, branch or copy still needs it, or is kept for ever. The clock is
+moved by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What was written comes back: sizes, ranges, pieces, the same bytes twice, the first save of a thread."""
+"""The danger: a blob comes back with other bytes than were written, at some size, range or piece, or after a
+restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A blob larger than the daemon's memory should be: streamed both ways, never held whole."""
+"""The danger: a blob is held in memory as a whole, so one large upload ends a daemon in a small container."""
 
 from __future__ import annotations
 

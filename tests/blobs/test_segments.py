@@ -1,4 +1,5 @@
-"""Sealed segments that were changed, moved, dropped, or taken from another blob or thread."""
+"""The danger: somebody with access to the disk swaps or cuts sealed segments, and the daemon opens them as the user's
+bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Requests that are wrong: refused by name of the field, and nothing is kept of them."""
+"""The danger: a wrong request about a blob leaves a file, names a blob of another thread, or is refused without the
+field that is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What every bucket must do alike; the archive knows nothing else of them."""
+"""The danger: one kind of bucket lets two writers replace the same object, or lists only a part, and the archive builds
+on it."""
 
 from __future__ import annotations
 

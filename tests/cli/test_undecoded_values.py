@@ -1,4 +1,4 @@
-"""Values of frameworks on the screen. The danger: they appear as base64, or run the code that they name."""
+"""The danger: values of frameworks appear as base64 on the screen, or a command runs the code that they name."""
 
 from __future__ import annotations
 

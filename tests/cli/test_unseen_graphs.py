@@ -1,4 +1,4 @@
-"""What the commands see of a LangGraph agent: who waits for what, what failed, what is over, and readable values."""
+"""The danger: the commands do not show that a LangGraph agent waits, has failed or is over, so nobody answers it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Recorded runs of real agents, saved step by step: every version comes back as it was recorded."""
+"""The danger: a state of a real agent comes back other than it was saved, in a shape that made-up states do not
+have."""
 
 import gzip
 import json

@@ -1,4 +1,5 @@
-"""Writers that race: no update is lost, and a cancelled save leaves its state usable."""
+"""The danger: of two writers that race one loses its update, or a cancelled save leaves a state that cannot be saved
+again."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor

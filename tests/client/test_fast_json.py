@@ -1,4 +1,5 @@
-"""Both decoders of JSON give the same values, or leave the text to Python's own library: exactly what that gives."""
+"""The danger: a value reads differently with the fast JSON decoder than without it, so two installations see two
+states."""
 
 from __future__ import annotations
 

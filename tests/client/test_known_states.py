@@ -1,4 +1,5 @@
-"""A hydrate that builds on a state of before is the same as one that reads everything, and reads less."""
+"""The danger: a state that is built on an earlier one differs from what a whole read gives, or is read whole each
+time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Answers that are lost, daemons that go and come back, and clients that fork."""
+"""The danger: a save whose answer was lost is made twice, or a client hangs or gives up after a restart of the daemon
+or a fork."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""Reading and saving states: what is kept, and what is sent."""
+"""The danger: an edit of a state is not in the save, or a save sends the whole state for one more entry."""
 
 import pytest
 

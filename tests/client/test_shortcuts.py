@@ -1,4 +1,5 @@
-"""Shortcuts of what is done often: each gives what the long way gives, and steps aside where it cannot."""
+"""The danger: a fast path of the client gives another value, drops an option, or leaves out a codec that a user
+registered."""
 
 import json
 from datetime import UTC

@@ -1,4 +1,4 @@
-"""Random edits of a State, saved and applied as the daemon would, against plain dicts and lists."""
+"""The danger: some order of edits of a state saves something else than what the program sees."""
 
 import json
 

@@ -1,4 +1,5 @@
-"""The public face: lazy imports, one error for each reason, two clients with the same methods, targets."""
+"""The danger: a method is in one client and not in the other, a reason has no exception, or the client looks for
+another socket than the daemon has."""
 
 import inspect
 import os

@@ -1,4 +1,5 @@
-"""Threads as a whole: lists, history, forks, tags, pruning, deletion, watching."""
+"""The danger: a list, history, fork, tag or deletion made through the client gives less, or something else, than was
+asked for."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Values: what comes back as it was, and what is refused by name."""
+"""The danger: a value comes back as another one, or one that cannot be stored is refused without saying where it is."""
 
 import dataclasses
 import datetime as dt

@@ -1,4 +1,4 @@
-"""Differences lead where they should, and are no larger than they must be."""
+"""The danger: the edits between two states lead to a third one, or a small change is stored as a whole rewrite."""
 
 from __future__ import annotations
 

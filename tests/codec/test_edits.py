@@ -1,4 +1,5 @@
-"""Edits against a model of dicts and lists, and every refusal with the field it names."""
+"""The danger: an edit is applied to the wrong place, half applied before it is refused, or skipped because nobody knows
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries at rest: what is packed comes back, and nothing else does."""
+"""The danger: an entry that was changed on disk, or moved to another thread or sequence, opens as if it were right."""
 
 from __future__ import annotations
 

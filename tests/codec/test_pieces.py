@@ -1,4 +1,5 @@
-"""Large messages that are encoded piece by piece have the bytes that protobuf gives them."""
+"""The danger: a large message that is encoded piece by piece has other bytes than protobuf's, so digests differ or
+fields get lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The state in memory: what is shared stays separate, and its bytes are what protobuf would write."""
+"""The danger: an edit of one version shows in another that shares memory with it, or a state's bytes are not what
+protobuf reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Pages put together are the state they were cut from."""
+"""The danger: a state that is read in pages lacks an entry, has one twice, or has a page larger than a client
+accepts."""
 
 from __future__ import annotations
 

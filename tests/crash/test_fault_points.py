@@ -1,4 +1,5 @@
-"""The daemon dies at the worst places of creating, deleting, forking, pruning and snapshots, and starts again."""
+"""The danger: a crash in the middle of creating, deleting, forking or pruning leaves half a thread, or destroys the key
+of a living one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon is killed with SIGKILL at random moments while several processes save: what was answered is kept."""
+"""The danger: a save that was answered is gone after kill -9, or a retry of it is applied twice."""
 
 from __future__ import annotations
 

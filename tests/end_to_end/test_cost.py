@@ -1,4 +1,5 @@
-"""What a long thread costs: the bytes written follow the changes, however large the state has become."""
+"""The danger: a save of a long thread costs as much as its whole state, so disks fill and agents slow down with each
+step."""
 
 from __future__ import annotations
 

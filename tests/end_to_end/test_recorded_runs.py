@@ -1,4 +1,5 @@
-"""What recorded agents went through is stored small, and every step of it comes back as it was."""
+"""The danger: runs of real agents take many times their size on disk, or some step of one comes back other than it
+was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Whoever watches sees every change once and in order, however many write, however slow it reads."""
+"""The danger: a watcher leaves out a change, sees one twice or in another order, so what it builds from the events is
+wrong."""
 
 from __future__ import annotations
 

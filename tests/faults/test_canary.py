@@ -1,4 +1,4 @@
-"""Nothing that a user wrote can be found in the data directory or in the logs, in clear, in hex or in base64."""
+"""The danger: a word that a user wrote lies readable in the data directory or in the log, as text, hex or base64."""
 
 from __future__ import annotations
 

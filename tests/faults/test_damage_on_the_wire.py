@@ -1,4 +1,4 @@
-"""A damaged store behind a real daemon: typed errors over gRPC, everything else as usual, and a clean end."""
+"""The danger: one damaged thread ends the daemon, is answered as missing or as INTERNAL, or cannot even be deleted."""
 
 from __future__ import annotations
 

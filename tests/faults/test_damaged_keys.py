@@ -1,4 +1,5 @@
-"""The key store: a damaged slot costs what it protects, by name, and nothing is begun anew in its place."""
+"""The danger: a damaged key looks like a thread that never was, so an agent starts from nothing, under a new key over
+the old data."""
 
 from __future__ import annotations
 

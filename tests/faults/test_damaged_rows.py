@@ -1,5 +1,5 @@
-"""Rows of every kind with a bit flipped, cut, replaced by another's or an older one: the right answer or CORRUPT, never
-another's data, nobody else hurt, and Verify names it."""
+"""The danger: a changed, swapped or old row in the store is read as the present, or as another thread's data, and
+Verify does not name it."""
 
 from __future__ import annotations
 

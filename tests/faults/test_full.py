@@ -1,4 +1,5 @@
-"""A full map and a full disk: DISK_FULL, reads and deletions go on, writes resume when there is room."""
+"""The danger: a full disk leaves half a write, refuses the deletions that would make room, or keeps the daemon from
+starting."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What each adapter tells about the work of its framework, in the calls that it makes anyway. The danger: an agent that
-waits for a person, or is over, looks as if it worked."""
+"""The danger: an agent that waits for a person, or is over, looks as if it worked, because its adapter does not
+tell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Sessions of ADK: the same as with its service in memory, with two processes, in parallel, and over kills."""
+"""The danger: an ADK agent loses an event, stores it twice, or sees another state than with ADK's own service in
+memory."""
 
 from __future__ import annotations
 

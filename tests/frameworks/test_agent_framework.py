@@ -1,4 +1,5 @@
-"""Checkpoints and histories of the Agent Framework: as with its own stores, with two writers, and over kills."""
+"""The danger: a workflow of the Agent Framework goes on from another checkpoint, or an agent reads another history,
+than with its own stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads of adapters that nobody removes. The danger: an application cannot say how long its threads are kept."""
+"""The danger: an application cannot say how long the threads of its adapter are kept, so they stay for ever."""
 
 from __future__ import annotations
 

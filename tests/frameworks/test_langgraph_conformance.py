@@ -1,4 +1,5 @@
-"""LangGraph's own conformance suite, against a real daemon."""
+"""The danger: StatewardSaver lacks something that LangGraph asks of every checkpointer, and a graph fails in the middle
+of a run."""
 
 from __future__ import annotations
 

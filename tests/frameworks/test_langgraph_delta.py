@@ -1,4 +1,5 @@
-"""Delta channels: a checkpoint holds no value of such a channel, which is made from its ancestors and their writes."""
+"""The danger: a prune or a copy drops the ancestors that a delta channel is made from, so a graph sees a shorter
+list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random programs beside LangGraph's own saver. The danger: a graph gets back what it did not write."""
+"""The danger: a graph gets back what it did not write: random programs run beside LangGraph's own saver."""
 
 from __future__ import annotations
 

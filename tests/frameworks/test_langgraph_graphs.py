@@ -1,4 +1,5 @@
-"""Real graphs on a real daemon: the same results as with LangGraph's own saver, also when somebody is killed."""
+"""The danger: a graph ends with another result than with LangGraph's own saver, or repeats or skips steps after a
+kill."""
 
 from __future__ import annotations
 

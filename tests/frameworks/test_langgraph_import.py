@@ -1,4 +1,5 @@
-"""`stateward import langgraph`: nothing of a database is lost, changed or there twice, also after a kill."""
+"""The danger: `stateward import langgraph` loses, changes or doubles a checkpoint or a pending write of a database,
+also after a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""LangGraph.js: its validation suite and real graphs, with packages/langgraph-js, against a real daemon."""
+"""The danger: the checkpointer for LangGraph.js fails LangGraph's validation suite or a real graph against today's
+daemon."""
 
 from __future__ import annotations
 

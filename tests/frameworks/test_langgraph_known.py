@@ -1,4 +1,5 @@
-"""A saver that remembers a checkpoint reads only what changed since. The danger: it then gives another one."""
+"""The danger: a saver that reads only what changed since a checkpoint that it remembers gives the graph another
+checkpoint."""
 
 from __future__ import annotations
 

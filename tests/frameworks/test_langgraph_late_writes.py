@@ -1,5 +1,5 @@
-"""A thread is deleted while a run of it is under way. The danger: the run's late writes bring the thread back, or reach
-the next thread of its name."""
+"""The danger: the late writes of a run bring back a thread that was deleted meanwhile, or reach the next thread of its
+name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Names of any length and any characters. The danger: LangGraph's own savers take them, and StatewardSaver refuses them
-or takes one for another."""
+"""The danger: StatewardSaver refuses a long or odd name that LangGraph's own savers take, or takes one for another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Deleting runs: what is left, also where a run wrote all of a thread or of its main branch."""
+"""The danger: deleting a run removes checkpoints of another run, or leaves a thread whose next checkpoint cannot be
+written."""
 
 from __future__ import annotations
 

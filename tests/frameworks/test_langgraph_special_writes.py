@@ -1,4 +1,4 @@
-"""Channels of LangGraph's own, such as those of interrupts. The danger: one call writes such a channel twice."""
+"""The danger: a second interrupt in one call is refused or lost, because LangGraph writes its channel twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store of LangGraph: the same answers as LangGraph's own store gives, whatever keys look like, and over kills."""
+"""The danger: an item of LangGraph's store is found under another key or namespace, in another order, or not at all."""
 
 from __future__ import annotations
 

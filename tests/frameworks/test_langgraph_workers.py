@@ -1,4 +1,5 @@
-"""Two workers serve one thread by turns, each with what it remembers. The danger: one reads what nobody wrote."""
+"""The danger: one of two workers that serve a thread by turns goes on from what it remembers, and overwrites the turn
+of the other."""
 
 from __future__ import annotations
 

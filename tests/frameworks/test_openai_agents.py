@@ -1,4 +1,5 @@
-"""Sessions of the OpenAI Agents SDK: the same as with the SDK's own, with two processes, and over kills."""
+"""The danger: a session of the OpenAI Agents SDK loses an item, or tears a call from its result, with two processes or
+after a kill."""
 
 from __future__ import annotations
 

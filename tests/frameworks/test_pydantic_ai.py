@@ -1,4 +1,5 @@
-"""Conversations of Pydantic AI: the same as with its own store in memory, with two writers, and over kills."""
+"""The danger: of two writers of a Pydantic AI conversation one overwrites the other, or an agent forgets its messages
+after a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that name code. The danger: a read imports and calls what a value of another client of the daemon names."""
+"""The danger: reading a thread imports and calls what a value of another client of the daemon names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Storage of Strands Agents: the same as with its storage in memory, with two writers, and over kills."""
+"""The danger: a Strands agent overwrites the turn of another process, or does not find the messages that it saved
+before a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Hypothesis drives a real daemon and a plain-dict model of it side by side; whatever they answer must agree."""
+"""The danger: some order of calls and crashes, which nobody thought of, gives an answer or a state that plain dicts
+would not give."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Requests that are wrong whatever is stored: each is refused by name of its field, before anything is written."""
+"""The danger: a request with a wrong field is half applied, ends the connection, or is refused without the name of the
+field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BatchSave: all or nothing, and the item that is wrong is named."""
+"""The danger: a batch of which one item is wrong is written in part, or the error does not say which item."""
 
 from __future__ import annotations
 

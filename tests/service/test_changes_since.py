@@ -1,4 +1,5 @@
-"""A hydrate of a client that has an earlier version: it gets what changed since, or the whole state where it must."""
+"""The danger: a client that asks for the changes since its version gets edits of another line or pruned base, and
+builds a wrong state."""
 
 from __future__ import annotations
 

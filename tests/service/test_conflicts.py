@@ -1,4 +1,5 @@
-"""Requests that do not fit what is stored: typed, with the facts a caller needs, and nothing written."""
+"""The danger: a save that does not fit what is stored is applied in part, or its refusal does not say where the thread
+is by now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A damaged thread that is asked for again and again costs its callers, and no other thread."""
+"""The danger: clients that poll a damaged thread make the daemon read all of it each time, and other threads wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One reason, one status code, one exception: an error that falls out of the table would be a bare INTERNAL."""
+"""The danger: an error without a row in the table reaches clients as a bare INTERNAL, which says neither to retry nor
+what is wrong."""
 
 from __future__ import annotations
 

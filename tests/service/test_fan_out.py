@@ -1,4 +1,5 @@
-"""A fan-out of reads beside everything that moves what they read: each is answered, or refused for a named reason."""
+"""The danger: a read that runs beside saves, prunes and deletions fails as if something were damaged, although nothing
+is."""
 
 from __future__ import annotations
 

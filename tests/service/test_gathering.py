@@ -1,4 +1,5 @@
-"""Writes that are committed together: nobody waits for company that does not come, and nobody is forgotten."""
+"""The danger: a lone write waits for others that never come, or one of a group is never committed, and its caller waits
+for ever."""
 
 from __future__ import annotations
 

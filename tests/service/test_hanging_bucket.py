@@ -1,4 +1,4 @@
-"""A request to the bucket that hangs holds up the thread it belongs to, and nobody else."""
+"""The danger: one request to the bucket that hangs takes all workers, so no thread of the daemon is served."""
 
 from __future__ import annotations
 

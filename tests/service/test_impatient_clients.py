@@ -1,4 +1,5 @@
-"""Clients that ping, and clients that call all at once: neither loses a call, its own or another's."""
+"""The danger: a client that pings while it is idle is cut off, or a burst of one client's calls makes another's
+fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Too large and too late: refused with the facts, nothing written, and the daemon goes on."""
+"""The danger: a state that is too large is written all the same, or a save whose deadline has passed is applied after
+its caller gave up."""
 
 from __future__ import annotations
 

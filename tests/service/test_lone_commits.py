@@ -1,4 +1,5 @@
-"""Small writes that come together share commits, of whichever kind they are."""
+"""The danger: each small effect is committed by itself, so that agents with many tools wait for one sync of the disk
+after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Effects, as the wire sees them: what was begun is never begun again without a word, whatever dies meanwhile."""
+"""The danger: a tool that may have been called already is handed out as new, because its claim or its result is
+lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A verb that writes several threads asks whose they are in one loop, however it fails."""
+"""The danger: a refused batch asks the bucket again for each of its items, which costs money and time with every
+retry."""
 
 from __future__ import annotations
 

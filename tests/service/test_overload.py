@@ -1,4 +1,4 @@
-"""When more calls come than the daemon can work on, every thread has its turn; nobody waits for all of a burst."""
+"""The danger: one agent's burst of calls holds up all other agents until the whole burst is worked off."""
 
 from __future__ import annotations
 

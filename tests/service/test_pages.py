@@ -1,4 +1,5 @@
-"""Pages: joined they are the whole, and a token works only for the request it came from."""
+"""The danger: pages of one read show two versions, leave something out, or follow a token that belongs to another
+request."""
 
 from __future__ import annotations
 

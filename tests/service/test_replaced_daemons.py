@@ -1,4 +1,5 @@
-"""Writers' streams and leases across restarts, full disks and machines: no answer is lost, nothing is written twice."""
+"""The danger: a writer's stream writes a frame twice, or leaves a hole, when its daemon is killed, has a full disk or
+moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retries: an id that was answered answers again and writes nothing; an id used for something else is refused."""
+"""The danger: a retry is applied a second time, or a request id that was used for something else gets that answer."""
 
 from __future__ import annotations
 

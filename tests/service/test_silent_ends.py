@@ -1,4 +1,5 @@
-"""What runs in the background and fails in an unforeseen way is logged, counted, and goes on."""
+"""The danger: a background task ends at an unforeseen error, and nothing is swept or archived any more without a word
+in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A sync that takes long holds up those who wait for it, and nobody who reads or asks for health."""
+"""The danger: one slow sync of the disk stops reads and health checks, so that a supervisor kills a daemon that
+works."""
 
 from __future__ import annotations
 

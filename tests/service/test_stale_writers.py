@@ -1,4 +1,5 @@
-"""Leases and writers' streams, as the wire sees them: who was replaced writes nothing, and nothing lands on a hole."""
+"""The danger: a writer whose lease somebody has taken still writes, or a frame is written after one before it was
+refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that are small on the wire and huge in memory: refused before they are parsed, by the field that swells."""
+"""The danger: a request of a few kilobytes becomes gigabytes in memory when it is parsed, and ends the daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A framework tells that its agent waits, has failed or runs on with the effects that it writes anyway."""
+"""The danger: a list shows an agent as running while it waits or has failed, or a late call overwrites what a newer
+version says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Answers that nobody takes, and requests that wait for memory: they cost their own callers, and nobody else."""
+"""The danger: a client that does not read its answers fills the daemon's memory, or makes everybody else wait for
+memory."""
 
 from __future__ import annotations
 

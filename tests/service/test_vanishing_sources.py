@@ -1,4 +1,4 @@
-"""Threads that are deleted while they are read: the answer is whole, or that there is no such thread. Never damage."""
+"""The danger: a fork of a thread that is deleted meanwhile is a copy with holes, or says that the thread is damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches: no gap is ever passed over in silence, and a watch that cannot go on says why."""
+"""The danger: a watch passes over events without a word, so whoever follows it never learns of a change."""
 
 from __future__ import annotations
 

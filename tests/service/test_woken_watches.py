@@ -1,4 +1,4 @@
-"""A commit wakes those whose thread it changed: idle watches must not slow the saves of others."""
+"""The danger: each save wakes all idle watches, so a thousand watchers of other threads slow it down."""
 
 from __future__ import annotations
 

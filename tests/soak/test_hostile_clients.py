@@ -1,4 +1,5 @@
-"""Ten hostile clients, one after the other, on a daemon of 512 MiB: it lives, loses nothing, and serves the others.
+"""The danger: ten hostile clients, one after the other, end a daemon of 512 MiB, cost an answered save, or slow down
+everybody else.
 
 The system refuses the daemon more than 512 MiB of memory of its own (RLIMIT_DATA). That counts what is reserved for the
 stacks of threads as if it were used, so they are small here.

@@ -1,4 +1,5 @@
-"""The largest saves that are allowed, one after the other: the daemon stays within a container of 512 MB."""
+"""The danger: one save of an allowed size takes the daemon over the memory of a container of 512 MB, which the system
+then kills."""
 
 from __future__ import annotations
 

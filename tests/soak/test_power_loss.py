@@ -1,4 +1,5 @@
-"""The power-loss model can be trusted: it sees all that the daemon does to its files, and it can fail."""
+"""The danger: the power-loss model misses writes or cannot fail, so a daemon that answers before its data are durable
+passes."""
 
 from __future__ import annotations
 

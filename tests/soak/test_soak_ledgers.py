@@ -1,4 +1,5 @@
-"""The campaign's ledgers and checks can be trusted: whatever is missing, changed or too much is found."""
+"""The danger: the campaign of kills finds nothing because its ledgers and checks see nothing, and a lost save
+passes."""
 
 from __future__ import annotations
 

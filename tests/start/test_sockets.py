@@ -1,4 +1,5 @@
-"""Sockets: never taken from a living daemon, always taken from a dead one."""
+"""The danger: a second daemon takes the socket of a living one, whose clients then talk to another store, or a dead
+one's socket stops a start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""SIGTERM: what was taken is finished, nothing waits for those who only listen, and the exit code is 0."""
+"""The danger: a stop loses a save that was answered, waits for watches that never end, or exits with an error that
+restarts the pod."""
 
 from __future__ import annotations
 

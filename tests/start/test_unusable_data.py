@@ -1,4 +1,5 @@
-"""Data, keys and places that cannot be used: refused in one line, and left exactly as they were."""
+"""The danger: a daemon that is started with a wrong key, or on data that it does not know, makes a new store over the
+old one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings that cannot be: one clear line that names the setting, an exit code that is not 0, no traceback."""
+"""The danger: a misspelt or impossible setting is ignored, or ends in a traceback that does not name it."""
 
 from __future__ import annotations
 

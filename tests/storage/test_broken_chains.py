@@ -1,4 +1,5 @@
-"""What comes from the archive continues what is here, entry by entry, up to the tip of HEAD; else nothing comes."""
+"""The danger: entries of another line, which the same key opens, are installed behind this disk's own, and a thread
+shows two histories."""
 
 from __future__ import annotations
 

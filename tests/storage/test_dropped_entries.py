@@ -1,4 +1,5 @@
-"""Entries that pruning has removed for good: a watch says so and passes over none. The clock is moved by hand."""
+"""The danger: a watch goes on behind entries that pruning removed as if there had been none. The clock is moved by
+hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A namespace's watch passes over nothing that a commit beside it only made look damaged or pruned."""
+"""The danger: a watch of a namespace drops an event, because a commit beside it made its entry look damaged or pruned
+for a moment."""
 
 from __future__ import annotations
 

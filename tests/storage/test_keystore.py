@@ -1,4 +1,5 @@
-"""The key store: keys come back after a restart, and destroyed ones never do."""
+"""The danger: the key of a deleted thread can still be read from the key store, or the key of a living one is gone
+after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Journal entries share rows that fill pages: whatever is put, shrunk and removed, each entry reads as it was put."""
+"""The danger: an entry that shares a row with others is read as one of them, or is lost when the row is shortened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A thread that was deleted on this disk comes back from the archive while the start still finishes its deletion."""
+"""The danger: the start finishes an old deletion, and destroys the key or blobs of a thread that has come back from the
+archive."""
 
 from __future__ import annotations
 

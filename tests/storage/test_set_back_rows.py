@@ -1,4 +1,5 @@
-"""Rows that somebody sets back, swaps or removes while the daemon is not running: what is noticed, and by whom."""
+"""The danger: somebody sets rows of a stopped daemon back to an older copy, and the daemon serves the past without a
+finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A full map in the middle of a batch: what one write could not put is nothing the next one builds on."""
+"""The danger: a write that does not fit on the disk leaves its change in memory, and the next write of the batch builds
+on it."""
 
 from __future__ import annotations
 

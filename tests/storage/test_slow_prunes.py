@@ -1,4 +1,5 @@
-"""Pruning: the cost follows what is pruned, what stays reads as before, and a crash between steps harms nothing."""
+"""The danger: a prune reads the whole thread, holds up saves while it clears away, or loses what was saved beside
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statuses that are told while a save is under way. The danger: the save was prepared before, and takes them back."""
+"""The danger: a save that was prepared before a status was told takes that status back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is left of a snapshot that was not finished is freed, and named by Verify until then."""
+"""The danger: pieces of a snapshot that was never finished fill the disk for ever, or a sweep takes pieces of one that
+is being written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a power cut leaves of the key store: what was not synced when it was relied on was never written."""
+"""The danger: a power cut brings back the key of a deleted thread, or leaves rows whose key never reached the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The writer's promises under faults: deadlines, a full queue, a failing sync. Only the faults are made up."""
+"""The danger: a write past its deadline, of a failed batch or a failing sync counts as written. Only the faults are
+made up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Windows: what slides out of a log is summarised, stays readable, and is never trimmed before a version has it."""
+"""The danger: a window trims log entries that no version has, or that the summary left out, so they are lost for
+ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads that are kept, decorators, and effects that are recorded without claims."""
+"""The danger: a tool that only reads is called again for the same arguments, or its old result is given for ever."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""A log read as a stream, followed and folded: each event once, and what is kept hinders nobody."""
+"""The danger: whoever follows or folds a log leaves an event out or counts it twice, over pages, cuts and races."""
 
 from __future__ import annotations
 
