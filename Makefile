@@ -102,7 +102,7 @@ image-pin: ## Pin the image's base to the digest that its tag has now (needs doc
 
 package-test: .venv/ready-dev ## Build the packages, and install them with each Python 3.11 to 3.14; ONLY='-k …' for less
 	@$(PY) tests/project/unpack_python.py || true
-	@$(PY) -m pytest -rs tests/project/test_package.py tests/project/test_bare_pythons.py -m 'soak or not soak' --timeout 600 $(ONLY)
+	@$(PY) -m pytest -rs tests/project/test_package.py tests/project/test_package_bare_pythons.py -m 'soak or not soak' --timeout 600 $(ONLY)
 
 proto-lint: .venv/ready-dev ## Check the contract's style and find breaking changes (needs npm or buf)
 	@$(PY) proto/check_contract.py || [ $$? -eq 77 ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.archive.driven import Driven, Town, append
-from tests.archive.test_collected_elsewhere import archive_verified, name, read, take, verified
+from tests.archive.test_blobs_collected_elsewhere import archive_verified, name, read, take, verified
 from tests.archive_model import small
 from tests.archive_model.small import BLOB_KEPT_S
 

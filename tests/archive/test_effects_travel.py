@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.archive.rig import Fleet, eventually, write_steps
-from tests.service.test_lost_claims import LARGE, SMALL, Agent
+from tests.service.test_effects_lost_claims import LARGE, SMALL, Agent
 from tests.service.wire import Wire, refused
 
 from stateward._operations.unfolding import unfold

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from tests.archive.driven import Driven, Town, append
-from tests.archive.test_whole_copies import findings
+from tests.archive.test_copies_whole import findings
 from tests.archive_model.sidecar import CALLER, NAMESPACE, run
 
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.archive.driven import Driven, Town, append
-from tests.archive.test_whole_copies import findings
+from tests.archive.test_copies_whole import findings
 from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.v1.checkpoint_pb2 import AttributeFilter

@@ -7,7 +7,7 @@ import random
 import pytest
 from google.protobuf.empty_pb2 import Empty
 from tests.archive.driven import Driven, Town, append
-from tests.archive.test_whole_copies import findings
+from tests.archive.test_copies_whole import findings
 from tests.archive_model.sidecar import CALLER, NAMESPACE, run
 from tests.service.wire import text
 

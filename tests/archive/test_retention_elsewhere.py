@@ -6,7 +6,7 @@ import os
 
 import pytest
 from tests.archive.driven import Driven, Town, append
-from tests.archive.test_whole_copies import findings
+from tests.archive.test_copies_whole import findings
 from tests.archive_model.sidecar import NAMESPACE
 
 from stateward.v1.thread_service_pb2 import UpdateThreadRequest

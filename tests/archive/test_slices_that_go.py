@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.archive.driven import Driven, Town, append
-from tests.archive.test_collected_elsewhere import archive_verified, begin, files, forget, write
+from tests.archive.test_blobs_collected_elsewhere import archive_verified, begin, files, forget, write
 from tests.archive_model.sidecar import NAMESPACE
 from tests.archive_model.small import SLICE_BYTES
 
@@ -49,7 +49,7 @@ def test_a_blob_without_a_slice_is_written_again(driven: Town, number: int) -> N
 
 def test_a_blob_that_is_removed_while_it_is_fetched_is_no_damage(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader has one slice of it when its owner removes it."""
-    monkeypatch.setattr("tests.archive.test_collected_elsewhere.CONTENT", CONTENT)
+    monkeypatch.setattr("tests.archive.test_blobs_collected_elsewhere.CONTENT", CONTENT)
     first, second = driven.machine("first"), driven.machine("second")
     write(first, CONTENT)
     begin(first)
@@ -69,7 +69,7 @@ def test_a_blob_that_is_removed_while_it_is_fetched_is_no_damage(driven: Town, m
 
 def test_verify_meets_the_removal_of_a_blob(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads one slice when the owner removes the blob: no finding."""
-    monkeypatch.setattr("tests.archive.test_collected_elsewhere.CONTENT", CONTENT)
+    monkeypatch.setattr("tests.archive.test_blobs_collected_elsewhere.CONTENT", CONTENT)
     first, second = driven.machine("first"), driven.machine("second")
     write(first, CONTENT)
     begin(first)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.archive.driven import Driven, Town, append
 from tests.archive.rig import Fleet, write_steps
-from tests.archive.test_deleted_here import delete_here
+from tests.archive.test_threads_deleted_here import delete_here
 from tests.archive.test_watches_travel import watch as watch_remotely
 from tests.archive.twins import NAME, twins
 from tests.archive_model.sidecar import NAMESPACE, Sidecar

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.blobs.desk import MIB, Desk, messages, names, random_bytes, wait_for
-from tests.faults.test_full import tmpfs as tmpfs  # noqa: PLC0414  a fixture
+from tests.faults.test_disk_full import tmpfs as tmpfs  # noqa: PLC0414  a fixture
 from tests.service.wire import refusal_of, refused
 
 from stateward.testing import Daemon, run_daemon

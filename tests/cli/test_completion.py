@@ -7,7 +7,7 @@ import time
 
 import pytest
 from tests.cli.conftest import environment, run
-from tests.cli.test_silent_gaps import flip
+from tests.cli.test_lists_silent_gaps import flip
 
 from stateward.cli.options.catalog import SECTIONS
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import make_run
-from tests.cli.test_inexact_import import ODD
+from tests.cli.test_import_inexact import ODD
 
 from stateward import MsgPack, RawValue, Retention, Text, ThreadOptions
 

@@ -30,7 +30,7 @@ from stateward.v1.write_pb2 import WriteOptions
 FORMER_TOKEN = 1 << 40  # of a lease that nobody holds any more
 
 class Comparison(RuleBasedStateMachine):
-    """One namespace of the daemon against the model. The rules are in test_machine.py."""
+    """One namespace of the daemon against the model. The rules are in test_daemon_beside_model.py."""
 
     daemon: Daemon
     numbers = itertools.count()

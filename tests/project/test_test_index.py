@@ -5,6 +5,19 @@ from pathlib import Path
 
 from tests import make_index
 
+# A name that begins with such a word says the danger, and not what is in danger.
+ADJECTIVES = """
+    altered applied bad bare broken busy cancelled changed cleaned cleared cloned cold collected copied damaged deep
+    deleted destroyed doubled drained dropped dry eager emptied endless every expired exposed failed fast forgotten
+    forked found full given gone greedy grown half hanging hidden homeless hostile hot hung idle ill impatient
+    inexact interrupted joined kept killed known large late left lone long lost made many misjudged misread missed
+    missing mixed moved new newer old other paid planned poisoned pruned racing random read refused released
+    replaced restored retried reused revived rolling shared short silent single sleeping slow spoilt stale stalled
+    streamed stuck swollen taken talkative told torn trickling trimmed two unarchived unbounded uncounted undecoded
+    unexpected unfinished unheard uninvited unknown unnamed unproven unread unreadable unseen unsynced untold untrue
+    unusable used vanished vanishing whole woken worst wrong
+"""
+
 
 def test_the_index_is_current() -> None:
     """`make generate` would write the page that is there."""
@@ -21,6 +34,12 @@ def test_every_file_names_its_danger() -> None:
 def test_a_name_is_one_file() -> None:
     """A name that a report or a patch mentions leads to one file."""
     assert [name for name, count in Counter(path.name for path in make_index.test_files()).items() if count > 1] == []
+
+
+def test_a_name_begins_with_its_subject() -> None:
+    """Who looks for the tests of leases finds them under their name: `test_leases_unexpected`."""
+    firsts = {path.name: path.stem.removeprefix("test_").partition("_")[0] for path in make_index.test_files()}
+    assert [name for name, first in firsts.items() if first in ADJECTIVES.split()] == []
 
 
 def test_a_patch_leads_to_the_file_it_breaks(repository: Path) -> None:

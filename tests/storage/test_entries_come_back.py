@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.storage.inside import MovedClock, findings, get, hydrate, opened, save, save_many, settle
-from tests.storage.test_revived_keys import archived
-from tests.storage.test_slow_prunes import cut, entry
+from tests.storage.test_keys_revived import archived
+from tests.storage.test_prune_slow import cut, entry
 
 from stateward._operations.threads import spans_of
 from stateward_sidecar.archive.objects.packs import snapshot_rows
