@@ -41,7 +41,7 @@ def test_a_ship_opens_the_rows_that_changed(driven: Town, monkeypatch: pytest.Mo
     for number in range(30):
         first.write_blob("job", b"%d" % number)
     first.ship_now()
-    opened = Count(monkeypatch, blobrows, "open_blob")
+    opened = Count(monkeypatch, blobrows.BLOB_ROWS, "open")
     first.put(append())
     first.ship_now()
     assert opened.calls == 0

@@ -75,7 +75,7 @@ def test_pages_hold_every_effect_once_in_order(tmp_path: Path) -> None:
 
 def test_a_page_reads_only_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first page no other rows are opened."""
-    opens, open_row = list[bytes](), effect.open_effect_row
+    opens, open_row = list[bytes](), effect.EFFECT_ROWS.open
 
     def noting(identity: Any, key: bytes, record: Any) -> Any:
         opens.append(key)
@@ -84,7 +84,7 @@ def test_a_page_reads_only_what_it_shows(tmp_path: Path, monkeypatch: pytest.Mon
     with opened(tmp_path) as store:
         put(store, *map(made, range(COUNT)))
         token = page(store).next_page_token
-        monkeypatch.setattr(effect, "open_effect_row", noting)
+        monkeypatch.setattr(effect.EFFECT_ROWS, "open", noting)
         page(store, token)
     assert len(opens) == PAGE
 

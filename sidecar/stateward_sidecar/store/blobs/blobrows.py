@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import lmdb
-from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.head_pb2 import BlobRow
 from stateward.storage.v1.journal_pb2 import BlobRecord
@@ -18,8 +17,9 @@ from stateward.v1.diff_pb2 import Diff
 from stateward.v1.state_pb2 import BlobRef, Value
 from stateward_sidecar.codec.edits import Named
 from stateward_sidecar.codec.state import StateTree, find_data, skip_prefix
-from stateward_sidecar.errors import BlobNotFound, Corrupt, InvalidField
+from stateward_sidecar.errors import BlobNotFound, InvalidField
 from stateward_sidecar.storage import layout
+from stateward_sidecar.store.thread.table import Table
 from stateward_sidecar.store.thread.thread import Identity, rows
 
 
@@ -28,16 +28,12 @@ def blob_key(identity: Identity, sha256: bytes) -> bytes:
     return identity.keys.blob(identity.cipher.digest(b"blob", sha256))
 
 
+BLOB_ROWS = Table(b"Q", BlobRow, "a blob", lambda identity, row: blob_key(identity, row.record.sha256))
+
+
 def find_blob(txn: lmdb.Transaction, identity: Identity, sha256: bytes) -> BlobRow | None:
     """Returns the row of a blob; None if the thread has no such blob. Raises Corrupt."""
-    key = blob_key(identity, sha256)
-    record = txn.get(key)
-    if record is None:
-        return None
-    row = open_blob(identity, key, record)
-    if row.record.sha256 != sha256:
-        raise Corrupt("the row of a blob holds another blob", identity.name)
-    return row
+    return BLOB_ROWS.find(txn, identity, blob_key(identity, sha256))
 
 
 def get_blob(txn: lmdb.Transaction, identity: Identity, sha256: bytes) -> BlobRow:
@@ -58,15 +54,8 @@ def removed(identity: Identity, sha256: bytes) -> BlobNotFound:
 
 def list_blobs(txn: lmdb.Transaction, identity: Identity) -> Iterator[BlobRow]:
     """Yields the rows of all blobs of a thread. Raises Corrupt."""
-    for key, record in rows(txn, identity.keys.all_of(b"Q")):
-        yield _open_at(identity, key, record)
-
-
-def _open_at(identity: Identity, key: bytes, record: memoryview) -> BlobRow:
-    row = open_blob(identity, key, record)
-    if blob_key(identity, row.record.sha256) != key:
-        raise Corrupt("the row of a blob holds another blob", identity.name)
-    return row
+    for _, row in BLOB_ROWS.rows(txn, identity):
+        yield row
 
 
 class OpenedBlobs:
@@ -86,7 +75,7 @@ class OpenedBlobs:
         for key, record in rows(txn, identity.keys.all_of(b"Q")):
             known = before.get(key)
             if known is None or known[0] != record:
-                known, is_same = (bytes(record), _open_at(identity, key, record)), False
+                known, is_same = (bytes(record), BLOB_ROWS.open(identity, key, record)), False
             found[key] = known
         if not is_same or len(found) != len(before):
             listed = [row for _, row in found.values()]
@@ -96,8 +85,7 @@ class OpenedBlobs:
 
 def put_blob(txn: lmdb.Transaction, identity: Identity, row: BlobRow) -> None:
     """Puts the row of a blob, and the row that lists the thread among those with blobs."""
-    key = blob_key(identity, row.record.sha256)
-    txn.put(key, identity.seal_row(key, row.SerializeToString(deterministic=True)))
+    BLOB_ROWS.put(txn, identity, blob_key(identity, row.record.sha256), row)
     txn.put(layout.blobs_key(identity.number), layout.PRESENT)
 
 
@@ -159,13 +147,3 @@ def _add_values(found: set[bytes], values: Iterable[Value]) -> None:
     for value in values:
         if value.WhichOneof("content") == "blob":
             found.add(value.blob.sha256)
-
-
-def open_blob(identity: Identity, key: bytes, record: bytes | memoryview) -> BlobRow:
-    """Opens the row of a blob. Raises Corrupt."""
-    try:
-        return BlobRow.FromString(identity.open_row(key, record))
-    except Corrupt as error:
-        raise error.locate(identity.name) from None
-    except DecodeError:
-        raise Corrupt("the row of a blob cannot be read", identity.name) from None

@@ -34,13 +34,13 @@ from stateward_sidecar.errors import Corrupt, NotOwner, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobs.blobrows import (
+    BLOB_ROWS,
     blob_key,
     blobs_in_edits,
     blobs_in_state,
     delete_blob,
     find_blob,
     list_blobs,
-    open_blob,
     put_blob,
 )
 from stateward_sidecar.store.journal import replay
@@ -69,7 +69,7 @@ def install_blobs(
     kept, gone = {bytes(row.record.blob_id) for row in image}, set[bytes]()
     for key, record in list(rows(txn, identity.keys.all_of(b"Q"))):
         try:
-            old = open_blob(identity, key, record)
+            old = BLOB_ROWS.open(identity, key, record)
         except Corrupt:  # the image has the row, if the thread has the blob
             old = BlobRow()
         if old.record.blob_id and old.record.blob_id not in kept:

@@ -19,7 +19,7 @@ from stateward.v1.effect_pb2 import EFFECT_STATE_IN_PROGRESS, EFFECT_STATE_UNCER
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
 from stateward_sidecar.errors import Corrupt, StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.store.kinds.effect import open_effect_row
+from stateward_sidecar.store.kinds.effect import EFFECT_ROWS
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.thread.threads import Threads
@@ -132,7 +132,7 @@ class Census:
                 return key
             rows += 1
             try:
-                row = open_effect_row(thread.identity, key, cursor.value())
+                row = EFFECT_ROWS.open(thread.identity, key, cursor.value())
             except StatewardError:
                 return b""  # the thread's next read reports it
             self._judge(thread, key, row, counted)

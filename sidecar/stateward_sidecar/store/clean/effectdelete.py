@@ -27,7 +27,7 @@ from stateward_sidecar.store.journal.admitting import admit, get_draft
 from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.journal.views import newest_receipt, receipt_of
-from stateward_sidecar.store.kinds.effect import EFFECTS_DELETED, anchor_prefix, anchor_rows, effect_key
+from stateward_sidecar.store.kinds.effect import EFFECT_ROWS, EFFECTS_DELETED, anchor_prefix, effect_key
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, write_row
@@ -86,7 +86,7 @@ class EffectDeleter:
         prefixes = [effect_key(identity, request.anchor, key) for key in dict.fromkeys(request.keys.keys)]
         with self._context.engine.read() as txn:
             for prefix in prefixes or [anchor_prefix(identity, request.anchor)]:
-                for row_key, row in anchor_rows(txn, identity, prefix):
+                for row_key, row in EFFECT_ROWS.rows(txn, identity, prefix):
                     found.add(identity, row_key, row)
                     rows.append(row)
         found.entries = entries_of(self._context, thread, rows)

@@ -29,12 +29,12 @@ from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.clean.lineage import Lineage
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.finding import find_named
-from stateward_sidecar.store.kinds.effect import EFFECT, anchor_prefix, anchor_rows, effect_part
+from stateward_sidecar.store.kinds.effect import EFFECT, EFFECT_ROWS, anchor_prefix
 from stateward_sidecar.store.kinds.version import VERSION
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges, spans_of
-from stateward_sidecar.store.thread.thread import MAIN, Identity, Thread, ThreadDraft
+from stateward_sidecar.store.thread.thread import MAIN, Identity, Thread, ThreadDraft, add_to_sum
 from stateward_sidecar.store.versions.branches import Pointed, fall_back, point_branch
 
 VERSIONS_A_STEP = 100
@@ -55,7 +55,7 @@ class GoneEffects:
     def add(self, identity: Identity, row_key: bytes, row: EffectRow) -> None:
         """Adds an effect."""
         self.row_keys.append(row_key)
-        self.sum_change ^= effect_part(identity, row_key, row)
+        self.sum_change ^= EFFECT_ROWS.part(identity, row_key, row)
 
     def holds(self, txn: lmdb.Transaction, draft: ThreadDraft, sequence: int) -> bool:
         """Returns whether an entry that was written since changes nothing of this."""
@@ -77,7 +77,7 @@ class GoneEffects:
         for row_key in self.row_keys:
             txn.delete(row_key)
         if self.row_keys:
-            head.effect_sum = (int.from_bytes(head.effect_sum, "big") ^ self.sum_change).to_bytes(16, "big")
+            head.effect_sum = add_to_sum(head.effect_sum, self.sum_change)
             head.effects -= len(self.row_keys)
             places = [(draft.identity.number, row_key) for row_key in self.row_keys]
             batch.after_commit.append(partial(_forget_terms, context, places))
@@ -110,7 +110,7 @@ def find_gone(context: Context, thread: Thread, lineage: Lineage, going: Ranges)
     rows = list[EffectRow]()
     for anchor in sorted(found.anchors):
         with context.engine.read() as txn:
-            of_anchor = list(anchor_rows(txn, thread.identity, anchor_prefix(thread.identity, anchor)))
+            of_anchor = list(EFFECT_ROWS.rows(txn, thread.identity, anchor_prefix(thread.identity, anchor)))
             if of_anchor and not _is_named(txn, thread, anchor, branches, going):
                 for row_key, row in of_anchor:
                     if not row.record.stays:

@@ -25,6 +25,7 @@ from stateward.v1.checkpoint_pb2 import AttributeFilter, AttributeValue
 from stateward_sidecar.errors import Corrupt, QueueFull, StatewardError
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.kinds.record import (
+    RECORD_ROWS,
     SUM_BYTES,
     check_here,
     compare_sum,
@@ -32,9 +33,7 @@ from stateward_sidecar.store.kinds.record import (
     is_checked,
     live_row,
     mark_checked,
-    open_record,
     record_floor,
-    record_part,
 )
 from stateward_sidecar.store.thread.context import LOOKS, Context
 from stateward_sidecar.store.thread.recordorder import Item, RecordOrder, RecordOrders, item_of
@@ -138,13 +137,13 @@ class RecordViews:
         items, damage, total, floor = list[Item](), list[Corrupt](), 0, record_floor(thread)
         for key, record in rows(txn, thread.identity.keys.all_of(b"K")):
             try:
-                row = open_record(thread.identity, key, record)
+                row = RECORD_ROWS.open(thread.identity, key, record)
             except Corrupt:
                 damage.append(Corrupt("a record cannot be opened, and the damage hides its key", thread.name))
                 continue
             if row.sequence > floor:
                 items.append(item_of(key, row))
-                total ^= record_part(thread.identity, key, row)
+                total ^= RECORD_ROWS.part(thread.identity, key, row)
         if not damage:
             try:
                 compare_sum(thread, total)
@@ -218,11 +217,10 @@ class RecordViews:
         thread = self._threads.seen(txn, live)
         check_here(thread)
         items, dead, total, floor = list[Item](), list[bytes](), 0, record_floor(thread)
-        for key, record in rows(txn, thread.identity.keys.all_of(b"K")):
-            row = open_record(thread.identity, key, record)
+        for key, row in RECORD_ROWS.rows(txn, thread.identity):
             if row.sequence > floor:
                 items.append(item_of(key, row))
-                total ^= record_part(thread.identity, key, row)
+                total ^= RECORD_ROWS.part(thread.identity, key, row)
             else:
                 dead.append(key)
         mark_checked(thread, total)

@@ -1,17 +1,16 @@
 """Effects: their claims and results, their deletion, and their rows.
 
-The rows of effects: the record of each effect, and the sequence of the entry that has its value.
+The row of an effect has its record, and the sequence of the entry that has its value.
 
 Row ``E`` is put in the transaction of the effect's entry, under keyed hashes of anchor and key. It is an index, and can
 be rebuilt from the newest entry of the effect. Entries that only the archive has are fetched before the daemon answers
 that there is no such effect, because a tool that ran once must not run again.
-
-Effects: their claims and results, and their deletion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import lmdb
 from google.protobuf.message import DecodeError
@@ -34,7 +33,8 @@ from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.kind import Kind, Watched
 from stateward_sidecar.store.thread.cache import Cache
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
-from stateward_sidecar.store.thread.thread import Identity, Thread, ThreadDraft, rows
+from stateward_sidecar.store.thread.table import Table
+from stateward_sidecar.store.thread.thread import Identity, Thread, ThreadDraft, add_to_sum, rows
 
 OVER = (EFFECT_STATE_DONE, EFFECT_STATE_FAILED)
 
@@ -49,12 +49,14 @@ def anchor_prefix(identity: Identity, anchor: str) -> bytes:
     return identity.keys.effects(identity.hash_id(b"anchor", anchor))
 
 
+EFFECT_ROWS = Table(b"E", EffectRow, "an effect", lambda it, row: effect_key(it, row.record.anchor, row.record.key))
+
+
 def find_effect(txn: lmdb.Transaction, thread: ThreadDraft | Thread, row_key: bytes) -> EffectRow | None:
     """Returns the row of an effect; None if nobody ever began it. Raises Corrupt or HistoryElsewhere."""
     identity = thread.identity
     _check_sum(txn, thread)
-    record = txn.get(row_key)
-    row = open_effect_row(identity, row_key, record) if record is not None else None
+    row = EFFECT_ROWS.find(txn, identity, row_key)
     # A copy may lack entries below its floor, so a row that is older than the floor may be out of date.
     if thread.floor_sequence and thread.head.effects and (row is None or row.sequence <= thread.floor_sequence):
         raise replay.history_elsewhere(identity)
@@ -66,8 +68,7 @@ def list_effects(txn: lmdb.Transaction, thread: Thread, prefix: bytes) -> Iterat
     if thread.floor_sequence and thread.head.effects:
         raise replay.history_elsewhere(thread.identity)
     _check_sum(txn, thread)
-    for key, record in rows(txn, prefix):
-        yield bytes(key), open_effect_row(thread.identity, key, record)
+    yield from EFFECT_ROWS.rows(txn, thread.identity, prefix)
 
 
 def salvage_effects(
@@ -84,17 +85,11 @@ def salvage_effects(
     found, damage = list[tuple[bytes, EffectRow]](), list[Corrupt]()
     for key, record in rows(txn, prefix):
         try:
-            found.append((bytes(key), open_effect_row(thread.identity, key, record)))
+            found.append((key, EFFECT_ROWS.open(thread.identity, key, record)))
         except Corrupt:
             message = "an effect cannot be opened, and the damage hides its key"
             damage.append(Corrupt(message, thread.identity.name))
     return found, damage or [of_table]
-
-
-def anchor_rows(txn: lmdb.Transaction, identity: Identity, prefix: bytes) -> Iterator[tuple[bytes, EffectRow]]:
-    """Yields row key and row of the effects of an anchor, without a look at the sum. Raises Corrupt."""
-    for key, record in rows(txn, prefix):
-        yield bytes(key), open_effect_row(identity, key, record)
 
 
 def page_effects(txn: lmdb.Transaction, thread: Thread, after: bytes, count: int) -> list[tuple[bytes, EffectRow]]:
@@ -105,33 +100,22 @@ def page_effects(txn: lmdb.Transaction, thread: Thread, after: bytes, count: int
     if thread.floor_sequence and thread.head.effects:
         raise replay.history_elsewhere(thread.identity)
     _check_sum(txn, thread)
-    prefix, cursor = thread.identity.keys.all_of(b"E"), txn.cursor()
-    found = cursor.set_range(after + b"\0" if after else prefix)
-    page: list[tuple[bytes, EffectRow]] = []
-    while found and len(page) < count and bytes(cursor.key()).startswith(prefix):
-        key = bytes(cursor.key())
-        page.append((key, open_effect_row(thread.identity, key, cursor.value())))
-        found = cursor.next()
-    return page
+    return list(islice(EFFECT_ROWS.rows(txn, thread.identity, after=after), count))
 
 
 def are_effects_whole(txn: lmdb.Transaction, thread: ThreadDraft | Thread) -> bool:
     """Returns whether the rows have the sum in the head. Raises Corrupt if a row cannot be read."""
-    total, identity = 0, thread.identity
-    for key, record in rows(txn, identity.keys.all_of(b"E")):
-        total ^= effect_part(identity, key, open_effect_row(identity, key, record))
-    return total == int.from_bytes(thread.head.effect_sum, "big")
+    return EFFECT_ROWS.total(txn, thread.identity) == int.from_bytes(thread.head.effect_sum, "big")
 
 
 def has_all_pieces(txn: lmdb.Transaction, thread: ThreadDraft | Thread, cleared: Ranges) -> bool:
     """Returns whether each effect that has a row, and whose entry another line ``cleared``, still has its value: if the
     entry stays for retries, the value of a large effect goes without it. Raises Corrupt."""
     identity = thread.identity
-    for key, record in rows(txn, identity.keys.all_of(b"E")):
-        sequence = open_effect_row(identity, key, record).sequence
-        if sequence not in cleared:
+    for _, row in EFFECT_ROWS.rows(txn, identity):
+        if row.sequence not in cleared:
             continue
-        header = replay.read_entry(txn, identity, sequence).header
+        header = replay.read_entry(txn, identity, row.sequence).header
         pieces = identity.keys.edits_pieces(header.parts_id)
         if header.parts_id and next(rows(txn, pieces), None) is None:
             return False
@@ -164,8 +148,7 @@ def verify_effects(txn: lmdb.Transaction, thread: Thread) -> Iterator[Corrupt]:
     except Corrupt as error:
         yield error.locate(identity.name)
         return
-    for key, record in rows(txn, identity.keys.all_of(b"E")):
-        row = open_effect_row(identity, key, record)
+    for _, row in EFFECT_ROWS.rows(txn, identity):
         if row.sequence <= thread.floor_sequence:
             continue
         try:
@@ -182,19 +165,10 @@ def put_effect(
     txn: lmdb.Transaction, identity: Identity, head: ThreadHead, row_key: bytes, old: EffectRow | None, row: EffectRow
 ) -> None:
     """Puts the row of an effect, and counts it in the head."""
-    change = effect_part(identity, row_key, row) ^ (effect_part(identity, row_key, old) if old is not None else 0)
-    head.effect_sum = (int.from_bytes(head.effect_sum, "big") ^ change).to_bytes(16, "big")
+    change = EFFECT_ROWS.part(identity, row_key, row) ^ EFFECT_ROWS.part(identity, row_key, old)
+    head.effect_sum = add_to_sum(head.effect_sum, change)
     head.effects += old is None
-    _put(txn, identity, row_key, row)
-
-
-def _put(txn: lmdb.Transaction, identity: Identity, row_key: bytes, row: EffectRow) -> None:
-    txn.put(row_key, identity.seal_row(row_key, row.SerializeToString(deterministic=True)))
-
-
-def effect_part(identity: Identity, row_key: bytes, row: EffectRow) -> int:
-    """Returns what a row adds to the sum in the head."""
-    return identity.row_sum(row_key, row.SerializeToString(deterministic=True))
+    EFFECT_ROWS.put(txn, identity, row_key, row)
 
 
 def index_effect(txn: lmdb.Transaction, identity: Identity, header: EntryHeader, record: EffectRecord) -> None:
@@ -203,9 +177,9 @@ def index_effect(txn: lmdb.Transaction, identity: Identity, header: EntryHeader,
     The caller leaves out entries of deleted effects.
     """
     row_key = effect_key(identity, record.anchor, record.key)
-    known = txn.get(row_key)
-    if known is None or open_effect_row(identity, row_key, known).sequence < header.sequence:
-        _put(txn, identity, row_key, EffectRow(record=record, sequence=header.sequence))
+    known = EFFECT_ROWS.find(txn, identity, row_key)
+    if known is None or known.sequence < header.sequence:
+        EFFECT_ROWS.put(txn, identity, row_key, EffectRow(record=record, sequence=header.sequence))
 
 
 def take_pruned(txn: lmdb.Transaction, draft: ThreadDraft, pruned: PrunedVersions) -> None:
@@ -215,7 +189,7 @@ def take_pruned(txn: lmdb.Transaction, draft: ThreadDraft, pruned: PrunedVersion
     """
     identity, before, draft.pruned = draft.identity, draft.pruned.effects.pairs(), Pruned.from_message(pruned)
     if draft.pruned.effects.pairs() != before:
-        for key, row in list(anchor_rows(txn, identity, identity.keys.all_of(b"E"))):
+        for key, row in list(EFFECT_ROWS.rows(txn, identity)):
             if row.sequence in draft.pruned.effects:
                 txn.delete(key)
 
@@ -253,22 +227,9 @@ def view_effect(row: EffectRow, value: Value | None = None) -> RecordedEffect:
 
 def open_effect(txn: lmdb.Transaction, identity: Identity, row_key: bytes) -> EffectRow:
     """Returns the row of an effect that must exist. Raises Corrupt."""
-    record = txn.get(row_key)
-    if record is None:
+    row = EFFECT_ROWS.find(txn, identity, row_key)
+    if row is None:
         raise Corrupt("the row of an effect is missing", identity.name)
-    return open_effect_row(identity, row_key, record)
-
-
-def open_effect_row(identity: Identity, key: bytes, record: bytes | memoryview) -> EffectRow:
-    """Returns a row. Raises Corrupt if it is not the one of its key."""
-    try:
-        row = EffectRow.FromString(identity.open_row(key, record))
-    except Corrupt as error:
-        raise error.locate(identity.name) from None
-    except DecodeError:
-        raise Corrupt("the row of an effect cannot be read", identity.name) from None
-    if effect_key(identity, row.record.anchor, row.record.key) != key:
-        raise Corrupt("the row of an effect holds another effect", identity.name)
     return row
 
 

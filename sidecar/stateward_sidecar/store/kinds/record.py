@@ -1,13 +1,11 @@
 """Records, and their rows.
 
-The rows of records: what each record is, and the entry that has its value.
+The row of a record says what it is, and which entry has its value.
 
 Row ``K`` is put in the transaction of the record's entry, under a keyed hash of the key. An entry leaves a record as it
 is from then on, so the newest entry of a key decides, in whatever order entries are read. A row whose entry is at or
 below the floor (``Pruned.records``) counts for nothing. Only an old copy has such rows, and every record that is left
 has a newer entry.
-
-Records.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.kind import Kind, Watched
-from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
-from stateward_sidecar.store.thread.thread import Identity, Thread, ThreadDraft, rows
+from stateward_sidecar.store.thread.table import Table
+from stateward_sidecar.store.thread.thread import Identity, Thread, ThreadDraft, add_to_sum, rows
 from stateward_sidecar.store.thread.times import SECOND_US
 
 SUM_BYTES = 16
@@ -38,6 +36,9 @@ SUM_BYTES = 16
 def record_key(identity: Identity, key: str) -> bytes:
     """Returns the row key of a record."""
     return identity.keys.record(identity.hash_id(b"record", key))
+
+
+RECORD_ROWS = Table(b"K", RecordRow, "a record", lambda identity, row: record_key(identity, row.facts.key))
 
 
 def record_floor(thread: ThreadDraft | Thread) -> int:
@@ -74,8 +75,7 @@ def find_record(txn: lmdb.Transaction, thread: ThreadDraft | Thread, row_key: by
 
 def live_row(txn: lmdb.Transaction, thread: ThreadDraft | Thread, row_key: bytes) -> RecordRow | None:
     """Returns the row of a record that counts; None if there is none. Looks at nothing else. Raises Corrupt."""
-    record = txn.get(row_key)
-    row = open_record(thread.identity, row_key, record) if record is not None else None
+    row = RECORD_ROWS.find(txn, thread.identity, row_key)
     return row if row is not None and row.sequence > record_floor(thread) else None
 
 
@@ -92,9 +92,8 @@ def records_after(
 
     ``thread``: as the transaction shows it (``Threads.seen``), else a record that is moved meanwhile may be missing.
     """
-    prefix, floor = thread.identity.keys.all_of(b"K"), record_floor(thread)
-    for key, record in blocks.rows_from(txn, after + b"\0" if after else prefix, prefix):
-        row = open_record(thread.identity, key, record)
+    floor = record_floor(thread)
+    for key, row in RECORD_ROWS.rows(txn, thread.identity, after=after):
         if row.sequence > floor:
             yield key, row
 
@@ -112,7 +111,7 @@ def sum_records(txn: lmdb.Transaction, thread: ThreadDraft | Thread) -> int:
     """Returns the sum of the rows. Raises Corrupt."""
     total, identity = 0, thread.identity
     for key, row in records_after(txn, thread, b""):
-        total ^= record_part(identity, key, row)
+        total ^= RECORD_ROWS.part(identity, key, row)
     return total
 
 
@@ -134,36 +133,25 @@ def mark_checked(thread: ThreadDraft | Thread, total: int) -> None:
     (thread.thread if isinstance(thread, ThreadDraft) else thread).records_checked = True
 
 
-def record_part(identity: Identity, row_key: bytes, row: RecordRow) -> int:
-    """Returns what a row adds to the sum in the head."""
-    return identity.row_sum(row_key, row.SerializeToString(deterministic=True))
-
-
 def put_record(
     txn: lmdb.Transaction, identity: Identity, head: ThreadHead, row_key: bytes, old: RecordRow | None, row: RecordRow
 ) -> None:
     """Puts the row of a record, and counts it in the head."""
-    plain = row.SerializeToString(deterministic=True)
-    change = identity.row_sum(row_key, plain)
+    change = RECORD_ROWS.part(identity, row_key, row) ^ RECORD_ROWS.part(identity, row_key, old)
+    head.record_sum = add_to_sum(head.record_sum, change)
     if old is not None:
-        change ^= record_part(identity, row_key, old)
         _count(head, old, -1)
     _count(head, row, 1)
-    _add_to_sum(head, change)
-    txn.put(row_key, identity.seal_row(row_key, plain))
+    RECORD_ROWS.put(txn, identity, row_key, row)
     _move_expiry(txn, identity, head, row_key, old, row)
 
 
 def drop_record(txn: lmdb.Transaction, identity: Identity, head: ThreadHead, row_key: bytes, old: RecordRow) -> None:
     """Removes the row of a record, and subtracts it from the head."""
-    _add_to_sum(head, record_part(identity, row_key, old))
+    head.record_sum = add_to_sum(head.record_sum, RECORD_ROWS.part(identity, row_key, old))
     _count(head, old, -1)
     txn.delete(row_key)
     _move_expiry(txn, identity, head, row_key, old, None)
-
-
-def _add_to_sum(head: ThreadHead, change: int) -> None:
-    head.record_sum = (int.from_bytes(head.record_sum, "big") ^ change).to_bytes(SUM_BYTES, "big")
 
 
 def _count(head: ThreadHead, row: RecordRow, sign: int) -> None:
@@ -272,9 +260,8 @@ def index_batch(txn: lmdb.Transaction, identity: Identity, entry: Entry) -> None
 
 def _newest(txn: lmdb.Transaction, identity: Identity, row_key: bytes) -> tuple[int, RecordRow | None] | None:
     """Returns the sequence of the newest known entry about a record, and its row unless it was deleted."""
-    record = txn.get(row_key)
-    if record is not None:
-        row = open_record(identity, row_key, record)
+    row = RECORD_ROWS.find(txn, identity, row_key)
+    if row is not None:
         return row.sequence, row
     gone = txn.get(identity.keys.gone_record(layout.record_hash(row_key)))
     return (layout.leading_number(gone), None) if gone is not None else None
@@ -291,7 +278,7 @@ def _replace(
     if new is None:
         txn.delete(row_key)
         return
-    txn.put(row_key, identity.seal_row(row_key, new.SerializeToString(deterministic=True)))
+    RECORD_ROWS.put(txn, identity, row_key, new)
     txn.delete(identity.keys.gone_record(layout.record_hash(row_key)))
 
 
@@ -323,19 +310,6 @@ def view_record(facts: RecordFacts, value: Value | None = None) -> StoredRecord:
         view.ttl.FromMicroseconds(facts.ttl_us)
         view.expire_time.FromMicroseconds(facts.expire_time_us)
     return view
-
-
-def open_record(identity: Identity, row_key: bytes, record: bytes | memoryview) -> RecordRow:
-    """Opens the row of a record. Raises Corrupt."""
-    try:
-        row = RecordRow.FromString(identity.open_row(row_key, record))
-    except Corrupt as error:
-        raise error.locate(identity.name) from None
-    except DecodeError:
-        raise Corrupt("the row of a record cannot be read", identity.name) from None
-    if record_key(identity, row.facts.key) != row_key:
-        raise Corrupt("the row of a record holds another record", identity.name)
-    return row
 
 
 def verify_records(txn: lmdb.Transaction, thread: Thread) -> Iterator[Corrupt]:

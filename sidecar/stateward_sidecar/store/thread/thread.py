@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import xor
 from typing import TypeVar, cast
 
 import lmdb
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from stateward.storage.v1.archive_pb2 import ArchiveRow
 from stateward.storage.v1.head_pb2 import BranchHead, SignalRow, ThreadHead
@@ -101,7 +103,7 @@ class Identity:
 MAIN = "main"
 UID_BYTES = 16
 Row = BranchHead | Tag | PrunedVersions | SignalRow
-R = TypeVar("R", BranchHead, Tag, PrunedVersions, SignalRow, ArchiveRow)
+R = TypeVar("R", bound=Message)
 
 
 @dataclass(slots=True, eq=False)
@@ -288,7 +290,7 @@ def write_row(txn: lmdb.Transaction, draft: ThreadDraft, head: ThreadHead, key: 
     """Writes a row, and updates the sum in ``head``. Returns the key and value for ``Draft.row_sums``."""
     plaintext = row.SerializeToString(deterministic=True)
     part, change = draft.row_change(key, plaintext)
-    head.row_sum = _xor(head.row_sum, change)
+    head.row_sum = add_to_sum(head.row_sum, change)
     txn.put(key, draft.identity.seal_row(key, plaintext))
     return key, part
 
@@ -296,7 +298,7 @@ def write_row(txn: lmdb.Transaction, draft: ThreadDraft, head: ThreadHead, key: 
 def delete_row(txn: lmdb.Transaction, draft: ThreadDraft, head: ThreadHead, key: bytes) -> tuple[bytes, int]:
     """Deletes a row, and updates the sum in ``head``. Returns the key and value for ``Draft.row_sums``."""
     part, change = draft.row_change(key, None)
-    head.row_sum = _xor(head.row_sum, change)
+    head.row_sum = add_to_sum(head.row_sum, change)
     txn.delete(key)
     return key, part
 
@@ -319,35 +321,32 @@ def load_thread(
     identity = open_identity(keystore, namespace_keys, number, uid)
     head = load_head(txn, identity)
     thread = Thread(identity, head)
-    keys, total = identity.keys, 0
+    keys = identity.keys
     if head.HasField("main"):
         thread.branches[MAIN] = BranchHead.FromString(head.main.SerializeToString())
-    for key, record in rows(txn, keys.all_of(b"B")):
-        plaintext = _open_row(identity, key, record)
-        branch = _parse(BranchHead, plaintext, identity)
+    for branch in _summed_rows(txn, thread, keys.all_of(b"B"), BranchHead):
         thread.branches[branch.name] = branch
-        total ^= thread.row_sums.setdefault(key, identity.row_sum(key, plaintext))
-    for key, record in rows(txn, keys.all_of(b"G")):
-        plaintext = _open_row(identity, key, record)
-        tag = _parse(Tag, plaintext, identity)
+    for tag in _summed_rows(txn, thread, keys.all_of(b"G"), Tag):
         thread.tags[tag.name] = tag.version
-        total ^= thread.row_sums.setdefault(key, identity.row_sum(key, plaintext))
-    for key, record in rows(txn, keys.all_of(b"I")):
-        plaintext = _open_row(identity, key, record)
-        signal = _parse(SignalRow, plaintext, identity)
+    for signal in _summed_rows(txn, thread, keys.all_of(b"I"), SignalRow):
         thread.signals[signal.sequence] = signal
-        total ^= thread.row_sums.setdefault(key, identity.row_sum(key, plaintext))
-    for key, record in rows(txn, keys.pruned()):
-        plaintext = _open_row(identity, key, record)
-        thread.pruned = Pruned.from_message(_parse(PrunedVersions, plaintext, identity))
-        total ^= thread.row_sums.setdefault(key, identity.row_sum(key, plaintext))
-    if total != int.from_bytes(head.row_sum, "big"):
+    for pruned in _summed_rows(txn, thread, keys.pruned(), PrunedVersions):
+        thread.pruned = Pruned.from_message(pruned)
+    if reduce(xor, thread.row_sums.values(), 0) != int.from_bytes(head.row_sum, "big"):
         raise Corrupt(
             "a branch, tag, signal or prune row is missing, foreign or older than the thread's head", identity.name
         )
     thread.snapshots = frozenset(snapshot_versions(txn, keys))
     thread.take_row(load_archive_row(txn, identity))
     return thread
+
+
+def _summed_rows(txn: lmdb.Transaction, thread: Thread, prefix: bytes, kind: type[R]) -> Iterator[R]:
+    """Yields rows that the head has the sum of, and notes the part of each in the sum. Raises Corrupt."""
+    for key, record in rows(txn, prefix):
+        row = open_as(kind, thread.identity, key, record)
+        thread.row_sums[key] = thread.identity.row_sum(key, row.SerializeToString(deterministic=True))
+        yield row
 
 
 def load_seen(txn: lmdb.Transaction, thread: Thread) -> None:
@@ -360,8 +359,7 @@ def load_seen(txn: lmdb.Transaction, thread: Thread) -> None:
     record = txn.get(identity.keys.pruned())
     thread.pruned = Pruned()
     if record is not None:
-        plaintext = _open_row(identity, identity.keys.pruned(), memoryview(record))
-        thread.pruned = Pruned.from_message(_parse(PrunedVersions, plaintext, identity))
+        thread.pruned = Pruned.from_message(open_as(PrunedVersions, identity, identity.keys.pruned(), record))
     thread.archive = load_archive_row(txn, identity)
 
 
@@ -380,7 +378,7 @@ def load_archive_row(txn: lmdb.Transaction, identity: Identity) -> ArchiveRow | 
     record = txn.get(key)
     if record is None:
         return None
-    return _parse(ArchiveRow, _open_row(identity, key, memoryview(record)), identity)
+    return open_as(ArchiveRow, identity, key, record)
 
 
 def write_archive_row(txn: lmdb.Transaction, draft: ThreadDraft, row: ArchiveRow) -> None:
@@ -465,19 +463,16 @@ def snapshot_versions(txn: lmdb.Transaction, keys: ThreadKeys) -> Iterator[int]:
         found = cursor.set_range(after(keys.snapshot_pieces(version)))
 
 
-def _open_row(identity: Identity, key: bytes, record: memoryview) -> bytes:
+def open_as(kind: type[R], identity: Identity, key: bytes, record: bytes | memoryview, what: str = "") -> R:
+    """Opens and parses a row. Raises Corrupt, which names the thread, and ``what`` the row is about."""
     try:
-        return identity.open_row(key, record)
+        return kind.FromString(identity.open_row(key, record))
     except Corrupt as error:
         raise error.locate(identity.name) from None
-
-
-def _parse(kind: type[R], plaintext: bytes, identity: Identity) -> R:
-    try:
-        return kind.FromString(plaintext)
     except DecodeError:
-        raise Corrupt(f"a {kind.__name__} row cannot be read", identity.name) from None
+        raise Corrupt(f"the row of {what or kind.__name__} cannot be read", identity.name) from None
 
 
-def _xor(total: bytes, change: int) -> bytes:
+def add_to_sum(total: bytes, change: int) -> bytes:
+    """Returns a sum in a head after a change of its rows."""
     return (int.from_bytes(total, "big") ^ change).to_bytes(16, "big")
