@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.archive.driven import Town, town
-from tests.archive.rig import Fleet, fleet
+from tests.daemon.process import Fleet, fleet
+from tests.daemon.town import Town, town
 
 
 @pytest.fixture

@@ -6,19 +6,24 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.archive.inside import MovedClock, sidecar_inside
-from tests.archive.rig import LONG, Fleet, eventually, write_long, write_steps
 from tests.archive.test_archive_verify import findings, flip
 from tests.cli.conftest import run
+from tests.daemon.inside import daemon_inside
+from tests.daemon.process import LONG, Fleet, eventually, write_long, write_steps
 
 from stateward import Client, errors
 from stateward.storage.v1.archive_pb2 import ArchiveFormat
+from stateward.testing import Daemon
 from stateward.v1.archive_service_pb2 import CollectGarbageRequest
+from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.archive.fleet.collect import Collector, Verbs
+from stateward_sidecar.clock import Clock
 
 NOW = timedelta(0)
 
@@ -173,13 +178,31 @@ def make_expiring(client: Client) -> None:
     client.thread("held").archive.wait(2)
 
 
-def test_expired_threads_that_nobody_holds_go(machines: Fleet, tmp_path: Path) -> None:
+@contextmanager
+def beside(machines: Fleet, like: Daemon, directory: Path) -> Iterator[Archive]:
+    """The archive of one more machine, inside this process, whose clock can be moved."""
+    key = str(like.key_file)
+    with daemon_inside(directory, archive=machines.archive, key_file=key) as inside:
+        assert inside.parts.archive is not None
+        yield inside.parts.archive
+
+
+def move_clock(monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
+    """The wall clock of this process is set."""
+    now_us = Clock().now_us
+    monkeypatch.setattr(Clock, "now_us", lambda _: now_us() + hours * 3_600_000_000)
+
+
+def test_expired_threads_that_nobody_holds_go(
+    machines: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An hour after their time, without their owner; those that are held or not long expired stay."""
     first = machines.machine("first", sweep_interval="0")
     make_expiring(machines.client(first))
     second = machines.client(machines.machine("second"))
     assert collect(second) == []  # an hour has not passed
-    with sidecar_inside(machines, tmp_path / "late", first, MovedClock(2 * 3600)) as late:
+    move_clock(monkeypatch, 2)
+    with beside(machines, first, tmp_path) as late:
         collector = Collector(late.desk, Verbs(lambda name: late.own(*name), late.delete, late.attacher.bury_claim))
         would = [step.key for step in collector.collect(CollectGarbageRequest(dry_run=True)) if step.key]
         assert len(would) == 1  # small: only its key lies beside HEAD
@@ -194,14 +217,15 @@ def test_expired_threads_that_nobody_holds_go(machines: Fleet, tmp_path: Path) -
     assert second.thread("held").hydrate().version == 1
 
 
-def test_a_clock_that_jumps_deletes_nothing(machines: Fleet, tmp_path: Path) -> None:
+def test_a_clock_that_jumps_deletes_nothing(
+    machines: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A wall clock that moved by hours since the start cannot be believed."""
     first = machines.machine("first", sweep_interval="0")
     make_expiring(machines.client(first))
-    clock = MovedClock(0)
-    with sidecar_inside(machines, tmp_path / "jumps", first, clock) as late:
+    with beside(machines, first, tmp_path) as late:
         collector = Collector(late.desk, Verbs(lambda name: late.own(*name), late.delete, late.attacher.bury_claim))
-        clock.ahead_s = 48 * 3600
+        move_clock(monkeypatch, 48)
         assert [step.key for step in collector.collect(CollectGarbageRequest()) if step.key] == []
     assert len([item for item in machines.client(first).archive.list() if item.thread]) == 3
 

@@ -4,7 +4,7 @@ others."""
 from __future__ import annotations
 
 import pytest
-from tests.archive.rig import Fleet, write_steps
+from tests.daemon.process import Fleet, write_steps
 
 from stateward import Client, errors
 from stateward.models import Access

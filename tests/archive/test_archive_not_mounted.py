@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.archive.rig import Fleet, write_steps
-from tests.archive.twins import NAME, Pair, twins
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAME, NAMESPACE
+from tests.daemon.process import Fleet, write_steps
+from tests.daemon.town import Twins, twins
 
 from stateward import Client, errors
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
@@ -16,13 +16,13 @@ from stateward_sidecar.errors import ArchiveUnavailable, ThreadNotFound
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
+def pair(tmp_path: Path) -> Iterator[Twins]:
     """The twins."""
     with twins(tmp_path) as made:
         yield made
 
 
-def unmount(pair: Pair) -> None:
+def unmount(pair: Twins) -> None:
     """``a`` has archived a version; then nothing of the archive is there."""
     pair.a.put("one")
     pair.a.archive_all()
@@ -31,7 +31,7 @@ def unmount(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("knows_namespace", [False, True])
-def test_a_thread_that_is_not_found_is_not_new(pair: Pair, knows_namespace: bool) -> None:
+def test_a_thread_that_is_not_found_is_not_new(pair: Twins, knows_namespace: bool) -> None:
     """Neither a read nor a first save is answered: what was archived in its place would be lost with the next mount."""
     unmount(pair)
     if knows_namespace:
@@ -48,7 +48,7 @@ def test_a_thread_that_is_not_found_is_not_new(pair: Pair, knows_namespace: bool
     assert pair.b.words() == ["one"]
 
 
-def test_a_deletion_is_refused(pair: Pair) -> None:
+def test_a_deletion_is_refused(pair: Twins) -> None:
     """Else the thread would come back with the directory, and with its key. It can be deleted afterwards."""
     request = DeleteThreadRequest(namespace=NAMESPACE, thread=NAME)
     unmount(pair)

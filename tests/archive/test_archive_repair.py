@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.archive.rig import LONG, Fleet, eventually, write_long, write_steps
 from tests.archive.test_archive_verify import findings, flip, named
+from tests.daemon.process import LONG, Fleet, eventually, write_long, write_steps
 
 from stateward import Client, errors
 from stateward.models import Access

@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.archive.rig import LONG, Fleet, write_long, write_steps
 from tests.archive.test_archive_verify import flip, named
+from tests.daemon.process import LONG, Fleet, write_long, write_steps
 
 from stateward import Client, errors
 from stateward.archive import RestoreProgress

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive.rig import fleet
-from tests.archive_model import sidecar
-from tests.archive_model.sidecar import KEY, LEASE_S, NAMESPACE
+from tests.daemon.driven import KEY, LEASE_S, NAMESPACE, Driven, append
+from tests.daemon.process import fleet
+from tests.daemon.town import Town
 
 from stateward.v1.archive_service_pb2 import VerifyArchiveRequest
 from stateward_sidecar.archive.fleet.inspect import Inspector
@@ -30,15 +29,15 @@ def first(driven: Town) -> Driven:
 
 
 def contents(driven: Town) -> list[str]:
-    return [key for key, _ in driven.net.bucket.list("v1/")]
+    return [key for key, _ in driven.bucket.list("v1/")]
 
 
 @pytest.mark.parametrize("lost", LOST)
 def test_a_new_machine_does_not_start(driven: Town, first: Driven, lost: tuple[str, ...]) -> None:
     """It is told which object is missing, makes nothing, and starts once the object is back."""
-    kept = {key: driven.net.bucket.get(key).data for key in lost}
+    kept = {key: driven.bucket.get(key).data for key in lost}
     for key in lost:
-        driven.net.bucket.delete(key)
+        driven.bucket.delete(key)
     before = contents(driven)
     with pytest.raises(StartError) as refused:
         driven.machine("second")
@@ -47,16 +46,16 @@ def test_a_new_machine_does_not_start(driven: Town, first: Driven, lost: tuple[s
         expect_archive(first.wire, "memory:")
     assert contents(driven) == before
     for key, data in kept.items():
-        driven.net.bucket.create(key, data)
+        driven.bucket.create(key, data)
     assert driven.machine("second").state().checkpoint.version == 1
 
 
 @pytest.mark.parametrize("lost", LOST)
 def test_a_machine_that_has_joined_makes_no_second_root(driven: Town, first: Driven, lost: tuple[str, ...]) -> None:
     """Not even where nothing else is there; a person may have it put back what was lost, and all goes on."""
-    form = driven.net.bucket.get(FORMAT_KEY).data
+    form = driven.bucket.get(FORMAT_KEY).data
     for key in lost:
-        driven.net.bucket.delete(key)
+        driven.bucket.delete(key)
     findings = [answer.finding for answer in Inspector(first.archive.desk).verify(VerifyArchiveRequest())]
     assert [key for key in lost for finding in findings if finding.message.startswith(key)] == list(lost)
     before = contents(driven)
@@ -64,14 +63,14 @@ def test_a_machine_that_has_joined_makes_no_second_root(driven: Town, first: Dri
         join(first.store, first.wire, first.bucket, KEY)
     assert contents(driven) == before
     assert join(first.store, first.wire, first.bucket, KEY, puts_back=True)
-    assert driven.net.bucket.get(FORMAT_KEY).data == form
+    assert driven.bucket.get(FORMAT_KEY).data == form
     assert driven.machine("second").state().checkpoint.version == 1
 
 
 def test_an_archive_in_the_making_is_new(driven: Town) -> None:
     """A machine that died between the two objects, or is about to make the second one, stops nobody."""
     first = driven.machine("first")
-    driven.net.bucket.delete(ROOT_KEY)
+    driven.bucket.delete(ROOT_KEY)
     with pytest.raises(StartError):
         expect_archive(first.wire, "memory:")
     assert fetch_root(first.wire) == b""
@@ -81,7 +80,7 @@ def test_an_archive_in_the_making_is_new(driven: Town) -> None:
 def test_a_lost_namespace_is_not_new(driven: Town, first: Driven) -> None:
     """Without its key neither a read nor a save of one of its threads says that there is none."""
     for key in [key for key in contents(driven) if key.startswith(NAMESPACE_KEYS)]:
-        driven.net.bucket.delete(key)
+        driven.bucket.delete(key)
     second = driven.machine("second")
     before = contents(driven)
     with pytest.raises(KeyUnavailable, match=NAMESPACE_KEYS):
@@ -94,7 +93,7 @@ def test_a_lost_namespace_is_not_new(driven: Town, first: Driven) -> None:
 
 def test_two_machines_that_find_nothing_at_the_same_moment(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one whose root comes second joins under the other's; once it holds something, it keeps its own."""
-    monkeypatch.setattr(sidecar, "fetch_root", lambda _: b"")
+    monkeypatch.setattr("tests.daemon.driven.fetch_root", lambda _: b"")
     first, second = driven.machine("first"), driven.machine("second")
     first.put(append(after=0))
     first.ship_now()
@@ -102,7 +101,7 @@ def test_two_machines_that_find_nothing_at_the_same_moment(driven: Town, monkeyp
     second.archive.own("default", "job", take_over=True)
     second.put(append(after=1))
     second.ship_now()
-    second = driven.restart(second)
+    second.restart()
     assert second.put(append(after=2)).version == 3
     driven.time.sleep(LEASE_S)
     assert first.state().checkpoint.version == 2

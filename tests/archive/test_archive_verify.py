@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.archive.rig import Fleet, eventually, write_long, write_steps
+from tests.daemon.process import Fleet, eventually, write_long, write_steps
 
 from stateward import Client, errors
 from stateward.cli.show.archive_facts import archive_facts

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.archive.rig import Fleet
 from tests.cli.conftest import run
 from tests.cli.everything import HOLDER, fill, read
-from tests.service.wire import Wire
+from tests.daemon.process import Fleet
+from tests.daemon.wire import Wire
 
 from stateward.testing import run_daemon
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest

@@ -8,12 +8,12 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from tests.archive.driven import Driven, Town, append, town
-from tests.archive_model.small import BLOB_KEPT_S
+from tests.daemon.driven import Driven, append
+from tests.daemon.small import BLOB_KEPT_S
+from tests.daemon.town import Town, town
 
 from stateward._operations.threads import spans_of
 from stateward.storage.v1.journal_pb2 import EntryHeader
-from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward.v1.archive_service_pb2 import RestoreArchiveRequest, VerifyArchiveRequest
 from stateward.v1.backup_service_pb2 import ExportThreadRequest
 from stateward.v1.blob_service_pb2 import WriteBlobResponse
@@ -73,7 +73,7 @@ def take(machine: Driven) -> None:
 
 
 def objects(place: Town) -> list[str]:
-    return [key for key in place.net.bucket.objects if key.endswith(".blob")]
+    return [key for key in place.bucket.objects if key.endswith(".blob")]
 
 
 def files(machine: Driven) -> list[Path]:
@@ -98,10 +98,6 @@ def forget(place: Town, machine: Driven) -> None:
     assert objects(place) == []
 
 
-def verified(machine: Driven) -> list[str]:
-    return [each.finding.message for each in machine.store.verifier.verify(VerifyRequest()) if each.HasField("finding")]
-
-
 def archive_verified(machine: Driven) -> list[str]:
     inspector = Inspector(machine.archive.desk)
     answers = inspector.verify(VerifyArchiveRequest(data_percent=100))
@@ -110,7 +106,7 @@ def archive_verified(machine: Driven) -> list[str]:
 
 def check_healthy(machine: Driven) -> None:
     """All that reads the whole thread does so."""
-    assert verified(machine) == []
+    assert machine.findings() == []
     assert archive_verified(machine) == []
     restored = list(Restorer(machine.archive.desk).restore(RestoreArchiveRequest()))
     assert [each.problem for each in restored if each.problem] == []
@@ -214,7 +210,7 @@ def test_a_blob_written_again_is_kept_by_the_next_owner(place: Town) -> None:
 
 def lose_object(place: Town) -> None:
     (key,) = objects(place)
-    del place.net.bucket.objects[key]
+    del place.bucket.objects[key]
 
 
 @pytest.mark.parametrize("announced", [True, False])
@@ -229,11 +225,11 @@ def test_a_lost_object_is_taken_again(place: Town, announced: bool) -> None:
     with pytest.raises(Corrupt, match="missing in the archive"):
         read(second)
     take(second)
-    assert any("missing in the archive" in each for each in verified(second))
+    assert any("missing in the archive" in each.message for each in second.findings())
     answer = write(second, announced=announced)
     assert (answer.existed, answer.receipt.durability) == (False, DURABILITY_COMMITTED)
     second.ship_now()
-    assert (read(second), verified(second)) == (CONTENT, [])
+    assert (read(second), second.findings()) == (CONTENT, [])
     check_healthy(place.machine("third"))
 
 
@@ -268,7 +264,7 @@ def test_a_lost_file_is_not_called_archived(place: Town) -> None:
         path.unlink()
     with pytest.raises(Corrupt, match="write the blob again"):
         first.ship_now()
-    assert any("is missing" in each for each in verified(first))
+    assert any("is missing" in each.message for each in first.findings())
     assert not write(first).existed
     first.ship_now()
     assert read(place.machine("third")) == CONTENT
@@ -321,13 +317,13 @@ def test_a_damaged_object_leaves_no_file(place: Town) -> None:
     name(first)
     first.ship_now()
     (key,) = objects(place)
-    whole = place.net.bucket.objects[key]
+    whole = place.bucket.objects[key]
     for damaged in (flipped(whole), whole[:-1]):
-        place.net.bucket.objects[key] = damaged
+        place.bucket.objects[key] = damaged
         with pytest.raises(Corrupt):
             read(second)
         assert files(second) == []
-    place.net.bucket.objects[key] = whole
+    place.bucket.objects[key] = whole
     assert read(second) == CONTENT
 
 
@@ -370,7 +366,7 @@ def test_a_blob_that_is_collected_during_a_fetch_is_no_damage(place: Town) -> No
     second.state()
     forget(place, first)
     second.archive.fetch_blob(NAMESPACE, "job", sha256(CONTENT).digest())
-    assert (files(second), verified(second)) == ([], [])
+    assert (files(second), second.findings()) == ([], [])
 
 
 def test_a_ship_sees_rows_and_tip_at_one_moment(place: Town, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hashlib import sha256
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive_model.small import BLOB_KEPT_S
+from tests.daemon.driven import Driven, append
+from tests.daemon.small import BLOB_KEPT_S
+from tests.daemon.town import Town
 
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.blobs import blobrows, blobsweep

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive.test_blobs_collected_elsewhere import archive_verified, name, read, take, verified
-from tests.archive_model import small
-from tests.archive_model.small import BLOB_KEPT_S
+from tests.archive.test_blobs_collected_elsewhere import archive_verified, name, read, take
+from tests.daemon import small
+from tests.daemon.driven import Driven, append
+from tests.daemon.small import BLOB_KEPT_S
+from tests.daemon.town import Town
 
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_BLOB, ENTRY_KIND_BLOB_REMOVED
 from stateward_sidecar.store.journal import journal, replay
@@ -51,17 +52,17 @@ def test_a_thread_whose_blobs_go_stays_small(driven: Town, monkeypatch: pytest.M
         driven.time.sleep(700)
         first.put(append())
         first.ship_now()
-        assert len(driven.net.bucket.objects) <= OBJECTS_MAX
-    assert (verified(first), archive_verified(first)) == ([], [])
+        assert len(driven.bucket.objects) <= OBJECTS_MAX
+    assert (first.findings(), archive_verified(first)) == ([], [])
     second = driven.machine("second")
     take(second)
     assert read(second, LIVING) == LIVING
-    assert verified(second) == []
+    assert second.findings() == []
     assert second.write_blob("job", LIVING).existed
     come_and_go(driven, second, 15)
     assert entries(second) <= ENTRIES_MAX
     first.state()
-    assert (read(first, LIVING), verified(first)) == (LIVING, [])
+    assert (read(first, LIVING), first.findings()) == (LIVING, [])
 
 
 def test_a_blob_of_a_line_that_was_set_aside_is_written_again(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +88,7 @@ def test_a_blob_of_a_line_that_was_set_aside_is_written_again(driven: Town, monk
     assert not first.write_blob("job", LIVING).existed
     name(first, LIVING)
     first.ship_now()
-    assert (verified(first), archive_verified(first)) == ([], [])
+    assert (first.findings(), archive_verified(first)) == ([], [])
     third = driven.machine("third")
     take(third)
     assert read(third, LIVING) == LIVING

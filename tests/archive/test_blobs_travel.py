@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from tests.archive.rig import Fleet, eventually
+from tests.daemon.process import Fleet, eventually
 
 from stateward import Durability, Status
 from stateward.errors import Fenced, NotOwner

@@ -7,8 +7,8 @@ import os
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from tests.archive.driven import Town, append
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAMESPACE, append
+from tests.daemon.town import Town
 
 from stateward.v1.archive_service_pb2 import CollectGarbageRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
@@ -47,7 +47,7 @@ def test_a_deletion_says_that_it_failed(driven: Town, monkeypatch: pytest.Monkey
         machine.delete(request)
     monkeypatch.undo()
     machine.delete(DeleteThreadRequest(namespace=NAMESPACE, thread="job", allow_missing=True))
-    assert not [key for key in driven.net.bucket.objects if "_keys/t/" in key]
+    assert not [key for key in driven.bucket.objects if "_keys/t/" in key]
 
 
 def test_a_collection_says_that_it_failed(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,4 +86,4 @@ def test_an_expired_thread_stays_where_deletions_are_denied(driven: Town, monkey
     machine.wire.background()
     machine.collect(0)
     assert machine.find("job") is None
-    assert not [key for key in driven.net.bucket.objects if "_keys/t/" in key]
+    assert not [key for key in driven.bucket.objects if "_keys/t/" in key]

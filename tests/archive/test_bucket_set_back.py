@@ -9,10 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.archive.driven import Town, append
-from tests.archive.twins import NAME, Pair, Twin, twins
-from tests.archive_model.process import run
-from tests.archive_model.sidecar import CALLER, NAMESPACE
+from tests.daemon.driven import CALLER, NAME, NAMESPACE, Driven, append
+from tests.daemon.town import Town, Twins, twins
+from tests.daemon.unthreaded import run
 
 from stateward._operations.threads import numbers_of
 from stateward.storage.v1.archive_pb2 import ArchiveHead
@@ -31,14 +30,14 @@ WORDS = ["one", "two", "three", "four"]
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
+def pair(tmp_path: Path) -> Iterator[Twins]:
     """``a`` has archived four versions; the bucket was set back to the first one, and nobody has asked it since."""
     with twins(tmp_path) as made:
         made.bucket.objects = archive_words(made)
         yield made
 
 
-def archive_words(pair: Pair) -> dict[str, bytes]:
+def archive_words(pair: Twins) -> dict[str, bytes]:
     """Archives the words one by one. Returns the bucket as it was after the first one."""
     older = dict[str, bytes]()
     for word in WORDS:
@@ -48,19 +47,19 @@ def archive_words(pair: Pair) -> dict[str, bytes]:
     return older
 
 
-def repair(pair: Pair) -> None:
+def repair(pair: Twins) -> None:
     """What `stateward archive repair` asks for."""
     Repairer(pair.a.archive.desk).repair(RepairThreadRequest(namespace=NAMESPACE, thread=NAME))
 
 
-def find_out(pair: Pair) -> None:
+def find_out(pair: Twins) -> None:
     """``a`` sees it when it ships."""
     pair.a.put("five")
     pair.a.archive_all()
     assert pair.a.archive.stats().rolled_back == 1
 
 
-def check(sidecar: Twin, archived: int) -> None:
+def check(sidecar: Driven, archived: int) -> None:
     """All that says how far a thread is archived says this; retries are answered likewise."""
     hydrated = sidecar.hydrate(HydrateRequest(namespace=NAMESPACE, thread=NAME, max_bytes=1 << 20))
     assert hydrated.archived_sequence == archived
@@ -81,7 +80,7 @@ def check(sidecar: Twin, archived: int) -> None:
 
 
 @pytest.mark.parametrize("began", ["restarted", "was not answered"])
-def test_a_head_that_was_not_asked_in_time_is_not_written_over(pair: Pair, began: str) -> None:
+def test_a_head_that_was_not_asked_in_time_is_not_written_over(pair: Twins, began: str) -> None:
     """The bucket was away when the thread was first used, or when HEAD was written, and came back as it was once: the
     HEAD that it has now is shipped no more than any other that is older."""
 
@@ -90,7 +89,7 @@ def test_a_head_that_was_not_asked_in_time_is_not_written_over(pair: Pair, began
 
     older = dict(pair.bucket.objects)
     if began == "restarted":
-        pair.a.archive.schedule._rows.add(pair.a.number_here())
+        pair.a.archive.schedule._rows.add(pair.a.thread().number)
         pair.a.write_rows()
         pair.a.restart()
     pair.bucket.before = away
@@ -108,11 +107,11 @@ def test_a_head_that_was_not_asked_in_time_is_not_written_over(pair: Pair, began
 
 
 @pytest.mark.parametrize("then", ["goes on", "is pushed out of memory", "restarts"])
-def test_what_the_bucket_lost_is_not_archived(pair: Pair, then: str) -> None:
+def test_what_the_bucket_lost_is_not_archived(pair: Twins, then: str) -> None:
     """Answers of all kinds say how far HEAD goes now, in this process and the next."""
     find_out(pair)
     if then == "is pushed out of memory":
-        pair.a.archive.schedule._rows.add(pair.a.number_here())
+        pair.a.archive.schedule._rows.add(pair.a.thread().number)
         pair.a.write_rows()
         pair.a.forget()
     elif then == "restarts":
@@ -120,7 +119,7 @@ def test_what_the_bucket_lost_is_not_archived(pair: Pair, then: str) -> None:
     check(pair.a, 1)
 
 
-def test_nothing_is_archived_where_head_is_gone(pair: Pair) -> None:
+def test_nothing_is_archived_where_head_is_gone(pair: Twins) -> None:
     """There is no HEAD any more that would have anything; the archive itself is there."""
     for key in [key for key in pair.bucket.objects if key.endswith("/HEAD")]:
         del pair.bucket.objects[key]
@@ -130,7 +129,7 @@ def test_nothing_is_archived_where_head_is_gone(pair: Pair) -> None:
     check(pair.a, 0)
 
 
-def test_what_only_this_disk_has_is_not_pruned(pair: Pair) -> None:
+def test_what_only_this_disk_has_is_not_pruned(pair: Twins) -> None:
     """A prune takes what HEAD has, and nothing beyond."""
     find_out(pair)
     pruned = pair.a.prune(PruneThreadRequest(namespace=NAMESPACE, thread=NAME, keep_latest_per_branch=1))
@@ -139,7 +138,7 @@ def test_what_only_this_disk_has_is_not_pruned(pair: Pair) -> None:
     assert pair.a.words(version=2) == WORDS[:2]
 
 
-def test_a_repair_archives_it_again(pair: Pair) -> None:
+def test_a_repair_archives_it_again(pair: Twins) -> None:
     """HEAD is written anew from this disk: then all of it is archived."""
     find_out(pair)
     repair(pair)
@@ -200,4 +199,4 @@ def test_a_head_that_is_refused_deletes_nothing(driven: Town, monkeypatch: pytes
     with suppress(ArchiveUnavailable):
         machine.ship_now()
     machine.wire.background()
-    assert hold.place.object(ref) in driven.net.bucket.objects
+    assert hold.place.object(ref) in driven.bucket.objects

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive.test_copies_whole import findings
 from tests.archive.test_effects_gone_travel import prune
-from tests.archive_model.sidecar import CALLER, NAMESPACE, run
+from tests.daemon.driven import CALLER, NAMESPACE, Driven, append
+from tests.daemon.town import Town
+from tests.daemon.unthreaded import run
 
 from stateward.v1.checkpoint_service_pb2 import GetCheckpointRequest
 from stateward_sidecar.store.check import verify
@@ -50,4 +50,4 @@ def test_an_id_leads_to_its_newest_version(driven: Town, monkeypatch: pytest.Mon
     assert second.thread().floor_sequence
     second.archive.complete(NAMESPACE, "job")
     assert version_of(second, "twice") == newest
-    assert findings(second) == []
+    assert second.findings() == []

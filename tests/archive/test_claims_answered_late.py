@@ -4,8 +4,8 @@ two agents call the tool."""
 from __future__ import annotations
 
 import pytest
-from tests.archive.driven import Driven, Town
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAMESPACE, Driven
+from tests.daemon.town import Town
 
 from stateward.v1.effect_pb2 import EFFECT_STATE_IN_PROGRESS, EFFECT_STATE_NEW, EFFECT_STATE_UNCERTAIN
 from stateward.v1.effect_service_pb2 import BeginEffectRequest, BeginEffectResponse

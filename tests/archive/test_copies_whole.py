@@ -6,26 +6,19 @@ import os
 
 import lmdb
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive_model.sidecar import CALLER, NAMESPACE, run
-from tests.service.wire import text
+from tests.daemon.driven import CALLER, NAMESPACE, Driven, append
+from tests.daemon.town import Town
+from tests.daemon.unthreaded import run
+from tests.daemon.wire import text
 
-from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_service_pb2 import ListEffectsRequest
 from stateward.v1.thread_service_pb2 import ForkThreadRequest, SetTagRequest
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store.check.verify import Verifier
 from stateward_sidecar.store.journal import requests
 from stateward_sidecar.store.thread import blocks
 
 COUNT, WINDOW = 24, 16
-
-
-def findings(machine: Driven) -> list[str]:
-    """What Verify says of this disk."""
-    found = (answer.finding for answer in Verifier(machine.store.context).verify(VerifyRequest()))
-    return [f"{each.version}: {each.message}" for each in found if each.message]
 
 
 @pytest.fixture
@@ -45,7 +38,7 @@ def copy(driven: Town, monkeypatch: pytest.MonkeyPatch) -> Driven:
             tag.version.version = number
             first.tag(tag)
         first.ship_now()
-    assert findings(first) == []
+    assert first.findings() == []
     driven.end(first)
     second = driven.machine("second")
     second.state()
@@ -55,16 +48,16 @@ def copy(driven: Town, monkeypatch: pytest.MonkeyPatch) -> Driven:
 
 def test_what_only_the_archive_has_is_no_damage(copy: Driven) -> None:
     """Neither for a reader, nor once the thread is taken and written, nor when the history came."""
-    assert findings(copy) == []
+    assert copy.findings() == []
     copy.archive.own(NAMESPACE, "job", take_over=True)
-    assert findings(copy) == []
+    assert copy.findings() == []
     copy.put(append(b"more"))
     copy.ship_now()
-    assert findings(copy) == []
+    assert copy.findings() == []
     assert copy.thread().floor_sequence
     copy.archive.complete(NAMESPACE, "job")
     assert not copy.thread().floor_sequence
-    assert findings(copy) == []
+    assert copy.findings() == []
 
 
 @pytest.mark.parametrize("what", ["entry", "place of a version", "newest"])
@@ -82,7 +75,7 @@ def test_damage_of_a_copy_is_found(copy: Driven, what: str) -> None:
             assert txn.delete(keys.version_offset(thread.floor_version + 1))
 
     copy.store.context.writer.submit(Write(run=run), wait=True).wait()
-    assert findings(copy)
+    assert copy.findings()
 
 
 def test_a_fork_outlasts_the_memory_of_its_source(driven: Town) -> None:
@@ -105,7 +98,7 @@ def test_a_fork_outlasts_the_memory_of_its_source(driven: Town) -> None:
     asked = ListEffectsRequest(namespace=NAMESPACE, thread="copy", page_size=100)
     assert len(run(first.effects.list_effects(asked, CALLER)).effects) == 5
     assert first.thread().head.forks == 1
-    assert findings(first) == []
+    assert first.findings() == []
 
 
 def with_effect(number: int, key: str) -> SaveRequest:

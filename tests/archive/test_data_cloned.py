@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive_model.sidecar import LEASE_S, NAMESPACE
+from tests.daemon.driven import LEASE_S, NAMESPACE, Driven, append
+from tests.daemon.town import Town
 
 from stateward.v1.archive_service_pb2 import RepairThreadRequest
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
@@ -54,7 +54,7 @@ def test_moved_data_lose_nothing(driven: Town, tmp_path: Path) -> None:
     assert moved.put(append(after=2)).version == 3
     moved.ship_now()
     assert [entry.data for entry in moved.state().state.logs["m"].entries] == [b"x", b"only here", b"x"]
-    assert driven.restart(moved).put(append(after=3)).version == 4
+    assert moved.restart().put(append(after=3)).version == 4
 
 
 def test_a_reboot_that_renumbers_devices(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_a_reboot_that_renumbers_devices(driven: Town, monkeypatch: pytest.Monke
     real = os.statvfs
     other = lambda path: os.statvfs_result((*real(path), real(path).f_fsid + 1))  # noqa: E731
     monkeypatch.setattr(start.os, "statvfs", other)
-    again = driven.start(first.disk)
+    again = driven.machine(first.disk.owner_id, first.disk.path)
     assert again.state().checkpoint.version == 2
     with pytest.raises(NotOwner) as held:
         again.put(append(after=2))
@@ -78,7 +78,7 @@ def test_a_reboot_that_renumbers_devices(driven: Town, monkeypatch: pytest.Monke
     assert again.put(append(after=2)).version == 3
     again.ship_now()
     assert [thread.name for thread in again.threads()] == ["job"]
-    assert driven.restart(again).put(append(after=3)).version == 4
+    assert again.restart().put(append(after=3)).version == 4
 
 
 def objects_of_two_epochs(driven: Town, tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
@@ -92,7 +92,7 @@ def objects_of_two_epochs(driven: Town, tmp_path: Path) -> tuple[Path, dict[str,
         first.ship_now()
         first.put(append(os.urandom(2000)))
     first.ship_now()
-    objects = driven.net.bucket.objects
+    objects = driven.bucket.objects
     return tmp_path / "copy", {key: data for key, data in objects.items() if key.endswith((".pack", ".index"))}
 
 
@@ -100,12 +100,12 @@ def test_damaged_objects_are_no_reason_to_set_entries_aside(driven: Town, tmp_pa
     """Nobody can tell whether what is here is history: it is CORRUPT until the objects can be read, and then it is."""
     path, packs = objects_of_two_epochs(driven, tmp_path)
     copy = driven.machine("host", path)
-    driven.net.bucket.objects.update({key: data[:-1] for key, data in packs.items()})
+    driven.bucket.objects.update({key: data[:-1] for key, data in packs.items()})
     for _ in range(2):
         with pytest.raises(Corrupt):
             copy.state()
         assert [thread.name for thread in copy.threads()] == ["job"]
-    driven.net.bucket.objects.update(packs)
+    driven.bucket.objects.update(packs)
     assert copy.state().checkpoint.version == 6
     assert [thread.name for thread in copy.threads()] == ["job"]
 
@@ -115,7 +115,7 @@ def test_objects_that_are_gone_hold_nothing_up(driven: Town, tmp_path: Path) -> 
     path, packs = objects_of_two_epochs(driven, tmp_path)
     copy = driven.machine("host", path)
     for key in packs:
-        driven.net.bucket.delete(key)
+        driven.bucket.delete(key)
     with pytest.raises(Corrupt, match="missing"):
         copy.state()
     (orphan,) = (thread.name for thread in copy.threads() if thread.name != "job")
@@ -157,8 +157,8 @@ def test_a_repair_waits_for_the_lease(driven: Town, tmp_path: Path) -> None:
         first.ship_now()
     first.archive.schedule.write_rows(wait=True)
     first.copy_disk(tmp_path / "copy")
-    pack = next(key for key, _ in driven.net.bucket.list("v1/t/") if key.endswith(".pack"))
-    driven.net.bucket.delete(pack)
+    pack = next(key for key, _ in driven.bucket.list("v1/t/") if key.endswith(".pack"))
+    driven.bucket.delete(pack)
     copy = driven.machine("host", tmp_path / "copy")
     request = RepairThreadRequest(namespace="default", thread="job")
     with pytest.raises(NotOwner, match="another copy of these data may hold it"):

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.archive.twins import NAME, Pair, Twin, appending, twins
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAME, NAMESPACE, Driven, append
+from tests.daemon.town import Twins, twins
 
 from stateward._operations.threads import NO_UID
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
@@ -19,7 +19,7 @@ from stateward_sidecar.errors import ArchiveUnavailable, ThreadNotFound
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
+def pair(tmp_path: Path) -> Iterator[Twins]:
     """``a`` owns a thread whose history is in several objects."""
     with twins(tmp_path) as made:
         for number in range(16):
@@ -30,18 +30,18 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         yield made
 
 
-def keys(pair: Pair) -> list[str]:
+def keys(pair: Twins) -> list[str]:
     """The keys of threads in the bucket."""
     return [key for key in pair.bucket.objects if "/_keys/t/" in key]
 
 
-def objects(pair: Pair) -> list[str]:
+def objects(pair: Twins) -> list[str]:
     """What the bucket has of threads beside HEADs."""
     return [key for key in pair.bucket.objects if key.startswith("v1/t/") and not key.endswith("/HEAD")]
 
 
 @contextmanager
-def throttled(pair: Pair) -> Iterator[None]:
+def throttled(pair: Twins) -> Iterator[None]:
     """Meanwhile the bucket deletes nothing."""
 
     def refuse(method: str, key: str) -> None:
@@ -55,7 +55,7 @@ def throttled(pair: Pair) -> Iterator[None]:
         pair.mend()
 
 
-def delete(twin: Twin, *, uid: str = "", missing_ok: bool = True) -> DeleteThreadResponse:
+def delete(twin: Driven, *, uid: str = "", missing_ok: bool = True) -> DeleteThreadResponse:
     """Deletes the thread everywhere."""
     request = DeleteThreadRequest(
         namespace=NAMESPACE, thread=NAME, options=WriteOptions(expected_uid=uid), allow_missing=missing_ok
@@ -63,7 +63,7 @@ def delete(twin: Twin, *, uid: str = "", missing_ok: bool = True) -> DeleteThrea
     return twin.delete(request)
 
 
-def fail(pair: Pair, twin: Twin | None = None) -> str:
+def fail(pair: Twins, twin: Driven | None = None) -> str:
     """Deletes the thread, and the bucket takes the tombstone and nothing more. Returns the thread's uid."""
     twin = twin or pair.a
     thread = twin.find(NAME)
@@ -76,7 +76,7 @@ def fail(pair: Pair, twin: Twin | None = None) -> str:
 
 
 @pytest.mark.parametrize("who", ["the same", "the same after a restart", "one with a copy", "one without"])
-def test_the_retry_finishes_it(pair: Pair, who: str) -> None:
+def test_the_retry_finishes_it(pair: Twins, who: str) -> None:
     """Whoever is asked next destroys the key and deletes the objects before it answers, and says what it deleted."""
     if who == "one with a copy":
         pair.b.archive.know(NAMESPACE, NAME)
@@ -93,7 +93,7 @@ def test_the_retry_finishes_it(pair: Pair, who: str) -> None:
 
 
 @pytest.mark.parametrize("who", ["the same", "another"])
-def test_a_repeated_deletion_waits_for_the_objects(pair: Pair, who: str) -> None:
+def test_a_repeated_deletion_waits_for_the_objects(pair: Twins, who: str) -> None:
     """The first deletion is answered, and its objects wait for the background: the answer that there is nothing any
     more comes when they are gone, also a list of more than one page. What was put off then harms nobody."""
     (place,) = {key.rpartition("/")[0] for key in objects(pair)}
@@ -108,10 +108,10 @@ def test_a_repeated_deletion_waits_for_the_objects(pair: Pair, who: str) -> None
     pair.b.archive_all()
     pair.a.tidy()
     pair.b.tidy()
-    assert pair.start("c").words() == ["anew"]
+    assert pair.machine("c").words() == ["anew"]
 
 
-def test_a_repeated_deletion_fails_while_objects_are_left(pair: Pair) -> None:
+def test_a_repeated_deletion_fails_while_objects_are_left(pair: Twins) -> None:
     """Each attempt says that the archive is away, until one has deleted the objects."""
     assert delete(pair.a).receipt.uid
     for twin in (pair.a, pair.b, pair.a):
@@ -122,7 +122,7 @@ def test_a_repeated_deletion_fails_while_objects_are_left(pair: Pair) -> None:
     assert objects(pair) == []
 
 
-def test_it_fails_as_often_as_the_bucket_does(pair: Pair) -> None:
+def test_it_fails_as_often_as_the_bucket_does(pair: Twins) -> None:
     """No attempt is answered before the key is destroyed."""
     uid = fail(pair)
     for _ in range(2):
@@ -133,7 +133,7 @@ def test_it_fails_as_often_as_the_bucket_does(pair: Pair) -> None:
     assert keys(pair) + objects(pair) == []
 
 
-def test_the_retry_of_another_creation_says_nothing_was_there(pair: Pair) -> None:
+def test_the_retry_of_another_creation_says_nothing_was_there(pair: Twins) -> None:
     """The call names a uid that is not the deleted one's; what was left is deleted all the same."""
     fail(pair)
     with pytest.raises(ThreadNotFound):
@@ -141,7 +141,7 @@ def test_the_retry_of_another_creation_says_nothing_was_there(pair: Pair) -> Non
     assert keys(pair) + objects(pair) == []
 
 
-def test_a_reader_finishes_it(pair: Pair) -> None:
+def test_a_reader_finishes_it(pair: Twins) -> None:
     """Who finds the tombstone has no thread, and deletes in the background what is left of it."""
     fail(pair)
     with throttled(pair):
@@ -159,11 +159,11 @@ def test_a_reader_finishes_it(pair: Pair) -> None:
     assert keys(pair) + objects(pair) == []
 
 
-def test_the_next_thread_of_the_name_finishes_it(pair: Pair) -> None:
+def test_the_next_thread_of_the_name_finishes_it(pair: Twins) -> None:
     """The old key is destroyed before the new HEAD is there, and of the new thread nothing is deleted."""
     fail(pair)
     with throttled(pair), pytest.raises(ArchiveUnavailable):
-        pair.b.save(appending("too early"))
+        pair.b.save(append("too early"))
     (old,) = keys(pair)
 
     def look(method: str, key: str) -> None:
@@ -171,24 +171,24 @@ def test_the_next_thread_of_the_name_finishes_it(pair: Pair) -> None:
             assert old not in pair.bucket.objects
 
     pair.bucket.before = look
-    pair.b.save(appending("anew"))
+    pair.b.save(append("anew"))
     pair.b.archive_all()
     pair.b.tidy()
     (new,) = keys(pair)
     assert new != old
-    assert pair.start("c").words() == ["anew"]
+    assert pair.machine("c").words() == ["anew"]
     epochs = {int(key.rpartition("/")[2].partition("-")[0]) for key in objects(pair)}
     assert min(epochs, default=9) > 1
 
 
-def test_what_a_dead_process_left_is_garbage(pair: Pair) -> None:
+def test_what_a_dead_process_left_is_garbage(pair: Twins) -> None:
     """`stateward archive gc` deletes key and objects, whoever put the tombstone."""
     fail(pair)
     pair.b.collect(0)
     assert keys(pair) + objects(pair) == []
 
 
-def test_a_tombstone_without_an_answer_leaves_no_objects(pair: Pair) -> None:
+def test_a_tombstone_without_an_answer_leaves_no_objects(pair: Twins) -> None:
     """The tombstone landed, its answer was lost, and so was each one after it: the deletion is answered as done."""
 
     def lose(method: str, key: str) -> None:
@@ -208,7 +208,7 @@ def test_an_expiry_finishes_it(tmp_path: Path) -> None:
         home = tmp_path / sweeper
         home.mkdir()
         with twins(home) as pair:
-            request = appending("x" * 3000)
+            request = append("x" * 3000)
             request.options.create.ttl.FromSeconds(100)
             pair.a.save(request)
             for number in range(16):
@@ -228,7 +228,7 @@ def test_an_expiry_finishes_it(tmp_path: Path) -> None:
             assert keys(pair) + objects(pair) == [], sweeper
 
 
-def test_an_orphan_goes_with_its_thread(pair: Pair) -> None:
+def test_an_orphan_goes_with_its_thread(pair: Twins) -> None:
     """A machine that has an orphan and no copy any more deletes the orphan, and its key, with the thread."""
     pair.a.put("only here")
     pair.b.take()
@@ -247,7 +247,7 @@ def test_an_orphan_goes_with_its_thread(pair: Pair) -> None:
     assert pair.a.store.context.keystore.namespace_of(bytes.fromhex(uid)) is None
 
 
-def test_nothing_is_left_to_do_twice(pair: Pair) -> None:
+def test_nothing_is_left_to_do_twice(pair: Twins) -> None:
     """The tombstone of a deletion says that it is done: who finds it asks for nothing, and deletes nothing."""
     delete(pair.a)
     assert keys(pair) == []

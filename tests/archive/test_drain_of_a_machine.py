@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 
 import pytest
-from tests.archive.rig import Fleet, eventually, write_steps
+from tests.daemon.process import Fleet, eventually, write_steps
 
 from stateward import Client, errors
 

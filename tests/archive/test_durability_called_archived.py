@@ -9,8 +9,8 @@ from typing import cast
 
 import grpc.aio
 import pytest
-from tests.archive.twins import NAME, Pair, Twin, appending, twins
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAME, NAMESPACE, Driven, append
+from tests.daemon.town import Twins, twins
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
 from stateward.v1.checkpoint_service_pb2 import SaveResponse
@@ -37,7 +37,7 @@ CONTEXT = cast("grpc.aio.ServicerContext", Patient())
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
+def pair(tmp_path: Path) -> Iterator[Twins]:
     """``a`` has archived a version; ``b`` has taken the thread, written two more, and ``a`` has not heard of it."""
     with twins(tmp_path) as made:
         made.a.put("one")
@@ -49,14 +49,14 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         yield made
 
 
-def find_out(sidecar: Twin) -> None:
+def find_out(sidecar: Driven) -> None:
     """It is fenced, and has a copy of the other line afterwards, under the thread's name."""
     sidecar.archive_all()
     assert sidecar.orphans() == ["job@@1"]
     assert sidecar.words() == ["one", "b two", "b three"]
 
 
-def wait(sidecar: Twin, saved: SaveResponse, **changes: object) -> WaitDurableResponse:
+def wait(sidecar: Driven, saved: SaveResponse, **changes: object) -> WaitDurableResponse:
     """WaitDurable for ARCHIVED of a save."""
     request = WaitDurableRequest(
         namespace=NAMESPACE, thread=NAME, durability=DURABILITY_ARCHIVED,
@@ -74,9 +74,9 @@ def wait(sidecar: Twin, saved: SaveResponse, **changes: object) -> WaitDurableRe
     return asyncio.run(ask())
 
 
-def test_a_save_whose_thread_was_taken_right_after_its_commit(pair: Pair) -> None:
+def test_a_save_whose_thread_was_taken_right_after_its_commit(pair: Twins) -> None:
     """The line is found by the answer's digest: FENCED, which names the orphan, however long after the commit."""
-    request = appending("a two")
+    request = append("a two")
     saved = pair.a.save(request)
     find_out(pair.a)
     entry = ownership.written(request, saved.receipt)
@@ -88,7 +88,7 @@ def test_a_save_whose_thread_was_taken_right_after_its_commit(pair: Pair) -> Non
     assert caught.value.metadata["common_sequence"] == "1"
 
 
-def test_a_claim_whose_thread_was_taken_right_after_its_commit(pair: Pair) -> None:
+def test_a_claim_whose_thread_was_taken_right_after_its_commit(pair: Twins) -> None:
     """Else a tool is called on a claim that is no history, and called again by whoever has the thread."""
     request = BeginEffectRequest(namespace=NAMESPACE, thread=NAME, key="pay", options=WriteOptions(request_id="r"))
     request.holder.name, request.holder.incarnation = "me", "1"
@@ -101,7 +101,7 @@ def test_a_claim_whose_thread_was_taken_right_after_its_commit(pair: Pair) -> No
         asyncio.run(ownership.archived(pair.a.store, pair.a.archive, entry, CONTEXT))
 
 
-def test_who_waits_for_an_orphan_that_is_not_in_memory(pair: Pair) -> None:
+def test_who_waits_for_an_orphan_that_is_not_in_memory(pair: Twins) -> None:
     """Its thread was forgotten, as any may be: FENCED at once all the same, and not COMMITTED after half a minute."""
     pair.a.put("a two")
     line = pair.a.find(NAME)
@@ -113,7 +113,7 @@ def test_who_waits_for_an_orphan_that_is_not_in_memory(pair: Pair) -> None:
     assert pair.a.archive.wait(line, 1) is None
 
 
-def test_nobody_waits_for_a_caller_that_left(pair: Pair) -> None:
+def test_nobody_waits_for_a_caller_that_left(pair: Twins) -> None:
     """While the bucket is away, callers may come and leave for hours: nothing is kept of them."""
     pair.a.put("a two")
     line = pair.a.find(NAME)
@@ -132,7 +132,7 @@ def test_nobody_waits_for_a_caller_that_left(pair: Pair) -> None:
     assert not waiters.is_waiting(line.number)
 
 
-def test_who_waits_while_a_thread_is_taken(pair: Pair) -> None:
+def test_who_waits_while_a_thread_is_taken(pair: Twins) -> None:
     """Also where the ship finds the line set aside by somebody else."""
     pair.a.put("a two")
     line = pair.a.find(NAME)
@@ -147,7 +147,7 @@ def test_who_waits_while_a_thread_is_taken(pair: Pair) -> None:
         late.result(0)
 
 
-def test_wait_durable_tells_two_entries_of_one_number_apart(pair: Pair) -> None:
+def test_wait_durable_tells_two_entries_of_one_number_apart(pair: Twins) -> None:
     """By digest; what both lines share is archived under either; where nothing names the entry, the place counts."""
     mine = pair.a.put("a two")
     find_out(pair.a)
@@ -170,7 +170,7 @@ def test_wait_durable_tells_two_entries_of_one_number_apart(pair: Pair) -> None:
         wait(pair.b, mine, sequence=9)
 
 
-def test_wait_durable_tells_two_threads_of_one_name_apart(pair: Pair) -> None:
+def test_wait_durable_tells_two_threads_of_one_name_apart(pair: Twins) -> None:
     """By uid; and what is none is refused by its field."""
     mine = pair.a.put("a two")
     with pytest.raises(UidMismatch, match="the entry is gone"):

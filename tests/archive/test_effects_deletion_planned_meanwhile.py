@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from google.protobuf.empty_pb2 import Empty
-from tests.archive.driven import Driven, Town
-from tests.archive.test_copies_whole import findings
 from tests.archive.test_effects_gone_travel import fill, left, prune
-from tests.archive_model.sidecar import CALLER, NAMESPACE, run
+from tests.daemon.driven import CALLER, NAMESPACE, Driven
+from tests.daemon.town import Town
+from tests.daemon.unthreaded import run
 
 from stateward.v1.effect_service_pb2 import DeleteEffectsRequest
 
@@ -40,4 +40,4 @@ def test_a_plan_does_not_outlast_ownership(driven: Town, planned: str) -> None:
     planner._plan = plan  # type: ignore[method-assign, assignment]
     acts[planned](first)
     assert left(first) == sorted(f"c{number} {key}" for number in range(2, 5) for key in "ab")
-    assert findings(first) == []
+    assert first.findings() == []

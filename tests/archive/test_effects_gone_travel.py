@@ -6,10 +6,10 @@ import os
 
 import pytest
 from google.protobuf.empty_pb2 import Empty
-from tests.archive.driven import Driven, Town, append
-from tests.archive.test_copies_whole import findings
-from tests.archive_model.sidecar import CALLER, NAMESPACE, run
-from tests.service.wire import text
+from tests.daemon.driven import CALLER, NAMESPACE, Driven, append
+from tests.daemon.town import Town
+from tests.daemon.unthreaded import run
+from tests.daemon.wire import text
 
 from stateward._operations.threads import spans_of
 from stateward.v1.effect_pb2 import Effect
@@ -66,19 +66,19 @@ def test_another_machine_has_the_same_effects(driven: Town, is_dropped: bool, mo
     first.ship_now()
     wanted = left(first)
     assert wanted == sorted(f"c{number} {key}" for number in range(8, 15) for key in "ab")
-    assert findings(first) == []
+    assert first.findings() == []
     state = first.state().state
     driven.end(first)
     for machine in (reader, driven.machine("empty")):
         assert machine.state().state == state
         assert left(machine) == wanted
-        assert findings(machine) == []
+        assert machine.findings() == []
     reader.archive.own(NAMESPACE, "job", take_over=True)
     prune(reader, 15)
     reader.ship_now()
     assert left(reader) == wanted[2:] if wanted[0].startswith("c8") else True
-    reader = driven.restart(reader)
-    assert findings(reader) == []
+    reader.restart()
+    assert reader.findings() == []
 
 
 def test_values_wait_until_they_are_archived(driven: Town) -> None:
@@ -102,7 +102,7 @@ def test_values_wait_until_they_are_archived(driven: Town) -> None:
     first.ship_now()
     first.sweep()
     assert is_cut()
-    assert findings(first) == []
+    assert first.findings() == []
 
 
 def test_deleted_effects_travel(driven: Town) -> None:
@@ -120,7 +120,7 @@ def test_deleted_effects_travel(driven: Town) -> None:
     for machine in (reader, driven.machine("empty")):
         machine.state()
         assert left(machine) == ["c8 a", "c8 b"]
-        assert findings(machine) == []
+        assert machine.findings() == []
     last = driven.machine("last")  # which fetches what it needs, and archives the deletion
     last.archive.own(NAMESPACE, "job", take_over=True)
     asked = DeleteEffectsRequest(
@@ -143,4 +143,4 @@ def test_a_prune_that_was_not_archived_is_set_aside(driven: Town) -> None:
     first.ship_now()
     assert left(second) == sorted(f"c{number} {key}" for number in range(1, 6) for key in "ab")
     assert left(first) == left(second)
-    assert findings(first) == findings(second) == []
+    assert first.findings() == second.findings() == []

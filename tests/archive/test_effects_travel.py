@@ -6,9 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.archive.rig import Fleet, eventually, write_steps
-from tests.service.test_effects_lost_claims import LARGE, SMALL, Agent
-from tests.service.wire import Wire, refused
+from tests.daemon.process import Fleet, eventually, write_steps
+from tests.daemon.wire import Wire, refused
+from tests.service.test_effects_lost_claims import LARGE, SMALL, Claimant
 
 from stateward._operations.unfolding import unfold
 from stateward.testing import Daemon
@@ -24,13 +24,13 @@ from stateward.v1.write_pb2 import Receipt, WriteOptions
 PLACE = {"namespace": "default", "thread": "job"}
 
 
-class Machine:
+class Station:
     """A daemon with an agent beside it."""
 
     def __init__(self, daemon: Daemon, name: str = "agent") -> None:
         self.daemon = daemon
         self.wire = Wire(daemon.target)
-        self.agent = Agent(self.wire, "default", name, "job")
+        self.agent = Claimant(self.wire, "default", name, "job")
 
     def take(self) -> None:
         self.wire.threads.Attach(AttachRequest(**PLACE, mode="ATTACH_MODE_TAKE_OVER"))
@@ -42,11 +42,11 @@ class Machine:
 
 
 @pytest.fixture
-def pair(machines: Fleet) -> tuple[Machine, Machine]:
-    return Machine(machines.machine("first")), Machine(machines.machine("second"), "other")
+def pair(machines: Fleet) -> tuple[Station, Station]:
+    return Station(machines.machine("first")), Station(machines.machine("second"), "other")
 
 
-def test_old_and_new_effects_are_known_elsewhere(machines: Fleet, pair: tuple[Machine, Machine]) -> None:
+def test_old_and_new_effects_are_known_elsewhere(machines: Fleet, pair: tuple[Station, Station]) -> None:
     """What lies in a pack that nobody has fetched yet, what is in HEAD, and what there never was."""
     first, second = pair
     first.agent.put(Effect(key="old", value=LARGE), Effect(key="older", anchor="c", value=SMALL))
@@ -69,7 +69,7 @@ def test_old_and_new_effects_are_known_elsewhere(machines: Fleet, pair: tuple[Ma
     assert second.wire.findings() == []
 
 
-def test_a_version_is_read_elsewhere_with_its_effects(machines: Fleet, pair: tuple[Machine, Machine]) -> None:
+def test_a_version_is_read_elsewhere_with_its_effects(machines: Fleet, pair: tuple[Station, Station]) -> None:
     """Also those in packs that nobody has fetched yet, as soon as the other machine reads or lists the version."""
     first, second = pair
     first.wire.save(SaveRequest(**PLACE, options=WriteOptions(expected_version=0), diff=Diff(), checkpoint_id="c"))
@@ -89,7 +89,7 @@ def test_a_version_is_read_elsewhere_with_its_effects(machines: Fleet, pair: tup
     assert [each.effect.key for each in shown[-1].effects or ()] == [each.effect.key for each in answer.effects]
 
 
-def test_an_effect_of_a_fenced_machine_is_not_done(pair: tuple[Machine, Machine]) -> None:
+def test_an_effect_of_a_fenced_machine_is_not_done(pair: tuple[Station, Station]) -> None:
     """A claim is answered when it is archived: a machine that does not know that it was overtaken gets none."""
     first, second = pair
     first.wire.save(SaveRequest(**PLACE, options=WriteOptions(expected_version=0), diff=Diff()))
@@ -103,7 +103,7 @@ def test_an_effect_of_a_fenced_machine_is_not_done(pair: tuple[Machine, Machine]
 
 
 def test_a_claim_is_renewed_while_the_bucket_is_away(
-    machines: Fleet, pair: tuple[Machine, Machine], tmp_path: Path
+    machines: Fleet, pair: tuple[Station, Station], tmp_path: Path
 ) -> None:
     """A renewal needs no bucket: else the claim would end under a tool that is at work."""
     first, _ = pair
@@ -116,7 +116,7 @@ def test_a_claim_is_renewed_while_the_bucket_is_away(
     first.agent.complete(claim.claim_token, EFFECT_STATE_DONE, value=SMALL)
 
 
-def test_tokens_only_grow_across_machines(pair: tuple[Machine, Machine]) -> None:
+def test_tokens_only_grow_across_machines(pair: tuple[Station, Station]) -> None:
     """The lease travels with HEAD: it is held there as well, and a token of the former owner's is old."""
     first, second = pair
     ask = AcquireLeaseRequest(**PLACE, holder=first.agent.holder, options=WriteOptions(request_id="a"))
@@ -135,7 +135,7 @@ def test_tokens_only_grow_across_machines(pair: tuple[Machine, Machine]) -> None
     assert second.wire.save(save).version == 1
 
 
-def test_signals_wait_on_the_next_machine(machines: Fleet, pair: tuple[Machine, Machine], tmp_path: Path) -> None:
+def test_signals_wait_on_the_next_machine(machines: Fleet, pair: tuple[Station, Station], tmp_path: Path) -> None:
     """Sent through a machine that never had the thread, used on a third one with an empty disk."""
     first, second = pair
     asking = SaveRequest(
@@ -150,7 +150,7 @@ def test_signals_wait_on_the_next_machine(machines: Fleet, pair: tuple[Machine, 
     )
     eventually(lambda: second.wire.signals.SendSignal(answer).receipt.durability == 2)
     second.daemon.kill()
-    third = Machine(machines.machine("third"))
+    third = Station(machines.machine("third"))
     third.take()
     (waiting,) = third.wire.signals.ListSignals(ListSignalsRequest(**PLACE)).signals
     assert (waiting.name, waiting.sender) == ("approve", "bob")

@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.archive_model.faults import FakeClock
-from tests.archive_model.sidecar import Disk, Sidecar
+from tests.daemon.clocks import FakeClock
+from tests.daemon.driven import Disk, Driven
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.write_pb2 import WriteOptions
@@ -17,14 +17,14 @@ from stateward_sidecar.errors import Corrupt
 
 
 @pytest.fixture
-def sidecar(tmp_path: Path) -> Sidecar:
+def sidecar(tmp_path: Path) -> Driven:
     """One process on one disk, with a bucket in memory; it ships when it is told to."""
     clock = FakeClock()
     (tmp_path / "disk").mkdir()
-    return Sidecar(Disk(1, tmp_path / "disk", "owner"), MemoryBucket(), clock, number=1)
+    return Driven(Disk(1, tmp_path / "disk", "owner"), MemoryBucket(), clock, number=1)
 
 
-def save(sidecar: Sidecar, text: str) -> int:
+def save(sidecar: Driven, text: str) -> int:
     """One more version."""
     request = SaveRequest(namespace="default", thread="t", options=WriteOptions(request_id=str(random.random())))
     request.diff.edits.add().append.log = "m"
@@ -36,7 +36,7 @@ def save(sidecar: Sidecar, text: str) -> int:
 
 
 def test_an_entry_that_does_not_have_its_digest_is_not_shipped(
-    sidecar: Sidecar, monkeypatch: pytest.MonkeyPatch
+    sidecar: Driven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ship is refused before HEAD is written; HEAD goes on naming what was right."""
     number = save(sidecar, "right")

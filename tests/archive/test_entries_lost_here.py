@@ -6,8 +6,8 @@ import os
 
 import lmdb
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAMESPACE, Driven, append
+from tests.daemon.town import Town
 
 from stateward._operations.threads import spans_of
 from stateward.v1.thread_service_pb2 import PruneThreadRequest

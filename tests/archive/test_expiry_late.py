@@ -8,13 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.archive.inside import sidecar_inside
-from tests.archive.rig import Fleet, eventually, write_steps
+from tests.daemon.inside import daemon_inside
+from tests.daemon.process import Fleet, eventually, write_steps
 
 from stateward import Access, Client, ThreadInfo
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward_sidecar.archive.ship.ship import Shipper
-from stateward_sidecar.clock import Clock
 
 # Long enough for another machine to get hold of a thread before.
 SOON = timedelta(seconds=1.5)
@@ -178,7 +177,10 @@ def test_what_is_saved_while_a_thread_is_being_deleted_stays(
     info = client.thread("job").info()
     assert info.expire_time is not None
     real, moved = Shipper.ship, []
-    with sidecar_inside(machines, tmp_path / "inside", first, Clock()) as inside:
+    key = str(first.key_file)
+    with daemon_inside(tmp_path, archive=machines.archive, key_file=key) as daemon:
+        inside = daemon.parts.archive
+        assert inside is not None
         inside.own("default", "job")
         thread = inside.holds("default", "job")
         assert thread is not None

@@ -6,10 +6,9 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.archive.driven import Driven, Town
 from tests.archive.test_blobs_collected_elsewhere import BLOB_KEPT_S, drop, files, name, prune, read, write
-from tests.archive.twins import NAME, twins
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAME, NAMESPACE, Driven
+from tests.daemon.town import Town, twins
 
 from stateward.v1.backup_service_pb2 import ExportThreadRequest, ThreadPart
 from stateward_sidecar.codec.blob import SEGMENT_BYTES

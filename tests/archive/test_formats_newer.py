@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAMESPACE, Driven, append
+from tests.daemon.town import Town
 
 from stateward.storage.v1.archive_pb2 import ArchiveFormat, ArchiveHead, KeyObject
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
@@ -92,7 +92,7 @@ def test_a_head_that_only_a_newer_version_may_write_is_not_taken(driven: Town, o
 def test_what_a_newer_version_wrote_on_this_disk_is_not_continued(driven: Town, owner: Driven) -> None:
     """The sidecar was set back to an older version: it neither writes the next HEAD nor acknowledges saves."""
     rewrite(owner, min_writer=heads.FORMAT + 1, boot_id=owner.archive.desk.boot_id)
-    again = driven.restart(owner)
+    again = owner.restart()
     for _ in range(2):
         with pytest.raises(NewerFormat):
             again.put(append())

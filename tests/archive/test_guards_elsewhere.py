@@ -6,8 +6,9 @@ import os
 from contextlib import suppress
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive_model.sidecar import CALLER, LEASE_S, NAMESPACE, run
+from tests.daemon.driven import CALLER, LEASE_S, NAMESPACE, Driven, append
+from tests.daemon.town import Town
+from tests.daemon.unthreaded import run
 
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, SaveRequest
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.archive.driven import Driven, Town, append
+from tests.daemon.driven import Driven, append
+from tests.daemon.town import Town
 
 from stateward_sidecar.errors import ArchiveUnavailable
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.archive.twins import NAME, twins
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAME, NAMESPACE
+from tests.daemon.town import twins
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, EpochStart
 from stateward.v1.thread_pb2 import Retention
@@ -200,7 +200,7 @@ def test_the_newest_archived_entry_was_pruned_while_the_bucket_was_away(
         change.update_mask.paths.append("retention")
         pair.a.write(pair.a.store.settings.update(change))
         pair.a.put("1")
-        pair.a.ship(pair.a.number_here())
+        pair.a.ship(pair.a.thread().number)
         pair.a.write_rows()
 
         def away(_method: str, key: str) -> None:

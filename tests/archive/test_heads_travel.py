@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from tests.archive.driven import Driven, Town, append
-from tests.archive.test_copies_whole import findings
-from tests.archive_model.sidecar import CALLER, NAMESPACE, run
+from tests.daemon.driven import CALLER, NAMESPACE, Driven, append
+from tests.daemon.town import Town
+from tests.daemon.unthreaded import run
 
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest
 from stateward.v1.thread_service_pb2 import DeleteBranchRequest, MoveBranchRequest
@@ -50,17 +50,17 @@ def test_another_machine_has_the_same_heads(driven: Town) -> None:
     for machine in (reader, driven.machine("empty")):
         assert machine.state().state == expected
         assert heads(machine) == {"main": (7, 10)}
-        assert findings(machine) == []
+        assert machine.findings() == []
     reader.archive.own(NAMESPACE, "job", take_over=True)
     assert reader.put(append(after=7)).version == 11
     reader.ship_now()
     assert reader.thread().branches["main"].moved_version == 11
     listed = reader.list(ListCheckpointsRequest(namespace=NAMESPACE, thread="job", branch="main"))
     assert [each.version for each in listed.checkpoints] == [11, 10, 9, 8, 7, 6, 3, 2, 1]
-    assert findings(reader) == []
-    reader = driven.restart(reader)
+    assert reader.findings() == []
+    reader.restart()
     assert heads(reader) == {"main": (11, 0)}
-    assert findings(reader) == []
+    assert reader.findings() == []
 
 
 def test_moves_that_were_not_archived_are_set_aside(driven: Town) -> None:
@@ -75,4 +75,4 @@ def test_moves_that_were_not_archived_are_set_aside(driven: Town) -> None:
     assert heads(first) == heads(second) == {"main": (11, 0), "x": (5, 0)}
     orphan = next(thread for thread in first.threads() if thread.name != "job")
     assert {name: head.version for name, head in orphan.branches.items()} == {"main": 7}
-    assert findings(first) == findings(second) == []
+    assert first.findings() == second.findings() == []

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from tests.archive.driven import Driven, Town, append
 from tests.archive.test_history_pruned_while_completed import prune
-from tests.archive_model.process import run
-from tests.archive_model.sidecar import CALLER, NAMESPACE
+from tests.daemon.driven import CALLER, NAMESPACE, Driven, append
+from tests.daemon.town import Town
+from tests.daemon.unthreaded import run
 
 from stateward.v1.checkpoint_service_pb2 import READ_ORDER_NEWEST_FIRST, READ_ORDER_OLDEST_FIRST, ReadHistoryRequest
 from stateward_sidecar.errors import Fenced, StatewardError

@@ -4,8 +4,8 @@ packs."""
 from __future__ import annotations
 
 import pytest
-from tests.archive.rig import Fleet, write_steps
 from tests.archive.test_archive_verify import flip, named
+from tests.daemon.process import Fleet, write_steps
 
 from stateward import errors
 from stateward._sync.client import Thread

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import lmdb
 import pytest
 from google.protobuf.empty_pb2 import Empty
-from tests.archive.driven import Driven, Town, append
 from tests.archive.test_effects_gone_travel import fill
-from tests.archive.test_history_pruned_while_completed import PLACE, findings, prune, ship
-from tests.archive_model import small
+from tests.archive.test_history_pruned_while_completed import PLACE, prune, ship
+from tests.daemon import small
+from tests.daemon.driven import Driven, append
+from tests.daemon.town import Town
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward.v1.effect_service_pb2 import DeleteEffectsRequest
@@ -78,7 +79,7 @@ def test_an_owner_that_was_replaced_asks_who_owns_the_thread(driven: Town, more:
     assert read_all(b, "job") >= floor - 1
     for name in orphans:
         assert read_all(b, name) >= floor
-    assert findings(b) == []
+    assert b.findings() == []
 
 
 def test_a_copy_learns_first_what_was_pruned(driven: Town) -> None:
@@ -92,7 +93,7 @@ def test_a_copy_learns_first_what_was_pruned(driven: Town) -> None:
     b.archive.complete("default", "job")
     assert not b.thread().floor_sequence
     assert 1 in b.thread().pruned
-    assert findings(b) == []
+    assert b.findings() == []
 
 
 def test_a_taker_learns_first_what_was_pruned(driven: Town) -> None:
@@ -106,7 +107,7 @@ def test_a_taker_learns_first_what_was_pruned(driven: Town) -> None:
     ship(a, 3)
     b.archive.own("default", "job", take_over=True)
     assert 1 in b.thread().pruned
-    assert findings(b) == []
+    assert b.findings() == []
     b.put(append(after=b.thread().head.last_version))
 
 
@@ -124,7 +125,7 @@ def test_deleted_effects_are_known_too(driven: Town) -> None:
     ship(a, 3)
     b.archive.complete("default", "job")
     assert b.thread().pruned.effects.pairs() == a.thread().pruned.effects.pairs()
-    assert findings(b) == []
+    assert b.findings() == []
 
 
 def test_a_damaged_effect_hides_no_history(driven: Town) -> None:
@@ -155,13 +156,13 @@ def test_an_owner_of_a_bucket_that_was_set_back_is_told_so(driven: Town) -> None
     b.archive.own("default", "job", take_over=True)
     has_unarchived(b)
     b.ship_now()
-    older = dict(driven.net.bucket.objects)
+    older = dict(driven.bucket.objects)
     for is_set_back in (False, True):
         has_unarchived(b)
         b.ship_now()
         if not is_set_back:
-            driven.net.bucket.objects.clear()
-            driven.net.bucket.objects.update(older)
+            driven.bucket.objects.clear()
+            driven.bucket.objects.update(older)
     assert b.archive.stats().rolled_back == 1
     a.archive.own("default", "job", take_over=True)
     prune(a, 2)
@@ -185,4 +186,4 @@ def test_entries_for_a_retry_are_those_of_the_copy(driven: Town) -> None:
     ship(a, 3)
     b.archive.complete("default", "job", for_retry=True)
     assert b.thread().pruned.effects.pairs() == a.thread().pruned.effects.pairs()
-    assert findings(b) == []
+    assert b.findings() == []

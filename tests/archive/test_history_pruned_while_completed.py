@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAMESPACE, Driven, append
+from tests.daemon.town import Town
 
-from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
 
@@ -32,11 +31,6 @@ def delete_oldest_snapshot(machine: Driven) -> None:
     """What the owner does with it some time after nothing leads to it any more."""
     snapshots = [key for key, _ in machine.wire.walk("") if key.endswith(".snap")]
     machine.wire.delete(min(snapshots, key=lambda key: int(key.removesuffix(".snap").rpartition("-")[2])))
-
-
-def findings(machine: Driven) -> list[str]:
-    answers = machine.store.verifier.verify(VerifyRequest(**PLACE))
-    return [each.finding.message for each in answers if each.HasField("finding")]
 
 
 def read(machine: Driven, version: int) -> int:
@@ -66,9 +60,9 @@ def test_a_copy_without_a_pruned_snapshot_is_sound(driven: Town, monkeypatch: py
     assert not b.thread().floor_sequence
     assert FIRST not in b.thread().snapshots
     assert FIRST not in b.thread().pruned
-    assert findings(b) == []
+    assert b.findings() == []
     b.archive.own(NAMESPACE, "job", take_over=True)
-    assert findings(b) == []
+    assert b.findings() == []
     assert FIRST in b.thread().pruned
     newest = b.thread().head.last_version
     assert read(b, newest) == newest

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.archive.driven import Driven, Town, append
+from tests.daemon.driven import Driven, append
+from tests.daemon.town import Town
 
 from stateward_sidecar.archive.objects import fetch
 from stateward_sidecar.archive.objects.packs import is_pack

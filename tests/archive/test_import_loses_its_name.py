@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from tests.archive.rig import Fleet, eventually, write_steps
+from tests.daemon.process import Fleet, eventually, write_steps
 
 from stateward import Client, errors
 from stateward.v1.backup_service_pb2 import ExportThreadRequest, ImportBegin, ImportThreadRequest

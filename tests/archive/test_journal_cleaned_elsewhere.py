@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive_model import small
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon import small
+from tests.daemon.driven import NAMESPACE, Driven, append
+from tests.daemon.town import Town
 
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_LEASE, ENTRY_KIND_SIGNAL, ENTRY_KIND_TAG_SET
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, ReleaseLeaseRequest
@@ -124,5 +124,5 @@ def test_packs_of_a_lock_go(driven: Town) -> None:
         a.put(append())
         a.ship_now()
         a.ship_now()
-        sizes.append(sum(map(len, driven.net.bucket.objects.values())))
+        sizes.append(sum(map(len, driven.bucket.objects.values())))
     assert max(sizes[4:]) < 1.3 * max(sizes[:4])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tests.archive.driven import Driven, Town, append
-from tests.archive.test_copies_whole import findings
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAMESPACE, Driven, append
+from tests.daemon.town import Town
 
 from stateward.v1.checkpoint_pb2 import AttributeFilter
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest
@@ -54,12 +53,12 @@ def test_a_copy_is_listed_by_the_labels_of_its_thread(driven: Town) -> None:
             filters = [AttributeFilter(key=key, value=value)]  # type: ignore[arg-type]
             asked = ListCheckpointsRequest(namespace=NAMESPACE, thread="job", filters=filters)
             assert [each.version for each in machine.list(asked).checkpoints] == [version]
-        assert findings(machine) == []
+        assert machine.findings() == []
     reader.archive.own(NAMESPACE, "job", take_over=True)
     relabel(reader, rare="yes")
     assert (listed(reader, rare="yes"), listed(reader, env="test")) == (["job"], [])
-    reader = driven.restart(reader)
-    assert (listed(reader, rare="yes"), findings(reader)) == (["job"], [])
+    reader.restart()
+    assert (listed(reader, rare="yes"), reader.findings()) == (["job"], [])
 
 
 def test_what_is_set_aside_keeps_its_labels(driven: Town) -> None:
@@ -74,4 +73,4 @@ def test_what_is_set_aside_keeps_its_labels(driven: Town) -> None:
     (orphan,) = listed(first, team="blue")
     assert orphan.startswith("job@")
     assert listed(first, team="red") == ["job"]
-    assert findings(first) == []
+    assert first.findings() == []

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.archive.driven import Town, append
-from tests.archive_model.sidecar import LEASE_S
+from tests.daemon.driven import LEASE_S, append
+from tests.daemon.town import Town
 
 from stateward_sidecar.archive.objects import shared
 from stateward_sidecar.archive.requests.places import Place

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.archive.twins import NAME, Pair, Twin, replacing, twins
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAME, NAMESPACE, Driven, replacing
+from tests.daemon.town import Twins, twins
 
 from stateward.storage.v1.archive_pb2 import EpochStart
 from stateward.v1.checkpoint_service_pb2 import DiffCheckpointsRequest, SaveRequest
@@ -21,7 +21,7 @@ from stateward_sidecar.errors import Corrupt, Fenced, InvalidField
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
+def pair(tmp_path: Path) -> Iterator[Twins]:
     """Sidecars ``a`` and ``b``; ``a`` has archived two versions of the thread."""
     with twins(tmp_path) as made:
         made.a.put("one")
@@ -30,7 +30,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         yield made
 
 
-def test_a_state_that_was_prepared_on_another_line_is_prepared_anew(pair: Pair) -> None:
+def test_a_state_that_was_prepared_on_another_line_is_prepared_anew(pair: Twins) -> None:
     """The thread is taken and comes back with another version 3 while a full state is compared with the first one."""
     pair.a.put("a three")
     whole = ["one", "two", "a three", "four"]
@@ -49,7 +49,7 @@ def test_a_state_that_was_prepared_on_another_line_is_prepared_anew(pair: Pair) 
 # -- copies of a line that the bucket lost ----------------------------------------------------------------------------
 
 
-def lose_line(pair: Pair, words: int) -> Twin:
+def lose_line(pair: Twins, words: int) -> Driven:
     """``b`` reads two versions that the bucket loses; a third machine goes on from there with so many of its own."""
     pair.a.stop_and_start()
     pair.back_up()
@@ -59,7 +59,7 @@ def lose_line(pair: Pair, words: int) -> Twin:
     assert pair.b.words() == ["one", "two", "lost three", "lost four"]
     pair.a.stop_and_start()
     pair.set_back()
-    third = pair.start("c")
+    third = pair.machine("c")
     for number in range(words):
         third.put(f"c {number}")
     third.archive_all()
@@ -68,7 +68,7 @@ def lose_line(pair: Pair, words: int) -> Twin:
 
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("words", [1, 2, 3])
-def test_a_copy_of_a_lost_line(pair: Pair, words: int, restarts: bool) -> None:
+def test_a_copy_of_a_lost_line(pair: Twins, words: int, restarts: bool) -> None:
     """The first read shows what HEAD has, be it shorter, as long, or longer; the lost versions are in an orphan."""
     third = lose_line(pair, words)
     if restarts:
@@ -88,7 +88,7 @@ def test_a_copy_of_a_lost_line(pair: Pair, words: int, restarts: bool) -> None:
     assert third.words() == [*expected, "b"]
 
 
-def test_a_writer_that_has_a_copy_of_a_lost_line(pair: Pair) -> None:
+def test_a_writer_that_has_a_copy_of_a_lost_line(pair: Twins) -> None:
     """It takes the thread without a read before: what it goes on from is what HEAD has."""
     lose_line(pair, 2)
     pair.b.take()
@@ -99,13 +99,13 @@ def test_a_writer_that_has_a_copy_of_a_lost_line(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("says_who", [False, True])
-def test_a_copy_of_a_line_that_was_lost_long_ago(pair: Pair, says_who: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_of_a_line_that_was_lost_long_ago(pair: Twins, says_who: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """HEAD's newest epochs began after the end of the copy: it tells by who began the older ones, or entries do."""
     if not says_who:  # as earlier versions wrote it
         for module in (heads, takeover):
             monkeypatch.setattr(module, "epoch_start", _start_by_nobody)
     lose_line(pair, 4)
-    fourth = pair.start("d")
+    fourth = pair.machine("d")
     fourth.take()
     fourth.put("d")
     fourth.archive_all()
@@ -124,7 +124,7 @@ def _start_by_nobody(epoch: int, _boot_id: bytes, sequence: int = 0, digest: byt
     return EpochStart(epoch=epoch, sequence=sequence, digest=digest)
 
 
-def test_an_owner_whose_line_was_lost(pair: Pair) -> None:
+def test_an_owner_whose_line_was_lost(pair: Twins) -> None:
     """Another process took the same epoch in the bucket that was set back: what is here is no history any more."""
     lose_line(pair, 3)
     assert pair.a.words() == ["one", "two", "c 0", "c 1", "c 2"]
@@ -134,7 +134,7 @@ def test_an_owner_whose_line_was_lost(pair: Pair) -> None:
 
 @pytest.mark.parametrize("unshipped", [0, 1])
 @pytest.mark.parametrize("epochs", [1, 14, 15, 20])
-def test_an_owner_whose_line_was_lost_many_epochs_ago(pair: Pair, epochs: int, unshipped: int) -> None:
+def test_an_owner_whose_line_was_lost_many_epochs_ago(pair: Twins, epochs: int, unshipped: int) -> None:
     """HEAD names the last 16 epochs only, and what was known of it is in no line any more: entries tell."""
     a = pair.a
     a.stop_and_start()
@@ -142,13 +142,13 @@ def test_an_owner_whose_line_was_lost_many_epochs_ago(pair: Pair, epochs: int, u
     a.put("lost three")
     a.put("lost four")
     a.archive_all()
-    a.archive.schedule._rows.add(a.number_here())
+    a.archive.schedule._rows.add(a.thread().number)
     a.write_rows()  # what is known of HEAD outlives the process
     for number in range(unshipped):
         a.put(f"never shipped {number}")
     pair.set_back()
     for number in range(epochs):
-        other = pair.start(f"other {number}")
+        other = pair.machine(f"other {number}")
         other.take()
         other.put(f"other {number}")
         other.archive_all()
@@ -160,7 +160,7 @@ def test_an_owner_whose_line_was_lost_many_epochs_ago(pair: Pair, epochs: int, u
     assert orphan.archive.common_sequence == 2
 
 
-def test_a_copy_that_is_newer_than_a_bucket_that_was_set_back(pair: Pair) -> None:
+def test_a_copy_that_is_newer_than_a_bucket_that_was_set_back(pair: Twins) -> None:
     """Nobody went on from there: reads are refused by name, lists say what is archived, and nothing is set aside. When
     the bucket is as it was, so is all else."""
     pair.a.stop_and_start()
@@ -186,7 +186,7 @@ def test_a_copy_that_is_newer_than_a_bucket_that_was_set_back(pair: Pair) -> Non
 # -- copies that are ahead of HEAD, as earlier versions left them -----------------------------------------------------
 
 
-def strand(twin: Twin, word: str) -> None:
+def strand(twin: Driven, word: str) -> None:
     """Has a version acknowledged in a copy: what could happen while a thread was being given up."""
     twin.put(word)
     thread = twin.find(NAME)
@@ -195,19 +195,19 @@ def strand(twin: Twin, word: str) -> None:
     twin.archive.settler.write_row(thread, row_of(hold.head, THREAD_ACCESS_REMOTE))
 
 
-def let_go(twin: Twin) -> None:
+def let_go(twin: Driven) -> None:
     """Gives the thread up in HEAD, whatever this disk says."""
     twin.archive.detach(NAMESPACE, NAME)
 
 
-def give_up(pair: Pair) -> None:
+def give_up(pair: Twins) -> None:
     """``a`` has given the thread up, and one more version of it was acknowledged there."""
     let_go(pair.a)
     pair.a.take()
     strand(pair.a, "a three")
 
 
-def test_a_stranded_version_that_nobody_went_past(pair: Pair) -> None:
+def test_a_stranded_version_that_nobody_went_past(pair: Twins) -> None:
     """HEAD is still our own: the version goes on into history."""
     give_up(pair)
     assert pair.a.words() == ["one", "two", "a three"]
@@ -217,8 +217,10 @@ def test_a_stranded_version_that_nobody_went_past(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("words", [0, 1, 2])
-@pytest.mark.parametrize("touch", [Twin.words, Twin.take])
-def test_a_stranded_version_and_another_of_its_number(pair: Pair, words: int, touch: Callable[[Twin], object]) -> None:
+@pytest.mark.parametrize("touch", [Driven.words, Driven.take])
+def test_a_stranded_version_and_another_of_its_number(
+    pair: Twins, words: int, touch: Callable[[Driven], object]
+) -> None:
     """HEAD may be older, as long or longer by now: the stranded version becomes an orphan, and none is mixed."""
     give_up(pair)
     pair.b.take()
@@ -237,7 +239,7 @@ def test_a_stranded_version_and_another_of_its_number(pair: Pair, words: int, to
 # -- watches that go on -----------------------------------------------------------------------------------------------
 
 
-def watch(twin: Twin, cursor: str = "", after: int = 0) -> tuple[list[int], str]:
+def watch(twin: Driven, cursor: str = "", after: int = 0) -> tuple[list[int], str]:
     """The sequences that a watch tells from there on, and where it has come to."""
     request = WatchRequest(namespace=NAMESPACE, thread=NAME, after_cursor=cursor)
     if not cursor:
@@ -246,7 +248,7 @@ def watch(twin: Twin, cursor: str = "", after: int = 0) -> tuple[list[int], str]
     return [event.sequence for event in twin.store.watcher.read(opened)], opened.position
 
 
-def test_a_watch_that_goes_on_from_an_event_that_is_no_history(pair: Pair) -> None:
+def test_a_watch_that_goes_on_from_an_event_that_is_no_history(pair: Twins) -> None:
     """The cursor has the event's digest: its reader is told that it was left out, and from where to go on."""
     told, common = watch(pair.a)
     assert told == [1, 2]
@@ -284,7 +286,7 @@ def two_slots(value: str) -> SaveRequest:
     return request
 
 
-def test_the_next_page_of_a_difference_is_of_the_same_line(pair: Pair) -> None:
+def test_the_next_page_of_a_difference_is_of_the_same_line(pair: Twins) -> None:
     """The thread is taken between two pages, and has another version 3 now: the token is refused."""
     pair.a.save(two_slots("a three"))
     request = DiffCheckpointsRequest(namespace=NAMESPACE, thread=NAME, max_bytes=1)

@@ -6,9 +6,10 @@ import os
 from typing import Any
 
 import pytest
-from tests.archive.driven import Driven, Town, append
 from tests.archive.test_records_travel import put, value
-from tests.archive_model import small
+from tests.daemon import small
+from tests.daemon.driven import Driven, append
+from tests.daemon.town import Town
 
 from stateward.v1.checkpoint_service_pb2 import ReadLogRequest, ReadLogResponse
 from stateward.v1.thread_service_pb2 import PruneThreadRequest

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive_model.sidecar import LEASE_S
+from tests.daemon.driven import LEASE_S, Driven, append
+from tests.daemon.town import Town
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.bucket.base import BucketUnavailable
@@ -62,10 +62,10 @@ def test_a_restart_needs_no_lease(driven: Town) -> None:
     first.put(append(after=0))
     first.ship_now()
     first.disk.owner_id = "renamed"
-    first = driven.restart(first)
+    first.restart()
     assert first.put(append(after=1)).version == 2
     first.ship_now()
-    first = driven.restart(first)
+    first.restart()
     request = DeleteThreadRequest(namespace="default", thread="job", local_only=True)
     first.write(first.store.deleter.delete(request), frees_space=True)
     assert first.put(append(after=2)).version == 3

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.archive.driven import Driven, Town, append
-from tests.archive_model.sidecar import LEASE_S
+from tests.daemon.driven import LEASE_S, Driven, append
+from tests.daemon.town import Town
 
 SLEEP_S = 7200
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.archive.twins import NAME, Pair, twins
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAME, NAMESPACE
+from tests.daemon.town import Twins, twins
 
 from stateward.v1.backup_service_pb2 import BackupEnd, BackupThread, ImportBegin, ThreadPart
 from stateward.v1.write_pb2 import WriteOptions
@@ -16,7 +16,7 @@ from stateward_sidecar.errors import NotOwner, VersionMismatch
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
+def pair(tmp_path: Path) -> Iterator[Twins]:
     """``a`` claimed the name, and its save failed afterwards."""
     with twins(tmp_path) as made:
         made.a.archive.own(NAMESPACE, NAME)
@@ -25,7 +25,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         yield made
 
 
-def taken(pair: Pair) -> None:
+def taken(pair: Twins) -> None:
     """``b`` has waited for the lease, and made the thread."""
     with pytest.raises(NotOwner):
         pair.b.put("one")
@@ -35,7 +35,7 @@ def taken(pair: Pair) -> None:
     pair.b.archive_all()
 
 
-def test_whoever_claimed_it_may_use_it(pair: Pair) -> None:
+def test_whoever_claimed_it_may_use_it(pair: Twins) -> None:
     """At once, and also later, where nobody else has come: HEAD is asked."""
     pair.wait_for_lease()
     pair.a.put("one", after=0)
@@ -43,7 +43,7 @@ def test_whoever_claimed_it_may_use_it(pair: Pair) -> None:
     assert pair.b.words() == ["one"]
 
 
-def test_a_first_save_after_somebody_else_made_the_thread(pair: Pair) -> None:
+def test_a_first_save_after_somebody_else_made_the_thread(pair: Twins) -> None:
     """It is not acknowledged: it would be an orphan."""
     taken(pair)
     with pytest.raises(NotOwner):
@@ -52,7 +52,7 @@ def test_a_first_save_after_somebody_else_made_the_thread(pair: Pair) -> None:
     assert pair.a.orphans() == []
 
 
-def test_a_save_that_expects_what_somebody_else_saved(pair: Pair) -> None:
+def test_a_save_that_expects_what_somebody_else_saved(pair: Twins) -> None:
     """It is told who has the thread, not that there is none, and passes once the thread is free."""
     taken(pair)
     with pytest.raises(NotOwner):

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import grpc
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive.twins import NAME, twins
-from tests.archive_model.process import run
-from tests.archive_model.sidecar import CALLER, LEASE_S, NAMESPACE, Sidecar
-from tests.service.inside import WAIT_S, Inside, daemon_inside
+from tests.daemon.driven import CALLER, LEASE_S, NAME, NAMESPACE, Driven, append
+from tests.daemon.inside import WAIT_S, Inside, daemon_inside
+from tests.daemon.process import eventually
+from tests.daemon.town import Town, twins
+from tests.daemon.unthreaded import run
 
 from stateward.v1.backup_service_pb2 import ImportBegin, ImportThreadRequest, ThreadPart
-from stateward.v1.backup_service_pb2_grpc import BackupServiceStub
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, SaveRequest
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
@@ -37,7 +35,7 @@ def save(name: str, *, after: int | None = None) -> SaveRequest:
     return request
 
 
-def batch(machine: Sidecar, *saves: SaveRequest) -> None:
+def batch(machine: Driven, *saves: SaveRequest) -> None:
     run(machine.checkpoints.batch_save(BatchSaveRequest(saves=saves), CALLER))
 
 
@@ -45,11 +43,11 @@ def test_a_batch_with_one_wrong_item_claims_nothing(driven: Town) -> None:
     """The names of all others are claimed only if all items are right."""
     machine = driven.machine("first")
     machine.put(append())
-    before = set(driven.net.bucket.objects)
+    before = set(driven.bucket.objects)
     for items in ([save("new"), save("newer"), save("job", after=7)], [save("new"), save("typo", after=5)]):
         with pytest.raises(VersionMismatch):
             batch(machine, *items)
-    assert set(driven.net.bucket.objects) == before
+    assert set(driven.bucket.objects) == before
     batch(machine, save("new"), save("newer"))
     assert machine.find("new") is not None
 
@@ -65,7 +63,7 @@ def test_a_save_that_fails_after_its_claim_gives_the_name_back(driven: Town, mon
         patched.setattr(SaveWrite, "_write", broken)
         with pytest.raises(DiskFull):
             machine.put(append(after=0))
-    assert not keys(iter(driven.net.bucket.objects))
+    assert not keys(iter(driven.bucket.objects))
     assert not machine.archive.has_claimed(NAMESPACE, "job")
     other.put(append(after=0))
     other.ship_now()
@@ -113,10 +111,10 @@ def lose_claim(driven: Town, machine: Driven) -> None:
     """Another machine collects garbage, and gives the name back under which nothing was archived."""
     other = driven.machine("other")
     other.collect(0)
-    assert keys(iter(driven.net.bucket.objects)), "its owner was not silent for a lease"
+    assert keys(iter(driven.bucket.objects)), "its owner was not silent for a lease"
     driven.time.sleep(LEASE_S + 1)
     other.collect(0)
-    assert not keys(iter(driven.net.bucket.objects))
+    assert not keys(iter(driven.bucket.objects))
 
 
 @pytest.mark.parametrize("again", [0, 1, 2])
@@ -132,7 +130,7 @@ def test_what_was_saved_under_a_claim_that_is_given_back_is_set_aside(driven: To
             third.ship_now()
         else:
             lose_claim(driven, third)
-            third = driven.restart(third)
+            third.restart()
     machine.ship_now()
     for _ in range(2):
         with suppress(ThreadNotFound):
@@ -154,7 +152,7 @@ def test_a_claim_that_was_given_back_long_ago(driven: Town) -> None:
         third.wire.background()
         third.archive.own(NAMESPACE, "job")
         lose_claim(driven, third)
-        third = driven.restart(third)
+        third.restart()
     machine.ship_now()
     assert [found.name for found in machine.threads() if found.access == THREAD_ACCESS_ORPHAN] == ["job@@1"]
 
@@ -164,20 +162,13 @@ def test_the_next_process_of_a_disk_gives_back_what_the_last_one_claimed(driven:
     machine = driven.machine("first")
     machine.archive.own(NAMESPACE, "job")
     machine.collect(0)
-    assert keys(iter(driven.net.bucket.objects)), "a name in use was given back"
-    machine = driven.restart(machine)
+    assert keys(iter(driven.bucket.objects)), "a name in use was given back"
+    machine.restart()
     machine.collect(3600)
-    assert keys(iter(driven.net.bucket.objects)), "it was given back before its time"
+    assert keys(iter(driven.bucket.objects)), "it was given back before its time"
     machine.collect(0)
-    assert not keys(iter(driven.net.bucket.objects))
+    assert not keys(iter(driven.bucket.objects))
     assert machine.put(append(after=0)).version == 1
-
-
-def eventually(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -192,11 +183,10 @@ def test_an_import_that_fails_gives_its_name_back(daemon: Inside, tmp_path: Path
         begin=ImportBegin(namespace="default", thread="copy", options=WriteOptions(request_id="r"))
     )
     wrong = ImportThreadRequest(parts=[ThreadPart()])
-    with grpc.insecure_channel(daemon.settings.listen[0].replace("unix://", "unix:")) as channel:
-        archive = daemon.parts.archive
-        assert archive is not None
-        for _ in range(3):
-            with pytest.raises(grpc.RpcError):
-                BackupServiceStub(channel).ImportThread(iter([begin, wrong]), timeout=WAIT_S)
-            eventually(lambda: not archive.has_claimed("default", "copy"))
-            eventually(lambda: not keys(str(each) for each in (tmp_path / "bucket").rglob("*") if each.is_file()))
+    archive = daemon.parts.archive
+    assert archive is not None
+    for _ in range(3):
+        with pytest.raises(grpc.RpcError):
+            daemon.wire.backups.ImportThread(iter([begin, wrong]), timeout=WAIT_S)
+        eventually(lambda: not archive.has_claimed("default", "copy"))
+        eventually(lambda: not keys(str(each) for each in (tmp_path / "bucket").rglob("*") if each.is_file()))

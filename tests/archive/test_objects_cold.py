@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAMESPACE, Driven, append
+from tests.daemon.town import Town
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward_sidecar.bucket.base import Object, ObjectCold

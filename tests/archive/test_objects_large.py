@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive_model.sidecar import NAMESPACE
-from tests.archive_model.small import SLICE_BYTES
+from tests.daemon.driven import NAMESPACE, Driven, append
+from tests.daemon.small import SLICE_BYTES
+from tests.daemon.town import Town
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.requests.places import slice_count, slice_name, whole_of, whole_sizes
@@ -20,7 +20,7 @@ KEY = "v1/t/00/11/1-0000000000000000-1.pack"
 
 def slices(driven: Town) -> list[str]:
     """Names of the later slices in the bucket."""
-    return sorted(name for name in driven.net.bucket.objects if whole_of(name) != name)
+    return sorted(name for name in driven.bucket.objects if whole_of(name) != name)
 
 
 def fail_at(machine: Driven, number: int, patch: pytest.MonkeyPatch) -> None:
@@ -58,18 +58,18 @@ def test_what_is_put_is_read(owner: Driven, driven: Town, size: int) -> None:
         if offset < size:
             for length in (1, 2, SLICE_BYTES, size + 5):
                 assert wire.get_range(KEY, offset, length) == data[offset : offset + length]
-    assert whole_sizes((name, len(driven.net.bucket.objects[name])) for name in driven.net.bucket.objects)[KEY] == size
+    assert whole_sizes((name, len(driven.bucket.objects[name])) for name in driven.bucket.objects)[KEY] == size
     assert len(slices(driven)) == slice_count(size) - 1
     wire.delete(KEY, size)
     wire.put(KEY, data)
     wire.delete_whole(KEY)
-    assert not [name for name in driven.net.bucket.objects if whole_of(name) == KEY]
+    assert not [name for name in driven.bucket.objects if whole_of(name) == KEY]
 
 
 def test_an_object_without_its_first_slice_is_not_there(owner: Driven, driven: Town) -> None:
     """It is put last: all others prove nothing."""
     owner.wire.put(KEY, os.urandom(LARGE_BYTES))
-    driven.net.bucket.delete(KEY)
+    driven.bucket.delete(KEY)
     assert not owner.wire.has(KEY, LARGE_BYTES)
     with pytest.raises(ObjectNotFound):
         owner.wire.read(KEY, LARGE_BYTES)
@@ -83,7 +83,7 @@ def test_an_upload_that_fails_is_not_there(owner: Driven, driven: Town, monkeypa
         owner.ship_now()
     left = slices(driven)
     assert left
-    assert not {whole_of(name) for name in left} & driven.net.bucket.objects.keys()
+    assert not {whole_of(name) for name in left} & driven.bucket.objects.keys()
     monkeypatch.undo()
     driven.time.sleep(60)
     owner.ship_now()
@@ -113,7 +113,7 @@ def test_what_a_dead_process_put_is_collected(
         other.delete(DeleteThreadRequest(namespace=NAMESPACE, thread="job"))
         other.wire.background()
     other.collect(0)
-    assert not set(left) & driven.net.bucket.objects.keys()
+    assert not set(left) & driven.bucket.objects.keys()
     if not deletes:
         assert driven.machine("third").state().checkpoint.version == 2
 
@@ -124,7 +124,7 @@ def test_a_slice_that_is_lost(owner: Driven, driven: Town, number: int) -> None:
     owner.put(append(os.urandom(LARGE_BYTES)))
     owner.ship_now()
     key = whole_of(slices(driven)[0])
-    driven.net.bucket.delete(slice_name(key, number))
+    driven.bucket.delete(slice_name(key, number))
     with pytest.raises(Corrupt, match=r"1-[0-9a-f]{16}-[0-9]+\.(pack|snap)"):
         driven.machine("other").state()
 

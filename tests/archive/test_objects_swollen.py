@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from tests.archive.driven import Town, append
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAMESPACE, append
+from tests.daemon.town import Town
 
 from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadNotFound
@@ -19,7 +19,7 @@ ENDINGS = ("HEAD", ".1", ".pack", ".snap", ".index", ".blob")
 
 def swell(driven: Town, ending: str) -> None:
     """Makes all objects of a kind larger than any that is read."""
-    objects = driven.net.bucket.objects
+    objects = driven.bucket.objects
     for key in [key for key in objects if key.endswith(ending)]:
         objects[key] += bytes(REPLACED_BYTES_MAX + 1)
 
@@ -34,10 +34,10 @@ def test_no_object_is_read_further_than_it_may_be(driven: Town, monkeypatch: pyt
     digest = first.write_blob("job", b"b" * 1000).blob.sha256
     first.ship_now()
     first.stop()
-    objects = driven.net.bucket.objects
+    objects = driven.bucket.objects
     assert any(key.endswith(ending) for key in objects), sorted(key[-12:] for key in objects)
     swell(driven, ending)
-    bucket, read = driven.net.bucket, list[int]()
+    bucket, read = driven.bucket, list[int]()
 
     def counted(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(key: str, *more: Any) -> Any:

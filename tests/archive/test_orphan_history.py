@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.archive.twins import NAME, Pair, Twin, twins
-from tests.archive_model import small
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon import small
+from tests.daemon.driven import NAME, NAMESPACE, Driven
+from tests.daemon.town import Twins, twins
 
 from stateward.storage.v1.archive_pb2 import OBJECT_KIND_PACK, PackedRow
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
@@ -22,7 +22,7 @@ from stateward_sidecar.store.versions import snapshots
 
 
 @pytest.fixture
-def parted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+def parted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Twins]:
     """``b`` took a thread of which it has the newest part only, and has an orphan; ``a`` went on, with snapshots. There
     is a backup of the bucket with the first version."""
     small.shrink()
@@ -58,12 +58,12 @@ def noise(seed: int) -> str:
     return random.Random(seed).randbytes(200).hex()
 
 
-def own_words(twin: Twin, orphan: str) -> list[list[str]]:
+def own_words(twin: Driven, orphan: str) -> list[list[str]]:
     """What each of the orphan's own versions adds to the common history."""
     return [twin.words(orphan, version)[24:] for version in range(25, 30)]
 
 
-def test_the_old_history_of_an_orphan_brings_nothing_of_its_successor(parted: Pair) -> None:
+def test_the_old_history_of_an_orphan_brings_nothing_of_its_successor(parted: Twins) -> None:
     """Snapshots have versions for names: only those of the common history are the orphan's."""
     b = parted.b
     (orphan,) = b.orphans()
@@ -76,13 +76,13 @@ def test_the_old_history_of_an_orphan_brings_nothing_of_its_successor(parted: Pa
     assert own_words(b, orphan) == before
 
 
-def test_the_old_history_of_an_orphan_is_taken_from_its_own_line(parted: Pair) -> None:
+def test_the_old_history_of_an_orphan_is_taken_from_its_own_line(parted: Twins) -> None:
     """The archive may be of a third line by now: then the old history is gone, and said to be."""
     b = parted.b
     (orphan,) = b.orphans()
     before = own_words(b, orphan)
     parted.set_back()
-    c = parted.start("c")
+    c = parted.machine("c")
     c.take()
     for number in range(40):
         c.put(f"c {number}")
@@ -93,7 +93,7 @@ def test_the_old_history_of_an_orphan_is_taken_from_its_own_line(parted: Pair) -
     assert own_words(b, orphan) == before
 
 
-def test_the_old_history_of_an_orphan_is_not_where_the_bucket_was_set_back(parted: Pair) -> None:
+def test_the_old_history_of_an_orphan_is_not_where_the_bucket_was_set_back(parted: Twins) -> None:
     """The archive has less than what goes on here: the old history is gone, and said to be, until it is back."""
     b, later = parted.b, dict(parted.bucket.objects)
     (orphan,) = b.orphans()
@@ -108,7 +108,7 @@ def test_the_old_history_of_an_orphan_is_not_where_the_bucket_was_set_back(parte
     assert b.words(orphan, 1) == [noise(0)]
 
 
-def test_the_old_history_of_an_orphan_goes_with_a_prune(parted: Pair) -> None:
+def test_the_old_history_of_an_orphan_goes_with_a_prune(parted: Twins) -> None:
     """Its successor pruned what both share: that is gone, and no damage. What is here stays."""
     a, b = parted.a, parted.b
     (orphan,) = b.orphans()
@@ -146,13 +146,13 @@ def test_the_snapshot_of_an_older_version_may_be_in_head_alone(tmp_path: Path, m
                 a.archive_all()
             expected = b.words()
             made.set_back()
-            c = made.start("c")
+            c = made.machine("c")
             c.take()
             monkeypatch.setattr(snapshots, "WEIGHT_MIN_BYTES", 1 << 20)
             for number in range(12):
                 c.put(noise(100 + number))
                 c.archive_all()
-            head = c.archive.desk.holds[c.number_here()].head
+            head = c.archive.desk.holds[c.thread().number].head
             assert [each.kind for each in head.objects if each.first_version <= 4] == [OBJECT_KIND_PACK]
             b.words()
             (orphan,) = b.orphans()
@@ -167,7 +167,7 @@ def test_the_snapshot_of_an_older_version_may_be_in_head_alone(tmp_path: Path, m
         small.restore()
 
 
-def test_a_snapshot_of_another_line_is_left_out(parted: Pair) -> None:
+def test_a_snapshot_of_another_line_is_left_out(parted: Twins) -> None:
     """Whoever brings it: a snapshot carries the digest of its version."""
     a, b = parted.a, parted.b
     there = a.find(NAME)

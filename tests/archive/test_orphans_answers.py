@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive_model import small
-from tests.archive_model.process import run
-from tests.archive_model.sidecar import CALLER, NAMESPACE
+from tests.daemon import small
+from tests.daemon.driven import CALLER, NAMESPACE, Driven, append
+from tests.daemon.town import Town
+from tests.daemon.unthreaded import run
 
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.signal_service_pb2 import ListSignalsRequest, SendSignalRequest

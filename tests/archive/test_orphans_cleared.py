@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from google.protobuf.empty_pb2 import Empty
-from tests.archive.driven import Driven, Town, append
-from tests.archive.test_copies_whole import findings
 from tests.archive.test_effects_gone_travel import fill
 from tests.archive.test_records_travel import put, value
-from tests.archive_model import small
-from tests.archive_model.sidecar import CALLER, NAMESPACE, run
-from tests.service.wire import text
+from tests.daemon import small
+from tests.daemon.driven import CALLER, NAMESPACE, Driven, append
+from tests.daemon.town import Town
+from tests.daemon.unthreaded import run
+from tests.daemon.wire import text
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, ListEffectsRequest
@@ -137,13 +137,13 @@ def test_they_are_gone_and_the_rest_is_there(
     owner.ship_now()
     small.shrink(window=1)
     for is_restarted in (False, True):
-        machine = driven.restart(other) if is_restarted else other
+        machine = other.restart() if is_restarted else other
         with pytest.raises(VersionPruned, match=f"the {what} of orphan '{orphan}' went with thread 'job'"):
             read(machine, orphan)
         request = HydrateRequest(namespace=NAMESPACE, thread=orphan, max_bytes=1 << 20)
         request.version.version = 12
         assert machine.hydrate(request).checkpoint.version == 12
-        assert findings(machine) == []
+        assert machine.findings() == []
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_what_was_not_cleared_is_read(
     """An orphan whose thread has all that both share."""
     _, other, orphan = set_aside(driven, make)
     read(other, orphan)
-    assert findings(other) == []
+    assert other.findings() == []
 
 
 def test_entries_that_are_gone_are_no_holes(driven: Town) -> None:
@@ -177,4 +177,4 @@ def test_entries_that_are_gone_are_no_holes(driven: Town) -> None:
     assert found is not None
     assert found.pruned.is_empty
     assert not found.floor_sequence
-    assert findings(other) == []
+    assert other.findings() == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.archive.rig import Fleet, eventually, write_steps
+from tests.daemon.process import Fleet, eventually, write_steps
 
 from stateward import Client, Effect, errors
 from stateward.models import Access

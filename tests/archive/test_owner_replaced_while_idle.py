@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive_model.process import run
-from tests.archive_model.sidecar import CALLER, NAMESPACE
+from tests.daemon.driven import CALLER, NAMESPACE, Driven, append
+from tests.daemon.town import Town
+from tests.daemon.unthreaded import run
 
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest, WriteBlobResponse
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive_model.process import DrivenWire
-from tests.archive_model.sidecar import LEASE_S, NAMESPACE
+from tests.daemon.driven import LEASE_S, NAMESPACE, Driven, append
+from tests.daemon.town import Town
+from tests.daemon.unthreaded import DrivenWire
 
 from stateward.v1.archive_service_pb2 import RepairThreadRequest
 from stateward_sidecar.archive.fleet.repair import Repairer
@@ -104,7 +104,7 @@ def test_an_owner_that_repairs_a_thread_for_longer_than_the_lease_stays_the_owne
     for _ in range(12):
         owner.put(append(bytes(range(256)) * 3))
         owner.ship_now()
-    bucket = driven.net.bucket
+    bucket = driven.bucket
     bucket.delete(next(key for key, _ in bucket.list("") if key.endswith(".pack")))
     with monkeypatch.context() as slow:
         asked = read_slowly(driven, other, slow)
@@ -126,7 +126,7 @@ def test_an_owner_that_wrote_a_lost_head_again_shows_that_it_lives(driven: Town)
     owner.put(append())
     owner.ship_now()
     hold = owner.archive.desk.holds[owner.thread().number]
-    driven.net.bucket.delete(hold.place.head)
+    driven.bucket.delete(hold.place.head)
     Repairer(owner.archive.desk).repair(RepairThreadRequest(namespace=NAMESPACE, thread="job"))
     hold, before = owner.archive.desk.holds[owner.thread().number], owner.wire.get(hold.place.head).etag
     assert hold.renews

@@ -3,8 +3,8 @@ history in it."""
 
 from __future__ import annotations
 
-from tests.archive.driven import Town
 from tests.archive.test_heads_travel import fill
+from tests.daemon.town import Town
 
 from stateward.storage.v1.archive_pb2 import ArchivePack
 from stateward.storage.v1.journal_pb2 import EntryHeader

@@ -6,10 +6,9 @@ import os
 
 import pytest
 from google.protobuf.empty_pb2 import Empty
-from tests.archive.driven import Town, append
-from tests.archive.test_copies_whole import findings
 from tests.archive.test_effects_gone_travel import fill, prune
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAMESPACE, append
+from tests.daemon.town import Town
 
 from stateward._operations.threads import spans_of
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
@@ -44,7 +43,7 @@ def test_what_came_for_retries_is_cleared(driven: Town, monkeypatch: pytest.Monk
     with reader.store.context.engine.read() as txn:
         found = list(replay.read_entries(txn, thread.identity, 1))
     assert [entry.header.version for entry in found if is_cut(thread.pruned, entry.header) and not entry.is_husk] == []
-    assert findings(reader) == []
+    assert reader.findings() == []
 
 
 @pytest.mark.parametrize("is_archived", [True, False])
@@ -71,7 +70,7 @@ def test_an_orphan_is_cleared(driven: Town, monkeypatch: pytest.MonkeyPatch, is_
     assert [entry.header.version for entry in found if is_cut(orphan.pruned, entry.header) and not entry.is_husk] == []
     asked = HydrateRequest(namespace=NAMESPACE, thread=orphan.name, max_bytes=1 << 20)
     assert first.hydrate(asked).state == state
-    assert findings(first) == []
+    assert first.findings() == []
 
 
 def test_an_orphan_keeps_what_is_nowhere_else(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,4 +95,4 @@ def test_an_orphan_keeps_what_is_nowhere_else(driven: Town, monkeypatch: pytest.
         found = [entry for entry in replay.read_entries(txn, orphan.identity, 1) if entry.header.sequence > common]
     assert [entry.header.sequence for entry in found] == list(range(common + 1, orphan.head.tip_sequence + 1))
     assert all(entry.is_husk for entry in found if is_cut(orphan.pruned, entry.header))
-    assert findings(first) == []
+    assert first.findings() == []

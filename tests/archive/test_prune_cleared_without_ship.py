@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 import pytest
 from google.protobuf.empty_pb2 import Empty
-from tests.archive.driven import Driven, Town, append
 from tests.archive.test_blobs_collected_elsewhere import archive_verified, take
 from tests.archive.test_prune_in_the_bucket import prune, settle, tail_versions, whole_versions, write
-from tests.archive_model.sidecar import CALLER, NAMESPACE, run
-from tests.service.wire import text
+from tests.daemon.driven import CALLER, NAMESPACE, Driven, append
+from tests.daemon.town import Town
+from tests.daemon.unthreaded import run
+from tests.daemon.wire import text
 
 from stateward._operations.threads import spans_of
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_WAITING
@@ -57,7 +58,7 @@ def whole(town: Town, machine: Driven) -> set[int]:
 
 
 def indexes(town: Town) -> int:
-    return sum(name.endswith(".index") for name in town.net.bucket.objects)
+    return sum(name.endswith(".index") for name in town.bucket.objects)
 
 
 @PLACES
@@ -70,7 +71,7 @@ def test_a_process_that_ends_in_between(driven: Town, saves: int, size: int, gon
     if is_cleared:
         first.sweep()
     first.write_rows()
-    first = driven.restart(first)
+    first.restart()
     first.archive._find_dirty()
     first.sweep()
     ship_due(first)
@@ -184,11 +185,11 @@ def test_packs_without_versions(driven: Town) -> None:
     prune_later(first, lambda it: run(it.effects.delete_effects(gone, CALLER)))
     first.sweep()
     first.write_rows()
-    first = driven.restart(first)
+    first.restart()
     first.archive._find_dirty()
     ship_due(first)
     settle(driven, first)
-    packs = sum(len(data) for name, data in driven.net.bucket.objects.items() if name.endswith(".pack"))
+    packs = sum(len(data) for name, data in driven.bucket.objects.items() if name.endswith(".pack"))
     assert packs < 12 * 300
     assert archive_verified(first) == []
 

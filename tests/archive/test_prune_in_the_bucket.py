@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive.test_blobs_collected_elsewhere import archive_verified, place, take, verified  # noqa: F401
-from tests.archive_model import small
+from tests.archive.test_blobs_collected_elsewhere import archive_verified, place, take  # noqa: F401
 from tests.archive_model.litter import joined, litter, spent, whole_objects
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon import small
+from tests.daemon.driven import NAMESPACE, Driven, append
+from tests.daemon.town import Town
 
 from stateward._operations.threads import spans_of
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef
@@ -51,7 +51,7 @@ def head_of(machine: Driven) -> ArchiveHead:
 
 
 def objects(town: Town) -> dict[str, bytes]:
-    return {name: data for name, data in whole_objects(town.net.bucket.objects).items() if name.startswith("v1/t/")}
+    return {name: data for name, data in whole_objects(town.bucket.objects).items() if name.startswith("v1/t/")}
 
 
 def named(town: Town, machine: Driven) -> Iterator[ObjectRef]:
@@ -60,7 +60,7 @@ def named(town: Town, machine: Driven) -> Iterator[ObjectRef]:
     yield from head.objects
     index = head.index if head.HasField("index") else None
     while index is not None:
-        found = open_index(index, joined(town.net.bucket.objects, at.object(index)))
+        found = open_index(index, joined(town.bucket.objects, at.object(index)))
         yield from found.objects
         index = found.previous if found.HasField("previous") else None
 
@@ -69,7 +69,7 @@ def whole_versions(town: Town, machine: Driven) -> set[int]:
     """The versions whose edits any pack in the bucket has."""
     found, at = set[int](), machine.archive.desk.holds[machine.thread().number].place
     for ref in named(town, machine):
-        for row in open_pack(ref, joined(town.net.bucket.objects, at.object(ref))) if is_pack(ref) else ():
+        for row in open_pack(ref, joined(town.bucket.objects, at.object(ref))) if is_pack(ref) else ():
             if row.WhichOneof("place") == "sequence":
                 entry = unpack(row.record, row.sequence)
                 found |= set() if entry.is_husk else {entry.header.version}
@@ -92,8 +92,8 @@ def test_a_rule_keeps_the_bucket_small(driven: Town, window: int) -> None:
     settle(driven, first)
     assert len(objects(driven)) <= OBJECTS_MAX
     head, at = head_of(first), first.archive.desk.holds[first.thread().number].place
-    assert spent(driven.net.bucket.objects, at, head, first.thread().pruned) == []
-    assert litter(driven.net.bucket.objects, at, head, b"") == []
+    assert spent(driven.bucket.objects, at, head, first.thread().pruned) == []
+    assert litter(driven.bucket.objects, at, head, b"") == []
     assert min(whole_versions(driven, first)) > 60
     assert archive_verified(first) == []
 
@@ -121,7 +121,7 @@ def test_edits_go_from_the_bucket_with_the_next_ship(driven: Town) -> None:
     for request, answer in answers:
         assert second.put(request).version == answer.version
     second.ship_now()
-    assert (verified(second), archive_verified(second)) == ([], [])
+    assert (second.findings(), archive_verified(second)) == ([], [])
     assert sum(map(len, objects(driven).values())) < before * 2
 
 
@@ -152,7 +152,7 @@ def test_edits_go_from_an_idle_thread(driven: Town, saves: int, size: int, gone:
 def tail_versions(town: Town, machine: Driven) -> set[int]:
     """The versions whose edits HEAD has."""
     at = machine.archive.desk.holds[machine.thread().number].place
-    head = open_head(machine.thread().identity.namespace_keys, at, town.net.bucket.objects[at.head])
+    head = open_head(machine.thread().identity.namespace_keys, at, town.bucket.objects[at.head])
     entries = [unpack(record, sequence_of(record)) for record in head.tail]
     return {entry.header.version for entry in entries if not entry.is_husk} - {0}
 
@@ -184,15 +184,15 @@ def test_a_long_chain_is_put_anew_in_a_few_indexes(driven: Town, monkeypatch: py
     second = driven.machine("second")
     assert second.state().state.logs["m"].entries[:40] == expected.logs["m"].entries
     take(second)
-    assert verified(second) == []
+    assert second.findings() == []
 
 
 def test_a_damaged_index_stops_no_ship(driven: Town) -> None:
     """What it names stays. The thread is archived as before."""
     first = driven.machine("first")
     write(first, 14)
-    (*_, name) = sorted(each for each in driven.net.bucket.objects if each.endswith(".index"))
-    driven.net.bucket.objects[name] = b"damaged"
+    (*_, name) = sorted(each for each in driven.bucket.objects if each.endswith(".index"))
+    driven.bucket.objects[name] = b"damaged"
     prune(first)
     first.ship_now()
     write(first, 2)
@@ -202,7 +202,7 @@ def test_a_damaged_index_stops_no_ship(driven: Town) -> None:
 def left(town: Town, machine: Driven) -> list[ObjectRef]:
     """The packs in which edits of pruned versions are left."""
     at = machine.archive.desk.holds[machine.thread().number].place
-    return spent(town.net.bucket.objects, at, head_of(machine), machine.thread().pruned)
+    return spent(town.bucket.objects, at, head_of(machine), machine.thread().pruned)
 
 
 def test_edits_go_from_large_entries(driven: Town) -> None:

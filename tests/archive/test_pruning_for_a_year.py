@@ -6,12 +6,13 @@ import os
 from dataclasses import dataclass, fields
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive.test_blobs_collected_elsewhere import archive_verified, take, verified
-from tests.archive_model import small
-from tests.archive_model.sidecar import CALLER, NAMESPACE, run
-from tests.archive_model.small import BLOB_KEPT_S
-from tests.service.wire import text
+from tests.archive.test_blobs_collected_elsewhere import archive_verified, take
+from tests.daemon import small
+from tests.daemon.driven import CALLER, NAMESPACE, Driven, append
+from tests.daemon.small import BLOB_KEPT_S
+from tests.daemon.town import Town
+from tests.daemon.unthreaded import run
+from tests.daemon.wire import text
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, ReleaseLeaseRequest
@@ -41,7 +42,7 @@ def size(town: Town, machine: Driven) -> Size:
     with machine.store.context.engine.read() as txn:
         entries = sum(1 for _ in replay.read_entries(txn, thread.identity, 1))
         rows = txn.stat()["entries"]
-    objects = town.net.bucket.objects
+    objects = town.bucket.objects
     return Size(entries, thread.head.stored_bytes, rows, len(objects), sum(map(len, objects.values())))
 
 
@@ -119,4 +120,4 @@ def test_a_thread_needs_as_much_after_a_year_as_after_two_months(
     for each in fields(Size):
         seen = [getattr(size, each.name) for size in sizes]
         assert max(seen[FIRST_WEEKS:]) <= 1.5 * max(seen[FIRST_WEEKS // 2 : FIRST_WEEKS]), each.name
-    assert (verified(machine), archive_verified(machine)) == ([], [])
+    assert (machine.findings(), archive_verified(machine)) == ([], [])

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 from tests.archive import test_journal_cleaned_elsewhere as locks
-from tests.archive.driven import Driven, Town, append
-from tests.archive_model import small
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon import small
+from tests.daemon.driven import NAMESPACE, Driven, append
+from tests.daemon.town import Town
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward_sidecar.bucket.base import Object
@@ -75,8 +75,8 @@ def test_history_that_is_lost(driven: Town, monkeypatch: pytest.MonkeyPatch) -> 
     reader.state()
     asked: list[int] = []
     at_each_read(reader, monkeypatch, asked.append)
-    for key in [key for key in driven.net.bucket.objects if key.endswith(".pack")]:
-        driven.net.bucket.delete(key)
+    for key in [key for key in driven.bucket.objects if key.endswith(".pack")]:
+        driven.bucket.delete(key)
     with pytest.raises(Corrupt, match="missing in the archive"):
         reader.archive.complete(NAMESPACE, "job")
     assert len(asked) < 40

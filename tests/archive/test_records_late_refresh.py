@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.archive.twins import NAME, Twin, twins
-from tests.archive_model.process import run
-from tests.archive_model.sidecar import CALLER, NAMESPACE
+from tests.daemon.driven import CALLER, NAME, NAMESPACE, Driven
+from tests.daemon.town import twins
+from tests.daemon.unthreaded import run
 
 from stateward.v1.record_pb2 import RecordWrite, StoredRecord
 from stateward.v1.record_service_pb2 import GetRecordsRequest, PutRecordsRequest
@@ -16,7 +16,7 @@ from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
 
 
-def put(twin: Twin, word: str) -> None:
+def put(twin: Driven, word: str) -> None:
     """Writes the record, which lives for 100 s, and makes the thread if there is none."""
     write = RecordWrite(key="k")
     write.value.data, write.value.media_type = word.encode(), "text/plain"
@@ -27,7 +27,7 @@ def put(twin: Twin, word: str) -> None:
     run(twin.records.put_records(request, CALLER))
 
 
-def get(twin: Twin, *, refreshes: bool) -> StoredRecord:
+def get(twin: Driven, *, refreshes: bool) -> StoredRecord:
     """Reads the record."""
     request = GetRecordsRequest(namespace=NAMESPACE, thread=NAME, keys=["k"], refresh_ttl=refreshes)
     (record,) = run(twin.records.get_records(request, CALLER)).records

@@ -6,10 +6,10 @@ import random
 
 import pytest
 from google.protobuf.empty_pb2 import Empty
-from tests.archive.driven import Driven, Town, append
-from tests.archive.test_copies_whole import findings
-from tests.archive_model.sidecar import CALLER, NAMESPACE, run
-from tests.service.wire import text
+from tests.daemon.driven import CALLER, NAMESPACE, Driven, append
+from tests.daemon.town import Town
+from tests.daemon.unthreaded import run
+from tests.daemon.wire import text
 
 from stateward.v1.archive_service_pb2 import ListArchiveRequest
 from stateward.v1.record_pb2 import RecordWrite
@@ -91,7 +91,7 @@ def test_another_machine_has_the_same_records(driven: Town, moving: str, seed: i
     assert left(first) == left(reader) == model
     shuffle(first, model, seed + 100)
     assert (first.thread().pruned.records.last > 0) == (moving != "whole")
-    assert findings(first) == []
+    assert first.findings() == []
     assert left(first) == model
     revision = put(first, value("last", "1")).revision
     model["last"] = "1"
@@ -102,18 +102,18 @@ def test_another_machine_has_the_same_records(driven: Town, moving: str, seed: i
         if seed % 2:
             machine.state()
         assert left(machine) == model
-        assert findings(machine) == []
+        assert machine.findings() == []
     reader.archive.own(NAMESPACE, "job", take_over=True)
     assert put(reader, value("last", "2", expected_revision=revision)).revision > revision
     with pytest.raises(RecordConflict):
         put(reader, value("last", "3", expected_revision=revision))
     model["last"] = "2"
     shuffle(reader, model, seed + 200)
-    reader = driven.restart(reader)
+    reader.restart()
     assert left(reader) == model
-    assert findings(reader) == []
+    assert reader.findings() == []
     assert left(empty) == model
-    assert findings(empty) == []
+    assert empty.findings() == []
 
 
 def test_a_lost_write_cannot_be_expected(driven: Town) -> None:
@@ -162,7 +162,7 @@ def test_the_archive_does_not_grow(driven: Town, monkeypatch: pytest.MonkeyPatch
     assert written > 50_000
     assert max(sizes) < 25_000
     assert len(left(first)) == 6
-    assert findings(first) == []
+    assert first.findings() == []
 
 
 def test_a_floor_that_rises_while_history_is_fetched(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def test_a_floor_that_rises_while_history_is_fetched(driven: Town, monkeypatch: 
         assert reader.thread().floor_sequence
         reader.archive.complete(NAMESPACE, "job")
         assert left(reader) == left(first)
-        assert findings(reader) == []
+        assert reader.findings() == []
 
 
 def test_an_idle_owner_that_was_replaced_deletes_no_expired_records(driven: Town) -> None:
@@ -202,4 +202,4 @@ def test_an_idle_owner_that_was_replaced_deletes_no_expired_records(driven: Town
     second.sweep()
     second.ship_now()
     assert left(first) == left(second) == {"long": "2", "new": "3"}
-    assert findings(first) == findings(second) == []
+    assert first.findings() == second.findings() == []

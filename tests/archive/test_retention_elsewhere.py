@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive.test_copies_whole import findings
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAMESPACE, Driven, append
+from tests.daemon.town import Town
 
 from stateward.v1.thread_service_pb2 import UpdateThreadRequest
 from stateward_sidecar.store.journal import requests
@@ -38,7 +37,7 @@ def test_a_rule_outlasts_its_machine(driven: Town, monkeypatch: pytest.MonkeyPat
     work(second, 2)
     second.sweep()
     assert second.thread().head.retained_versions == 3
-    assert findings(second) == []
+    assert second.findings() == []
 
 
 def test_a_rule_makes_no_orphan(driven: Town) -> None:
@@ -52,7 +51,7 @@ def test_a_rule_makes_no_orphan(driven: Town) -> None:
     first.write_rows()
     second.archive.own(NAMESPACE, "job", take_over=True)
     work(second, 1)
-    first = driven.restart(first)
+    first.restart()
     first.sweep()
     for number in first.outbox():
         first.ship(number)
@@ -60,7 +59,7 @@ def test_a_rule_makes_no_orphan(driven: Town) -> None:
     second.sweep()
     assert second.thread().head.retained_versions == 3
     assert first.state().state == second.state().state
-    assert findings(first) == findings(second) == []
+    assert first.findings() == second.findings() == []
 
 
 def test_a_rule_of_an_idle_owner_makes_no_orphan(driven: Town) -> None:

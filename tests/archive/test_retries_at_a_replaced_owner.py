@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.archive.driven import Driven, Town, append
+from tests.daemon.driven import Driven, append
+from tests.daemon.town import Town
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
@@ -106,7 +107,7 @@ def test_who_gives_a_thread_up_is_nobody_else(is_new: bool, driven: Town, monkey
     first = driven.machine("first")
     first.put(append(after=0))
     first.ship_now()
-    first = driven.restart(first) if is_new else first
+    first = first.restart() if is_new else first
     put, seen = first.wire.replace, list[str]()
 
     def replace(*arguments: object) -> str:
@@ -116,7 +117,7 @@ def test_who_gives_a_thread_up_is_nobody_else(is_new: bool, driven: Town, monkey
     monkeypatch.setattr(first.wire, "replace", replace)
     first.archive.detach("default", "job")
     seen.append(first.state().owner_id)
-    seen.append(driven.restart(first).state().owner_id)
+    seen.append(first.restart().state().owner_id)
     second = driven.machine("second")
     seen.append(second.state().owner_id)
     assert seen == [""] * 4

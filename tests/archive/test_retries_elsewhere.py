@@ -6,10 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.archive.driven import Driven, Town, append, town
-from tests.archive.test_copies_whole import findings
 from tests.archive.test_effects_gone_travel import prune
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAMESPACE, Driven, append
+from tests.daemon.town import Town, town
 
 from stateward.v1.backup_service_pb2 import ExportThreadRequest, ImportBegin
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
@@ -75,9 +74,9 @@ def test_a_thread_goes_on_without_entries_that_are_lost(
     """A pack that only retries ask for is gone: nothing can answer them, and new saves are taken all the same."""
     monkeypatch.setattr(requests, "REQUEST_WINDOW_ENTRIES", window)
     lost_machine(driven)
-    packs = sorted(key for key, _ in driven.net.bucket.list("v1/t/") if key.endswith(".pack"))
+    packs = sorted(key for key, _ in driven.bucket.list("v1/t/") if key.endswith(".pack"))
     oldest = min(packs[1:], key=lambda key: int(key.rpartition("-")[2].removesuffix(".pack")))
-    driven.net.bucket.delete(oldest)
+    driven.bucket.delete(oldest)
     second = driven.machine("second")
     if is_read_first:
         second.state()
@@ -108,7 +107,7 @@ def applied_anew(driven: Town, monkeypatch: pytest.MonkeyPatch, first: Driven) -
 def check(machine: Driven, request: SaveRequest, version: int) -> None:
     answer = machine.put(request)
     assert (answer.version, answer.receipt.replayed) == (version, True)
-    assert findings(machine) == []
+    assert machine.findings() == []
 
 
 @pytest.mark.parametrize("removed", ["before", "after"])
@@ -145,7 +144,7 @@ def test_a_retry_gets_the_answer_that_is_left(
     machine.ship_now()
     machine.sweep()
     assert not machine.put(request).receipt.replayed
-    assert findings(machine) == []
+    assert machine.findings() == []
 
 
 def test_a_restored_thread_answers_as_its_original(

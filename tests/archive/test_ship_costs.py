@@ -11,9 +11,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.archive.driven import Driven, Town, append
 from tests.archive_model.litter import litter
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAMESPACE, Driven, append
+from tests.daemon.town import Town
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ThreadImage
 from stateward.storage.v1.head_pb2 import SignalRow, ThreadHead
@@ -63,12 +63,12 @@ def place(machine: Driven) -> Place:
 
 
 def head(machine: Driven) -> ArchiveHead:
-    at, objects = place(machine), machine.bucket._net.bucket.objects
+    at, objects = place(machine), machine.bucket.objects
     return open_head(machine.thread().identity.namespace_keys, at, objects[at.head])
 
 
 def objects(machine: Driven, ending: str = "") -> dict[str, bytes]:
-    found: dict[str, bytes] = machine.bucket._net.bucket.objects
+    found: dict[str, bytes] = machine.bucket.objects
     return {key: data for key, data in found.items() if key.startswith(place(machine).prefix) and key.endswith(ending)}
 
 
@@ -380,7 +380,7 @@ def test_a_restart_uploads_no_archived_blob_again(driven: Town) -> None:
     first = driven.machine("first")
     first.write_blob("job", b"a picture, " * 50)
     first.ship_now()
-    first = driven.restart(first)
+    first.restart()
     first.put(append(b"next"))
     before = first.wire.traffic.objects
     first.ship_now()

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from google.protobuf.empty_pb2 import Empty
-from tests.archive.driven import Driven, Town, append
-from tests.archive.test_copies_whole import findings
 from tests.archive.test_records_travel import left as records_left
 from tests.archive.test_records_travel import put, value
-from tests.archive_model.sidecar import CALLER, NAMESPACE, run
-from tests.service.wire import text
+from tests.daemon.driven import CALLER, NAMESPACE, Driven, append
+from tests.daemon.town import Town
+from tests.daemon.unthreaded import run
+from tests.daemon.wire import text
 
 from stateward._operations.threads import spans_of
 from stateward.v1.effect_service_pb2 import DeleteEffectsRequest, ListEffectsRequest
@@ -88,7 +88,7 @@ def test_versions_are_pruned_during_a_ship(driven: Town, first: Driven) -> None:
     driven.end(first)
     second = driven.machine("second")
     assert second.state().state == state
-    assert findings(second) == []
+    assert second.findings() == []
 
 
 def test_effects_are_deleted_during_a_ship(driven: Town, first: Driven) -> None:
@@ -130,7 +130,7 @@ def test_records_are_moved_during_a_ship(driven: Town, first: Driven, monkeypatc
     driven.end(first)
     second = driven.machine("second")
     assert sorted(records_left(second)) == [f"{number}" for number in range(7)]
-    assert findings(second) == []
+    assert second.findings() == []
 
 
 def test_packs_are_merged_later(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,16 +156,16 @@ def test_packs_are_merged_later(driven: Town, monkeypatch: pytest.MonkeyPatch) -
             break
     assert asked
     assert flaws(first) == []
-    lost = dict(driven.net.bucket.objects)
+    lost = dict(driven.bucket.objects)
     first.put(append(b"more"))
     first.ship_now()
     assert flaws(first) == []
     driven.end(first)
-    driven.net.bucket.objects = lost
+    driven.bucket.objects = lost
     second = driven.machine("second")
     assert second.state().state == state
     second.archive.complete(NAMESPACE, "job")
-    assert findings(second) == []
+    assert second.findings() == []
 
 
 def test_entries_for_retries_go_during_a_ship(first: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ def test_a_prune_is_planned_while_another_machine_goes_on(
     monkeypatch.setattr(pruner, "_commit_request", late)
     prune(first, 3)
     assert 3 in first.thread().pruned
-    assert findings(first) == []
+    assert first.findings() == []
 
 
 def test_a_deletion_of_effects_is_planned_while_another_machine_goes_on(
@@ -254,4 +254,4 @@ def test_a_deletion_of_effects_is_planned_while_another_machine_goes_on(
         namespace=NAMESPACE, thread="job", anchor="free", all=Empty(), options=WriteOptions(request_id="delete")
     )
     run(first.effects.delete_effects(asked, CALLER))
-    assert findings(first) == []
+    assert first.findings() == []

@@ -8,10 +8,10 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
-from tests.archive.driven import Driven, Town, append
 from tests.archive.test_blobs_collected_elsewhere import archive_verified, begin, files, forget, write
-from tests.archive_model.sidecar import NAMESPACE
-from tests.archive_model.small import SLICE_BYTES
+from tests.daemon.driven import NAMESPACE, Driven, append
+from tests.daemon.small import SLICE_BYTES
+from tests.daemon.town import Town
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.requests.places import is_blob, slice_name, whole_of
@@ -21,7 +21,7 @@ CONTENT = os.urandom(4 * SLICE_BYTES)
 
 def blob(driven: Town) -> str:
     """Name of the only blob in the bucket."""
-    (found,) = {whole_of(name) for name in driven.net.bucket.objects if is_blob(name)}
+    (found,) = {whole_of(name) for name in driven.bucket.objects if is_blob(name)}
     return found
 
 
@@ -38,7 +38,7 @@ def archived_blob(driven: Town) -> Driven:
 def test_a_blob_without_a_slice_is_written_again(driven: Town, number: int) -> None:
     """Whichever slice the bucket lost: who writes the blob again mends it."""
     machine = archived_blob(driven)
-    driven.net.bucket.delete(slice_name(blob(driven), number))
+    driven.bucket.delete(slice_name(blob(driven), number))
     assert archive_verified(machine)
     write(machine, CONTENT)
     machine.put(append())
@@ -131,7 +131,7 @@ def test_verify_meets_a_deletion(driven: Town, monkeypatch: pytest.MonkeyPatch) 
 def test_a_deletion_finds_slices_behind_a_missing_one(driven: Town) -> None:
     """Two slices are on their way at once: an upload that failed may have left the later one."""
     machine = archived_blob(driven)
-    driven.net.bucket.delete(slice_name(blob(driven), 2))
+    driven.bucket.delete(slice_name(blob(driven), 2))
     machine.delete(DeleteThreadRequest(namespace=NAMESPACE, thread="job"))
     machine.wire.background()
-    assert not [name for name in driven.net.bucket.objects if is_blob(name)]
+    assert not [name for name in driven.bucket.objects if is_blob(name)]

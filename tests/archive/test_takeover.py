@@ -4,7 +4,7 @@ it is theirs."""
 from __future__ import annotations
 
 import pytest
-from tests.archive.rig import Fleet, eventually, write_steps
+from tests.daemon.process import Fleet, eventually, write_steps
 
 from stateward import errors
 

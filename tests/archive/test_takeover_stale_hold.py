@@ -3,7 +3,7 @@ past state."""
 
 from __future__ import annotations
 
-from tests.archive.rig import Fleet, write_steps
+from tests.daemon.process import Fleet, write_steps
 
 
 def test_a_takeover_asks_the_archive(machines: Fleet) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive_model.sidecar import LEASE_S
+from tests.daemon.driven import LEASE_S, Driven, append
+from tests.daemon.town import Town
 
 from stateward_sidecar.errors import DiskFull, NotOwner
 from stateward_sidecar.store.travel.install import Installer
@@ -55,10 +55,10 @@ def test_a_full_machine_writes_no_head(driven: Town, monkeypatch: pytest.MonkeyP
     first.ship_now()
     first.stop()
     monkeypatch.setattr(full.store.context.engine, "room_bytes", lambda: ROOM_BYTES)
-    before = dict(driven.net.bucket.objects)
+    before = dict(driven.bucket.objects)
     for _ in range(3):
         with pytest.raises(DiskFull):
             full.put(append())
-    assert driven.net.bucket.objects == before
+    assert driven.bucket.objects == before
     monkeypatch.undo()
     assert full.put(append(after=1)).version == 2

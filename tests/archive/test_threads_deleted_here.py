@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.archive.driven import Driven, Town, append
+from tests.daemon.driven import Driven, append
+from tests.daemon.town import Town
 
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, SetTagRequest
@@ -188,11 +189,11 @@ def test_no_token_is_given_out_twice_after_the_bucket_was_set_back(driven: Town)
     machine = driven.machine("first")
     machine.put(append(after=0))
     machine.ship_now()
-    older = dict(driven.net.bucket.objects)
+    older = dict(driven.bucket.objects)
     lost = token_of(machine, "lost")
     machine.ship_now()
-    driven.net.bucket.objects.clear()
-    driven.net.bucket.objects.update(older)
+    driven.bucket.objects.clear()
+    driven.bucket.objects.update(older)
     machine.archive.attacher.renew(("default", "job"))
     assert machine.archive.stats().rolled_back == 1
     delete_here(machine)

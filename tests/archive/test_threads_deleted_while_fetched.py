@@ -10,10 +10,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.archive.driven import Driven, Town, append, town
 from tests.archive.test_threads_deleted_here import delete_here
-from tests.archive_model import small
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon import small
+from tests.daemon.driven import NAMESPACE, Driven, append
+from tests.daemon.town import Town, town
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
@@ -95,7 +95,7 @@ def ours(town: Town, other: Driven, here: Driven) -> Driven:
 
 def ours_before_a_restart(town: Town, other: Driven, here: Driven) -> Driven:
     """It owned the thread until it was killed."""
-    return town.restart(ours(town, other, here))
+    return ours(town, other, here).restart()
 
 
 def go_on(machine: Driven) -> None:

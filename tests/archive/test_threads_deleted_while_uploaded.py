@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.archive.driven import Driven, Town, append
 from tests.archive.test_threads_deleted_here import delete_here
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAMESPACE, Driven, append
+from tests.daemon.town import Town
 
-from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.errors import ArchiveUnavailable, ThreadNotFound, UidMismatch
 
@@ -49,8 +48,7 @@ def test_the_bytes_must_be_sent_again(driven: Town, *, is_published: bool) -> No
     on_finish(machine, lambda: delete_here(machine), is_published=is_published)
     with pytest.raises(ArchiveUnavailable, match="send them again"):
         machine.write_blob("job", DATA, announced=False)
-    findings = machine.store.verifier.verify(VerifyRequest(namespace=NAMESPACE, thread="job"))
-    assert [each.finding.message for each in findings if each.HasField("finding")] == []
+    assert machine.findings() == []
     answer = machine.write_blob("job", DATA, announced=False)
     assert not answer.existed
     assert machine.read_blob("job", answer.blob.sha256) == DATA

@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.archive.twins import NAME, Pair, Twin, appending, twins
 from tests.archive_model.faults import Death
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAME, NAMESPACE, Driven, append
+from tests.daemon.town import Twins, twins
 
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_WAITING
 from stateward.v1.thread_pb2 import THREAD_ACCESS_OWNED, Retention
@@ -20,7 +20,7 @@ from stateward_sidecar.errors import ArchiveUnavailable, DiskFull, NotOwner, Thr
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
+def pair(tmp_path: Path) -> Iterator[Twins]:
     """``a`` has archived a version."""
     with twins(tmp_path) as made:
         made.a.put("one")
@@ -28,14 +28,14 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         yield made
 
 
-def save_now(sidecar: Twin, word: str) -> bool:
+def save_now(sidecar: Driven, word: str) -> bool:
     """A save by another call, in the middle of a ship: whether it was acknowledged."""
     with suppress(NotOwner):
-        return sidecar.save_held(appending(word)) is not None
+        return sidecar.save_held(append(word)) is not None
     return False
 
 
-def give_up_and(pair: Pair, act: Callable[[], bool]) -> bool:
+def give_up_and(pair: Twins, act: Callable[[], bool]) -> bool:
     """Archives a version that waits, which gives the thread up; ``act`` runs while that HEAD is on its way."""
     found: list[bool] = []
     pair.a.put("two", status=WORK_STATUS_WAITING)
@@ -44,7 +44,7 @@ def give_up_and(pair: Pair, act: Callable[[], bool]) -> bool:
     return found[0]
 
 
-def check_nothing_is_lost(pair: Pair, acknowledged: list[str]) -> None:
+def check_nothing_is_lost(pair: Twins, acknowledged: list[str]) -> None:
     """What was acknowledged is read here, and by the other machine once it is archived; both go on."""
     pair.a.put("later")
     words = ["one", "two", *acknowledged, "later"]
@@ -54,17 +54,17 @@ def check_nothing_is_lost(pair: Pair, acknowledged: list[str]) -> None:
     assert pair.a.orphans() == pair.b.orphans() == []
 
 
-def test_a_save_while_the_head_is_on_its_way(pair: Pair) -> None:
+def test_a_save_while_the_head_is_on_its_way(pair: Twins) -> None:
     """It is not acknowledged; the same call takes the thread again afterwards."""
     assert not give_up_and(pair, lambda: save_now(pair.a, "three"))
     check_nothing_is_lost(pair, [])
 
 
-def test_a_save_after_the_schedule_wrote_its_rows(pair: Pair) -> None:
+def test_a_save_after_the_schedule_wrote_its_rows(pair: Twins) -> None:
     """Once a second it writes down what is known of threads: that must not let writes pass."""
 
     def act() -> bool:
-        pair.a.archive.schedule._rows.add(pair.a.number_here())
+        pair.a.archive.schedule._rows.add(pair.a.thread().number)
         pair.a.archive.schedule.write_rows(wait=True)
         return save_now(pair.a, "three")
 
@@ -72,21 +72,21 @@ def test_a_save_after_the_schedule_wrote_its_rows(pair: Pair) -> None:
     check_nothing_is_lost(pair, [])
 
 
-def test_a_save_after_the_thread_was_forgotten(pair: Pair) -> None:
+def test_a_save_after_the_thread_was_forgotten(pair: Twins) -> None:
     """Any thread may leave memory at any time: what is read from disk again is given up all the same."""
 
     def act() -> bool:
         thread = pair.a.find(NAME)
         assert thread is not None
         pair.a.store.threads.forget(thread)
-        pair.a.load()  # for a reader
+        pair.a.page_in()  # for a reader
         return save_now(pair.a, "three")
 
     assert not give_up_and(pair, act)
     check_nothing_is_lost(pair, [])
 
 
-def test_retention_while_the_head_is_on_its_way(pair: Pair) -> None:
+def test_retention_while_the_head_is_on_its_way(pair: Twins) -> None:
     """No verb appends to what is given up, also not one that nobody asked for."""
     change = UpdateThreadRequest(namespace=NAMESPACE, thread=NAME)
     change.update.retention.CopyFrom(Retention(keep_last=1))
@@ -102,7 +102,7 @@ def test_retention_while_the_head_is_on_its_way(pair: Pair) -> None:
     check_nothing_is_lost(pair, [])
 
 
-def test_a_save_right_before_the_thread_is_given_up(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_right_before_the_thread_is_given_up(pair: Twins, monkeypatch: pytest.MonkeyPatch) -> None:
     """HEAD was made without it, so HEAD must not give the thread up: the release looks, in the writer."""
     release, saved = Attacher.release, list[bool]()
 
@@ -123,7 +123,7 @@ def test_a_save_right_before_the_thread_is_given_up(pair: Pair, monkeypatch: pyt
     check_nothing_is_lost(pair, ["three"])
 
 
-def test_a_head_that_does_not_land(pair: Pair) -> None:
+def test_a_head_that_does_not_land(pair: Twins) -> None:
     """The thread is ours again; what is saved then is shipped, whether the HEAD had landed or not."""
     for landed in (False, True):
         pair.a.put(f"waits {landed}", status=WORK_STATUS_WAITING)
@@ -139,12 +139,12 @@ def test_a_head_that_does_not_land(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("landed", [False, True])
-@pytest.mark.parametrize("touch", [None, Twin.words, Twin.take])
+@pytest.mark.parametrize("touch", [None, Driven.words, Driven.take])
 def test_a_head_that_does_not_land_and_a_disk_that_cannot_say_so(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, landed: bool, touch: Callable[[Twin], object] | None
+    pair: Twins, monkeypatch: pytest.MonkeyPatch, landed: bool, touch: Callable[[Driven], object] | None
 ) -> None:
     """The row that takes the thread back is not written: what was to be shipped is shipped by the next try."""
-    number = pair.a.number_here()
+    number = pair.a.thread().number
     pair.a.put("two", status=WORK_STATUS_WAITING)
     refuse_head(pair, landed=landed)
 
@@ -165,7 +165,7 @@ def test_a_head_that_does_not_land_and_a_disk_that_cannot_say_so(
     check_nothing_is_lost(pair, [])
 
 
-def test_a_crash_after_head_and_before_the_row(pair: Pair) -> None:
+def test_a_crash_after_head_and_before_the_row(pair: Twins) -> None:
     """HEAD says that anybody may take the thread: it is taken again, in HEAD, before anything is acknowledged."""
     pair.a.put("two", status=WORK_STATUS_WAITING)
     pair.bucket.after = die
@@ -180,7 +180,7 @@ def test_a_crash_after_head_and_before_the_row(pair: Pair) -> None:
     assert pair.b.words() == ["one", "two", "three"]
 
 
-def test_a_crash_before_head(pair: Pair) -> None:
+def test_a_crash_before_head(pair: Twins) -> None:
     """The thread is ours, and what waited for HEAD is shipped after the next start."""
     pair.a.put("two", status=WORK_STATUS_WAITING)
     pair.bucket.before = die
@@ -188,11 +188,11 @@ def test_a_crash_before_head(pair: Pair) -> None:
         pair.a.archive_all()
     pair.mend()
     pair.a.restart()
-    assert pair.a.outbox() == {pair.a.number_here()}
+    assert pair.a.outbox() == {pair.a.thread().number}
     check_nothing_is_lost(pair, [])
 
 
-def test_a_save_after_a_tombstone_of_which_nobody_knows(pair: Pair) -> None:
+def test_a_save_after_a_tombstone_of_which_nobody_knows(pair: Twins) -> None:
     """It may have landed: what is saved before HEAD was asked would go with the thread, also after a crash."""
     refuse_head(pair, landed=True)
     with pytest.raises(ArchiveUnavailable):
@@ -205,12 +205,12 @@ def test_a_save_after_a_tombstone_of_which_nobody_knows(pair: Pair) -> None:
         pair.a.words()
 
 
-def test_a_save_while_a_tombstone_is_on_its_way(pair: Pair) -> None:
+def test_a_save_while_a_tombstone_is_on_its_way(pair: Twins) -> None:
     """The rows that the schedule writes let no write pass: what is acknowledged now would go with the thread."""
     saved = list[bool]()
 
     def act() -> None:
-        pair.a.archive.schedule._rows.add(pair.a.number_here())
+        pair.a.archive.schedule._rows.add(pair.a.thread().number)
         pair.a.archive.schedule.write_rows(wait=True)
         saved.append(save_now(pair.a, "two"))
 
@@ -219,7 +219,7 @@ def test_a_save_while_a_tombstone_is_on_its_way(pair: Pair) -> None:
     assert saved == [False]
 
 
-def test_a_deletion_that_did_not_land(pair: Pair) -> None:
+def test_a_deletion_that_did_not_land(pair: Twins) -> None:
     """Its caller heard of it; the thread is written again as soon as HEAD was asked."""
     refuse_head(pair, landed=False)
     with pytest.raises(ArchiveUnavailable):
@@ -229,7 +229,7 @@ def test_a_deletion_that_did_not_land(pair: Pair) -> None:
     check_nothing_is_lost(pair, [])
 
 
-def test_a_deletion_of_a_thread_that_waits_and_is_not_archived_yet(pair: Pair) -> None:
+def test_a_deletion_of_a_thread_that_waits_and_is_not_archived_yet(pair: Twins) -> None:
     """What is archived for the deletion gives nothing up: nobody else has taken it, and the tombstone follows."""
     pair.a.put("two", status=WORK_STATUS_WAITING)
     pair.a.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=NAME))
@@ -237,7 +237,7 @@ def test_a_deletion_of_a_thread_that_waits_and_is_not_archived_yet(pair: Pair) -
         pair.b.words()
 
 
-def refuse_head(pair: Pair, *, landed: bool) -> None:
+def refuse_head(pair: Twins, *, landed: bool) -> None:
     """The next HEAD has no answer, and then the bucket is away until it is mended."""
 
     def away(_method: str, key: str) -> None:

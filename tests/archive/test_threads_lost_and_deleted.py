@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.archive.driven import Driven, Town, append
 from tests.archive.test_threads_deleted_here import delete_here
-from tests.archive_model.sidecar import NAMESPACE
+from tests.daemon.driven import NAMESPACE, Driven, append
+from tests.daemon.town import Town
 
 from stateward.v1.thread_pb2 import THREAD_ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
@@ -26,8 +26,8 @@ def test_a_deletion_leaves_the_key_of_the_next_thread(driven: Town) -> None:
     """The bucket lost the thread, and another machine made one of its name. Who deletes the lost one leaves the key of
     the other, which has the same name in the bucket."""
     first = begun(driven)
-    for key in [key for key in driven.net.bucket.objects if key.startswith(("v1/t/", "v1/_keys/t/"))]:
-        driven.net.bucket.delete(key)
+    for key in [key for key in driven.bucket.objects if key.startswith(("v1/t/", "v1/_keys/t/"))]:
+        driven.bucket.delete(key)
     driven.time.sleep(60)
     first.state()
     second = driven.machine("second")
@@ -68,8 +68,8 @@ def test_a_copy_of_a_lost_thread_stays_a_copy(driven: Town, deleted: bool) -> No
     second.ship_now()
     reader = driven.machine("reader")
     reader.state()
-    for key in [key for key in driven.net.bucket.objects if key.startswith(("v1/t/", "v1/_keys/t/"))]:
-        driven.net.bucket.delete(key)
+    for key in [key for key in driven.bucket.objects if key.startswith(("v1/t/", "v1/_keys/t/"))]:
+        driven.bucket.delete(key)
     driven.end(first)
     other = driven.machine("other")
     other.put(append(b"other"))

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.archive.driven import Driven, Town, append
+from tests.daemon.driven import Driven, append
+from tests.daemon.town import Town
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.errors import ThreadNotFound
@@ -79,12 +80,12 @@ def test_a_thread_that_is_begun_anew_after_the_bucket_was_set_back_is_not_there(
     What a copy has more is set aside, and the reader is told that there is no such thread."""
     first, second, third = (driven.machine(name) for name in ("first", "second", "third"))
     first.put(append(after=0))
-    before = dict(driven.net.bucket.objects)
+    before = dict(driven.bucket.objects)
     first.ship_now()
     assert second.state().checkpoint.version == 1
     driven.end(first)
-    driven.net.bucket.objects.clear()
-    driven.net.bucket.objects.update(before)
+    driven.bucket.objects.clear()
+    driven.bucket.objects.update(before)
     third.archive.own("default", "job", take_over=True)
     with pytest.raises(ThreadNotFound):
         second.state()

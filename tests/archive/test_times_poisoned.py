@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive_model.sidecar import GRACE_S, LEASE_S, NAMESPACE
+from tests.daemon.driven import GRACE_S, LEASE_S, NAMESPACE, Driven, append
+from tests.daemon.town import Town
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.storage.v1.head_pb2 import ThreadHead
@@ -55,7 +55,7 @@ def head_of(driven: Town, machine: Driven) -> ArchiveHead:
     """What the bucket has."""
     hold = machine.hold_of("job")
     assert hold is not None
-    return open_head(machine.thread().identity.namespace_keys, hold.place, driven.net.bucket.objects[hold.place.head])
+    return open_head(machine.thread().identity.namespace_keys, hold.place, driven.bucket.objects[hold.place.head])
 
 
 @pytest.mark.parametrize("is_taken", [True, False], ids=["another machine", "the clock was set right"])
@@ -69,7 +69,7 @@ def test_a_ttl_ends_after_a_clock_that_was_ahead(driven: Town, is_taken: bool) -
         take(driven, first)
     else:
         first.clock.skew_s = 0.0
-        first = driven.restart(first)
+        first.restart()
     first.put(append(after=1))
     first.ship_now()
     later(driven, first, TTL_S - HOUR_S)
@@ -83,7 +83,7 @@ def test_a_ttl_ends_after_something_else_than_a_save(driven: Town) -> None:
     first = start(driven, "first", AHEAD)
     first.put(first_save(ttl=TTL_S))
     first.clock.skew_s = 0.0
-    first = driven.restart(first)
+    first.restart()
     first.tag(SetTagRequest(namespace=NAMESPACE, thread="job", tag="seen", version={"version": 1}))
     first.ship_now()
     later(driven, first, TTL_S + 1)
@@ -98,7 +98,7 @@ def test_a_clock_that_was_behind_ends_no_ttl(driven: Town) -> None:
     first.put(append(after=1))
     first.ship_now()
     first.clock.skew_s = 0.0
-    first = driven.restart(first)
+    first.restart()
     later(driven, first, HOUR_S)
     first.collect(0)
     assert first.find("job") is not None
@@ -113,7 +113,7 @@ def test_a_rule_prunes_after_a_clock_that_was_ahead(driven: Town) -> None:
     first.put(first_save(keep_for=TTL_S))
     first.put(append(after=1))
     first.clock.skew_s = 0.0
-    first = driven.restart(first)
+    first.restart()
     first.put(append(after=2))
     first.ship_now()
     later(driven, first, TTL_S - HOUR_S)
@@ -131,7 +131,7 @@ def test_a_rule_spares_what_a_clock_that_was_behind_saved(driven: Town) -> None:
     first.clock.skew_s = BEHIND
     first.put(append(after=1))
     first.clock.skew_s = 0.0
-    first = driven.restart(first)
+    first.restart()
     first.put(append(after=2))
     first.ship_now()
     later(driven, first, HOUR_S)
@@ -167,9 +167,9 @@ def test_garbage_of_the_future_is_collected(driven: Town) -> None:
         first.put(append(os.urandom(900), after=version))
         first.ship_now()
     garbage = {first.hold_of("job").place.object(item.object) for item in head_of(driven, first).garbage}  # type: ignore[union-attr]
-    assert garbage & driven.net.bucket.objects.keys()
+    assert garbage & driven.bucket.objects.keys()
     driven.machine("second").collect(0)
-    assert not garbage & driven.net.bucket.objects.keys()
+    assert not garbage & driven.bucket.objects.keys()
 
 
 def test_a_blob_of_the_future_is_collected(driven: Town) -> None:
@@ -178,12 +178,12 @@ def test_a_blob_of_the_future_is_collected(driven: Town) -> None:
     first.write_blob("job", b"b" * 100)
     first.ship_now()
     first.clock.skew_s = 0.0
-    first = driven.restart(first)
+    first.restart()
     first.put(append())
     first.ship_now()
     later(driven, first, 600)
     first.ship_now()
-    assert not [key for key in driven.net.bucket.objects if key.endswith(".blob")]
+    assert not [key for key in driven.bucket.objects if key.endswith(".blob")]
 
 
 def test_a_whole_copy_has_the_true_times(driven: Town) -> None:
@@ -191,7 +191,7 @@ def test_a_whole_copy_has_the_true_times(driven: Town) -> None:
     first = start(driven, "first", AHEAD)
     first.put(append(after=0))
     first.clock.skew_s = 0.0
-    first = driven.restart(first)
+    first.restart()
     first.put(append(after=1))
     first.fork(ForkThreadRequest(namespace=NAMESPACE, thread="job", new_thread="copy", all_versions=True))
     copy = first.find("copy")

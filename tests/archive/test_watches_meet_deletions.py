@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.archive.driven import Driven, Town, append
-from tests.archive.rig import Fleet, write_steps
 from tests.archive.test_threads_deleted_here import delete_here
 from tests.archive.test_watches_travel import watch as watch_remotely
-from tests.archive.twins import NAME, twins
-from tests.archive_model.sidecar import NAMESPACE, Sidecar
+from tests.daemon.driven import NAME, NAMESPACE, Driven, append
+from tests.daemon.process import Fleet, write_steps
+from tests.daemon.town import Town, twins
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, JournalEvent, WatchRequest
 from stateward_sidecar.errors import Fenced, StatewardError, ThreadNotFound
@@ -29,7 +28,7 @@ def watch(machine: Driven, thread: str = "job", **fields: Any) -> Watch:
     return machine.store.watcher.open(WatchRequest(namespace="default", thread=thread, **fields))
 
 
-def read(machine: Sidecar, opened: Watch) -> list[JournalEvent]:
+def read(machine: Driven, opened: Watch) -> list[JournalEvent]:
     """All events that are there."""
     found: list[JournalEvent] = []
     while not opened.is_over and (events := machine.store.read(machine.store.watcher.read, opened)):
@@ -181,7 +180,7 @@ def test_a_namespace_is_told_of_a_line_that_parted_earlier(tmp_path: Path) -> No
         assert here.words() == ["1", "2", "3", "4"]
         opened = here.store.watcher.open(WatchRequest(namespace=NAMESPACE, thread="-"))
         pair.set_back()
-        third = pair.start("third")
+        third = pair.machine("third")
         third.take()
         for word in ("5", "6", "7"):
             third.put(word)

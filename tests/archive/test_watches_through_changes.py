@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.archive.driven import Driven, Town, append, town
+from tests.daemon.driven import Driven, append
+from tests.daemon.town import Town, town
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, JournalEvent, WatchRequest
 from stateward_sidecar.errors import Fenced, HistoryElsewhere, StatewardError, ThreadNotFound

@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from tests.archive.rig import Fleet, fleet, write_steps
+from tests.daemon.process import Fleet, fleet, write_steps
+from tests.daemon.wire import Wire
 
 from stateward.testing import Daemon
 from stateward.v1 import (
     effect_service_pb2,
-    effect_service_pb2_grpc,
     thread_service_pb2,
-    thread_service_pb2_grpc,
 )
 from stateward.v1.write_pb2 import WriteOptions
 
@@ -30,19 +28,19 @@ def machines(tmp_path: Path) -> Iterator[Fleet]:
 
 def put_many(daemon: Daemon) -> None:
     """More entries than a retry may ask for."""
-    stub = effect_service_pb2_grpc.EffectServiceStub(grpc.insecure_channel(daemon.target))
+    wire = Wire(daemon.target)
     for call in range(2):
         request = effect_service_pb2.PutEffectsRequest(
             namespace="default", thread="t", options=WriteOptions(request_id=f"{call}")
         )
         for number in range(600):
             request.effects.add(key=f"{call}.{number}").value.data = b"x"
-        stub.PutEffects(request)
+        wire.effects.PutEffects(request)
 
 
 def watch(daemon: Daemon, **fields: Any) -> Any:
-    stub = thread_service_pb2_grpc.ThreadServiceStub(grpc.insecure_channel(daemon.target))
-    return stub.Watch(thread_service_pb2.WatchRequest(namespace="default", thread="t", **fields), timeout=20)
+    request = thread_service_pb2.WatchRequest(namespace="default", thread="t", **fields)
+    return Wire(daemon.target).threads.Watch(request, timeout=20)
 
 
 def sequences(stream: Any, last: int) -> tuple[list[int], str]:

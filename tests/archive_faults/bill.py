@@ -13,10 +13,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.archive.rig import eventually
 from tests.archive_faults.gate import Gate, running_gate
-from tests.archive_faults.wires import Machines, machines_on, new_archive
 from tests.bucket.weed import WeedMissing, make_s3_bucket, running_weed
+from tests.daemon.process import Fleet, eventually, fleet, new_archive
 
 MESSAGE = {"role": "assistant", "content": "x" * 2000}
 
@@ -41,7 +40,7 @@ ROWS = (
 )
 
 
-def count(machines: Machines, gate: Gate, rhythm: Rhythm) -> Counter[str]:
+def count(machines: Fleet, gate: Gate, rhythm: Rhythm) -> Counter[str]:
     """The requests of one run, by the class that providers price them in."""
     daemon = machines.machine_on("first", gate.url, patience_s=20, archive_interval=rhythm.interval)
     client = machines.client(daemon)
@@ -72,7 +71,7 @@ def main() -> int:
                     if chosen and not any(word in row.name for word in chosen):
                         continue
                     place = Path(tempfile.mkdtemp(dir=folder))
-                    with machines_on(place, new_archive()) as machines:
+                    with fleet(place, new_archive()) as machines:
                         found = count(machines, gate, row)
                     reads = found["get"] + found["head"]
                     deletions = found["delete"]

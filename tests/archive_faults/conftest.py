@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.archive_faults.gate import Gate, running_gate
-from tests.archive_faults.wires import Machines, machines_on, new_archive
 from tests.bucket.conftest import weed_url
+from tests.daemon.process import Fleet, fleet, new_archive
 
 __all__ = ["weed_url"]
 
@@ -21,14 +21,14 @@ def gate(weed_url: str) -> Iterator[Gate]:
 
 
 @pytest.fixture
-def fleet_on_s3(tmp_path: Path) -> Iterator[Machines]:
+def fleet_on_s3(tmp_path: Path) -> Iterator[Fleet]:
     """Sidecars that share a prefix of the server."""
-    with machines_on(tmp_path, new_archive()) as made:
+    with fleet(tmp_path, new_archive()) as made:
         yield made
 
 
 @pytest.fixture
-def fleet_on_disk(tmp_path: Path) -> Iterator[Machines]:
+def fleet_on_disk(tmp_path: Path) -> Iterator[Fleet]:
     """Sidecars that share a bucket in a directory."""
-    with machines_on(tmp_path) as made:
+    with fleet(tmp_path) as made:
         yield made

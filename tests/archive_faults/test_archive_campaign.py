@@ -14,10 +14,9 @@ from collections import Counter, defaultdict
 from contextlib import ExitStack, suppress
 
 import pytest
-from tests.archive.rig import eventually
 from tests.archive_faults.gate import Gate, running_gate
 from tests.archive_faults.test_bucket_single_requests import FAULTS, READS, WRITES
-from tests.archive_faults.wires import Machines
+from tests.daemon.process import Fleet, eventually
 
 from stateward import Client, Durability, errors
 from stateward.testing import Daemon
@@ -31,7 +30,7 @@ OWNERS = ("one", "two")
 class Side:
     """A sidecar with its wire, who writes through it, and what that was answered."""
 
-    def __init__(self, fleet: Machines, owner: str, gate: Gate) -> None:
+    def __init__(self, fleet: Fleet, owner: str, gate: Gate) -> None:
         self.gate, self._fleet = gate, fleet
         self.daemon: Daemon = fleet.machine_on(owner, gate.url, patience_s=1.0)
         self.client: Client = fleet.client(self.daemon, call_timeout=3, retry_timeout=0)
@@ -109,7 +108,7 @@ def words(client: Client, name: str) -> list[str]:
 
 
 @pytest.mark.soak
-def test_faults_at_random(fleet_on_s3: Machines, gate: Gate, weed_url: str) -> None:
+def test_faults_at_random(fleet_on_s3: Fleet, gate: Gate, weed_url: str) -> None:
     """Each word answered ARCHIVED is in the one history, each one COMMITTED there or in an orphan of its disk."""
     with ExitStack() as stack:
         sides = [Side(fleet_on_s3, owner, stack.enter_context(running_gate(weed_url))) for owner in OWNERS]

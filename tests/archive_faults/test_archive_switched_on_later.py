@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.archive.rig import eventually, write_steps
-from tests.archive_faults.wires import Machines
+from tests.daemon.process import Fleet, eventually, write_steps
 
 from stateward import Client, Durability
 from stateward.testing import Daemon
@@ -36,7 +35,7 @@ def names(client: Client) -> list[str]:
 
 
 @pytest.mark.slow
-def test_threads_from_before(fleet_on_disk: Machines) -> None:
+def test_threads_from_before(fleet_on_disk: Fleet) -> None:
     """All threads of a data directory are shipped once it gets an archive, also those that nobody touches."""
     daemon = fleet_on_disk.machine_on("first")
     flags = {name: daemon._flags.pop(name) for name in ARCHIVE_FLAGS}
@@ -58,7 +57,7 @@ def test_threads_from_before(fleet_on_disk: Machines) -> None:
         assert (state.slots["count"], len(state.logs["messages"])) == (3 + number, 3 + number)
 
 
-def test_switched_off_and_on(fleet_on_disk: Machines) -> None:
+def test_switched_off_and_on(fleet_on_disk: Fleet) -> None:
     """What was committed without the archive is shipped when it is back, also where nobody touches it."""
     daemon = fleet_on_disk.machine_on("first")
     write_steps(fleet_on_disk.client(daemon), "job", 2, archived=True)
@@ -72,7 +71,7 @@ def test_switched_off_and_on(fleet_on_disk: Machines) -> None:
     eventually(lambda: other.thread("job").hydrate().version == 5)
 
 
-def test_one_name_for_two_threads(fleet_on_disk: Machines) -> None:
+def test_one_name_for_two_threads(fleet_on_disk: Fleet) -> None:
     """A thread made without the archive, whose name another sidecar's thread has there, is set aside and not lost."""
     daemon = fleet_on_disk.machine_on("first")
     write_steps(fleet_on_disk.client(daemon), "other", 2, archived=True)

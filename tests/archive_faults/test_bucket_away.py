@@ -6,9 +6,8 @@ import shutil
 import time
 
 import pytest
-from tests.archive.rig import eventually, write_steps
 from tests.archive_faults.gate import Gate
-from tests.archive_faults.wires import PATIENCE_S, Machines
+from tests.daemon.process import PATIENCE_S, Fleet, eventually, write_steps
 
 from stateward import Client, Durability, errors
 
@@ -19,7 +18,7 @@ def until_away(client: Client) -> None:
     time.sleep(PATIENCE_S + 0.2)
 
 
-def test_commits_go_on_and_everything_is_shipped_afterwards(fleet_on_s3: Machines, gate: Gate) -> None:
+def test_commits_go_on_and_everything_is_shipped_afterwards(fleet_on_s3: Fleet, gate: Gate) -> None:
     """COMMITTED is answered all the time, ARCHIVED is first not reached and then refused with nothing written."""
     daemon = fleet_on_s3.machine_on("first", gate.url)
     client = fleet_on_s3.client(daemon, call_timeout=1.5, retry_timeout=0)
@@ -49,7 +48,7 @@ def test_commits_go_on_and_everything_is_shipped_afterwards(fleet_on_s3: Machine
     assert other.thread("job").hydrate().version == 23
 
 
-def test_unknown_is_not_new(fleet_on_s3: Machines, gate: Gate) -> None:
+def test_unknown_is_not_new(fleet_on_s3: Fleet, gate: Gate) -> None:
     """Reads and writes of threads that are not on this disk say ARCHIVE_UNAVAILABLE, never "not found" or version 0."""
     client = fleet_on_s3.client(fleet_on_s3.machine_on("first", gate.url), retry_timeout=0)
     write_steps(client, "job", 2, archived=True)
@@ -66,7 +65,7 @@ def test_unknown_is_not_new(fleet_on_s3: Machines, gate: Gate) -> None:
     assert other.thread("unknown").hydrate().version == 0
 
 
-def test_start_without_the_bucket(fleet_on_s3: Machines, gate: Gate) -> None:
+def test_start_without_the_bucket(fleet_on_s3: Fleet, gate: Gate) -> None:
     """A daemon whose bucket is away starts, serves what was its own, and ships it when the bucket is back."""
     daemon = fleet_on_s3.machine_on("first", gate.url)
     write_steps(fleet_on_s3.client(daemon), "job", 2, archived=True)
@@ -82,7 +81,7 @@ def test_start_without_the_bucket(fleet_on_s3: Machines, gate: Gate) -> None:
     assert client.stats().archive.orphans == 0
 
 
-def test_archived_is_promised_again(fleet_on_s3: Machines, gate: Gate) -> None:
+def test_archived_is_promised_again(fleet_on_s3: Fleet, gate: Gate) -> None:
     """A bucket that is back is found out, also where nothing waits to be shipped and nobody else asks for it."""
     daemon = fleet_on_s3.machine_on("first", gate.url)
     client = fleet_on_s3.client(daemon, retry_timeout=0)
@@ -103,7 +102,7 @@ def test_archived_is_promised_again(fleet_on_s3: Machines, gate: Gate) -> None:
     eventually(is_archived)
 
 
-def test_lag_grows_while_it_is_away(fleet_on_s3: Machines, gate: Gate) -> None:
+def test_lag_grows_while_it_is_away(fleet_on_s3: Fleet, gate: Gate) -> None:
     """Statistics say how old the oldest unarchived entry is, and how many bytes wait, also after failed ships."""
     daemon = fleet_on_s3.machine_on("first", gate.url, patience_s=0.5)
     client = fleet_on_s3.client(daemon)
@@ -118,7 +117,7 @@ def test_lag_grows_while_it_is_away(fleet_on_s3: Machines, gate: Gate) -> None:
     assert stats.lag.total_seconds() > 1
 
 
-def test_directory_that_is_not_mounted(fleet_on_disk: Machines) -> None:
+def test_directory_that_is_not_mounted(fleet_on_disk: Fleet) -> None:
     """An empty directory in place of the archive is an archive that is away: no thread is called rolled back for it."""
     daemon = fleet_on_disk.machine_on("first")
     client = fleet_on_disk.client(daemon)

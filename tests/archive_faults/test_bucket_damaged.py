@@ -6,8 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.archive.rig import eventually, write_steps
-from tests.archive_faults.wires import Machines
+from tests.daemon.process import Fleet, eventually, write_steps
 
 from stateward import Client, errors
 
@@ -22,11 +21,11 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-def heads(fleet: Machines) -> set[Path]:
+def heads(fleet: Fleet) -> set[Path]:
     return {fleet.bucket / key for key in fleet.objects() if key.endswith("/HEAD")}
 
 
-def write_threads(fleet: Machines, client: Client) -> dict[str, Path]:
+def write_threads(fleet: Fleet, client: Client) -> dict[str, Path]:
     """Two versions in a thread of each name. Returns where their HEADs are."""
     found: dict[str, Path] = {}
     for name in NAMES:
@@ -52,7 +51,7 @@ def lying(where: dict[str, Path]) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "is_stopped", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["while it runs", "while it is stopped"]
 )
-def test_heads_that_are_not_what_was_written(fleet_on_disk: Machines, is_stopped: bool) -> None:
+def test_heads_that_are_not_what_was_written(fleet_on_disk: Fleet, is_stopped: bool) -> None:
     """COMMITTED goes on, nothing of these threads is shipped, statistics count them, and sound ones are archived."""
     daemon = fleet_on_disk.machine_on("first")
     client = fleet_on_disk.client(daemon, retry_timeout=0)
@@ -92,7 +91,7 @@ def test_heads_that_are_not_what_was_written(fleet_on_disk: Machines, is_stopped
         assert other.thread(name).hydrate().slots["count"] == 4
 
 
-def test_archived_is_refused_at_once(fleet_on_disk: Machines) -> None:
+def test_archived_is_refused_at_once(fleet_on_disk: Fleet) -> None:
     """Who finds out is told COMMITTED without waiting; from then on ARCHIVED is refused before anything is written."""
     client = fleet_on_disk.client(fleet_on_disk.machine_on("first"), call_timeout=20)
     write_steps(client, "job", 2, archived=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.archive.rig import eventually, write_steps
 from tests.archive_faults.gate import Gate
-from tests.archive_faults.wires import Machines
+from tests.daemon.process import Fleet, eventually, write_steps
 
 from stateward import Durability, errors
 
@@ -15,7 +14,7 @@ REFUSALS = {"full": (507, "InsufficientStorage"), "read-only": (403, "AccessDeni
 @pytest.mark.parametrize(
     "refusal", [REFUSALS["full"], pytest.param(REFUSALS["read-only"], marks=pytest.mark.slow)], ids=list(REFUSALS)
 )
-def test_a_bucket_that_takes_nothing(fleet_on_s3: Machines, gate: Gate, refusal: tuple[int, str]) -> None:
+def test_a_bucket_that_takes_nothing(fleet_on_s3: Fleet, gate: Gate, refusal: tuple[int, str]) -> None:
     """COMMITTED goes on, new threads and ARCHIVED say why not, statistics say it, and all is shipped afterwards."""
     daemon = fleet_on_s3.machine_on("first", gate.url)
     client = fleet_on_s3.client(daemon, call_timeout=2, retry_timeout=0)
@@ -44,7 +43,7 @@ def test_a_bucket_that_takes_nothing(fleet_on_s3: Machines, gate: Gate, refusal:
     write_steps(client, "new", 1, archived=True)
 
 
-def test_what_is_wrong_is_said_while_reads_go_on(fleet_on_s3: Machines, gate: Gate) -> None:
+def test_what_is_wrong_is_said_while_reads_go_on(fleet_on_s3: Fleet, gate: Gate) -> None:
     """Reads that are answered do not hide that writes are refused; a write that lands ends it."""
     client = fleet_on_s3.client(fleet_on_s3.machine_on("first", gate.url), retry_timeout=0)
     write_steps(client, "job", 2, archived=True)

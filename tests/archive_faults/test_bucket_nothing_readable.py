@@ -8,8 +8,7 @@ import secrets
 from collections.abc import Iterator
 from datetime import timedelta
 
-from tests.archive.rig import eventually, write_steps
-from tests.archive_faults.wires import Machines
+from tests.daemon.process import Fleet, eventually, write_steps
 
 from stateward import Client, Durability, ThreadOptions
 
@@ -40,12 +39,12 @@ def _forms(word: bytes) -> Iterator[bytes]:
     yield from (base64.b64encode(b"x" * shift + word)[4:-4] for shift in range(3))
 
 
-def kinds(fleet: Machines) -> set[str]:
+def kinds(fleet: Fleet) -> set[str]:
     """Of objects, by how their names end."""
     return {name.rpartition("/")[2].rpartition(".")[2] for name in fleet.objects()}
 
 
-def fill(fleet: Machines, client: Client, canary: Canaries) -> None:
+def fill(fleet: Fleet, client: Client, canary: Canaries) -> None:
     """Says a canary wherever an agent can say something, and makes objects of every kind."""
     thread = client.thread(canary("thread name"))
     state = thread.hydrate()
@@ -75,7 +74,7 @@ def fill(fleet: Machines, client: Client, canary: Canaries) -> None:
     thread.append("messages", {}, durability=Durability.ARCHIVED)
 
 
-def test_no_word_of_an_agent_is_in_the_bucket(fleet_on_disk: Machines) -> None:
+def test_no_word_of_an_agent_is_in_the_bucket(fleet_on_disk: Fleet) -> None:
     """No name, value, label or id occurs in any object or object name, whatever kind of object, nor in a tombstone."""
     canary = Canaries()
     daemon = fleet_on_disk.machine_on(canary("owner id"))

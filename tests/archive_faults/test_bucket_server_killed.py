@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.archive.rig import eventually
 from tests.archive_faults.servers import Server, mortal_server
-from tests.archive_faults.wires import Machines
+from tests.daemon.process import Fleet, eventually
 
 from stateward import Client, Durability, errors
 
@@ -66,7 +65,7 @@ class Writer(threading.Thread):
 
 
 @pytest.mark.slow
-def test_server_killed_in_mid_ship(fleet_on_s3: Machines, server: Server) -> None:
+def test_server_killed_in_mid_ship(fleet_on_s3: Fleet, server: Server) -> None:
     """COMMITTED goes on while it is dead, no answer ARCHIVED is lost, no thread is called set back or fenced."""
     daemon = fleet_on_s3.machine_on("first", server.url)
     client = fleet_on_s3.client(daemon, call_timeout=3)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.archive.rig import eventually, write_steps
 from tests.archive_faults.gate import Gate
-from tests.archive_faults.wires import Machines
+from tests.daemon.process import Fleet, eventually, write_steps
 
 from stateward import Client, Durability
 
@@ -36,7 +35,7 @@ def check_nothing_lost(client: Client, expected: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITES)
-def test_a_write_that_is_broken(fleet_on_s3: Machines, gate: Gate, kind: str) -> None:
+def test_a_write_that_is_broken(fleet_on_s3: Fleet, gate: Gate, kind: str) -> None:
     """Each fault of a write is waited out: ARCHIVED is answered, is true, and is never a conflict with ourselves."""
     daemon = fleet_on_s3.machine_on("first", gate.url)
     client = fleet_on_s3.client(daemon)
@@ -59,7 +58,7 @@ def test_a_write_that_is_broken(fleet_on_s3: Machines, gate: Gate, kind: str) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("worse", WORSE, ids=[" + ".join(worse) for worse in WORSE])
 def test_a_write_and_its_read_back_are_broken(
-    fleet_on_s3: Machines, gate: Gate, worse: dict[str, list[tuple[str, str]]]
+    fleet_on_s3: Fleet, gate: Gate, worse: dict[str, list[tuple[str, str]]]
 ) -> None:
     """The answer is lost and so is the first look at what became of it: still no conflict, and nothing is lost."""
     daemon = fleet_on_s3.machine_on("first", gate.url)
@@ -79,7 +78,7 @@ def test_a_write_and_its_read_back_are_broken(
 
 
 @pytest.mark.slow
-def test_reads_that_are_broken(fleet_on_s3: Machines, gate: Gate) -> None:
+def test_reads_that_are_broken(fleet_on_s3: Fleet, gate: Gate) -> None:
     """A takeover through faults of each request gives the whole state, and never "not found" or an older one."""
     daemon = fleet_on_s3.machine_on("first", gate.url)
     client = fleet_on_s3.client(daemon)
@@ -99,7 +98,7 @@ def test_reads_that_are_broken(fleet_on_s3: Machines, gate: Gate) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", READS)
-def test_a_bit_that_flips_on_the_way_to_us(fleet_on_s3: Machines, gate: Gate, kind: str) -> None:
+def test_a_bit_that_flips_on_the_way_to_us(fleet_on_s3: Fleet, gate: Gate, kind: str) -> None:
     """It is read again: no answer is wrong, and no thread is called damaged for it."""
     daemon = fleet_on_s3.machine_on("first", gate.url)
     write_steps(fleet_on_s3.client(daemon), "job", 6, size=30_000, archived=True)
@@ -113,7 +112,7 @@ def test_a_bit_that_flips_on_the_way_to_us(fleet_on_s3: Machines, gate: Gate, ki
 
 
 @pytest.mark.slow
-def test_cut_off_just_after_head_landed(fleet_on_s3: Machines, gate: Gate) -> None:
+def test_cut_off_just_after_head_landed(fleet_on_s3: Fleet, gate: Gate) -> None:
     """A HEAD landed and nothing was heard for long: who waits is told ARCHIVED once the bucket is back, not later."""
     daemon = fleet_on_s3.machine_on("first", gate.url)
     client = fleet_on_s3.client(daemon, call_timeout=30)

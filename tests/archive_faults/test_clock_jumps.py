@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.archive.rig import eventually, write_steps
-from tests.archive_faults.wires import Machines
+from tests.daemon.process import Fleet, eventually, write_steps
 
 from stateward import errors
 
@@ -20,7 +19,7 @@ def set_clock(offset: Path, seconds: float) -> Path:
     return fresh.replace(offset)
 
 
-def test_clocks_decide_nothing(fleet_on_disk: Machines, tmp_path: Path) -> None:
+def test_clocks_decide_nothing(fleet_on_disk: Fleet, tmp_path: Path) -> None:
     """Ships, leases and takeovers go on through jumps of years, between machines that are years apart."""
     mine, theirs = (set_clock(tmp_path / name, 0) for name in ("mine", "theirs"))
     set_clock(theirs, -YEARS_S)

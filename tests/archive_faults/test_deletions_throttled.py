@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from tests.archive.rig import eventually, write_steps
 from tests.archive_faults.gate import HOLD_MAX_S, Gate
-from tests.archive_faults.wires import Machines
 from tests.bucket.weed import s3_environment
+from tests.daemon.process import Fleet, eventually, write_steps
 
 from stateward import Client, errors
 from stateward_sidecar.bucket.open import open_bucket
 from stateward_sidecar.clock import Clock
 
 
-def left_of_threads(machines: Machines, url: str) -> list[str]:
+def left_of_threads(machines: Fleet, url: str) -> list[str]:
     """The keys and objects of threads in the bucket, without HEADs."""
     bucket = open_bucket(machines.archive, s3_environment(url), Clock())
     names = [key for prefix in ("v1/t/", "v1/_keys/t/") for key, _ in bucket.list(prefix)]
@@ -31,7 +30,7 @@ def fail(client: Client, gate: Gate) -> None:
     gate.plan("delete key")
 
 
-def test_the_retry_deletes_what_is_left(fleet_on_s3: Machines, gate: Gate) -> None:
+def test_the_retry_deletes_what_is_left(fleet_on_s3: Fleet, gate: Gate) -> None:
     """The first answer is an error, and the next one comes when neither the key nor an object is there."""
     daemon = fleet_on_s3.machine_on("first", gate.url)
     client = fleet_on_s3.client(daemon, retry_timeout=0)
@@ -49,7 +48,7 @@ def test_the_retry_deletes_what_is_left(fleet_on_s3: Machines, gate: Gate) -> No
 
 
 @pytest.mark.parametrize("who", ["the same sidecar", "another"])
-def test_a_deletion_of_nothing_waits_for_one_under_way(fleet_on_s3: Machines, gate: Gate, who: str) -> None:
+def test_a_deletion_of_nothing_waits_for_one_under_way(fleet_on_s3: Fleet, gate: Gate, who: str) -> None:
     """The first deletion is answered, and the bucket is slow to delete its first object: who is told that there is no
     thread finds none of its objects, because this call deletes them."""
     daemon = fleet_on_s3.machine_on("first", gate.url)
@@ -66,7 +65,7 @@ def test_a_deletion_of_nothing_waits_for_one_under_way(fleet_on_s3: Machines, ga
     held.let_go()
 
 
-def test_a_retry_that_nobody_waits_for_goes_on(fleet_on_s3: Machines, gate: Gate) -> None:
+def test_a_retry_that_nobody_waits_for_goes_on(fleet_on_s3: Fleet, gate: Gate) -> None:
     """The caller gives up while the retry deletes objects; they go all the same, once the bucket answers."""
     daemon = fleet_on_s3.machine_on("first", gate.url, patience_s=6)
     client = fleet_on_s3.client(daemon, retry_timeout=0)

@@ -6,9 +6,8 @@ import shutil
 import time
 
 import pytest
-from tests.archive.rig import eventually, write_steps
 from tests.archive_faults.gate import Gate
-from tests.archive_faults.wires import Machines
+from tests.daemon.process import Fleet, eventually, write_steps
 
 from stateward import Client, Durability, errors
 from stateward.testing import Daemon
@@ -32,7 +31,7 @@ def copy_disk(daemon: Daemon, copy: str) -> None:
     shutil.copytree(daemon.data_dir, daemon.data_dir.with_name(copy))
 
 
-def test_kill_right_after_the_first_ship(fleet_on_disk: Machines) -> None:
+def test_kill_right_after_the_first_ship(fleet_on_disk: Fleet) -> None:
     """A process that dies before it wrote down that it took its own thread again loses nothing to an orphan."""
     daemon = fleet_on_disk.machine_on("first", archive_interval="600")
     write_steps(fleet_on_disk.client(daemon), "job", 2, archived=True)
@@ -49,7 +48,7 @@ def test_kill_right_after_the_first_ship(fleet_on_disk: Machines) -> None:
     assert names(client) == ["job"]
 
 
-def test_older_copy_pulls_forward(fleet_on_disk: Machines) -> None:
+def test_older_copy_pulls_forward(fleet_on_disk: Fleet) -> None:
     """A disk that is set back finds what it lacks in the archive, and goes on from there, without an orphan."""
     daemon = fleet_on_disk.machine_on("first")
     client = fleet_on_disk.client(daemon)
@@ -73,7 +72,7 @@ def test_older_copy_pulls_forward(fleet_on_disk: Machines) -> None:
 
 
 @pytest.mark.parametrize("lives_on", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_older_copy_goes_on_without_the_bucket(fleet_on_s3: Machines, gate: Gate, lives_on: bool) -> None:
+def test_older_copy_goes_on_without_the_bucket(fleet_on_s3: Fleet, gate: Gate, lives_on: bool) -> None:
     """What a disk that is set back commits while the bucket is away is set aside; the thread follows the archive."""
     daemon = fleet_on_s3.machine_on("first", gate.url)
     client = fleet_on_s3.client(daemon)
@@ -104,7 +103,7 @@ def test_older_copy_goes_on_without_the_bucket(fleet_on_s3: Machines, gate: Gate
     write_steps(client, "job", 1, archived=True)
 
 
-def test_cloned_disk(fleet_on_disk: Machines) -> None:
+def test_cloned_disk(fleet_on_disk: Fleet) -> None:
     """Of two daemons on copies of one disk, under one owner id, each answer ARCHIVED is in one history for good."""
     first = fleet_on_disk.machine_on("same")
     write_steps(fleet_on_disk.client(first), "job", 3, archived=True)

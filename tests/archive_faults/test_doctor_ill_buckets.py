@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.archive_faults.gate import Gate
-from tests.archive_faults.wires import Machines
+from tests.daemon.process import Fleet
 
 from stateward.admin import Diagnosis, Verdict
 
@@ -15,7 +15,7 @@ def found_of(diagnoses: tuple[Diagnosis, ...], check: str) -> list[Diagnosis]:
     return [each for each in diagnoses if each.check == check]
 
 
-def test_a_bucket_that_refuses(fleet_on_s3: Machines, gate: Gate) -> None:
+def test_a_bucket_that_refuses(fleet_on_s3: Fleet, gate: Gate) -> None:
     """The probe passes on a real S3 server, and fails with advice once writes are denied."""
     client = fleet_on_s3.client(fleet_on_s3.machine_on("first", gate.url))
     found = client.diagnose().diagnoses
@@ -28,7 +28,7 @@ def test_a_bucket_that_refuses(fleet_on_s3: Machines, gate: Gate) -> None:
 
 
 def test_a_clock_that_is_off(
-    fleet_on_s3: Machines, gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet_on_s3: Fleet, gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     """The bucket's clock shows that the daemon's is wrong: a warning from a minute on, a failure from ten."""
     monkeypatch.setenv("TESTS_START_COLD", "1")  # the clock is put into a new interpreter

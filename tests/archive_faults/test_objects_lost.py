@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.archive.rig import write_steps
-from tests.archive_faults.wires import Machines
+from tests.daemon.process import Fleet, write_steps
 
 from stateward import Client, errors
 
@@ -25,7 +24,7 @@ def remove(path: Path) -> None:
     path.unlink()
 
 
-def objects(fleet: Machines, ending: str) -> list[Path]:
+def objects(fleet: Fleet, ending: str) -> list[Path]:
     """In the order in which they were made."""
     found = (fleet.bucket / key for key in fleet.objects() if key.endswith(ending))
     return sorted(found, key=lambda path: int(path.stem.rpartition("-")[2]))
@@ -41,7 +40,7 @@ def outcome(client: Client, version: int | None = None) -> str:
     return "whole"
 
 
-def write_long(fleet: Machines) -> Client:
+def write_long(fleet: Fleet) -> Client:
     """A thread with packs, snapshots, an index and an image, and one beside it."""
     client = fleet.client(fleet.machine_on("first"), retry_timeout=0)
     write_steps(client, "beside", 2, archived=True)
@@ -61,7 +60,7 @@ def check_owner_goes_on(client: Client) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("harm", [remove, flip])
 @pytest.mark.parametrize("kind", [".pack", ".index", ".snap"])
-def test_history_objects(fleet_on_disk: Machines, harm: Callable[[Path], None], kind: str) -> None:
+def test_history_objects(fleet_on_disk: Fleet, harm: Callable[[Path], None], kind: str) -> None:
     """Packs or indexes of the past: each version is whole or CORRUPT, other threads and the owner go on as ever."""
     owner = write_long(fleet_on_disk)
     harmed = {path: path.read_bytes() for path in objects(fleet_on_disk, kind)}
@@ -83,7 +82,7 @@ def test_history_objects(fleet_on_disk: Machines, harm: Callable[[Path], None], 
 
 
 @pytest.mark.slow
-def test_objects_of_the_head(fleet_on_disk: Machines) -> None:
+def test_objects_of_the_head(fleet_on_disk: Fleet) -> None:
     """The image or the newest snapshot: CORRUPT for reading and taking, never an older state; then whole again."""
     owner = write_long(fleet_on_disk)
     other = fleet_on_disk.client(fleet_on_disk.machine_on("other"), retry_timeout=0)
@@ -102,7 +101,7 @@ def test_objects_of_the_head(fleet_on_disk: Machines) -> None:
     check_owner_goes_on(owner)
 
 
-def test_key_objects(fleet_on_disk: Machines) -> None:
+def test_key_objects(fleet_on_disk: Fleet) -> None:
     """A thread's key removed, swapped, cut or flipped: typed errors elsewhere, the owner and other threads go on."""
     owner = fleet_on_disk.client(fleet_on_disk.machine_on("first"), retry_timeout=0)
     where: dict[str, Path] = {}

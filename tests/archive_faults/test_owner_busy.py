@@ -7,10 +7,9 @@ import threading
 import time
 
 import pytest
-from tests.archive.rig import write_steps
 from tests.archive_faults.gate import Gate
 from tests.archive_faults.test_owners_two import orphans
-from tests.archive_faults.wires import Machines
+from tests.daemon.process import Fleet, write_steps
 
 from stateward import Durability, State, errors
 from stateward_sidecar.archive.requests.waiting import WORKERS
@@ -18,7 +17,7 @@ from stateward_sidecar.archive.requests.waiting import WORKERS
 LEASE_S = 1.5
 
 
-def test_an_upload_that_takes_longer_than_the_lease_costs_no_thread(fleet_on_s3: Machines, gate: Gate) -> None:
+def test_an_upload_that_takes_longer_than_the_lease_costs_no_thread(fleet_on_s3: Fleet, gate: Gate) -> None:
     """While a blob is on its way for some leases, the owner saves and keeps the thread, and what was saved before the
     blob is archived at once."""
     flags = {"archive_lease": str(LEASE_S), "archive_interval": "0.2"}
@@ -52,7 +51,7 @@ def test_an_upload_that_takes_longer_than_the_lease_costs_no_thread(fleet_on_s3:
     assert fresh.thread("job").hydrate().slots["count"] == saved - 1
 
 
-def test_large_uploads_of_some_threads_hold_up_no_other_thread(fleet_on_s3: Machines, gate: Gate) -> None:
+def test_large_uploads_of_some_threads_hold_up_no_other_thread(fleet_on_s3: Fleet, gate: Gate) -> None:
     """As many threads as there are workers upload something that takes long. What another thread saves is archived
     meanwhile."""
     machine = fleet_on_s3.machine_on("first", via=gate.url, patience_s=None, archive_lease=str(LEASE_S))

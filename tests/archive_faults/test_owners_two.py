@@ -7,9 +7,8 @@ import signal
 import threading
 
 import pytest
-from tests.archive.rig import write_steps
 from tests.archive_faults.gate import Gate, running_gate
-from tests.archive_faults.wires import Machines
+from tests.daemon.process import Fleet, write_steps
 
 from stateward import Client, errors
 from stateward.testing import Daemon
@@ -27,7 +26,7 @@ def thaw(daemon: Daemon) -> None:
     os.kill(daemon.pid, signal.SIGCONT)
 
 
-def check_one_history(fleet: Machines, client: Client, expected: int) -> None:
+def check_one_history(fleet: Fleet, client: Client, expected: int) -> None:
     """A machine that knows nothing sees what the present owner sees, entry by entry."""
     ours = [(item.checkpoint.version, item.checkpoint.digest) for item in client.thread("job").history()]
     other = fleet.client(fleet.machine_on("third"))
@@ -36,7 +35,7 @@ def check_one_history(fleet: Machines, client: Client, expected: int) -> None:
     assert other.thread("job").hydrate().slots["count"] == expected
 
 
-def test_paused_and_resumed_after_the_takeover(fleet_on_disk: Machines) -> None:
+def test_paused_and_resumed_after_the_takeover(fleet_on_disk: Fleet) -> None:
     """The old owner is fenced at its next ship, its own entries become an orphan, and HEAD has one history."""
     first = fleet_on_disk.machine_on("first", archive_interval="600", archive_check="600")
     old = fleet_on_disk.client(first, retry_timeout=0)
@@ -60,7 +59,7 @@ def test_paused_and_resumed_after_the_takeover(fleet_on_disk: Machines) -> None:
     check_one_history(fleet_on_disk, second, 7)
 
 
-def test_fenced_says_where_the_entries_are(fleet_on_disk: Machines) -> None:
+def test_fenced_says_where_the_entries_are(fleet_on_disk: Fleet) -> None:
     """Who waits for ARCHIVED is told FENCED, with the new owner and the orphan; statistics count the orphan."""
     first = fleet_on_disk.machine_on("first", archive_check="600")
     old = fleet_on_disk.client(first, retry_timeout=0)
@@ -79,7 +78,7 @@ def test_fenced_says_where_the_entries_are(fleet_on_disk: Machines) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("landed", [False, True])
 def test_a_write_in_flight_arrives_after_the_takeover(
-    fleet_on_s3: Machines, gate: Gate, weed_url: str, landed: bool
+    fleet_on_s3: Fleet, gate: Gate, weed_url: str, landed: bool
 ) -> None:
     """HEAD of the old owner was under way: late it changes nothing, and what had landed is history and no orphan."""
     with running_gate(weed_url) as wire:

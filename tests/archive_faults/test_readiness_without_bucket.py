@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from tests.archive.rig import eventually, write_steps
 from tests.archive_faults.gate import Gate
-from tests.archive_faults.wires import Machines
+from tests.daemon.process import Fleet, eventually, write_steps
 
 from stateward import Client, errors
 
@@ -16,7 +15,7 @@ def causes(client: Client) -> list[str]:
     return [why.partition(":")[0] for why in client.server_info().not_ready]
 
 
-def test_a_bucket_that_refuses(fleet_on_s3: Machines, gate: Gate) -> None:
+def test_a_bucket_that_refuses(fleet_on_s3: Fleet, gate: Gate) -> None:
     """Not ready from the first refused write on, over a restart, until a write is taken again."""
     daemon = fleet_on_s3.machine_on("first", gate.url)
     client = fleet_on_s3.client(daemon)
@@ -34,7 +33,7 @@ def test_a_bucket_that_refuses(fleet_on_s3: Machines, gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_a_bucket_that_is_away(fleet_on_s3: Machines, gate: Gate) -> None:
+def test_a_bucket_that_is_away(fleet_on_s3: Fleet, gate: Gate) -> None:
     """One that commits to its disk stays ready; one that archives by default is not, because its saves fail."""
     patient = fleet_on_s3.client(fleet_on_s3.machine_on("patient", gate.url))
     daemon = fleet_on_s3.machine_on("strict", gate.url, default_durability="archived")

@@ -6,9 +6,8 @@ import os
 import time
 from collections import Counter
 
-from tests.archive.rig import eventually, write_steps
 from tests.archive_faults.gate import Gate
-from tests.archive_faults.wires import Machines
+from tests.daemon.process import Fleet, eventually, write_steps
 
 from stateward import Client
 
@@ -20,7 +19,7 @@ def hydrate_counted(gate: Gate, client: Client, name: str, expected: int) -> Cou
     return Counter(request.kind for request in gate.requests[before:])
 
 
-def test_cold_hydrate_takes_one_or_two_round_trips(fleet_on_s3: Machines, gate: Gate) -> None:
+def test_cold_hydrate_takes_one_or_two_round_trips(fleet_on_s3: Fleet, gate: Gate) -> None:
     """HEAD and key together, and nothing more where all is in HEAD; else one more round, however many objects."""
     first = fleet_on_s3.client(fleet_on_s3.machine_on("first", gate.url, patience_s=20))
     write_steps(first, "small", 3, archived=True)
@@ -55,7 +54,7 @@ def test_cold_hydrate_takes_one_or_two_round_trips(fleet_on_s3: Machines, gate: 
         assert hydrate_counted(gate, timed, "tagged", 7) == kinds
 
 
-def test_idle_daemon_asks_nothing(fleet_on_s3: Machines, gate: Gate) -> None:
+def test_idle_daemon_asks_nothing(fleet_on_s3: Fleet, gate: Gate) -> None:
     """With threads that it holds, that it gave up and that others hold, nothing is sent once all is shipped,
     but for the one request in `--archive-check` seconds of who reads."""
     daemon = fleet_on_s3.machine_on("first", gate.url, archive_check="600")

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from tests.archive_model.choices import NAMES, WHO
 from tests.archive_model.meetings import Meetings
-from tests.archive_model.sidecar import NAMESPACE, Sidecar
+from tests.archive_model.sidecar import Sidecar
 from tests.archive_model.stage import SIDECARS
+from tests.daemon.driven import NAMESPACE
 
 from stateward.v1.backup_service_pb2 import ExportThreadRequest
 from stateward_sidecar.errors import HistoryElsewhere

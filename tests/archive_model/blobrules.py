@@ -11,9 +11,10 @@ from tests.archive_model.choices import NAMES, PLANS, WHO
 from tests.archive_model.faults import HELD, Fault
 from tests.archive_model.litter import whole_objects
 from tests.archive_model.meetings import Meetings
-from tests.archive_model.sidecar import NAMESPACE, Sidecar
-from tests.archive_model.small import BLOB_KEPT_S
+from tests.archive_model.sidecar import Sidecar
 from tests.archive_model.stage import SIDECARS
+from tests.daemon.driven import NAMESPACE
+from tests.daemon.small import BLOB_KEPT_S
 
 from stateward.storage.v1.head_pb2 import BlobRow
 from stateward.v1.blob_service_pb2 import WriteBlobResponse

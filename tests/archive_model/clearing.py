@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from tests.archive_model.choices import NAMES, SIZES, WHO
 from tests.archive_model.meetings import Meetings
-from tests.archive_model.sidecar import NAMESPACE, Sidecar
+from tests.archive_model.sidecar import Sidecar
+from tests.daemon.driven import NAMESPACE
 
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
 from stateward.v1.thread_service_pb2 import PruneThreadRequest

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.archive_model import small
 from tests.archive_model.test_archive_model import Rules
+from tests.daemon import small
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from hypothesis.stateful import rule
 from tests.archive_model.choices import NAMES, SELDOM, WHO
 from tests.archive_model.faults import REQUEST_S
 from tests.archive_model.meetings import Meetings
-from tests.archive_model.sidecar import NAMESPACE, Sidecar
-from tests.archive_model.small import SLICE_BYTES
+from tests.archive_model.sidecar import Sidecar
+from tests.daemon.driven import NAMESPACE
+from tests.daemon.small import SLICE_BYTES
 
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
 from stateward_sidecar.errors import DiskFull

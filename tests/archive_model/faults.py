@@ -1,7 +1,6 @@
 """What can happen between a sidecar and its bucket, and around a commit, said in advance: one plan for each operation.
 
-A fault strikes at the n-th request of the operation, at the n-th that writes a HEAD, or at its n-th commit. Time is a
-number that the machine moves; a retrying bucket sleeps in it.
+A fault strikes at the n-th request of the operation, at the n-th that writes a HEAD, or at its n-th commit.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from tests.archive_model.turns import Death, Turns
 from stateward_sidecar.bucket.base import REPLACED_BYTES_MAX, Bucket, BucketUnavailable, Object
 from stateward_sidecar.bucket.memory import MemoryBucket
 from stateward_sidecar.bucket.objectstore import UPLOAD_RETRIES
-from stateward_sidecar.clock import Clock
 
 T = TypeVar("T")
 REQUEST_S = 30.0
@@ -103,68 +101,6 @@ class Op:
                 self.struck.append(fault)
                 return fault
         return None
-
-
-@dataclass(slots=True, eq=False)
-class Beat:
-    """What a process does again and again while time passes, although a call of it waits for the bucket."""
-
-    strike: Callable[[], None]
-    every_s: float
-    due_s: float
-    runs: bool = False
-
-
-class FakeClock(Clock):
-    """Time that stands still until somebody moves it. All machines age alike; their wall clocks may be wrong."""
-
-    def __init__(self) -> None:
-        self.beats: list[Beat] = []
-        self.now_s = 1_000_000.0
-        self.skew_s = 0.0
-        self.newest_us = 0  # that any clock of this time ever showed
-
-    def now_us(self) -> int:
-        return int((self.now_s + self.skew_s + 1.7e9) * 1e6)
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def boottime(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        """Waiting costs nothing. What is due meanwhile happens at its time."""
-        end = self.now_s + seconds
-        while due := [beat for beat in self.beats if beat.due_s <= end and not beat.runs]:
-            first = min(due, key=lambda beat: beat.due_s)
-            self.now_s = max(self.now_s, first.due_s)
-            first.runs = True
-            first.strike()
-            first.runs, first.due_s = False, self.now_s + first.every_s
-        self.now_s = max(self.now_s, end)
-
-
-class SkewedClock(FakeClock):
-    """One machine's clock: the common time, with a wall clock of its own."""
-
-    def __init__(self, common: FakeClock) -> None:
-        super().__init__()
-        self._common = common
-        self.slept_s = 0.0  # how long this machine was asleep; everybody else was awake
-        self.newest_us = 0  # that anybody was ever told
-
-    def now_us(self) -> int:
-        now_us = self._common.now_us() + int(self.skew_s * 1e6)
-        self.newest_us = max(self.newest_us, now_us)
-        self._common.newest_us = max(self._common.newest_us, now_us)
-        return now_us
-
-    def monotonic(self) -> float:
-        return self._common.now_s - self.slept_s
-
-    def boottime(self) -> float:
-        return self._common.now_s
 
 
 @dataclass(slots=True)

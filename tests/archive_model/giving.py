@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from tests.archive_model.choices import NAMES, WHO
 from tests.archive_model.faults import APPLIED, GATHERS, HELD, HELD_AFTER, HOLDS, Fault
-from tests.archive_model.sidecar import NAMESPACE, Sidecar
+from tests.archive_model.sidecar import Sidecar
 from tests.archive_model.steps import Steps
+from tests.daemon.driven import NAMESPACE
 
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING, WORK_STATUS_WAITING
 from stateward.v1.thread_pb2 import Retention, ThreadOptions

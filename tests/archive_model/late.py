@@ -9,7 +9,8 @@ from hypothesis.stateful import rule
 from tests.archive_model.choices import KEPT, KEYS, NAMES, PLANS, WHO
 from tests.archive_model.faults import Fault
 from tests.archive_model.messages import Messages
-from tests.archive_model.sidecar import NAMESPACE, Sidecar
+from tests.archive_model.sidecar import Sidecar
+from tests.daemon.driven import NAMESPACE
 from tests.messages import to_write
 
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING

@@ -11,8 +11,10 @@ from hypothesis.stateful import rule
 from tests.archive_model.choices import NAMES, PLANS, WHO
 from tests.archive_model.faults import Fault
 from tests.archive_model.meetings import Meetings
-from tests.archive_model.sidecar import CALLER, NAMESPACE, Sidecar, run
+from tests.archive_model.sidecar import Sidecar
 from tests.archive_model.stage import SIDECARS
+from tests.daemon.driven import CALLER, NAMESPACE
+from tests.daemon.unthreaded import run
 
 from stateward._operations.threads import spans_of
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 from tests.archive_model.blobbook import shown
 from tests.archive_model.faults import Op
 from tests.archive_model.litter import litter, proves, spent, whole_objects
-from tests.archive_model.sidecar import LEASE_S, NAMESPACE, Disk, Sidecar
+from tests.archive_model.sidecar import PromisedDisk, Sidecar
 from tests.archive_model.stage import TOTALS, Stage
 from tests.archive_model.truth import EMPTY, Sent, State, Version
+from tests.daemon.driven import LEASE_S, NAMESPACE
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_HEADS, ENTRY_KIND_RECORDS, EntryMetadata
@@ -145,7 +146,7 @@ class Looking(Stage):
         line = self.truth.line(bytes(thread.head.tip_digest)) if floor else {}
         return [digest for sequence, digest in line.items() if sequence <= floor and digest in self.records.entries]
 
-    def check_promised(self, disk: Disk, here: dict[bytes, set[bytes]]) -> None:
+    def check_promised(self, disk: PromisedDisk, here: dict[bytes, set[bytes]]) -> None:
         """What was answered COMMITTED is history, or on the disk that answered."""
         for uid, sequence, digest in disk.promised:
             if uid in self.truth.deleted or self.truth.history(uid).get(sequence) == digest:
@@ -246,7 +247,7 @@ class Looking(Stage):
 
     # -- HEADs ----------------------------------------------------------------------------------------------------
 
-    def see_head(self, disk: Disk, key: str, data: bytes, op: Op) -> None:
+    def see_head(self, disk: PromisedDisk, key: str, data: bytes, op: Op) -> None:
         """A HEAD had its effect."""
         place = place_of(key)
         assert place is not None
@@ -330,7 +331,7 @@ class Looking(Stage):
         stores = (sidecar.store.context.keystore for sidecar in self.sidecars)
         return next((key for store in stores if (key := store.thread_key(uid, self.namespace))), b"")
 
-    def check_lease(self, disk: Disk, key: str, before: Sent | None, head: ArchiveHead) -> None:
+    def check_lease(self, disk: PromisedDisk, key: str, before: Sent | None, head: ArchiveHead) -> None:
         """Nobody takes a thread without being asked to, unless its owner gave it up or was silent for the lease."""
         if before is None or before.head.detached or before.head.deleted or head.deleted:
             return
@@ -351,7 +352,7 @@ class Looking(Stage):
             for each in sidecar.wire.uploads
         )
 
-    def check_expired(self, disk: Disk, before: ArchiveHead) -> None:
+    def check_expired(self, disk: PromisedDisk, before: ArchiveHead) -> None:
         """A thread goes by itself only when its time is over, also by what was saved here and is not archived yet."""
         for sidecar in self.sidecars:
             if sidecar.disk is not disk:

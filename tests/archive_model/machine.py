@@ -15,11 +15,11 @@ from tests.archive_model.blobbook import named
 from tests.archive_model.faults import Fault
 from tests.archive_model.looking import after, state_of
 from tests.archive_model.recordcalls import RecordCalls
-from tests.archive_model.sidecar import LEASE_S, NAMESPACE, Sidecar
+from tests.archive_model.sidecar import Sidecar
 from tests.archive_model.stage import SIDECARS, TOTALS
 from tests.archive_model.truth import EMPTY, Version
+from tests.daemon.driven import LEASE_S, NAMESPACE
 
-from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, WORK_STATUS_RUNNING, VersionRef, WorkStatus
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, ListCheckpointsRequest, SaveRequest, SaveResponse
 from stateward.v1.diff_pb2 import Append, Diff, Edit, SetSlot
@@ -35,7 +35,7 @@ from stateward_sidecar.store.journal.requests import hash_request
 PATIENCE_S = 60.0
 
 
-class Machine(RecordCalls):
+class ArchiveMachine(RecordCalls):
     """Two sidecars, one bucket, one truth."""
 
     # -- saving ---------------------------------------------------------------------------------------------------
@@ -298,8 +298,7 @@ class Machine(RecordCalls):
         """Whatever came from the archive, was set aside, pruned or deleted: each disk agrees with itself."""
         for number, sidecar in enumerate(self.sidecars):
             self.act(number, "tidy", lambda it: it.tidy())
-            answers = sidecar.store.verifier.verify(VerifyRequest())
-            found = [each.finding for each in answers if each.HasField("finding")]
+            found = sidecar.findings()
             if self.era:  # what this disk never had went with what the bucket lost: blobs, or a copy's older history
                 lost = re.compile("the file of blob|(the blob .*|its HEAD) is (missing in the archive|older than)")
                 found = [each for each in found if not lost.search(each.message)]

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from tests.archive_model.choices import NAMES, PLANS, WHO
 from tests.archive_model.faults import Fault
-from tests.archive_model.sidecar import NAMESPACE, Sidecar
+from tests.archive_model.sidecar import Sidecar
 from tests.archive_model.steps import Steps
+from tests.daemon.driven import NAMESPACE
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_UNSPECIFIED, WORK_STATUS_RUNNING
 from stateward.v1.signal_service_pb2 import SendSignalRequest, SendSignalResponse

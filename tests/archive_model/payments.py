@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.archive_model.sidecar import NAMESPACE, Sidecar
+from tests.archive_model.sidecar import Sidecar
+from tests.daemon.driven import NAMESPACE
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 from stateward.v1.effect_pb2 import EFFECT_STATE_DONE, EFFECT_STATE_NEW, EFFECT_STATE_UNCERTAIN

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from tests.archive_model.blobbook import named
 from tests.archive_model.looking import Looking, state_of
-from tests.archive_model.sidecar import LEASE_S, NAMESPACE, Sidecar
+from tests.archive_model.sidecar import Sidecar
 from tests.archive_model.truth import Version
+from tests.daemon.driven import LEASE_S, NAMESPACE
 
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, ListCheckpointsRequest

@@ -10,7 +10,9 @@ from google.protobuf.empty_pb2 import Empty
 from tests.archive_model.faults import MEANWHILE
 from tests.archive_model.reading import Reading
 from tests.archive_model.recordbook import Request, Shown
-from tests.archive_model.sidecar import CALLER, NAMESPACE, Sidecar, run
+from tests.archive_model.sidecar import Sidecar
+from tests.daemon.driven import CALLER, NAMESPACE
+from tests.daemon.unthreaded import run
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_UNSPECIFIED
 from stateward.v1.record_pb2 import StoredRecord

@@ -13,9 +13,9 @@ from tests.archive_model.choices import NAMES, PLANS, WHO
 from tests.archive_model.faults import Fault
 from tests.archive_model.giving import TTL_S, GivingUp
 from tests.archive_model.late import LateWriters
-from tests.archive_model.sidecar import NAMESPACE
-from tests.archive_model.small import BLOB_KEPT_S
 from tests.archive_model.stage import SIDECARS
+from tests.daemon.driven import NAMESPACE
+from tests.daemon.small import BLOB_KEPT_S
 
 # What a sweep of the owner will find. Most often one kind: whatever comes first asks HEAD for all that follow.
 KINDS = st.sampled_from(("versions", "records", "blob", "claim"))

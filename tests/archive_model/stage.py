@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hypothesis.stateful import RuleBasedStateMachine
-from tests.archive_model import small
 from tests.archive_model.blobbook import BlobBook
-from tests.archive_model.faults import DAMAGE, HOLDS, MEANWHILE, FakeClock, Fault, FaultyBucket, Net, Op, Witness
+from tests.archive_model.faults import DAMAGE, HOLDS, MEANWHILE, Fault, FaultyBucket, Net, Op, Witness
 from tests.archive_model.naming import Naming
 from tests.archive_model.payments import Payments
 from tests.archive_model.process import Waits
 from tests.archive_model.recordbook import RecordBook, Request
-from tests.archive_model.sidecar import NAMESPACE, Disk, Sidecar
+from tests.archive_model.sidecar import PromisedDisk, Sidecar
 from tests.archive_model.truth import Sent, Truth
 from tests.archive_model.turns import Death, Place, Turns
+from tests.daemon import small
+from tests.daemon.clocks import FakeClock
+from tests.daemon.driven import NAMESPACE
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
 from stateward.v1.record_service_pb2 import DeleteRecordsResponse, PutRecordsResponse
@@ -79,8 +81,8 @@ class Stage(RuleBasedStateMachine):
         home = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
         self.home = Path(tempfile.mkdtemp(prefix="archive-model-", dir=home))
         self.numbers = itertools.count(1)
-        self.disks: list[Disk] = []
-        self.copies: list[Disk] = []
+        self.disks: list[PromisedDisk] = []
+        self.copies: list[PromisedDisk] = []
         self.backups: list[tuple[dict[str, bytes], dict[str, Sent]]] = []
         self.era, self.era_began_s = 0, 0.0  # how often the bucket was set back, and when it was last
         self.one_host, self.keeps_records = one_host, keeps_records
@@ -223,16 +225,16 @@ class Stage(RuleBasedStateMachine):
 
     # -- processes ------------------------------------------------------------------------------------------------
 
-    def new_disk(self, owner_id: str) -> Disk:
+    def new_disk(self, owner_id: str) -> PromisedDisk:
         number = next(self.numbers)
-        disk = Disk(number, self.home / f"disk-{number}", owner_id, number)
+        disk = PromisedDisk(number, self.home / f"disk-{number}", owner_id, number)
         self.disks.append(disk)
         return disk
 
     def new_sidecar(self, number: int, owner_id: str) -> Sidecar:
         return self.start(number, self.new_disk(owner_id))
 
-    def start(self, number: int, disk: Disk, plan: tuple[Fault, ...] = ()) -> Sidecar:
+    def start(self, number: int, disk: PromisedDisk, plan: tuple[Fault, ...] = ()) -> Sidecar:
         """``plan``: of what it does by itself when it starts."""
 
         def seen(look: Callable[..., None]) -> Callable[..., None]:
@@ -268,7 +270,7 @@ class Stage(RuleBasedStateMachine):
         head.min_reader = head.min_writer = heads.FORMAT + 1
         return heads.seal_head(self.namespace, place, head)
 
-    def see_head(self, disk: Disk, key: str, data: bytes, op: Op) -> None:
+    def see_head(self, disk: PromisedDisk, key: str, data: bytes, op: Op) -> None:
         raise NotImplementedError
 
     def meanwhile(self, number: int, what: int) -> None:
@@ -303,7 +305,7 @@ class Stage(RuleBasedStateMachine):
     def keep_copy(self, number: int) -> None:
         """Somebody copies a disk at one moment."""
         sidecar = self.sidecars[number]
-        copy = Disk(
+        copy = PromisedDisk(
             next(self.numbers), self.home / f"copy-{len(self.copies)}", sidecar.disk.owner_id, sidecar.disk.origin
         )
         sidecar.copy_disk(copy.path)

@@ -6,14 +6,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from tests.archive_model.choices import BRANCHES, KEPT, NAMES, PLANS, SELDOM, SIZES, STARTS, WHO
 from tests.archive_model.faults import Fault
-from tests.archive_model.machine import Machine
-from tests.archive_model.sidecar import GRACE_S, Sidecar
+from tests.archive_model.machine import ArchiveMachine
+from tests.archive_model.sidecar import Sidecar
+from tests.daemon.driven import GRACE_S
 
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 
 
-class Steps(Machine):
+class Steps(ArchiveMachine):
     """One at a time."""
 
     # -- reading --------------------------------------------------------------------------------------------------

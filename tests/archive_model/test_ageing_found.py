@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.archive_model import small
-from tests.archive_model.sidecar import NAMESPACE, Sidecar
+from tests.archive_model.sidecar import Sidecar
 from tests.archive_model.test_archive_model import Rules
+from tests.daemon import small
+from tests.daemon.driven import NAMESPACE
 
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_LEASE, ENTRY_KIND_SIGNAL, ENTRY_KIND_TAG_SET
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
-from tests.archive_model import small
 from tests.archive_model.ageing import Ageing
 from tests.archive_model.backing_up import BackingUp
 from tests.archive_model.choices import BRANCHES, KEYS, NAMES, PLANS, SELDOM, SIZES, STARTS, WHO, WINDOWS
@@ -17,8 +16,10 @@ from tests.archive_model.faults import DIES_AFTER, GATHERS, HELD, HELD_AFTER, HO
 from tests.archive_model.halves import Halves
 from tests.archive_model.letting_go import LettingGo
 from tests.archive_model.recordrules import RecordRules
-from tests.archive_model.sidecar import GRACE_S, LEASE_S, NAMESPACE, Sidecar
+from tests.archive_model.sidecar import Sidecar
 from tests.archive_model.stage import SIDECARS
+from tests.daemon import small
+from tests.daemon.driven import GRACE_S, LEASE_S, NAMESPACE
 
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING, WORK_STATUS_WAITING
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN

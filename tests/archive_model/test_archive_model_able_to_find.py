@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import pytest
-from tests.archive_model import small
 from tests.archive_model.choices import ASIDE
 from tests.archive_model.faults import AWAY, HELD, Fault
 from tests.archive_model.giving import RELEASE
 from tests.archive_model.sidecar import Sidecar
-from tests.archive_model.small import BLOB_KEPT_S
 from tests.archive_model.test_archive_model import Rules
+from tests.daemon import small
+from tests.daemon.small import BLOB_KEPT_S
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
 from stateward_sidecar.archive.objects import judge

@@ -7,10 +7,10 @@ import hashlib
 from typing import Any
 
 import pytest
-from tests.archive_model import small
 from tests.archive_model.faults import APPLIED, AWAY, CUT, GATHERS, HELD, HELD_AFTER, LOST_AWAY, Fault
 from tests.archive_model.giving import HEAD
 from tests.archive_model.test_archive_model import Rules
+from tests.daemon import small
 
 from stateward.v1.thread_pb2 import THREAD_ACCESS_OWNED
 from stateward_sidecar.archive.objects.fetch import Fetcher

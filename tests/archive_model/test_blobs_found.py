@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.archive_model import small
 from tests.archive_model.faults import AWAY, LOST, MEANWHILE, REFUSED, Fault
-from tests.archive_model.small import BLOB_KEPT_S
 from tests.archive_model.test_archive_model import Rules
+from tests.daemon import small
+from tests.daemon.small import BLOB_KEPT_S
 
 NONE: tuple[Fault, ...] = ()
 

@@ -7,10 +7,11 @@ from hashlib import shake_128
 
 from tests.archive_model.elements import WIRE_BYTES_S, YEAR_HOURS
 from tests.archive_model.faults import UPLOAD_BYTES, Fault
-from tests.archive_model.sidecar import LEASE_S, Sidecar
-from tests.archive_model.small import SLICE_BYTES
+from tests.archive_model.sidecar import Sidecar
 from tests.archive_model.test_archive_model import Rules
 from tests.archive_model.test_litter_found import move_tags
+from tests.daemon.driven import LEASE_S
+from tests.daemon.small import SLICE_BYTES
 
 NONE: tuple[Fault, ...] = ()
 LARGE = 5 * SLICE_BYTES

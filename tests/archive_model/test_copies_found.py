@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 from tests.archive_model.faults import Fault
-from tests.archive_model.sidecar import NAMESPACE, Sidecar
+from tests.archive_model.sidecar import Sidecar
 from tests.archive_model.test_archive_model import Rules
+from tests.daemon.driven import NAMESPACE
 
 from stateward.v1.thread_service_pb2 import ForkThreadRequest
 from stateward_sidecar.archive.objects.fetch import Fetcher

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.archive_model import small
 from tests.archive_model.faults import Fault
-from tests.archive_model.sidecar import NAMESPACE, Sidecar
+from tests.archive_model.sidecar import Sidecar
 from tests.archive_model.test_archive_model import Rules
+from tests.daemon import small
+from tests.daemon.driven import NAMESPACE
 
 from stateward._operations.threads import numbers_of, spans_of
 from stateward.storage.v1.archive_pb2 import OBJECT_KIND_SNAPSHOT

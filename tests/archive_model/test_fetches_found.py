@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.archive_model import small
 from tests.archive_model.faults import READ_HELD, Fault
-from tests.archive_model.sidecar import LEASE_S, NAMESPACE, Sidecar
+from tests.archive_model.sidecar import Sidecar
 from tests.archive_model.test_archive_model import Rules
 from tests.archive_model.test_uploads_found import NONE, save
+from tests.daemon import small
+from tests.daemon.driven import LEASE_S, NAMESPACE
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.archive_model import small
 from tests.archive_model.faults import GATHERS, HELD, HELD_AFTER, Fault
 from tests.archive_model.test_archive_model import Rules
+from tests.daemon import small
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from __future__ import annotations
 import hashlib
 
 from tests.archive_model.faults import AWAY, DIES_AFTER, DIES_BEFORE, DIES_LATE, Fault
-from tests.archive_model.sidecar import NAMESPACE
 from tests.archive_model.test_archive_model import Rules
+from tests.daemon.driven import NAMESPACE
 
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
 

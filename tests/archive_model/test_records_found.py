@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.archive_model import small
 from tests.archive_model.faults import DIES_BEFORE, HELD, HELD_AFTER, Fault
 from tests.archive_model.test_archive_model import Rules
+from tests.daemon import small
 
 NONE: tuple[Fault, ...] = ()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 from tests.archive_model.faults import Fault
-from tests.archive_model.sidecar import LEASE_S, NAMESPACE
 from tests.archive_model.test_archive_model import Rules
+from tests.daemon.driven import LEASE_S, NAMESPACE
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward_sidecar.errors import ArchiveUnavailable, NewerFormat

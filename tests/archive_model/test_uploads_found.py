@@ -4,8 +4,8 @@ replaced."""
 from __future__ import annotations
 
 from tests.archive_model.faults import HELD, Fault
-from tests.archive_model.sidecar import LEASE_S
 from tests.archive_model.test_archive_model import Rules
+from tests.daemon.driven import LEASE_S
 
 NONE: tuple[Fault, ...] = ()
 SLOW = (Fault(HELD, 0),)

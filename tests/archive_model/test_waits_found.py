@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 from tests.archive_model.faults import AWAY, HELD, READ_HELD, Fault
-from tests.archive_model.sidecar import LEASE_S
 from tests.archive_model.test_archive_model import Rules
+from tests.daemon.driven import LEASE_S
 
 from stateward_sidecar.archive.own.takeover import Attacher
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.blobs.desk import Desk
+from tests.blobs.desk import BlobWire
 
 from stateward.testing import Daemon, run_daemon
 
@@ -17,7 +17,7 @@ def daemon() -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def desk(daemon: Daemon) -> Iterator[Desk]:
-    opened = Desk(daemon)
+def desk(daemon: Daemon) -> Iterator[BlobWire]:
+    opened = BlobWire(daemon)
     yield opened
     opened.close()

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.daemon.wire import TIMEOUT_S, Wire
 from tests.messages import to_write
-from tests.service.wire import TIMEOUT_S, Wire
 
 from stateward._operations.threads import spans_of
 from stateward.testing import Daemon
-from stateward.v1 import blob_service_pb2_grpc
 from stateward.v1.blob_service_pb2 import (
     BlobBegin,
     ReadBlobRequest,
@@ -32,12 +30,11 @@ from stateward.v1.write_pb2 import WriteOptions
 MIB = 1 << 20
 
 
-class Desk(Wire):
+class BlobWire(Wire):
     """All services of a daemon, and short words for what tests do with blobs."""
 
     def __init__(self, daemon: Daemon) -> None:
         super().__init__(daemon.target)
-        self.blobs: Any = blob_service_pb2_grpc.BlobServiceStub(self.channel)
         self.directory = daemon.data_dir / "blobs"
 
     def write(self, data: bytes, thread: str = "t", *, piece: int = MIB, **begin: Any) -> WriteBlobResponse:
@@ -114,16 +111,6 @@ def names(blob: BlobRef, version: int = 0, thread: str = "t", slot: str = "s") -
         thread=thread, options=WriteOptions(request_id=f"{thread}-{version}-{slot}", expected_version=version),
         diff=Diff(edits=[edit])
     )
-
-
-def wait_for(check: Callable[[], bool], timeout_s: float = 60.0) -> bool:
-    """Looks until something has happened that the daemon does by itself; returns whether it has."""
-    end = time.monotonic() + timeout_s
-    while not check():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def random_bytes(size: int) -> bytes:

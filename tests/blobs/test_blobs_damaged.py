@@ -9,8 +9,8 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from tests.blobs.desk import MIB, Desk, names, random_bytes
-from tests.service.wire import refused
+from tests.blobs.desk import MIB, BlobWire, names, random_bytes
+from tests.daemon.wire import refused
 
 from stateward.testing import Daemon
 from stateward.v1.blob_service_pb2 import ReadBlobRequest
@@ -33,7 +33,7 @@ def segment_places() -> list[int]:
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_a_flipped_bit_costs_one_segment(desk: Desk, number: int) -> None:
+def test_a_flipped_bit_costs_one_segment(desk: BlobWire, number: int) -> None:
     """The segment is CORRUPT and named by Verify; the others, other blobs and the thread are read as before."""
     data, other = random_bytes(SIZE), random_bytes(1000)
     blob, intact = desk.put(data), desk.put(other)
@@ -68,7 +68,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_changed_file_is_found(desk: Desk, change: Callable[[Path], object]) -> None:
+def test_a_changed_file_is_found(desk: BlobWire, change: Callable[[Path], object]) -> None:
     """CORRUPT before the first byte, a finding of Verify, a fork that is refused; and the rest goes on."""
     blob, intact = desk.put(random_bytes(SIZE)), desk.put(b"other")
     desk.save(names(blob))
@@ -80,7 +80,7 @@ def test_a_changed_file_is_found(desk: Desk, change: Callable[[Path], object]) -
 
 
 @pytest.mark.parametrize("threads", [("t", "t"), ("t", "u")], ids=["one thread", "two threads"])
-def test_swapped_files_are_found(desk: Desk, threads: tuple[str, str]) -> None:
+def test_swapped_files_are_found(desk: BlobWire, threads: tuple[str, str]) -> None:
     """The files of two blobs of one size change places, in one thread or between two: both are CORRUPT."""
     blobs = [desk.put(random_bytes(SIZE - number), thread) for number, thread in enumerate(threads)]
     paths = [desk.file_of(blob, thread) for blob, thread in zip(blobs, threads, strict=True)]
@@ -92,7 +92,7 @@ def test_swapped_files_are_found(desk: Desk, threads: tuple[str, str]) -> None:
     assert len(desk.findings()) == 2
 
 
-def test_swapped_segments_are_found(desk: Desk) -> None:
+def test_swapped_segments_are_found(desk: BlobWire) -> None:
     """Two segments of one blob change places: reading either is CORRUPT, the others are not."""
     data = random_bytes(SIZE)
     blob = desk.put(data)
@@ -106,7 +106,7 @@ def test_swapped_segments_are_found(desk: Desk) -> None:
     assert desk.read(blob, offset=2 * MIB) == data[2 * MIB :]
 
 
-def test_lost_bytes_can_be_written_again(desk: Desk) -> None:
+def test_lost_bytes_can_be_written_again(desk: BlobWire) -> None:
     """Where the file is gone, the same bytes are taken once more, and what named the blob is whole again."""
     data = random_bytes(SIZE)
     blob = desk.put(data)
@@ -118,7 +118,7 @@ def test_lost_bytes_can_be_written_again(desk: Desk) -> None:
     assert desk.findings() == []
 
 
-def test_damaged_rows_are_found(daemon: Daemon, desk: Desk) -> None:
+def test_damaged_rows_are_found(daemon: Daemon, desk: BlobWire) -> None:
     """A row that is gone, or another's: what names the blob is a finding, and nobody gets other bytes."""
     data = random_bytes(SIZE)
     blob, other = desk.put(data), desk.put(b"other")
@@ -139,7 +139,7 @@ def test_damaged_rows_are_found(daemon: Daemon, desk: Desk) -> None:
             else:
                 txn.delete(b"Q" + rows[0][0][1:5])
         daemon.start()
-        desk = Desk(daemon)
+        desk = BlobWire(daemon)
         reasons = {finding.reason for finding in desk.findings()}
         assert reasons == {ERROR_REASON_CORRUPT}, damage
         desk.close()
@@ -147,7 +147,7 @@ def test_damaged_rows_are_found(daemon: Daemon, desk: Desk) -> None:
         shutil.rmtree(daemon.data_dir)
         shutil.move(saved, daemon.data_dir)
         daemon.start()
-        desk = Desk(daemon)
+        desk = BlobWire(daemon)
     assert desk.read(blob) == data
     assert desk.findings() == []
     desk.close()

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.blobs.desk import MIB, Desk, messages, names, random_bytes, wait_for
+from tests.blobs.desk import MIB, BlobWire, messages, names, random_bytes
+from tests.daemon.process import eventually
+from tests.daemon.wire import refusal_of, refused
 from tests.faults.test_disk_full import tmpfs as tmpfs  # noqa: PLC0414  a fixture
-from tests.service.wire import refusal_of, refused
 
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.thread_pb2 import ThreadOptions
@@ -26,7 +27,7 @@ def small(tmpfs: Path) -> Iterator[Daemon]:
         yield daemon
 
 
-def fill(desk: Desk) -> dict[str, bytes]:
+def fill(desk: BlobWire) -> dict[str, bytes]:
     """Writes blobs of 300 kB to threads of their own until the disk is full."""
     written: dict[str, bytes] = {}
     for number in range(100):
@@ -41,7 +42,7 @@ def fill(desk: Desk) -> dict[str, bytes]:
 
 def test_nothing_of_a_refused_blob_stays(small: Daemon) -> None:
     """What was answered is there, of what was refused there is no file; a deletion makes room, and writing goes on."""
-    desk = Desk(small)
+    desk = BlobWire(small)
     written = fill(desk)
     files = desk.files()
     assert len(files) == len(written)
@@ -56,7 +57,7 @@ def test_nothing_of_a_refused_blob_stays(small: Daemon) -> None:
     for thread in list(written)[:4]:
         desk.delete(thread)
         del written[thread]
-    assert wait_for(lambda: len(desk.files()) == len(written))
+    eventually(lambda: len(desk.files()) == len(written))
     data = random_bytes(300_000)
     again = desk.put(data, "t99")
     assert desk.read(again, "t99") == data
@@ -67,14 +68,14 @@ def test_nothing_of_a_refused_blob_stays(small: Daemon) -> None:
 
 def test_the_reserve_is_left_for_deletions(small: Daemon) -> None:
     """Blobs stop before the last bytes: a restart, a save and a deletion still work."""
-    desk = Desk(small)
+    desk = BlobWire(small)
     written = fill(desk)
     disk = os.statvfs(small.data_dir)
     assert disk.f_bavail * disk.f_frsize > RESERVE_BYTES - MIB // 16
     desk.close()
     small.kill()
     small.start()
-    desk = Desk(small)
+    desk = BlobWire(small)
     for thread, data in written.items():
         (path,) = [path for path in desk.files() if path.parent.name == desk.thread("", thread).uid]
         assert path.stat().st_size > len(data)
@@ -85,13 +86,13 @@ def test_the_reserve_is_left_for_deletions(small: Daemon) -> None:
 
 def test_a_copy_that_does_not_fit_leaves_nothing(small: Daemon) -> None:
     """DISK_FULL in the middle of copying blobs: no copy, no file of it."""
-    desk = Desk(small)
+    desk = BlobWire(small)
     for version in range(5):
         desk.save(names(desk.put(random_bytes(900_000)), version, slot=f"s{version}"))
     files = desk.files()
     with pytest.raises(grpc.RpcError) as caught:
         desk.fork("copy", all_versions=True)
     assert refusal_of(caught.value).reason == "DISK_FULL"
-    assert wait_for(lambda: desk.files() == files)
+    eventually(lambda: desk.files() == files)
     assert desk.findings() == []
     desk.close()

@@ -11,16 +11,17 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.blobs.desk import MIB, Desk, messages, names, random_bytes, wait_for
+from tests.blobs.desk import MIB, BlobWire, messages, names, random_bytes
 from tests.crash.faulty_daemon import FaultyDaemon
-from tests.service.wire import refused
+from tests.daemon.process import eventually
+from tests.daemon.wire import refused
 
 from stateward.v1.blob_service_pb2 import BlobBegin, StatBlobRequest, WriteBlobRequest
 from stateward.v1.thread_pb2 import ThreadOptions
 
 DATA = random_bytes(3 * MIB + 7)
 # Channels that are never closed: see Connection.close in the client.
-BRITTLE: list[Desk] = []
+BRITTLE: list[BlobWire] = []
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def faulty(tmp_path: Path) -> Iterator[FaultyDaemon]:
     daemon = FaultyDaemon(short, tmp_path / "data", sweep_interval=0, log_level="warning")
     daemon.start()
     try:
-        desk = Desk(daemon)
+        desk = BlobWire(daemon)
         desk.save(names(desk.put(b"first")))
         desk.close()
         yield daemon
@@ -39,11 +40,11 @@ def faulty(tmp_path: Path) -> Iterator[FaultyDaemon]:
         daemon.kill()
 
 
-def die_at(daemon: FaultyDaemon, where: str, action: Callable[[Desk], object], nth: int = 1) -> None:
+def die_at(daemon: FaultyDaemon, where: str, action: Callable[[BlobWire], object], nth: int = 1) -> None:
     """Does something during which the daemon dies, and starts it again."""
     daemon.stop()
     daemon.start_faulty(where, nth)
-    desk = Desk(daemon)
+    desk = BlobWire(daemon)
     with suppress(grpc.RpcError):
         action(desk)
     BRITTLE.append(desk)
@@ -51,10 +52,10 @@ def die_at(daemon: FaultyDaemon, where: str, action: Callable[[Desk], object], n
     daemon.start()
 
 
-def settled(daemon: FaultyDaemon, files: int) -> Desk:
+def settled(daemon: FaultyDaemon, files: int) -> BlobWire:
     """The daemon once it has cleared away what the crash left: only so many files are there."""
-    desk = Desk(daemon)
-    assert wait_for(lambda: len(desk.files()) == files), desk.files()
+    desk = BlobWire(daemon)
+    eventually(lambda: len(desk.files()) == files)
     assert desk.findings() == []
     return desk
 
@@ -94,7 +95,7 @@ def test_after_its_entry_is_committed_a_blob_is_there(faulty: FaultyDaemon) -> N
 
 def test_kill_in_the_middle_of_a_stream(faulty: FaultyDaemon) -> None:
     """SIGKILL while bytes come: what was answered before is there, of the rest nothing."""
-    desk = Desk(faulty)
+    desk = BlobWire(faulty)
     is_under_way = threading.Event()
 
     def slowly() -> Iterator[WriteBlobRequest]:
@@ -128,7 +129,7 @@ DELETING = {
 @pytest.mark.parametrize("where", DELETING.values(), ids=DELETING)
 def test_a_deletion_takes_the_files_with_it(faulty: FaultyDaemon, where: str) -> None:
     """Wherever it was cut short, the thread is gone and the next start removes its files; others keep theirs."""
-    desk = Desk(faulty)
+    desk = BlobWire(faulty)
     kept = desk.put(DATA, "other")
     desk.close()
     die_at(faulty, where, lambda desk: desk.delete())
@@ -136,7 +137,7 @@ def test_a_deletion_takes_the_files_with_it(faulty: FaultyDaemon, where: str) ->
     assert refused(desk.blobs.StatBlob, StatBlobRequest(thread="t", sha256=b"1" * 32)).reason == "THREAD_NOT_FOUND"
     assert desk.read(kept, "other") == DATA
     other = desk.thread("", "other").uid
-    assert wait_for(lambda: [path.name for path in desk.directory.iterdir()] == [other])
+    eventually(lambda: [path.name for path in desk.directory.iterdir()] == [other])
     desk.close()
 
 
@@ -153,12 +154,12 @@ def test_a_copy_that_was_not_finished_leaves_no_files(faulty: FaultyDaemon, wher
 
 def test_unfinished_files_of_living_writes_stay(faulty: FaultyDaemon) -> None:
     """What a start clears away is never what a write of this process is about to name."""
-    desk = Desk(faulty)
+    desk = BlobWire(faulty)
     desk.close()
     faulty.kill()
     for _ in range(3):
         faulty.start()
-        desk = Desk(faulty)
+        desk = BlobWire(faulty)
         calls = [
             desk.blobs.WriteBlob.future(
                 messages(random_bytes(MIB + number), thread=f"n{number}", create=ThreadOptions()), wait_for_ready=True

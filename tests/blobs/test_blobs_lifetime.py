@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from tests.blobs.desk import MIB, names, random_bytes
+from tests.daemon.clocks import MovedClock
+from tests.daemon.store import findings, make_store, rest, save_request, write
 from tests.messages import to_write
-from tests.storage.inside import rest
 
 from stateward._operations.threads import spans_of
-from stateward.v1.admin_service_pb2 import VerifyRequest
 from stateward.v1.blob_service_pb2 import BlobBegin, ReadBlobRequest
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
@@ -23,51 +23,29 @@ from stateward.v1.state_pb2 import BlobRef
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadRequest, PruneThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.clock import Clock
 from stateward_sidecar.codec.blob import SEGMENT_BYTES
 from stateward_sidecar.codec.edits import check_diff
 from stateward_sidecar.errors import BlobNotFound, InvalidField, UidMismatch
 from stateward_sidecar.storage.blobfiles import BlobFiles
-from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.blobs.blobsweep import INTERVAL_S, KEPT_S, clear_leftovers
-from stateward_sidecar.store.store import Store, StoreOptions
-from stateward_sidecar.store.thread.context import Limits
 from stateward_sidecar.store.thread.thread import rows
 from stateward_sidecar.store.versions.save import SaveWrite
 
 NAMESPACE = "default"
 
 
-class MovedClock(Clock):
-    """The machine's clock, and as much later as a test says. Both clocks move, or the sweep would see a jump."""
-
-    ahead_s = 0
-
-    def now_us(self) -> int:
-        return super().now_us() + self.ahead_s * 1_000_000
-
-    def boottime(self) -> float:
-        return super().boottime() + self.ahead_s
-
-
 class Shelf:
     """An open store, and short words for what tests do with it."""
 
     def __init__(self, directory: Path) -> None:
-        def fail(error: BaseException) -> None:
-            raise error
-
         self.clock = MovedClock()
-        options = StoreOptions(
-            directory=directory, key=b"k" * 32, root=b"", map_bytes=1 << 30, cache_bytes=8 << 20, limits=Limits()
-        )
-        self.store = Store(options, lambda writes: None, fail, self.clock)
+        self.store = make_store(directory, self.clock)
         self.store.start()
         self.directory = directory / "blobs"
         self.version: dict[str, int] = {}
 
     def do(self, run: Any) -> Any:
-        return self.store.context.writer.submit(Write(run=run), wait=True).wait()
+        return write(self.store, run)
 
     def write(self, data: bytes, thread: str = "t") -> BlobRef:
         """As BlobService does it."""
@@ -92,10 +70,7 @@ class Shelf:
         request.namespace = NAMESPACE
         request.options.expected_version = self.version.get(request.thread, 0)
         request.options.request_id = f"{request.thread} {request.options.expected_version}"
-        write = SaveWrite(self.store.context, self.store.threads, request, check_diff(request.diff))
-        with self.store.context.engine.read() as txn:
-            write.prepare(txn, self.store.threads.find(txn, NAMESPACE, request.thread))
-        self.version[request.thread] = self.do(write.run).version
+        self.version[request.thread] = save_request(self.store, request, *check_diff(request.diff)).version
 
     def name(self, blob: BlobRef, slot: str = "s", thread: str = "t") -> None:
         """A version that names a blob."""
@@ -128,8 +103,7 @@ class Shelf:
         return sum(path.is_file() for path in self.directory.rglob("*"))
 
     def check(self) -> None:
-        findings = [each.finding for each in self.store.verifier.verify(VerifyRequest()) if each.HasField("finding")]
-        assert findings == []
+        assert findings(self.store) == []
 
     def is_gone(self, blob: BlobRef, thread: str = "t") -> bool:
         try:
@@ -383,11 +357,6 @@ def test_a_deletion_during_a_write_wins(shelf: Shelf, is_finished: bool) -> None
 def test_a_clock_that_jumps_collects_nothing(shelf: Shelf) -> None:
     """A wall clock that is a year ahead of the other one suspends collecting, as it does expiry."""
     blob = shelf.write(b"x")
-
-    class Jumped(MovedClock):
-        def boottime(self) -> float:
-            return Clock.boottime(self)
-
-    shelf.clock.__class__ = Jumped
-    shelf.sweep_later(365 * 24 * 3600)
+    shelf.clock.off_s = 365 * 24 * 3600
+    shelf.sweep_later(0)
     assert not shelf.is_gone(blob)

@@ -9,8 +9,8 @@ from hashlib import sha256
 
 import grpc
 import pytest
-from tests.blobs.desk import MIB, Desk, messages, names, random_bytes
-from tests.service.wire import refused
+from tests.blobs.desk import MIB, BlobWire, messages, names, random_bytes
+from tests.daemon.wire import refused
 
 from stateward.testing import Daemon
 from stateward.v1.admin_service_pb2 import GetServerInfoRequest, GetStatsRequest
@@ -21,7 +21,7 @@ from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import WatchRequest
 
 
-def test_bytes_come_back(desk: Desk) -> None:
+def test_bytes_come_back(desk: BlobWire) -> None:
     """Blobs of all sizes around a segment, sent in pieces of odd sizes, also after a restart of the daemon."""
     written = {}
     for size, piece in ((0, MIB), (1, 1), (MIB - 1, 7001), (MIB, MIB), (MIB + 1, 3 * MIB), (5 * MIB + 17, 999_983)):
@@ -38,19 +38,19 @@ def test_bytes_come_back(desk: Desk) -> None:
     assert desk.findings() == []
 
 
-def test_bytes_survive_a_kill(daemon: Daemon, desk: Desk) -> None:
+def test_bytes_survive_a_kill(daemon: Daemon, desk: BlobWire) -> None:
     """A blob whose write was answered is there after kill -9."""
     data = random_bytes(3 * MIB)
     blob = desk.put(data)
     daemon.kill()
     daemon.start()
-    again = Desk(daemon)
+    again = BlobWire(daemon)
     assert again.read(blob) == data
     assert again.findings() == []
     again.close()
 
 
-def test_ranges(desk: Desk) -> None:
+def test_ranges(desk: BlobWire) -> None:
     """Ranges inside, across and at the borders of segments, empty ones, and ones that reach beyond the end."""
     data = random_bytes(3 * MIB + 100)
     blob = desk.put(data)
@@ -61,7 +61,7 @@ def test_ranges(desk: Desk) -> None:
         assert desk.read(blob, offset=offset) == data[offset:]
 
 
-def test_the_same_bytes_are_kept_once(desk: Desk) -> None:
+def test_the_same_bytes_are_kept_once(desk: BlobWire) -> None:
     """Written again, announced or not, or by ten at once: one file, one entry, the same answer."""
     data = random_bytes(2 * MIB)
     first = desk.write(data)
@@ -77,7 +77,7 @@ def test_the_same_bytes_are_kept_once(desk: Desk) -> None:
     assert desk.findings() == []
 
 
-def test_an_announced_blob_is_not_sent_again(desk: Desk) -> None:
+def test_an_announced_blob_is_not_sent_again(desk: BlobWire) -> None:
     """Announced bytes that the thread has need not be sent at all."""
     data = random_bytes(MIB)
     first = desk.write(data)
@@ -85,7 +85,7 @@ def test_an_announced_blob_is_not_sent_again(desk: Desk) -> None:
     assert (again.existed, again.blob) == (True, first.blob)
 
 
-def test_the_first_save_of_a_thread_may_name_a_blob(desk: Desk) -> None:
+def test_the_first_save_of_a_thread_may_name_a_blob(desk: BlobWire) -> None:
     """A blob makes the thread where that is asked for; the first save still expects version 0, and gets 1."""
     missing = refused(desk.blobs.WriteBlob, messages(b"x"))
     assert missing.reason == "THREAD_NOT_FOUND"
@@ -99,7 +99,7 @@ def test_the_first_save_of_a_thread_may_name_a_blob(desk: Desk) -> None:
     assert desk.findings() == []
 
 
-def test_a_blob_stands_in_the_journal_before_its_version(desk: Desk) -> None:
+def test_a_blob_stands_in_the_journal_before_its_version(desk: BlobWire) -> None:
     """Its entry has a sequence of its own, before that of the version; watches and Verify pass over neither."""
     written = desk.write(b"x" * 100)
     saved = desk.save_blob(written.blob)
@@ -112,7 +112,7 @@ def test_a_blob_stands_in_the_journal_before_its_version(desk: Desk) -> None:
     assert seen == list(range(1, saved.receipt.sequence + 1))
 
 
-def test_values_of_all_edits_may_be_blobs(desk: Desk) -> None:
+def test_values_of_all_edits_may_be_blobs(desk: BlobWire) -> None:
     """Slots, entries and replaced entries, and a full state; time travel reads them all."""
     blobs = [desk.put(random_bytes(1000 + number)) for number in range(3)]
     with_log = names(blobs[0])
@@ -135,7 +135,7 @@ def test_values_of_all_edits_may_be_blobs(desk: Desk) -> None:
     assert desk.findings() == []
 
 
-def test_readers_and_writers_do_not_hinder_each_other(desk: Desk) -> None:
+def test_readers_and_writers_do_not_hinder_each_other(desk: BlobWire) -> None:
     """Eight blobs written and read at once, beside saves."""
     contents = [random_bytes(2 * MIB + number) for number in range(8)]
     desk.put(b"first")
@@ -159,12 +159,12 @@ def test_readers_and_writers_do_not_hinder_each_other(desk: Desk) -> None:
     assert len(desk.files()) == 9
 
 
-def test_the_feature_is_announced(desk: Desk) -> None:
+def test_the_feature_is_announced(desk: BlobWire) -> None:
     """GetServerInfo lists blobs."""
     assert {"blobs", "records"} <= {*desk.admin.GetServerInfo(GetServerInfoRequest()).features}
 
 
-def test_what_was_never_written_is_not_found(desk: Desk) -> None:
+def test_what_was_never_written_is_not_found(desk: BlobWire) -> None:
     """BLOB_NOT_FOUND says which blob, THREAD_NOT_FOUND which thread."""
     desk.put(b"x")
     for thread, reason in (("t", "BLOB_NOT_FOUND"), ("other", "THREAD_NOT_FOUND")):
@@ -173,7 +173,7 @@ def test_what_was_never_written_is_not_found(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("size", [100, 5 * MIB])
-def test_a_blob_is_not_readable_at_rest(desk: Desk, size: int) -> None:
+def test_a_blob_is_not_readable_at_rest(desk: BlobWire, size: int) -> None:
     """Neither content nor preview nor media type nor SHA-256 stands anywhere in the data directory."""
     secret = b"The secret of the blob, which is said often. "
     data = (secret * (size // len(secret) + 1))[:size]
@@ -188,7 +188,7 @@ def test_a_blob_is_not_readable_at_rest(desk: Desk, size: int) -> None:
             assert blob.sha256.hex().encode() not in str(path).encode()
 
 
-def test_stats_count_the_bytes_of_blobs(desk: Desk) -> None:
+def test_stats_count_the_bytes_of_blobs(desk: BlobWire) -> None:
     """As files, so as much as the disk has less; many files are not looked at all the time."""
 
     def counted() -> int:

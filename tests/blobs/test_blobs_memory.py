@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from tests.blobs.desk import MIB, Desk
+from tests.blobs.desk import MIB, BlobWire
 
 from stateward.testing import Daemon
 from stateward.v1.blob_service_pb2 import BlobBegin, ReadBlobRequest, WriteBlobRequest
@@ -27,7 +27,7 @@ def peak_bytes(daemon: Daemon) -> int:
 
 
 @pytest.mark.slow
-def test_a_large_blob_is_streamed(daemon: Daemon, desk: Desk) -> None:
+def test_a_large_blob_is_streamed(daemon: Daemon, desk: BlobWire) -> None:
     """200 MiB written, copied, verified and read, while the daemon's memory grows by less than 48 MiB."""
     desk.put(b"warm")
     before, digest = peak_bytes(daemon), sha256()

@@ -8,9 +8,10 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.blobs.desk import MIB, Desk, messages, names, random_bytes, wait_for
+from tests.blobs.desk import MIB, BlobWire, messages, names, random_bytes
+from tests.daemon.process import eventually
+from tests.daemon.wire import Refusal, refused, text
 from tests.messages import to_write
-from tests.service.wire import Refusal, refused, text
 
 from stateward.v1.blob_service_pb2 import BlobBegin, ReadBlobRequest, StatBlobRequest, WriteBlobRequest
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, HydrateRequest
@@ -52,7 +53,7 @@ WRITES: dict[str, tuple[Callable[[], list[WriteBlobRequest]], str]] = {
 
 @pytest.mark.parametrize(("stream", "field"), WRITES.values(), ids=WRITES)
 def test_a_wrong_write_is_refused_by_field(
-    desk: Desk, stream: Callable[[], list[WriteBlobRequest]], field: str
+    desk: BlobWire, stream: Callable[[], list[WriteBlobRequest]], field: str
 ) -> None:
     """INVALID_FIELD with the field; no entry, no file, and the daemon goes on."""
     desk.put(b"x")
@@ -63,7 +64,7 @@ def test_a_wrong_write_is_refused_by_field(
     assert desk.findings() == []
 
 
-def test_a_wrong_digest_makes_no_thread_readable(desk: Desk) -> None:
+def test_a_wrong_digest_makes_no_thread_readable(desk: BlobWire) -> None:
     """A refused first write leaves at most an empty thread: a save still expects version 0."""
     refused(desk.blobs.WriteBlob, messages(b"x", sha256=b"1" * 32, create=ThreadOptions()))
     assert refused(desk.checkpoints.Hydrate, HydrateRequest(thread="t")).reason == "VERSION_NOT_FOUND"
@@ -72,7 +73,7 @@ def test_a_wrong_digest_makes_no_thread_readable(desk: Desk) -> None:
     assert desk.save_blob(desk.put(b"x")).version == 1
 
 
-def test_a_blob_too_large_is_refused_at_once(desk: Desk) -> None:
+def test_a_blob_too_large_is_refused_at_once(desk: BlobWire) -> None:
     """STATE_TOO_LARGE, or DISK_FULL for what does not fit, before anything is sent."""
     for size, reason in ((1 << 40, "STATE_TOO_LARGE"), ((1 << 63) - 1, "STATE_TOO_LARGE")):
         found = refused(desk.blobs.WriteBlob, messages(b"", size_bytes=size, create=ThreadOptions()))
@@ -90,7 +91,7 @@ READS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("fields", "field"), READS.values(), ids=READS)
-def test_a_wrong_read_is_refused_by_field(desk: Desk, fields: dict[str, Any], field: str) -> None:
+def test_a_wrong_read_is_refused_by_field(desk: BlobWire, fields: dict[str, Any], field: str) -> None:
     """INVALID_FIELD with the field."""
     request = ReadBlobRequest(**{"thread": "t", "blob": desk.put(DATA), **fields})
     found = refused(desk.blobs.ReadBlob, request)
@@ -118,7 +119,9 @@ REFERENCES: dict[str, tuple[Callable[[BlobRef], object], str]] = {
 
 
 @pytest.mark.parametrize(("change", "field"), REFERENCES.values(), ids=REFERENCES)
-def test_a_save_names_only_blobs_that_are_there(desk: Desk, change: Callable[[BlobRef], object], field: str) -> None:
+def test_a_save_names_only_blobs_that_are_there(
+    desk: BlobWire, change: Callable[[BlobRef], object], field: str
+) -> None:
     """INVALID_FIELD names the value; the edits beside it are not applied, and a batch is refused as a whole."""
     blob = desk.put(DATA)
     desk.save_blob(blob)
@@ -140,7 +143,7 @@ def test_a_save_names_only_blobs_that_are_there(desk: Desk, change: Callable[[Bl
     assert list(desk.hydrate(HydrateRequest(thread="t")).slots) == ["s"]
 
 
-def test_other_places_of_a_blob_are_checked_too(desk: Desk) -> None:
+def test_other_places_of_a_blob_are_checked_too(desk: BlobWire) -> None:
     """Appended and replaced entries, and slots and logs of a full state; no blob may stand in metadata."""
     blob = desk.put(DATA)
     desk.save_blob(blob)
@@ -160,7 +163,7 @@ def test_other_places_of_a_blob_are_checked_too(desk: Desk) -> None:
     assert refused(desk.checkpoints.Save, request).field == "metadata.blob"
 
 
-def test_blobs_belong_to_one_thread(desk: Desk) -> None:
+def test_blobs_belong_to_one_thread(desk: BlobWire) -> None:
     """A blob of another thread cannot be named, also not by the first save of a new thread."""
     blob = desk.put(DATA, "one")
     desk.put(b"x", "two")
@@ -171,7 +174,7 @@ def test_blobs_belong_to_one_thread(desk: Desk) -> None:
         )
 
 
-def test_a_retry_of_a_save_is_answered_whatever_became_of_its_blob(desk: Desk) -> None:
+def test_a_retry_of_a_save_is_answered_whatever_became_of_its_blob(desk: BlobWire) -> None:
     """A request id is looked at before the blobs that the request names."""
     blob = desk.put(DATA)
     first = desk.save_blob(blob)
@@ -179,7 +182,7 @@ def test_a_retry_of_a_save_is_answered_whatever_became_of_its_blob(desk: Desk) -
     assert desk.save_blob(blob).version == first.version
 
 
-def test_a_stream_that_breaks_off_leaves_nothing(desk: Desk) -> None:
+def test_a_stream_that_breaks_off_leaves_nothing(desk: BlobWire) -> None:
     """The caller goes in the middle: no entry, no file, not even an unfinished one."""
     desk.put(b"x")
 
@@ -192,11 +195,11 @@ def test_a_stream_that_breaks_off_leaves_nothing(desk: Desk) -> None:
     call = desk.blobs.WriteBlob.future(half())
     with pytest.raises((grpc.FutureCancelledError, grpc.RpcError)):
         call.result(timeout=20)
-    assert wait_for(lambda: len(desk.files()) == 1)
+    eventually(lambda: len(desk.files()) == 1)
     assert desk.entries_written() == 2  # of the thread, and of its first blob
 
 
-def test_one_refusal_does_not_touch_others(desk: Desk) -> None:
+def test_one_refusal_does_not_touch_others(desk: BlobWire) -> None:
     """A wrong write beside good ones, on one connection."""
     good = [desk.blobs.WriteBlob.future(messages(DATA, create=ThreadOptions())) for _ in range(3)]
     found: Refusal = refused(desk.blobs.WriteBlob, iter([data(b"x")]))

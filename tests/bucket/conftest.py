@@ -20,7 +20,7 @@ from stateward_sidecar.clock import Clock
 KINDS = ("memory", "directory", "retrying", "moto", "weed")
 
 
-class FakeClock(Clock):
+class NappingClock(Clock):
     """Time that passes only where somebody sleeps."""
 
     def __init__(self) -> None:
@@ -35,9 +35,9 @@ class FakeClock(Clock):
         self.now += seconds
 
 
-def retrying(inner: Bucket, clock: FakeClock | None = None, patience: Patience | None = None) -> RetryingBucket:
+def retrying(inner: Bucket, clock: NappingClock | None = None, patience: Patience | None = None) -> RetryingBucket:
     """Tries again without any time passing."""
-    clock = clock or FakeClock()
+    clock = clock or NappingClock()
     return RetryingBucket(inner, clock, patience, clock.sleep, random.Random(7))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from tests.archive_model.faults import FakeClock
+from tests.daemon.clocks import FakeClock
 
 from stateward_sidecar.bucket.base import Bucket, BucketUnavailable, ObjectNotFound
 from stateward_sidecar.bucket.memory import MemoryBucket

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.bucket.conftest import FakeClock, raise_once, retrying
+from tests.bucket.conftest import NappingClock, raise_once, retrying
 
 from stateward_sidecar.bucket.base import (
     REPLACED_BYTES_MAX,
@@ -91,7 +91,7 @@ def test_landed_and_replaced_by_another(method: str, key: str, conflict: type[Bu
 @pytest.mark.parametrize(("method", "conflict"), [("create", ObjectExists), ("replace", ObjectChanged)])
 def test_a_clear_conflict(method: str, conflict: type[BucketError]) -> None:
     """Somebody else was first and no answer was lost: a conflict without doubt, and no time is spent."""
-    bucket, clock = MemoryBucket(), FakeClock()
+    bucket, clock = MemoryBucket(), NappingClock()
     bucket.objects |= {"old": b"another's", "new": b"another's"}
     with pytest.raises(conflict) as caught:
         CALLS[method](retrying(bucket, clock))
@@ -123,7 +123,7 @@ def test_a_bit_flips_while_reading_back() -> None:
 @pytest.mark.parametrize("method", list(CALLS))
 def test_what_trying_again_does_not_help(method: str, error: BucketError) -> None:
     """It is raised at once; after an unclear attempt it is unclear as well."""
-    bucket, clock = filled(), FakeClock()
+    bucket, clock = filled(), NappingClock()
     bucket.before = raise_once(type(error)("no"), method, 99)
     with pytest.raises(type(error)) as caught:
         CALLS[method](retrying(bucket, clock))
@@ -141,7 +141,7 @@ def test_what_trying_again_does_not_help(method: str, error: BucketError) -> Non
 
 def test_the_deadline_bounds_the_waiting() -> None:
     """It gives up before the deadline would pass in its sleep; pauses stay in their bounds and differ."""
-    bucket, clock = filled(), FakeClock()
+    bucket, clock = filled(), NappingClock()
     bucket.before = raise_once(BucketUnavailable("503"), "create", 10_000)
     with pytest.raises(BucketUnavailable) as caught:
         retrying(bucket, clock, Patience(deadline_s=60.0, pause_min_s=0.1, pause_max_s=4.0)).create("new", b"new")

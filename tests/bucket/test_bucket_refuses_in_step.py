@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.archive_model.faults import FakeClock
+from tests.daemon.clocks import FakeClock
 
 from stateward_sidecar.bucket.base import BucketUnavailable, ObjectChanged, ObjectExists
 from stateward_sidecar.bucket.memory import MemoryBucket

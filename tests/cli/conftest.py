@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 from tests import warmcommand
-from tests.client.sidecars import Pair, run_pair
+from tests.daemon.process import Pair, run_pair
 from tests.processes import running
 
 from stateward import Client

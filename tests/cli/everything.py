@@ -7,8 +7,8 @@ from typing import Any
 
 import grpc
 from google.protobuf.empty_pb2 import Empty
+from tests.daemon.wire import Refusal, Wire, appends, refusal_of, sets, state, text
 from tests.messages import to_write
-from tests.service.wire import Refusal, Wire, appends, refusal_of, sets, state, text
 
 from stateward._operations.threads import spans_of
 from stateward.v1 import blob_service_pb2 as b

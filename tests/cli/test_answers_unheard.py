@@ -9,9 +9,8 @@ import threading
 from functools import partial
 
 import pytest
-from tests.archive.rig import eventually
 from tests.cli.conftest import COMMAND, environment, run
-from tests.client.sidecars import archive_flags
+from tests.daemon.process import archive_flags, eventually
 from tests.warmcommand import Popen
 
 from stateward.cli.commands import approve

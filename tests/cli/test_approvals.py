@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from tests.archive.rig import eventually
 from tests.cli.conftest import COMMAND, environment, run
+from tests.daemon.process import eventually
 from tests.processes import running
 from tests.warmcommand import Popen
 

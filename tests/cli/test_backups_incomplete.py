@@ -7,10 +7,10 @@ import os
 
 import pytest
 from tests.archive_faults.test_clock_jumps import set_clock
-from tests.archive_faults.wires import started_with
 from tests.cli.conftest import run
 from tests.cli.everything import HOLDER, fill, lists, read
-from tests.service.wire import Wire, appends, refused
+from tests.daemon.process import started_with
+from tests.daemon.wire import Wire, appends, refused
 
 from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1 import effect_service_pb2 as e

@@ -18,7 +18,7 @@ import lmdb
 import pytest
 from tests.cli.conftest import Answer, run
 from tests.cli.test_values_deep import nested
-from tests.client.sidecars import archive_flags
+from tests.daemon.process import archive_flags
 
 from stateward import Client, RawValue
 from stateward.cli.options.catalog import LONGER, SECTIONS, load

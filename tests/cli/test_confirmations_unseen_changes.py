@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import typer
 from tests.cli.conftest import Person, run, run_on_terminal
+from tests.daemon.wire import Wire
 from tests.messages import to_write
-from tests.service.wire import Wire
 
 from stateward import Client, Put, Status, Thread, cli
 from stateward.cli.app import app

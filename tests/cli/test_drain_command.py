@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.cli.conftest import Answer, Pair, run
-from tests.client.sidecars import run_pair
+from tests.daemon.process import run_pair
 
 from stateward.errors import ShuttingDown
 from stateward.testing import Daemon

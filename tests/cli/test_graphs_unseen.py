@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from tests.cli.conftest import Answer, run
-from tests.client.sidecars import Pair
+from tests.daemon.process import Pair
 
 from stateward import Client
 from stateward.changes import SetSlot

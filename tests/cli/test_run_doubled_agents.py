@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.archive.rig import eventually
 from tests.cli.conftest import COMMAND, environment
+from tests.daemon.process import eventually
 from tests.processes import running
 from tests.warmcommand import Popen
 

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from tests.archive_faults.wires import started_with
 from tests.client.fake_server import FakeServer
-from tests.client.sidecars import Pair, run_pair
+from tests.daemon.process import Pair, run_pair, started_with
 
 from stateward import AsyncClient, Client
 from stateward.testing import Daemon, missing_daemon, run_daemon
 
 
-class Driven:
+class Blocking:
     """An asynchronous object with its methods made blocking, so that one test body serves both clients."""
 
     def __init__(self, inner: Any, runner: asyncio.Runner) -> None:
@@ -29,7 +28,7 @@ class Driven:
         if inspect.iscoroutine(result):
             result = self._runner.run(result)
         if type(result).__module__.startswith(("stateward._async", "stateward._io.aio")) or inspect.isasyncgen(result):
-            return Driven(result, self._runner)
+            return Blocking(result, self._runner)
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -39,7 +38,7 @@ class Driven:
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return self._inner(*arguments, **options)
 
-    def __iter__(self) -> Driven:
+    def __iter__(self) -> Blocking:
         return self
 
     def __next__(self) -> Any:
@@ -137,7 +136,7 @@ def make_opener(kind: str) -> Iterator[Callable[..., Any]]:
         opened: list[Any] = []
 
         def open_client(target: str, **options: Any) -> Any:
-            client = Client(target, **options) if kind == "blocking" else Driven(streaming(target, **options), runner)
+            client = Client(target, **options) if kind == "blocking" else Blocking(streaming(target, **options), runner)
             opened.append(client)
             return client
 

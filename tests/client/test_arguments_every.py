@@ -289,8 +289,8 @@ class Walk:
 
 
 def inner(found: Any) -> Any:
-    """Returns what a `Driven` of the tests drives."""
-    return vars(found).get("_inner", found) if type(found).__name__ == "Driven" else found
+    """Returns what a `Blocking` of the tests drives."""
+    return vars(found).get("_inner", found) if type(found).__name__ == "Blocking" else found
 
 
 def kind_of(found: Any) -> str:

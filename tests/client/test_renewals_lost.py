@@ -6,7 +6,8 @@ import threading
 import time
 
 import pytest
-from tests.client.conftest import Driven
+from tests.client.conftest import Blocking
+from tests.daemon.process import eventually
 
 from stateward import NOT_HAPPENED, ClaimLost, LeaseHeld, NotArchivedYet
 from stateward._operations import effects, leases
@@ -107,14 +108,6 @@ def renewals(monkeypatch, *errors):
     return enough, tried
 
 
-def until(check):
-    """Waits until it holds, however long a busy machine takes."""
-    end = time.monotonic() + 60
-    while not check():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.01)
-
-
 def stays(count):
     """Whether it is the same for twenty renewals."""
     before = count()
@@ -148,7 +141,7 @@ def test_a_block_is_renewed(thread, monkeypatch, has_check):
         await asyncio.to_thread(enough.wait, 60)
         return NOT_HAPPENED
 
-    is_async = isinstance(thread, Driven)
+    is_async = isinstance(thread, Blocking)
     with thread.before("pay", check=(check if is_async else wait) if has_check else None):
         wait()
     assert enough.is_set()
@@ -160,7 +153,7 @@ def test_a_lost_claim_is_not_renewed(thread, monkeypatch):
     _, tried = renewals(monkeypatch, ClaimLost("lost"))
 
     def work():
-        until(lambda: tried)
+        eventually(lambda: tried)
         time.sleep(0.2)
 
     thread.effects.run("pay", work)
@@ -169,7 +162,7 @@ def test_a_lost_claim_is_not_renewed(thread, monkeypatch):
 
 def test_a_cancelled_function_keeps_its_claim(thread, other, monkeypatch):
     """A plain function goes on when the task that awaits it is cancelled: nobody calls it meanwhile."""
-    if not isinstance(thread, Driven):
+    if not isinstance(thread, Blocking):
         pytest.skip("only a task can be cancelled")
     begun, end, calls = threading.Event(), threading.Event(), []
     renewed, tried = renewals(monkeypatch)
@@ -188,7 +181,7 @@ def test_a_cancelled_function_keeps_its_claim(thread, other, monkeypatch):
         renewed.clear()
         assert await asyncio.to_thread(renewed.wait, 60)
         end.set()
-        await asyncio.to_thread(until, lambda: stays(lambda: len(tried)))
+        await asyncio.to_thread(eventually, lambda: stays(lambda: len(tried)))
 
     thread._runner.run(cancel())
     assert calls == ["worker"]
@@ -196,7 +189,7 @@ def test_a_cancelled_function_keeps_its_claim(thread, other, monkeypatch):
 
 def test_cancelled_before_its_turn(thread, monkeypatch):
     """A function that waits for a free thread when its task is cancelled is not called, and its claim not renewed."""
-    if not isinstance(thread, Driven):
+    if not isinstance(thread, Blocking):
         pytest.skip("only a task can be cancelled")
     full, calls = threading.Event(), []
     _, tried = renewals(monkeypatch)
@@ -233,7 +226,7 @@ def test_tools_that_stop_an_iteration(thread):
 
 def idle(thread, seconds):
     """Does nothing, with the event loop at work."""
-    if isinstance(thread, Driven):
+    if isinstance(thread, Blocking):
         thread._runner.run(asyncio.sleep(seconds))
     else:
         time.sleep(seconds)

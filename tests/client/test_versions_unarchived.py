@@ -5,7 +5,7 @@ import shutil
 import time
 
 import pytest
-from tests.client.sidecars import archive_flags
+from tests.daemon.process import Pair, archive_flags
 
 from stateward._operations import threads
 from stateward.errors import DeadlineExceeded, NoArchive, NotArchivedYet, ThreadNotFound
@@ -94,14 +94,13 @@ def test_late_batch(pair, on_first, name):
         assert thread.archive.wait(checkpoint).durability is Durability.ARCHIVED
 
 
-def test_who_asked_for_nothing_is_told_nothing(pair, open_client, tmp_path):
+def test_who_asked_for_nothing_is_told_nothing(open_client, tmp_path):
     """Where ARCHIVED is only the daemon's default, a save that is not archived in time is an answer, not an error."""
     flags = archive_flags(tmp_path / "bucket", "third")
     with run_daemon(default_durability="archived", **flags) as daemon:
         thread = open_client(daemon.target, call_timeout=5).thread("t")
         assert thread.append("l", 1).durability is Durability.ARCHIVED
-        pair = type(pair)(daemon, daemon, tmp_path / "bucket")
-        with pair.slow():
+        with Pair(tmp_path).slow():
             checkpoint = told(lambda: thread.append("l", 2, request_id="late"))
             assert (checkpoint.version, checkpoint.durability) == (2, Durability.COMMITTED)
         assert thread.archive.wait(checkpoint).durability is Durability.ARCHIVED

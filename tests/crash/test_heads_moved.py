@@ -9,7 +9,7 @@ import grpc
 import pytest
 from tests.crash.faulty_daemon import FaultyDaemon
 from tests.crash.test_crash_fault_points import VERSIONS, check_clean, daemon, filled
-from tests.service.wire import Wire
+from tests.daemon.wire import Wire
 
 from stateward._operations.threads import numbers_of, spans_of
 from stateward.v1 import thread_service_pb2 as t

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import run, run_on_terminal, run_process
+from tests.daemon.store import opened
 from tests.faults.test_disk_full import tmpfs as tmpfs  # noqa: PLC0414  a fixture
-from tests.storage.inside import opened
 
 from stateward.cli.commands.doctor_checks import check_socket
 from stateward.testing import Daemon, run_daemon

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lmdb
-from tests.service.wire import Wire, appends, sets, text
-from tests.storage.inside import settle
+from tests.daemon.store import findings, opened, save_request, settle
+from tests.daemon.wire import Wire, appends, sets, text
 
 from stateward._operations.threads import spans_of
 from stateward.testing import run_daemon
 from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1 import thread_service_pb2 as t
-from stateward.v1.admin_service_pb2 import GetStatsRequest, VerifyFinding, VerifyRequest
+from stateward.v1.admin_service_pb2 import GetStatsRequest, VerifyFinding
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.diff_pb2 import Append, Diff, Edit
 from stateward.v1.effect_pb2 import Effect
@@ -34,11 +33,8 @@ from stateward.v1.thread_pb2 import Retention
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import KeyUnavailable, StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.items.signals import list_signals
-from stateward_sidecar.store.store import Store, StoreOptions
-from stateward_sidecar.store.thread.context import Limits
-from stateward_sidecar.store.versions.save import SaveWrite
+from stateward_sidecar.store.store import Store
 
 MAP_BYTES = 256 << 20
 SPACE, OTHER = "space", "other space"
@@ -90,7 +86,7 @@ def make(directory: Path) -> Made:
             if value != rows.get(row) and value not in made.older.setdefault(row, []):
                 made.older[row].append(value)
     for space, name in saves:
-        with opened(made.directory, key) as store, store.context.engine.read() as txn:
+        with opened(made.directory, key=key, settles=False) as store, store.context.engine.read() as txn:
             made.numbers[store.threads.get(txn, space, name).number] = name
     return made
 
@@ -186,22 +182,6 @@ def copy(made: Made, to: Path, changes: dict[bytes, bytes | None] | None = None)
     if changes:
         change_rows(to, changes)
     return to
-
-
-@contextmanager
-def opened(directory: Path, key: bytes) -> Iterator[Store]:
-    """The store as a daemon opens it."""
-
-    def fail(error: BaseException) -> None:
-        raise error
-
-    limits = Limits()
-    store = Store(StoreOptions(directory, key, MAP_BYTES, 8 << 20, limits), lambda writes: None, fail)
-    store.start()
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 Seen = dict[tuple[str, str], Any]
@@ -305,22 +285,13 @@ def retry_all(store: Store, made: Made, closely: Collection[str] = ()) -> Seen:
         for number, request in enumerate(saves):
             if closely and name not in closely and 0 < number < len(saves) - 1:
                 continue
-            save = SaveWrite(store.context, store.threads, request)
             try:
-                with store.context.engine.read() as txn:
-                    save.prepare(txn, store.threads.find(txn, request.namespace, request.thread))
-                answer = store.context.writer.submit(Write(run=save.run), wait=True).wait()
+                answer = save_request(store, request)
                 seen[name, f"retry {number}"] = answer.version, answer.receipt.digest, answer.receipt.replayed
             except StatewardError as error:
                 found = Failed(error.reason, error.metadata.get("thread", ""), error.metadata.get("version", ""))
                 seen[name, f"retry {number}"] = found
     return seen
-
-
-def verify(store: Store) -> list[VerifyFinding]:
-    """What Verify finds."""
-    answers = list(store.verifier.verify(VerifyRequest()))
-    return [answer.finding for answer in answers if answer.HasField("finding")]
 
 
 def wrong(before: Seen, after: Seen, damaged: set[str]) -> list[str]:
@@ -404,9 +375,9 @@ class Judge:
         self.made = made
         self.rows = read_rows(made.directory)
         self.scratch = scratch
-        with opened(copy(made, scratch), made.key) as store:
+        with opened(copy(made, scratch), key=made.key, settles=False) as store:
             self._before, self._all = look(store, made), look_at_all(store)
-            assert verify(store) == []
+            assert findings(store) == []
             self._retried = retry_all(store, made)
         assert all(isinstance(value, Failed) or value[2] for value in self._retried.values())
 
@@ -416,13 +387,13 @@ class Judge:
 
     def judge_directory(self, damaged: set[str], directory: Path) -> Judged:
         """The same, for a directory that was changed otherwise."""
-        with opened(directory, self.made.key) as store:
+        with opened(directory, key=self.made.key, settles=False) as store:
             settle(store)  # the start puts some index rows again
-            after, findings, everything = look(store, self.made, damaged), verify(store), look_at_all(store)
+            after, found, everything = look(store, self.made, damaged), findings(store), look_at_all(store)
             retried = retry_all(store, self.made, damaged)
         faults = wrong(self._before, after, damaged) + hidden(self._all, everything, damaged)
         faults += wrong(self._retried, retried, damaged)
         is_felt = everything != self._all
         for before, seen in ((self._before, after), (self._retried, retried)):
             is_felt |= any(value != before[place] for place, value in seen.items())
-        return Judged(faults, is_felt, findings)
+        return Judged(faults, is_felt, found)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import grpc
 import pytest
+from tests.daemon.wire import Wire, appends, refused
 from tests.faults.rig import HEALTHY, OTHER, SPACE, Made, copy, kind, victims
-from tests.service.wire import Wire, appends, refused
 
 from stateward.testing import Daemon, run_daemon
 from stateward.v1 import checkpoint_service_pb2 as c
@@ -25,7 +25,8 @@ from stateward_sidecar.store.thread.blocks import pack_row, unpack_row
 @pytest.fixture
 def damaged(made: Made, tmp_path: Path) -> Iterator[tuple[Daemon, Wire]]:
     """One entry of alpha (its version 5) has a flipped bit; beta's data key as well."""
-    from tests.faults.rig import opened, read_rows
+    from tests.daemon.store import opened
+    from tests.faults.rig import read_rows
 
     rows = read_rows(made.directory)
     key, entries = next(
@@ -38,7 +39,7 @@ def damaged(made: Made, tmp_path: Path) -> Iterator[tuple[Daemon, Wire]]:
     record[-5] ^= 4
     row = pack_row(tail_number(key), [(each, bytes(record) if each == 6 else whole) for each, whole in entries])
     directory = copy(made, tmp_path / "data", {key: row})
-    with opened(made.directory, made.key) as store, store.context.engine.read() as txn:
+    with opened(made.directory, key=made.key, settles=False) as store, store.context.engine.read() as txn:
         uid = store.threads.get(txn, SPACE, "beta").identity.uid
     keys = bytearray((directory / "keys").read_bytes())
     slot = next(at for at in range(0, len(keys), SLOT_BYTES) if keys[at] == THREAD and keys[at + 4 : at + 20] == uid)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.service.wire import Wire, refusal_of
+from tests.daemon.wire import Wire, refusal_of
 
 from stateward._operations.threads import numbers_of
 from stateward.testing import Daemon, run_daemon

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import grpc
 import pytest
+from tests.daemon.wire import Wire, text
 from tests.faults.rig import change_rows, read_rows
-from tests.service.wire import Wire, text
 
 from stateward.testing import Daemon, run_daemon
 from stateward.v1 import thread_service_pb2 as t

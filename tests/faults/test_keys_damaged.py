@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.faults.rig import GONE, HEALTHY, NAMES, OTHER, SPACE, Judge, Made, copy, opened
+from tests.daemon.store import opened
+from tests.faults.rig import GONE, HEALTHY, NAMES, OTHER, SPACE, Judge, Made, copy
 
 from stateward.v1.error_reason_pb2 import ERROR_REASON_KEY_UNAVAILABLE
 from stateward_sidecar.errors import KeyUnavailable, StartError
@@ -25,7 +26,7 @@ def slots(made: Made) -> dict[int, bytes]:
 
 def damaged_by(made: Made, slot: bytes) -> set[str]:
     """Names of the threads whose keys a slot holds."""
-    with opened(made.directory, made.key) as store:
+    with opened(made.directory, key=made.key, settles=False) as store:
         keys = store.context.keystore
         found = set()
         for space, name in made.saves:
@@ -100,14 +101,14 @@ def test_a_damaged_root_is_refused_at_start(made: Made, judge: Judge) -> None:
         at = SLOT_BYTES + place
         old = (made.directory / "keys").read_bytes()[at]
         directory = change(judge, at, bytes((old ^ 1,)))
-        with pytest.raises(StartError, match="KEY_UNAVAILABLE"), opened(directory, made.key):
+        with pytest.raises(StartError, match="KEY_UNAVAILABLE"), opened(directory, key=made.key, settles=False):
             pass
         assert (directory / "keys").read_bytes()[at] == old ^ 1
 
 
 def test_a_lost_namespace_key_is_not_replaced(made: Made, judge: Judge) -> None:
     """Where threads are wrapped for a namespace whose slot is gone, its name is not free for a new key."""
-    with opened(made.directory, made.key) as store:
+    with opened(made.directory, key=made.key, settles=False) as store:
         identity = store.context.keystore.namespace_id(OTHER)
     number = next(number for number, slot in slots(made).items() if slot[0] == NAMESPACE and slot[4:20] == identity)
     directory = change(judge, number * SLOT_BYTES, bytes(SLOT_BYTES))
@@ -121,7 +122,7 @@ def test_old_data_cannot_be_read_once_the_key_is_gone(made: Made, judge: Judge) 
     """A copy of the data from before a deletion, with the key store from after it, opens nothing of the thread."""
     directory = copy(made, judge.scratch)
     shutil.copytree(directory, old := directory.with_name("old"), dirs_exist_ok=True)
-    with opened(directory, made.key) as store:
+    with opened(directory, key=made.key, settles=False) as store:
         with store.context.engine.read() as txn:
             thread = store.threads.get(txn, SPACE, "alpha")
         from stateward.v1.thread_service_pb2 import DeleteThreadRequest
@@ -137,7 +138,7 @@ def test_old_data_cannot_be_read_once_the_key_is_gone(made: Made, judge: Judge) 
     kept = (directory / "keys").read_bytes()
     assert not any(slot[0] in (THREAD, ERASED) and slot[4:20] == uid for slot in _all_slots(kept))
     shutil.copy(directory / "keys", old / "keys")
-    with opened(old, made.key) as store, store.context.engine.read() as txn:
+    with opened(old, key=made.key, settles=False) as store, store.context.engine.read() as txn:
         with pytest.raises(KeyUnavailable) as caught:
             store.threads.get(txn, SPACE, "alpha")
         assert caught.value.metadata["thread"] == "alpha"

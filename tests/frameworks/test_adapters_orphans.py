@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.client.sidecars import Pair, run_pair
+from tests.daemon.process import Pair, run_pair
 
 from stateward.errors import Fenced
 

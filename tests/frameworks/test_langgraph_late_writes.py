@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from tests.client.sidecars import Pair
+from tests.daemon.process import Pair
 
 from stateward.testing import Daemon, run_daemon
 

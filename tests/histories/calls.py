@@ -80,7 +80,7 @@ def save(machine: Machine, request: SaveRequest, timeout_s: float) -> Attempt:
     """Sends a save."""
 
     def call() -> Attempt:
-        return saved(machine.checkpoints.Save(request, timeout=timeout_s))
+        return saved(machine.wire.checkpoints.Save(request, timeout=timeout_s))
 
     return attempt(machine, request.thread, call)
 
@@ -89,7 +89,7 @@ def wait_archived(machine: Machine, request: WaitDurableRequest, made: Attempt, 
     """Asks until a save that was answered is archived. If it is, the answer says so of the version that was made."""
 
     def call() -> Attempt:
-        answer: WaitDurableResponse = machine.threads.WaitDurable(request, timeout=timeout_s)
+        answer: WaitDurableResponse = machine.wire.threads.WaitDurable(request, timeout=timeout_s)
         if answer.receipt.durability != DURABILITY_ARCHIVED:
             return {"outcome": "unknown", "reason": "waited"}
         return {**{key: made[key] for key in ("version", "digest", "sequence")}, "outcome": "ok", "reason": "waited",
@@ -112,7 +112,7 @@ def read(
         request.version.version = version
 
     def call() -> Attempt:
-        answer = machine.checkpoints.Hydrate(request, timeout=timeout_s, wait_for_ready=is_patient)
+        answer = machine.wire.checkpoints.Hydrate(request, timeout=timeout_s, wait_for_ready=is_patient)
         assert not answer.next_page_token
         wrong = pictures.look(machine, thread, answer.state, timeout_s, is_patient=is_patient)
         return {"outcome": "broken", "reason": wrong} if wrong else shown(answer, words)

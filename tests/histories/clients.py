@@ -256,7 +256,7 @@ class Client(threading.Thread):
         request = AttachRequest(thread=thread, mode=ATTACH_MODE_TAKE_OVER)
 
         def attach() -> Attempt:
-            machine.threads.Attach(request, timeout=3)
+            machine.wire.threads.Attach(request, timeout=3)
             return {"outcome": "ok"}
 
         self.record(thread, "attach", [calls.attempt(machine, thread, attach)])

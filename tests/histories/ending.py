@@ -72,7 +72,7 @@ class Ending:
             self.prune(self._fresh, thread)
         request = CollectGarbageRequest(grace=Duration())
         try:
-            for answer in self._fresh.archive.CollectGarbage(request, **CALL):
+            for answer in self._fresh.wire.archive.CollectGarbage(request, **CALL):
                 if answer.problem:
                     self._recorder.write("finding", machine="fresh", thread="", text=f"collection: {answer.problem}")
         except grpc.RpcError as error:
@@ -89,8 +89,8 @@ class Ending:
         def is_pruned() -> bool:
             nonlocal problem
             try:
-                machine.threads.PruneThread(PruneThreadRequest(thread=thread, keep_latest_per_branch=1), **CALL)
-                machine.threads.Detach(DetachRequest(thread=thread), **CALL)
+                machine.wire.threads.PruneThread(PruneThreadRequest(thread=thread, keep_latest_per_branch=1), **CALL)
+                machine.wire.threads.Detach(DetachRequest(thread=thread), **CALL)
             except grpc.RpcError as error:
                 problem = f"prune failed: {error.code().name}: {error.details()}"
                 return error.code() is grpc.StatusCode.NOT_FOUND
@@ -113,13 +113,13 @@ class Ending:
         with suppress(grpc.RpcError):
             for thread in self._threads:
                 with suppress(grpc.RpcError):
-                    machine.threads.GetThread(GetThreadRequest(thread=thread), **CALL)
+                    machine.wire.threads.GetThread(GetThreadRequest(thread=thread), **CALL)
             stats = self.stats(machine)
             return not stats.dirty_threads and not stats.away
         return False
 
     def stats(self, machine: Machine) -> Any:
-        return machine.admin.GetStats(GetStatsRequest(), **CALL).archive
+        return machine.wire.admin.GetStats(GetStatsRequest(), **CALL).archive
 
     def agree(self) -> bool:
         """Whether all machines show the same heads."""
@@ -153,7 +153,7 @@ class Ending:
     def versions(self, machine: Machine, name: str, after_sequence: int = 0) -> list[dict[str, Any]]:
         """Number, digest and token of each version, oldest first."""
         found, request = [], ReadHistoryRequest(thread=name)
-        for item in machine.checkpoints.ReadHistory(request, **CALL):
+        for item in machine.wire.checkpoints.ReadHistory(request, **CALL):
             if item.state.logs:
                 entries = list(item.state.logs[LOG].entries)
             else:
@@ -185,11 +185,11 @@ class Ending:
         facts: dict[str, Any] = {"machine": machine.name, "thread": thread, "name": name, "reading": reading}
         facts |= {"error": "", "versions": []}
         try:
-            about = machine.threads.GetThread(GetThreadRequest(thread=name), **CALL).thread
+            about = machine.wire.threads.GetThread(GetThreadRequest(thread=name), **CALL).thread
             for version in self.versions(machine, name, about.orphan.common_sequence):
                 request = HydrateRequest(thread=name, max_bytes=PAGE_BYTES)
                 request.version.version = version["version"]
-                shown = calls.shown(machine.checkpoints.Hydrate(request, **CALL), self._words)
+                shown = calls.shown(machine.wire.checkpoints.Hydrate(request, **CALL), self._words)
                 facts["versions"].append({**version, "digest": shown["digest"], "log": shown["log"]})
         except grpc.RpcError as error:
             facts["error"] = f"{error.code().name}: {error.details()}"
@@ -198,9 +198,9 @@ class Ending:
     def verify(self) -> None:
         """What the daemons themselves find wrong."""
         for machine in self._all:
-            answers = [machine.admin.Verify(VerifyRequest(), **CALL)]
+            answers = [machine.wire.admin.Verify(VerifyRequest(), **CALL)]
             if machine is self._fresh:
-                answers.append(machine.archive.VerifyArchive(VerifyArchiveRequest(data_percent=100), **CALL))
+                answers.append(machine.wire.archive.VerifyArchive(VerifyArchiveRequest(data_percent=100), **CALL))
             for kind, stream in zip(("verify", "archive verify"), answers, strict=False):
                 try:
                     for item in stream:

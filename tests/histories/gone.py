@@ -182,7 +182,7 @@ class LateWriter(threading.Thread):
         request = DeleteThreadRequest(thread=THREAD, options=WriteOptions(expected_uid=uid), allow_missing=True)
 
         def call() -> Attempt:
-            machine.threads.DeleteThread(request, timeout=self._timeout())
+            machine.wire.threads.DeleteThread(request, timeout=self._timeout())
             return {"outcome": "ok"}
 
         answer = calls.attempt(machine, THREAD, call)
@@ -200,7 +200,7 @@ def read(machine: Machine, ledger: Ledger, timeout_s: float, *, is_end: bool = F
     begun = time.monotonic()
 
     def call() -> Attempt:
-        answer = machine.checkpoints.Hydrate(
+        answer = machine.wire.checkpoints.Hydrate(
             HydrateRequest(thread=THREAD, max_bytes=calls.PAGE_BYTES), timeout=timeout_s, wait_for_ready=is_end
         )
         words = [entry.data.decode() for entry in answer.state.logs[LOG].entries] if answer.state.logs else []

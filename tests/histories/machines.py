@@ -13,28 +13,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import grpc
-from tests.archive_faults.wires import started_with
 from tests.bucket.conftest import s3_environment
+from tests.daemon.process import started_with
+from tests.daemon.wire import Wire
 from tests.histories.weather import Weather
 
 from stateward.testing import Daemon
-from stateward.v1 import (
-    admin_service_pb2_grpc,
-    archive_service_pb2_grpc,
-    blob_service_pb2_grpc,
-    checkpoint_service_pb2_grpc,
-    thread_service_pb2_grpc,
-)
 
 STORM_LASTS_S = 5.0
 START_ATTEMPTS = 5
 BLOBS_KEPT_S = "3"  # a blob that nothing names
-_CHANNEL = [
-    ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
-    ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 20),
-    ("grpc.min_reconnect_backoff_ms", 20), ("grpc.max_reconnect_backoff_ms", 100),
-]  # fmt: skip
 _starting = threading.Lock()  # a daemon gets its environment from this process
 
 
@@ -69,13 +57,7 @@ class Machine:
         self._losses: Counter[str] = Counter()  # by thread; "" = of all
         self._losing: Counter[str] = Counter()
         self._new_daemon()
-        channel = grpc.insecure_channel(self._daemon.target.replace("unix://", "unix:"), options=_CHANNEL)
-        self.channel = channel
-        self.checkpoints = checkpoint_service_pb2_grpc.CheckpointServiceStub(channel)
-        self.threads = thread_service_pb2_grpc.ThreadServiceStub(channel)
-        self.admin = admin_service_pb2_grpc.AdminServiceStub(channel)
-        self.archive = archive_service_pb2_grpc.ArchiveServiceStub(channel)
-        self.blobs: Any = blob_service_pb2_grpc.BlobServiceStub(channel)
+        self.wire = Wire(self._daemon.target)
 
     def _new_daemon(self) -> None:
         self._disks += 1
@@ -172,7 +154,7 @@ class Machine:
         """Ends everything."""
         self.resume()
         self.kill()
-        self.channel.close()
+        self.wire.close()
 
     @property
     def log(self) -> str:

@@ -140,14 +140,14 @@ class Nemesis:
         machine, thread = self._pick()
         self._recorder.event("take over", machine=machine.name, thread=thread)
         with suppress(grpc.RpcError):
-            machine.threads.Attach(AttachRequest(thread=thread, mode=ATTACH_MODE_TAKE_OVER), timeout=CALL_S)
+            machine.wire.threads.Attach(AttachRequest(thread=thread, mode=ATTACH_MODE_TAKE_OVER), timeout=CALL_S)
 
     def detach(self) -> None:
         """Gives a thread up."""
         machine, thread = self._pick()
         self._recorder.event("detach", machine=machine.name, thread=thread)
         with suppress(grpc.RpcError):
-            machine.threads.Detach(DetachRequest(thread=thread), timeout=CALL_S)
+            machine.wire.threads.Detach(DetachRequest(thread=thread), timeout=CALL_S)
 
     def look_back(self) -> None:
         """Reads the old history of an orphan, and of a thread."""
@@ -158,7 +158,7 @@ class Nemesis:
         request = HydrateRequest(thread=self._dice.choice(names), max_bytes=PAGE_BYTES)
         request.version.version = 1
         with suppress(grpc.RpcError):
-            machine.checkpoints.Hydrate(request, timeout=CALL_S)
+            machine.wire.checkpoints.Hydrate(request, timeout=CALL_S)
 
     def slow_detach(self) -> None:
         """A thread is given up while the bucket takes its time; the clients go on saving."""
@@ -168,7 +168,7 @@ class Nemesis:
         self._recorder.event("slow detach", machine=machine.name, thread=thread)
         machine.weather.slow_head_s = self._dice.uniform(0.3, 2.5)
         with suppress(grpc.RpcError):
-            machine.threads.Detach(DetachRequest(thread=thread), timeout=CALL_S)
+            machine.wire.threads.Detach(DetachRequest(thread=thread), timeout=CALL_S)
         machine.weather.slow_head_s = 0.0
 
     # -- the bucket -----------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ class Nemesis:
         self._recorder.event("delete here", machine=machine.name, thread=thread)
         machine.begin_loss(thread)
         with suppress(grpc.RpcError):
-            machine.threads.DeleteThread(
+            machine.wire.threads.DeleteThread(
                 DeleteThreadRequest(thread=thread, local_only=True, allow_missing=True), timeout=CALL_S
             )
         if self._dice.random() < 0.5:
@@ -278,5 +278,5 @@ class Nemesis:
 def orphans_of(machine: Machine, thread: str) -> list[str]:
     """The names of what a machine set aside of a thread."""
     request = ListThreadsRequest(name_prefix=f"{thread}@", page_size=1000)
-    answer = machine.threads.ListThreads(request, timeout=CALL_S, wait_for_ready=True)
+    answer = machine.wire.threads.ListThreads(request, timeout=CALL_S, wait_for_ready=True)
     return sorted(each.thread for each in answer.threads if each.orphan.thread == thread)

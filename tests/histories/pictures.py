@@ -40,7 +40,7 @@ def write(machine: Machine, thread: str, content: bytes, timeout_s: float) -> No
         yield WriteBlobRequest(data=content)
 
     try:
-        machine.blobs.WriteBlob(messages(), timeout=timeout_s)
+        machine.wire.blobs.WriteBlob(messages(), timeout=timeout_s)
     except grpc.RpcError as error:
         if (details := read_details(error.trailing_metadata() or ())).reason in BROKEN:
             machine.complaints.append(f"a blob was refused: {details.reason}: {error.details()}")
@@ -57,7 +57,7 @@ def look(machine: Machine, thread: str, state: State, timeout_s: float, *, is_pa
     request = ReadBlobRequest(thread=thread, blob=value.blob)
     try:
         found = b"".join(
-            each.data for each in machine.blobs.ReadBlob(request, timeout=timeout_s, wait_for_ready=is_patient)
+            each.data for each in machine.wire.blobs.ReadBlob(request, timeout=timeout_s, wait_for_ready=is_patient)
         )
     except grpc.RpcError as error:
         reason = read_details(error.trailing_metadata() or ()).reason

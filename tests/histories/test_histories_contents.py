@@ -7,8 +7,8 @@ import secrets
 from pathlib import Path
 
 import pytest
-from tests.archive.driven import Town, append, town
-from tests.archive_model.sidecar import KEY
+from tests.daemon.driven import KEY, append
+from tests.daemon.town import Town, town
 from tests.histories.contents import Directory, look
 
 from stateward.v1.thread_service_pb2 import PruneThreadRequest
@@ -52,7 +52,7 @@ def test_what_was_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def write_down(made: Town, bucket: Path) -> Path:
     """The bucket as a directory."""
-    for name, data in made.net.bucket.objects.items():
+    for name, data in made.bucket.objects.items():
         path = bucket / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

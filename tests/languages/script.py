@@ -64,7 +64,7 @@ RESUME = [
 MESSAGES = ["hello", "message 1", *(f"frame {number}" for number in range(1, 11)), "booked"]
 
 
-class Agent:
+class ForeignAgent:
     """The program of one language, and the thread that it keeps."""
 
     def __init__(self, program: Path, thread: str, daemon: FaultyDaemon) -> None:
@@ -129,7 +129,7 @@ def run_daemon(kind: type[FaultyDaemon] = FaultyDaemon) -> Iterator[FaultyDaemon
             daemon.kill()
 
 
-def play(agent: Agent) -> None:
+def play(agent: ForeignAgent) -> None:
     """Runs the phases `begin`, `answer` and `resume`. Agent and daemon are killed after the first one."""
     with agent.run("begin") as lines:
         agent.compare(lines_until(lines, BEGIN[-1]), BEGIN)
@@ -144,7 +144,7 @@ def play(agent: Agent) -> None:
     check_thread(agent)
 
 
-def pay_slowly(agent: Agent) -> None:
+def pay_slowly(agent: ForeignAgent) -> None:
     """Runs the phase `begin` with a bank that does not answer: the agent keeps its short claim by renewing it, and
     nobody else pays."""
     bank = agent.daemon.socket.with_name("bank")
@@ -192,7 +192,7 @@ def watch_renewal(effects: EffectServiceStub, thread: str) -> None:
         time.sleep(POLL_S)
 
 
-def check_thread(agent: Agent) -> None:
+def check_thread(agent: ForeignAgent) -> None:
     """The thread has what the phases saved, once, whatever the agent says."""
     with agent.daemon.client() as client:
         thread = client.thread(agent.thread)
@@ -209,7 +209,7 @@ def check_thread(agent: Agent) -> None:
             pass
 
 
-def count(agent: Agent) -> None:
+def count(agent: ForeignAgent) -> None:
     """Runs the phase `count`. The daemon dies with an answer that it owes, and is killed three times more."""
     daemon = agent.daemon
     daemon.kill()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tests.archive.rig import Fleet, write_steps
+from tests.daemon.process import Fleet, write_steps
 from tests.metrics.expressions import labels_in, names_in
 from tests.metrics.scraped import ANY_PORT, Scrape, scrape_until
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.archive.rig import Fleet, eventually, write_steps
+from tests.daemon.process import Fleet, eventually, write_steps
+from tests.daemon.wire import Wire
 from tests.faults.test_disk_full import tmpfs as tmpfs  # noqa: PLC0414  a fixture
 from tests.metrics.scraped import ANY_PORT, Scrape, scrape, scrape_until
-from tests.service.wire import Wire
 
 from stateward import Status, errors
 from stateward.testing import Daemon, run_daemon

@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.storage.inside import opened
+from tests.daemon.clocks import MovedClock
+from tests.daemon.store import opened, write
 
 from stateward.v1.effect_pb2 import EFFECT_STATE_DONE
 from stateward.v1.effect_service_pb2 import BeginEffectRequest, CompleteEffectRequest
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.clock import Clock
 from stateward_sidecar.codec.seal import Cipher, open_record, seal_record
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.measures import events
-from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.clean.census import Census, Counted
 from stateward_sidecar.store.store import Store
 
 TERM_S = 60
-
-
-class MovedClock(Clock):
-    """Terms run by the clock that a test moves."""
-
-    moved_s = 0.0
-
-    def boottime(self) -> float:
-        return super().boottime() + self.moved_s
-
-
-def do(store: Store, run: Any) -> Any:
-    return store.context.writer.submit(Write(run=run), wait=True).wait()
 
 
 def begin(store: Store, key: str) -> int:
@@ -46,7 +31,7 @@ def begin(store: Store, key: str) -> int:
         holder=holder,
         options=WriteOptions(request_id=key, create=ThreadOptions()),
     )
-    return int(do(store, store.effects.begin(asked)).claim_token)
+    return int(write(store, store.effects.begin(asked)).claim_token)
 
 
 def count(census: Census) -> Counted:
@@ -64,10 +49,10 @@ def test_a_claim_whose_term_ended(tmp_path: Path) -> None:
         done = CompleteEffectRequest(
             namespace="default", thread="pays", key="done", claim_token=begin(store, "done"), state=EFFECT_STATE_DONE
         )
-        do(store, store.effects.complete(done))
+        write(store, store.effects.complete(done))
         found = count(census)
         assert (found.in_progress, found.uncertain) == (1, 0)
-        clock.moved_s += TERM_S
+        clock.ahead_s += TERM_S
         found = count(census)
         assert (found.in_progress, found.uncertain) == (0, 1)
 
@@ -79,8 +64,8 @@ def test_a_claim_from_before_a_restart(tmp_path: Path) -> None:
         begin(store, "lost")
     with opened(tmp_path / "data", clock) as store:
         census = Census(store.context, store.threads)
-        for moved_s, expected in ((0, (1, 0)), (TERM_S - 1, (1, 0)), (1, (0, 1))):
-            clock.moved_s += moved_s
+        for later_s, expected in ((0, (1, 0)), (TERM_S - 1, (1, 0)), (1, (0, 1))):
+            clock.ahead_s += later_s
             found = count(census)
             assert (found.in_progress, found.uncertain) == expected
 

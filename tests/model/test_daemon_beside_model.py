@@ -42,7 +42,7 @@ from stateward.v1.write_pb2 import WriteOptions
 SAVES_BETWEEN_KILLS = 6  # a start takes half a second, in which a hundred other things can be tried
 
 
-class Machine(Remembering):
+class DaemonMachine(Remembering):
     """The rules."""
 
     # -- retries ------------------------------------------------------------------------------------------------
@@ -365,9 +365,9 @@ class Machine(Remembering):
 
 def run_machine(bucket: Path, examples: int, steps: int, *, has_fixed_dice: bool = False) -> None:
     with run_daemon(log_level="warning", archive=bucket.as_uri()) as daemon:
-        Machine.daemon = daemon
+        DaemonMachine.daemon = daemon
         run_state_machine_as_test(
-            Machine,
+            DaemonMachine,
             settings=settings(
                 max_examples=examples,
                 stateful_step_count=steps,

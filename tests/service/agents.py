@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
+from tests.daemon.wire import THREAD, Refusal, Wire, appends, refusal_of, refused
 from tests.messages import reason_of, to_write
-from tests.service.wire import THREAD, Refusal, Wire, appends, refusal_of, refused
 
 from stateward.v1 import lease_service_pb2 as l
 from stateward.v1 import writer_service_pb2 as w

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
+from tests.daemon.wire import THREAD, TIMEOUT_S, Wire, appends, sets
 from tests.messages import to_write
 from tests.service.agents import Agent, Stream
 from tests.service.walk import run_walked
-from tests.service.wire import THREAD, TIMEOUT_S, Wire, appends, sets
 
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.admin_service_pb2 import VerifyFinding

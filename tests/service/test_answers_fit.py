@@ -7,9 +7,9 @@ from pathlib import Path
 
 import grpc
 import pytest
+from tests.daemon.inside import daemon_inside
+from tests.daemon.wire import THREAD, TIMEOUT_S, appends, refused
 from tests.service.conftest import Place
-from tests.service.inside import daemon_inside
-from tests.service.wire import THREAD, TIMEOUT_S, appends, refused
 
 from stateward.testing import Daemon
 from stateward.v1.checkpoint_pb2 import VersionRef

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.service.inside import Inside, daemon_inside
+from tests.daemon.inside import Inside, daemon_inside
 from tests.service.rawhttp2 import DATA, RawConnection
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, Projection, SaveRequest

@@ -6,9 +6,9 @@ import os
 from typing import Any
 
 import pytest
+from tests.daemon.wire import Wire, appends, refused, sets, state
 from tests.messages import to_write
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import Wire, appends, refused, sets, state
 
 from stateward.testing import run_daemon
 from stateward.v1.checkpoint_pb2 import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.daemon.wire import TIMEOUT_S, refused
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import TIMEOUT_S, refused
 
 from stateward._operations.threads import spans_of
 from stateward.v1.checkpoint_pb2 import AttributeFilter, AttributeValue, Checkpoint

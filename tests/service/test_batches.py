@@ -6,8 +6,8 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.daemon.wire import appends, refused
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import appends, refused
 
 from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, VersionRef

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.daemon.inside import Inside, daemon_inside
+from tests.daemon.wire import Refusal, appends, refused
 from tests.messages import to_write
-from tests.service.inside import Inside, daemon_inside
-from tests.service.wire import Refusal, appends, refused
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, VersionRef
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, SaveRequest

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.daemon.inside import WAIT_S, Inside, daemon_inside
+from tests.daemon.wire import TIMEOUT_S, appends
 from tests.messages import to_write
-from tests.service.inside import WAIT_S, Inside, daemon_inside
-from tests.service.wire import TIMEOUT_S, appends
 
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest, WriteBlobResponse
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
+from tests.daemon.inside import WAIT_S, Inside, daemon_inside
+from tests.daemon.wire import appends
 from tests.messages import to_write
-from tests.service.inside import WAIT_S, Inside, daemon_inside
-from tests.service.wire import appends
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 from stateward.v1.checkpoint_service_pb2 import SaveRequest

@@ -14,14 +14,14 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.status_pb2 import Status
+from tests.daemon.inside import daemon_inside
+from tests.daemon.process import eventually
+from tests.daemon.wire import DETAILS_KEY, THREAD, TIMEOUT_S, Wire, appends, refusal_of, replayed, sets
 from tests.messages import to_write
 from tests.service.conftest import Place
-from tests.service.inside import daemon_inside
-from tests.service.wire import DETAILS_KEY, THREAD, TIMEOUT_S, Wire, appends, refusal_of, replayed, sets
 
 from stateward.testing import run_daemon
 from stateward.v1.call_service_pb2 import CallAnswer, RunCallsRequest, RunCallsResponse, StreamedCall
-from stateward.v1.call_service_pb2_grpc import CallServiceStub
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
@@ -37,7 +37,7 @@ class Calls:
 
     def __init__(self, wire: Wire) -> None:
         self._messages: queue.SimpleQueue[RunCallsRequest | None] = queue.SimpleQueue()
-        self.stream: Any = CallServiceStub(wire.channel).RunCalls(iter(self._messages.get, None), timeout=TIMEOUT_S)
+        self.stream: Any = wire.calls.RunCalls(iter(self._messages.get, None), timeout=TIMEOUT_S)
         self.number = 0
 
     def send(self, *requests: Any, timeout: Duration | None = None) -> None:
@@ -249,14 +249,14 @@ def test_a_client_that_never_reads_is_not_read(tmp_path: Path) -> None:
         for _ in range(300):
             stream.send(*[SaveRequest(thread="t" * 300)] * 100)
         bound, seen = daemon.parts.streamed._crowd, -1
-        wait_until(lambda: events.refusals["INVALID_FIELD"] > refused)
+        eventually(lambda: events.refusals["INVALID_FIELD"] > refused)
         while (taken := events.refusals["INVALID_FIELD"]) != seen:
             seen = taken
             time.sleep(0.3)
         assert 0 < seen - refused < 30_000
         assert bound._count <= 2 * streamed.CALLS_MAX
         stream.stream.cancel()
-        wait_until(lambda: not bound._count)
+        eventually(lambda: not bound._count)
 
 
 def test_streams_share_the_room_for_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,14 +279,14 @@ def test_streams_share_the_room_for_calls(tmp_path: Path, monkeypatch: pytest.Mo
                     for n in range(100)
                 )
             )
-        wait_until(lambda: bound._count >= 50)
+        eventually(lambda: bound._count >= 50)
         time.sleep(0.2)
         assert 50 <= bound._count <= 54
         daemon.loop.call_soon_threadsafe(go_on.set)
         for stream in opened:
             assert all(answer.save.version == 1 for answer in stream.answers(100).values())
             stream.put(None)
-        wait_until(lambda: not bound._count)
+        eventually(lambda: not bound._count)
 
 
 def test_memory_is_counted_until_the_work_has_ended(tmp_path: Path) -> None:
@@ -299,16 +299,9 @@ def test_memory_is_counted_until_the_work_has_ended(tmp_path: Path) -> None:
                 SaveRequest(thread="t", diff=sets("big", "x" * 300_000), options=WriteOptions(request_id="r")),
                 SaveRequest(),
             )
-            wait_until(lambda: daemon.parts.streamed._crowd._count == 1 and memory.used_bytes > 300_000)
+            eventually(lambda: daemon.parts.streamed._crowd._count == 1 and memory.used_bytes > 300_000)
             time.sleep(0.2)
             stream.stream.cancel()
-            wait_until(lambda: not daemon.parts.streamed._crowd._count)
+            eventually(lambda: not daemon.parts.streamed._crowd._count)
             assert memory.used_bytes > 300_000
-        wait_until(lambda: not memory.used_bytes)
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + TIMEOUT_S
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+        eventually(lambda: not memory.used_bytes)

@@ -8,10 +8,10 @@ import itertools
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.daemon.wire import Wire, appends, refused, sets
 from tests.model.plain import PlainState
 from tests.model.strategies import ANY_EDITS
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import Wire, appends, refused, sets
 
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, Projection, SaveRequest

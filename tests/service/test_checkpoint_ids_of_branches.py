@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.daemon.wire import appends, refused
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import appends, refused
 
 from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1.checkpoint_pb2 import Checkpoint, VersionRef

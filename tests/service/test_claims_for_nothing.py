@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.inside import Inside, daemon_inside
-from tests.service.wire import Refusal, refused
+from tests.daemon.inside import Inside, daemon_inside
+from tests.daemon.wire import Refusal, refused
 
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 from stateward.v1.effect_service_pb2 import BeginEffectRequest, PutEffectsRequest

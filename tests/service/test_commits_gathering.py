@@ -21,7 +21,7 @@ from stateward_sidecar.storage.writer import Writer
 WAIT_S = 10.0
 
 
-class Rig:
+class Gathering:
     """A gather on a real writer, inside a running loop."""
 
     def __init__(self, directory: Path) -> None:
@@ -64,14 +64,14 @@ class Rig:
 
 
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    made = Rig(tmp_path)
+async def rig(tmp_path: Path) -> AsyncIterator[Gathering]:
+    made = Gathering(tmp_path)
     yield made
     made.writer.stop()
     made.engine.close()
 
 
-async def test_those_who_come_together_share_commits(rig: Rig) -> None:
+async def test_those_who_come_together_share_commits(rig: Gathering) -> None:
     """Fifty at once take few commits, run on the loop; each gets its own answer, and an error is one caller's alone."""
     calls = [rig.put(b"%d" % number) for number in range(50)]
     bad = rig.put(b"bad", InvalidField("x", "is wrong"))
@@ -84,7 +84,7 @@ async def test_those_who_come_together_share_commits(rig: Rig) -> None:
         assert txn.get(b"bad") is None
 
 
-async def test_those_who_come_together_are_prepared_together(rig: Rig) -> None:
+async def test_those_who_come_together_are_prepared_together(rig: Gathering) -> None:
     """All of a batch are prepared, each once, before the first of them runs; one that fails there never runs."""
     calls = [rig.put(b"%d" % number) for number in range(20)]
     bad = rig.put(b"bad", refusal=InvalidField("x", "is wrong"))
@@ -95,7 +95,7 @@ async def test_those_who_come_together_are_prepared_together(rig: Rig) -> None:
     assert rig.threads == {threading.current_thread().name}
 
 
-async def test_a_lone_one_waits_for_nobody(rig: Rig) -> None:
+async def test_a_lone_one_waits_for_nobody(rig: Gathering) -> None:
     """While nothing else is to be done, a write is committed in far less time than the patience with company."""
     times = []
     for number in range(20):
@@ -105,7 +105,7 @@ async def test_a_lone_one_waits_for_nobody(rig: Rig) -> None:
     assert min(times) < PATIENCE_S
 
 
-async def test_endless_company_does_not_hold_a_write_up(rig: Rig) -> None:
+async def test_endless_company_does_not_hold_a_write_up(rig: Gathering) -> None:
     """A loop that always has something else to do commits all the same, after the patience."""
     stop = False
 
@@ -118,7 +118,7 @@ async def test_endless_company_does_not_hold_a_write_up(rig: Rig) -> None:
     stop = True
 
 
-async def test_somebody_else_who_writes_is_waited_for(rig: Rig) -> None:
+async def test_somebody_else_who_writes_is_waited_for(rig: Gathering) -> None:
     """While the writer's thread is in the middle of a long write, others queue behind it and are committed after."""
     begun, go_on = threading.Event(), threading.Event()
 
@@ -134,7 +134,7 @@ async def test_somebody_else_who_writes_is_waited_for(rig: Rig) -> None:
     await held
 
 
-async def test_a_stopped_writer_tells_everybody(rig: Rig) -> None:
+async def test_a_stopped_writer_tells_everybody(rig: Gathering) -> None:
     """What was gathered and can no longer be taken is refused; no caller waits for ever."""
     calls = [asyncio.create_task(rig.put(b"%d" % number)) for number in range(3)]
     await asyncio.sleep(0)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from tests.service.inside import WAIT_S, daemon_inside
-from tests.service.wire import text
+from tests.daemon.inside import WAIT_S, daemon_inside
+from tests.daemon.wire import text
 
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest

@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.daemon.wire import appends, refused, sets, state, text
 from tests.messages import to_write
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import appends, refused, sets, state, text
 
 from stateward._operations.threads import numbers_of, spans_of
 from stateward.v1 import checkpoint_service_pb2 as c

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.inside import daemon_inside
+from tests.daemon.inside import daemon_inside
 
 from stateward import Client
 from stateward.errors import VersionPruned

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.service.inside import WAIT_S, Inside, daemon_inside
-from tests.service.wire import appends, refused, text
-from tests.storage.inside import rest
+from tests.daemon.inside import WAIT_S, Inside, daemon_inside
+from tests.daemon.store import rest
+from tests.daemon.wire import appends, refused, text
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.state_pb2 import Log, State

@@ -12,12 +12,11 @@ from typing import Any, Self
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.daemon.inside import WAIT_S, Inside, daemon_inside
+from tests.daemon.wire import appends, sets
 from tests.messages import to_write
-from tests.service.inside import WAIT_S, Inside, daemon_inside
-from tests.service.wire import appends, sets
 
 from stateward.v1 import blob_service_pb2 as b
-from stateward.v1 import blob_service_pb2_grpc
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.thread_service_pb2 import GetThreadRequest, ListThreadsRequest
@@ -133,7 +132,7 @@ def test_a_slow_key_store_holds_up_no_read(daemon: Inside, monkeypatch: pytest.M
 
 def test_slow_blobs_hold_up_no_read(daemon: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     """While more blobs are synced than there are threads for it, reads and health are answered."""
-    blobs: Any = blob_service_pb2_grpc.BlobServiceStub(daemon.wire.channel)
+    blobs = daemon.wire.blobs
 
     def parts(number: int) -> Iterator[b.WriteBlobRequest]:
         yield b.WriteBlobRequest(begin=b.BlobBegin(thread="busy", media_type="text/plain"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tests.service.wire import Wire, appends, refused
+from tests.daemon.wire import Wire, appends, refused
 
 from stateward.testing import Daemon, run_daemon
 from stateward.v1 import (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.daemon.wire import appends, text
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import appends, text
 
 from stateward._operations.threads import spans_of
 from stateward.v1.admin_service_pb2 import VerifyRequest

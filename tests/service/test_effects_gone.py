@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from google.protobuf.empty_pb2 import Empty
+from tests.daemon.wire import appends, refused, replayed, text
 from tests.messages import to_write
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import appends, refused, replayed, text
 
 from stateward._operations.threads import spans_of
 from stateward.v1 import thread_service_pb2 as t

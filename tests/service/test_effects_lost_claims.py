@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.daemon.wire import Wire, refused, replayed
 from tests.messages import to_write
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import Wire, refused, replayed
 
 from stateward.testing import Daemon, run_daemon
 from stateward.v1 import effect_service_pb2 as e
@@ -38,7 +38,7 @@ from stateward.v1.write_pb2 import WriteOptions
 SMALL, LARGE = Value(data=b'"paid"'), Value(data=bytes(range(256)) * 8192)
 
 
-class Agent:
+class Claimant:
     """One process of an agent, talking to one daemon."""
 
     def __init__(self, wire: Wire, namespace: str, name: str = "agent", thread: str = THREAD) -> None:
@@ -76,16 +76,16 @@ class Agent:
 
 
 @pytest.fixture
-def agent(place: Place) -> Agent:
-    return Agent(place.wire, place.namespace)
+def agent(place: Place) -> Claimant:
+    return Claimant(place.wire, place.namespace)
 
 
 @pytest.fixture
-def other(place: Place) -> Agent:
-    return Agent(place.wire, place.namespace, name="other")
+def other(place: Place) -> Claimant:
+    return Claimant(place.wire, place.namespace, name="other")
 
 
-def test_a_result_is_handed_out_again(agent: Agent, other: Agent) -> None:
+def test_a_result_is_handed_out_again(agent: Claimant, other: Claimant) -> None:
     """NEW once, then IN_PROGRESS for everybody else, then DONE with the value for all."""
     begun = agent.begin(name="stripe")
     assert (begun.state, begun.effect.attempts) == (EFFECT_STATE_NEW, 1)
@@ -94,12 +94,12 @@ def test_a_result_is_handed_out_again(agent: Agent, other: Agent) -> None:
     assert 59 < meanwhile.retry_after.ToSeconds() + 1 <= 61
     assert meanwhile.idempotency_key == begun.idempotency_key != ""
     agent.complete(begun.claim_token, EFFECT_STATE_DONE, value=SMALL)
-    for each in (agent.begin(), other.begin(), Agent.begin(agent)):
+    for each in (agent.begin(), other.begin(), Claimant.begin(agent)):
         assert (each.state, each.claim_token, each.effect.effect.value) == (EFFECT_STATE_DONE, 0, SMALL)
         assert each.effect.effect.name == "stripe"
 
 
-def test_a_lost_answer_is_given_again(agent: Agent) -> None:
+def test_a_lost_answer_is_given_again(agent: Claimant) -> None:
     """Begin and complete with the same words write nothing twice, and answer as the first time."""
     request = agent.ask()
     first = agent._stub.BeginEffect(request)
@@ -113,7 +113,7 @@ def test_a_lost_answer_is_given_again(agent: Agent) -> None:
 
 def test_one_of_many_begins(place: Place) -> None:
     """Sixteen agents at once: one is told NEW."""
-    agents = [Agent(place.wire, place.namespace, name=f"agent {number}") for number in range(16)]
+    agents = [Claimant(place.wire, place.namespace, name=f"agent {number}") for number in range(16)]
     states: list[int] = []
     threads = [threading.Thread(target=lambda agent=agent: states.append(agent.begin().state)) for agent in agents]
     for each in threads:
@@ -123,10 +123,10 @@ def test_one_of_many_begins(place: Place) -> None:
     assert sorted(states) == [EFFECT_STATE_NEW] + [EFFECT_STATE_IN_PROGRESS] * 15
 
 
-def test_a_restarted_agent_is_told_at_once(place: Place, agent: Agent, other: Agent) -> None:
+def test_a_restarted_agent_is_told_at_once(place: Place, agent: Claimant, other: Claimant) -> None:
     """Its former process is dead, so its claim is; the old process, should it live, can say nothing any more."""
     begun = agent.begin()
-    again = Agent(place.wire, place.namespace).begin()
+    again = Claimant(place.wire, place.namespace).begin()
     assert (again.state, again.effect.attempts) == (EFFECT_STATE_UNCERTAIN, 2)
     assert again.idempotency_key == begun.idempotency_key
     assert again.claim_token > begun.claim_token
@@ -136,7 +136,7 @@ def test_a_restarted_agent_is_told_at_once(place: Place, agent: Agent, other: Ag
     assert other.begin().state == EFFECT_STATE_IN_PROGRESS
 
 
-def test_a_claim_ends_with_its_term(agent: Agent, other: Agent) -> None:
+def test_a_claim_ends_with_its_term(agent: Claimant, other: Claimant) -> None:
     """A second without a word; a renewal begins the term anew."""
     term = {"seconds": 1}
     begun = agent.begin(term=term)
@@ -153,7 +153,7 @@ def test_a_claim_ends_with_its_term(agent: Agent, other: Agent) -> None:
     assert agent.begin().state == EFFECT_STATE_IN_PROGRESS
 
 
-def test_a_claim_ends_with_the_lease_it_was_made_under(place: Place, agent: Agent, other: Agent) -> None:
+def test_a_claim_ends_with_the_lease_it_was_made_under(place: Place, agent: Claimant, other: Claimant) -> None:
     """Who took the thread's lease since ended it; a claim under the old token is refused before anything is written."""
     acquire = {"namespace": place.namespace, "thread": THREAD}
     first = place.wire.leases.AcquireLease(
@@ -170,7 +170,7 @@ def test_a_claim_ends_with_the_lease_it_was_made_under(place: Place, agent: Agen
     assert place.thread().sequence == before
 
 
-def test_what_is_given_up_says_how(agent: Agent, other: Agent) -> None:
+def test_what_is_given_up_says_how(agent: Claimant, other: Claimant) -> None:
     """NEW: nothing happened. UNCERTAIN: nobody knows, and the next one has to find out, without waiting."""
     first = agent.begin()
     agent.complete(first.claim_token, EFFECT_STATE_UNCERTAIN)
@@ -190,7 +190,7 @@ def test_what_is_given_up_says_how(agent: Agent, other: Agent) -> None:
     assert retried.idempotency_key != first.idempotency_key
 
 
-def test_results_grow_old(agent: Agent) -> None:
+def test_results_grow_old(agent: Claimant) -> None:
     """A result counts for as long as its reader says."""
     begun = agent.begin()
     agent.complete(begun.claim_token, EFFECT_STATE_DONE, value=SMALL)
@@ -198,7 +198,7 @@ def test_results_grow_old(agent: Agent) -> None:
     assert agent.begin(max_age={}).state == EFFECT_STATE_NEW
 
 
-def test_results_are_listed_in_their_order(agent: Agent) -> None:
+def test_results_are_listed_in_their_order(agent: Claimant) -> None:
     """By sort key under an anchor, by name, by key, with and without values, in pages that end."""
     agent.put(*(Effect(anchor="c1", key=str(n), sort_key=bytes([9 - n]), name="xy"[n % 2], value=SMALL)
                 for n in range(7)), Effect(anchor="c2", key="0", value=SMALL))  # fmt: skip
@@ -217,7 +217,7 @@ def test_results_are_listed_in_their_order(agent: Agent) -> None:
     assert len(agent.list().effects) == 8
 
 
-def test_what_is_put_follows_its_rule(agent: Agent) -> None:
+def test_what_is_put_follows_its_rule(agent: Claimant) -> None:
     """KEEP leaves the first result, REPLACE takes the newest, one that is being worked on is nobody else's."""
     kept, new = Effect(key="a", value=SMALL), Effect(key="a", value=LARGE)
     assert agent.put(kept).written == 1
@@ -234,7 +234,7 @@ def test_what_is_put_follows_its_rule(agent: Agent) -> None:
     assert agent.begin("d").state == EFFECT_STATE_NEW
 
 
-def test_results_ride_on_a_save(place: Place, agent: Agent) -> None:
+def test_results_ride_on_a_save(place: Place, agent: Claimant) -> None:
     """Both or none: a save that is refused leaves no effect, also where others are written in the same batch."""
     effects = [Effect(key="x", value=SMALL), Effect(key="y", value=LARGE)]
     assert refused(place.wire.checkpoints.Save, place.request(effects=effects, expected_version=1)).reason == (
@@ -255,7 +255,7 @@ def test_results_ride_on_a_save(place: Place, agent: Agent) -> None:
 
 def test_an_effect_comes_before_its_checkpoint(place: Place) -> None:
     """It makes the thread, which has no version until the first save; that one may still say what the thread is."""
-    agent = Agent(place.wire, place.namespace, thread="early")
+    agent = Claimant(place.wire, place.namespace, thread="early")
     begun = agent.begin()
     at = {"namespace": place.namespace, "thread": "early"}
     assert refused(place.wire.checkpoints.Hydrate, HydrateRequest(**at)).reason == "VERSION_NOT_FOUND"
@@ -287,7 +287,7 @@ def test_an_effect_comes_before_its_checkpoint(place: Place) -> None:
 )
 def test_bad_claims_are_refused(untouched: Place, fields: dict[str, Any], field: str) -> None:
     """By name of the field, and nothing is written."""
-    agent = Agent(untouched.wire, untouched.namespace)
+    agent = Claimant(untouched.wire, untouched.namespace)
     assert refused(untouched.wire.effects.BeginEffect, agent.ask(**fields)).field == field
 
 
@@ -304,7 +304,7 @@ def test_bad_claims_are_refused(untouched: Place, fields: dict[str, Any], field:
 )
 def test_bad_ends_are_refused(untouched: Place, fields: dict[str, Any], field: str) -> None:
     """By name of the field, and nothing is written."""
-    request = Agent(untouched.wire, untouched.namespace).end(**fields)
+    request = Claimant(untouched.wire, untouched.namespace).end(**fields)
     assert refused(untouched.wire.effects.CompleteEffect, request).field == field
 
 
@@ -314,16 +314,16 @@ def test_bad_ends_are_refused(untouched: Place, fields: dict[str, Any], field: s
 )
 def test_bad_renewals_are_refused(untouched: Place, fields: dict[str, Any], field: str) -> None:
     """By name of the field."""
-    request = Agent(untouched.wire, untouched.namespace).renewal(**fields)
+    request = Claimant(untouched.wire, untouched.namespace).renewal(**fields)
     assert refused(untouched.wire.effects.RenewEffect, request).field == field
 
 
-def test_a_lost_claim_is_not_renewed(place: Place, agent: Agent, other: Agent) -> None:
+def test_a_lost_claim_is_not_renewed(place: Place, agent: Claimant, other: Claimant) -> None:
     """Another has it, it has ended, or there never was one; the claim of the other goes on as it was."""
     begun = agent.begin(term={"seconds": 1})
     threading.Event().wait(2.1)
     agent.renew(begun.claim_token)  # the term is over, and nobody has asked since
-    restarted = Agent(place.wire, place.namespace)
+    restarted = Claimant(place.wire, place.namespace)
     taken = restarted.begin()
     for token in (begun.claim_token, taken.claim_token + 1):
         found = refused(agent._stub.RenewEffect, agent.renewal(token))
@@ -348,14 +348,14 @@ def killed(tmp_path: Path) -> Iterator[Daemon]:
 def test_claims_and_results_survive_the_daemon(killed: Daemon) -> None:
     """Killed after each answer: a claim is still one, with its full term; a result is still there, large or small."""
     wire = Wire(killed.target)
-    agent, other = Agent(wire, "n"), Agent(wire, "n", name="other")
+    agent, other = Claimant(wire, "n"), Claimant(wire, "n", name="other")
     claim = agent.begin()
     agent.put(Effect(key="large", value=LARGE), Effect(key="small", value=SMALL))
     killed.kill()
     killed.start()
     wire.close()
     wire = Wire(killed.target)
-    agent, other = (Agent(wire, "n", name=each) for each in ("agent", "other"))
+    agent, other = (Claimant(wire, "n", name=each) for each in ("agent", "other"))
     assert other.begin().state == EFFECT_STATE_IN_PROGRESS
     assert [each.effect.value for each in agent.list(names=[""]).effects if each.effect.HasField("value")] == [
         LARGE, SMALL,
@@ -365,12 +365,12 @@ def test_claims_and_results_survive_the_daemon(killed: Daemon) -> None:
     killed.start()
     wire.close()
     wire = Wire(killed.target)
-    assert Agent(wire, "n").begin().effect.effect.value == LARGE
+    assert Claimant(wire, "n").begin().effect.effect.value == LARGE
     assert wire.findings() == []
     wire.close()
 
 
-def test_a_renewal_needs_no_archive(place: Place, agent: Agent) -> None:
+def test_a_renewal_needs_no_archive(place: Place, agent: Claimant) -> None:
     """It records nothing: the claim stays as it was, and the journal does not grow."""
     begun = agent.begin()
     before = place.thread().sequence

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from tests.daemon.wire import appends, text
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import appends, text
 
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, Projection, ReadHistoryRequest

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
-from tests.service.wire import Wire, refused
+from tests.daemon.wire import Wire, refused
 
 from stateward import errors as client_errors
 from stateward._operations import failures

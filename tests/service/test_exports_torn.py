@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.service.wire import Wire, appends, refused, text
+from tests.daemon.wire import Wire, appends, refused, text
 
 from stateward._operations.threads import spans_of
 from stateward.testing import run_daemon

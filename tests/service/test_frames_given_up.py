@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.daemon.inside import WAIT_S, daemon_inside
 from tests.service.agents import Agent
-from tests.service.inside import WAIT_S, daemon_inside
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from tests.daemon.inside import WAIT_S, Inside, daemon_inside
+from tests.daemon.wire import THREAD, sets
 from tests.service.agents import Agent
-from tests.service.inside import WAIT_S, Inside, daemon_inside
-from tests.service.wire import THREAD, sets
 
 from stateward.v1.thread_service_pb2 import GetThreadRequest
 from stateward_sidecar.service.calls.exchange import Exchange, Frame

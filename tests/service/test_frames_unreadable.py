@@ -6,9 +6,9 @@ import threading
 from typing import Any
 
 import grpc
+from tests.daemon.wire import THREAD, TIMEOUT_S, Wire, appends
 from tests.messages import reason_of
 from tests.service.conftest import Place
-from tests.service.wire import THREAD, TIMEOUT_S, Wire, appends
 
 from stateward.v1 import writer_service_pb2 as w
 from stateward.v1.checkpoint_service_pb2 import SaveRequest

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.daemon.wire import refused
 from tests.messages import facts_of
 from tests.service.agents import Agent
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import refused
 
 from stateward.v1 import checkpoint_service_pb2 as c
 

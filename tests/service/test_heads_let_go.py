@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.daemon.wire import appends, refused, replayed, sets
 from tests.messages import to_write
 from tests.service.agents import Agent
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import appends, refused, replayed, sets
 
 from stateward._operations.threads import numbers_of, spans_of
 from stateward.v1 import thread_service_pb2 as t

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from tests.daemon.wire import Wire, appends, refused, text
 from tests.messages import to_write
-from tests.service.wire import Wire, appends, refused, text
 
 from stateward._operations.threads import spans_of
 from stateward.v1 import backup_service_pb2 as backup

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from tests.service.inside import WAIT_S, Inside, daemon_inside
-from tests.service.wire import refused
+from tests.daemon.inside import WAIT_S, Inside, daemon_inside
+from tests.daemon.wire import refused
 
 from stateward import Client
 from stateward.storage.v1.journal_pb2 import EntryHeader, EntryMetadata

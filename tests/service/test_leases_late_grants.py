@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
+from tests.daemon.inside import WAIT_S, Inside, daemon_inside, held_back
+from tests.daemon.wire import appends, refused
 from tests.messages import to_write
-from tests.service.inside import WAIT_S, Inside, daemon_inside, held_back
-from tests.service.wire import appends, refused
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
 from stateward.v1.checkpoint_service_pb2 import SaveRequest

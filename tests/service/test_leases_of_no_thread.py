@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.service.inside import daemon_inside
-from tests.service.wire import TIMEOUT_S, refused
+from tests.daemon.inside import daemon_inside
+from tests.daemon.wire import TIMEOUT_S, refused
 
 from stateward.v1.lease_service_pb2 import ReleaseLeaseRequest
 from stateward.v1.write_pb2 import Receipt, WriteOptions

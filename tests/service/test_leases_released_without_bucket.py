@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.service.inside import Inside, daemon_inside
-from tests.service.wire import TIMEOUT_S
+from tests.daemon.inside import Inside, daemon_inside
+from tests.daemon.wire import TIMEOUT_S
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest, ReleaseLeaseRequest

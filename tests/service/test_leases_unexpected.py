@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.daemon.wire import appends, refused
 from tests.service.agents import Agent, new_id
 from tests.service.conftest import THREAD, Place
 from tests.service.test_retries_under_a_new_lease import CALLS, prepare
-from tests.service.wire import appends, refused
 
 import stateward.v1
 from stateward._operations.threads import spans_of

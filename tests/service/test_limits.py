@@ -7,8 +7,8 @@ import os
 
 import grpc
 import pytest
+from tests.daemon.wire import appends, refused, sets
 from tests.service.conftest import Place
-from tests.service.wire import appends, refused, sets
 
 from stateward.v1.admin_service_pb2 import GetServerInfoRequest
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest

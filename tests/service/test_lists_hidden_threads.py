@@ -7,8 +7,8 @@ from pathlib import Path
 
 import lmdb
 import pytest
+from tests.daemon.wire import Wire, appends
 from tests.messages import to_write
-from tests.service.wire import Wire, appends
 
 from stateward._operations.threads import spans_of
 from stateward.testing import Daemon, run_daemon

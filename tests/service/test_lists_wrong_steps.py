@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.daemon.wire import Wire, appends, refused, sets
 from tests.messages import to_write
 from tests.model.plain import PlainState
 from tests.model.strategies import ANY_EDITS
 from tests.service.conftest import THREAD, Place
 from tests.service.test_effects_missing import listed, put
-from tests.service.wire import Wire, appends, refused, sets
 
 from stateward._operations.threads import spans_of
 from stateward._operations.unfolding import Shown, unfold

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
+from tests.daemon.wire import Wire, appends, refused
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import Wire, appends, refused
 
 from stateward.testing import run_daemon
 from stateward.v1.admin_service_pb2 import GetStatsRequest

@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.archive.rig import eventually
-from tests.service.wire import Wire, appends, sets
+from tests.daemon.process import eventually
+from tests.daemon.wire import Wire, appends, sets
 
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.checkpoint_service_pb2 import GetCheckpointRequest, SaveRequest

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.archive.rig import eventually
+from tests.daemon.process import eventually
 
 from stateward._operations.failures import error_from_rpc as explain
 from stateward.errors import QueueFull

@@ -21,10 +21,10 @@ import grpc
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from tests.daemon.wire import appends
 from tests.metrics.scraped import ANY_PORT, find_url
 from tests.service.rawhttp2 import RawConnection
 from tests.service.walk import METHODS, NO_MEMORY, PATIENCE_S, THREAD, bounded, eventually, path_of
-from tests.service.wire import appends
 
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.backup_service_pb2 import ExportThreadRequest, ImportBegin, ImportThreadRequest

@@ -22,6 +22,7 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+from tests.daemon.wire import appends
 from tests.service.rawhttp2 import RawConnection
 from tests.service.walk import (
     BLOB,
@@ -36,7 +37,6 @@ from tests.service.walk import (
     request_for,
     status_bytes,
 )
-from tests.service.wire import appends
 
 from stateward.testing import Daemon
 from stateward.v1.backup_service_pb2 import ImportThreadRequest

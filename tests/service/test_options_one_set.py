@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from tests.daemon.wire import TIMEOUT_S, Refusal, Wire, appends, refused, replayed, sets, text
 from tests.service.agents import Agent, new_id
 from tests.service.conftest import THREAD, Place
 from tests.service.test_retries_under_a_new_lease import CALLS, TOOL, prepare
 from tests.service.walk import METHODS
-from tests.service.wire import TIMEOUT_S, Refusal, Wire, appends, refused, replayed, sets, text
 
 import stateward.v1
 from stateward.testing import run_daemon

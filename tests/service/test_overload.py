@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.service.inside import WAIT_S, daemon_inside
+from tests.daemon.inside import WAIT_S, daemon_inside
 from tests.soak.hostile import append
 
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, HydrateRequest, SaveRequest

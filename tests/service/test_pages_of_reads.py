@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.daemon.wire import appends, refused
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import appends, refused
 
 from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1 import thread_service_pb2 as t

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests import warm
-from tests.archive.rig import eventually
+from tests.daemon.process import eventually
 from tests.faults.test_disk_full import tmpfs as tmpfs  # noqa: PLC0414  a fixture
 
 from stateward import errors

@@ -15,8 +15,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from tests.service.inside import Inside, daemon_inside
-from tests.service.wire import appends, refusal_of, sets
+from tests.daemon.inside import Inside, daemon_inside
+from tests.daemon.wire import appends, refusal_of, sets
 
 from stateward.v1 import checkpoint_service_pb2 as c
 from stateward.v1 import checkpoint_service_pb2_grpc as cg

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.service.inside import Inside, daemon_inside
-from tests.service.wire import refused, text
+from tests.daemon.inside import Inside, daemon_inside
+from tests.daemon.wire import refused, text
 
 from stateward.v1.record_pb2 import RecordWrite
 from stateward.v1.record_service_pb2 import ListRecordsRequest, PutRecordsRequest

@@ -7,9 +7,9 @@ import os
 
 import pytest
 from google.protobuf.empty_pb2 import Empty
+from tests.daemon.wire import refused, replayed, text
 from tests.messages import to_write
 from tests.service.conftest import Place
-from tests.service.wire import refused, replayed, text
 
 from stateward.v1.checkpoint_pb2 import AttributeFilter, AttributeValue
 from stateward.v1.lease_pb2 import Holder

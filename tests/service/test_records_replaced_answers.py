@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from google.protobuf.empty_pb2 import Empty
-from tests.service.inside import Inside, daemon_inside
-from tests.service.wire import refused, text
+from tests.daemon.inside import Inside, daemon_inside
+from tests.daemon.wire import refused, text
 
 from stateward.v1.admin_service_pb2 import DrainRequest
 from stateward.v1.record_pb2 import RecordWrite

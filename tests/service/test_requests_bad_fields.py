@@ -10,8 +10,8 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
+from tests.daemon.wire import appends, refused, sets, state, text
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import appends, refused, sets, state, text
 
 from stateward._operations.threads import spans_of
 from stateward.v1 import admin_service_pb2 as a

@@ -11,8 +11,8 @@ import pytest
 from google.protobuf.message import DecodeError, Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.daemon.wire import appends, refusal_of, refused, sets, state
 from tests.service.conftest import Place
-from tests.service.wire import appends, refusal_of, refused, sets, state
 
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, HydrateRequest, SaveRequest
 from stateward.v1.diff_pb2 import Diff

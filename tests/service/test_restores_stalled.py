@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import queue
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import pytest
-from tests.service.inside import daemon_inside
-from tests.service.wire import appends
+from tests.daemon.inside import daemon_inside
+from tests.daemon.process import eventually
+from tests.daemon.wire import appends
 
 from stateward._operations.threads import numbers_of, spans_of
 from stateward.v1 import backup_service_pb2 as backup
@@ -36,7 +35,7 @@ def test_copies_that_wait_for_a_name_hold_up_nobody_else(tmp_path: Path) -> None
         begin = backup.ImportBegin(namespace="stalled", thread="copy", options=WriteOptions(request_id="r"))
         messages.put(backup.ImportThreadRequest(begin=begin))
         restore = wire.backups.ImportThread.future(iter(messages.get, None))
-        wait_until(lambda: bool(importer._names._taken))
+        eventually(lambda: bool(importer._names._taken))
         copies = [
             wire.threads.ForkThread.future(
                 ForkThreadRequest(**AT, new_thread="copy", options=WriteOptions(request_id=f"{number}"))
@@ -67,27 +66,20 @@ def test_a_large_request_and_a_restore_do_not_wait_for_each_other(
         messages: queue.SimpleQueue[backup.ImportThreadRequest | None] = queue.SimpleQueue()
         restore = wire.backups.ImportThread.future(iter(messages.get, None))
         begin = backup.ImportBegin(namespace="stalled", thread="copy", options=WriteOptions(request_id="r"))
-        wait_until(lambda: not memory.used_bytes)
+        eventually(lambda: not memory.used_bytes)
         messages.put(backup.ImportThreadRequest(begin=begin, parts=parts[:2]))
         for part in parts[2:8]:
             messages.put(backup.ImportThreadRequest(parts=[part]))
-        wait_until(lambda: memory.used_bytes >= 20 * MIB)
-        wait_until(messages.empty)
+        eventually(lambda: memory.used_bytes >= 20 * MIB)
+        eventually(messages.empty)
         large = State(slots={"s": Value(data=os.urandom(30 * MIB))})
         request = SaveRequest(
             namespace="stalled", thread="large", options=WriteOptions(expected_version=0), state=large
         )
         save = wire.checkpoints.Save.future(request)
-        wait_until(lambda: bool(memory._waiting))
+        eventually(lambda: bool(memory._waiting))
         for part in parts[8:]:
             messages.put(backup.ImportThreadRequest(parts=[part]))
         messages.put(None)
         assert restore.result(10).thread.last_version == 1
         assert save.result(10).version == 1
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.01)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
+from tests.daemon.wire import appends, refused, replayed, sets, text
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import appends, refused, replayed, sets, text
 
 from stateward._operations.threads import numbers_of
 from stateward.v1 import thread_service_pb2 as t

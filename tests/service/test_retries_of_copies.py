@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.daemon.inside import Inside, daemon_inside
+from tests.daemon.wire import TIMEOUT_S, appends
 from tests.messages import to_write
-from tests.service.inside import Inside, daemon_inside
-from tests.service.wire import TIMEOUT_S, appends
 
 from stateward.v1.backup_service_pb2 import ExportThreadRequest, ImportBegin, ImportThreadRequest
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability

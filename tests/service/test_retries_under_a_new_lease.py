@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.daemon.wire import appends, refused, replayed, text
 from tests.messages import to_write
 from tests.service.agents import Agent, new_id
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import appends, refused, replayed, text
 
 from stateward._operations.threads import spans_of
 from stateward.v1 import checkpoint_service_pb2 as c

@@ -9,9 +9,9 @@ from uuid import uuid4
 
 import grpc
 import pytest
+from tests.daemon.wire import THREAD
 from tests.service.conftest import Place
 from tests.service.test_error_table import make
-from tests.service.wire import THREAD
 
 from stateward._operations.failures import BY_CODE
 from stateward._operations.reasons import BY_REASON

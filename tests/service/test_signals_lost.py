@@ -10,21 +10,20 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.archive.rig import eventually, fleet
 from tests.crash.faulty_daemon import FaultyDaemon
-from tests.faults.rig import Made, copy, opened, read_rows, verify
+from tests.daemon.process import eventually, fleet
+from tests.daemon.store import findings, opened
+from tests.daemon.wire import Wire, appends, refusal_of, refused
+from tests.faults.rig import Made, copy, read_rows
 from tests.messages import to_write
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import Wire, appends, refusal_of, refused
 
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, WORK_STATUS_WAITING
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
 from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
-from stateward.v1.lease_service_pb2_grpc import LeaseServiceStub
 from stateward.v1.signal_pb2 import Signal
 from stateward.v1.signal_service_pb2 import ListSignalsRequest, SendSignalRequest
-from stateward.v1.signal_service_pb2_grpc import SignalServiceStub
 from stateward.v1.state_pb2 import BlobRef, Value
 from stateward.v1.thread_service_pb2 import AttachRequest, ForkThreadRequest, ListThreadsRequest, WatchRequest
 from stateward.v1.write_pb2 import WriteOptions
@@ -39,7 +38,7 @@ class Mail:
 
     def __init__(self, wire: Wire, namespace: str = "", thread: str = THREAD) -> None:
         self.wire, self.at = wire, {"namespace": namespace, "thread": thread}
-        self.stub: Any = SignalServiceStub(wire.channel)
+        self.stub: Any = wire.signals
 
     def request(self, name: str = "note", **fields: Any) -> SendSignalRequest:
         return to_write(SendSignalRequest, **{**self.at, "name": name, "request_id": os.urandom(8).hex(), **fields})
@@ -244,7 +243,7 @@ def test_nobody_listens_to_a_thread_that_is_not_there(mail: Mail) -> None:
 def test_a_lease_stops_no_signal(mail: Mail) -> None:
     """While somebody holds the lease, signals come in, and only the holder's saves acknowledge."""
     holder = {"name": "agent", "incarnation": "1"}
-    lease = LeaseServiceStub(mail.wire.channel).AcquireLease(
+    lease = mail.wire.leases.AcquireLease(
         AcquireLeaseRequest(**mail.at, holder=holder, options=WriteOptions(request_id="l"))
     )
     sent = mail.send("cancel")
@@ -282,7 +281,7 @@ def test_a_watch_tells_of_each(mail: Mail) -> None:
         next(each)
     sent = mail.send("cancel", payload=Value(data=b"now"), sender="ana")
     holder = {"name": "agent", "incarnation": "1"}
-    LeaseServiceStub(mail.wire.channel).AcquireLease(
+    mail.wire.leases.AcquireLease(
         AcquireLeaseRequest(**mail.at, holder=holder, options=WriteOptions(request_id="l"))
     )
     for each in streams:
@@ -361,8 +360,8 @@ def test_a_damaged_signal_is_found(own: tuple[Daemon, Mail], tmp_path: Path) -> 
         "flipped": {keys[kept.sequence]: before[keys[kept.sequence]][:-1] + b"\0"},
     }
     for name, changes in damages.items():
-        with opened(copy(made, tmp_path / "copy", changes), made.key) as store:
-            assert bool(verify(store)) == (name != "none"), name
+        with opened(copy(made, tmp_path / "copy", changes), key=made.key, settles=False) as store:
+            assert bool(findings(store)) == (name != "none"), name
             with store.context.engine.read() as txn, suppress(Corrupt):
                 found = list_signals(store.threads.get(txn, "default", THREAD).signals, 0, 1 << 30)[0]
                 assert name == "none"

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.daemon.wire import THREAD, TIMEOUT_S, appends, refused
 from tests.messages import to_write
 from tests.service.conftest import Place
-from tests.service.wire import THREAD, TIMEOUT_S, appends, refused
 
 from stateward.v1 import checkpoint_pb2 as checkpoint
 from stateward.v1.backup_service_pb2 import ExportThreadRequest, ImportBegin, ImportThreadRequest

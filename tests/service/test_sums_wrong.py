@@ -6,10 +6,10 @@ import os
 from typing import Any
 
 import pytest
+from tests.daemon.wire import sets, state
 from tests.messages import to_write
 from tests.service.agents import Agent
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import sets, state
 
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, SaveRequest

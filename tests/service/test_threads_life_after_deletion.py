@@ -10,11 +10,11 @@ import grpc
 import pytest
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
+from tests.daemon.inside import daemon_inside
+from tests.daemon.wire import Refusal, Wire, appends, refusal_of, refused, state, text
 from tests.messages import reason_of, to_write
 from tests.service.agents import Agent, Stream, new_id
 from tests.service.conftest import THREAD, Place
-from tests.service.inside import daemon_inside
-from tests.service.wire import Refusal, Wire, appends, refusal_of, refused, state, text
 
 from stateward._operations.threads import spans_of
 from stateward.v1 import blob_service_pb2 as b
@@ -26,7 +26,6 @@ from stateward.v1 import signal_service_pb2 as s
 from stateward.v1 import thread_service_pb2 as t
 from stateward.v1 import writer_service_pb2 as w
 from stateward.v1.call_service_pb2 import RunCallsRequest, StreamedCall
-from stateward.v1.call_service_pb2_grpc import CallServiceStub
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.effect_pb2 import EFFECT_STATE_DONE, Effect
 from stateward.v1.lease_pb2 import Holder
@@ -44,8 +43,7 @@ def streamed(request: Message) -> RunCallsRequest:
 
 
 def run_streamed(wire: Wire, request: Message) -> Message:
-    stub: Any = CallServiceStub(wire.channel)
-    (answer,) = next(stub.RunCalls(iter([streamed(request)]), timeout=20)).answers
+    (answer,) = next(wire.calls.RunCalls(iter([streamed(request)]), timeout=20)).answers
     if not answer.HasField("refused"):
         return answer  # type: ignore[no-any-return]
     assert answer.refused.code == grpc.StatusCode.ABORTED.value[0], answer.refused.message

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from tests.daemon.inside import WAIT_S, Inside, daemon_inside, held_back
+from tests.daemon.wire import appends
 from tests.messages import to_write
-from tests.service.inside import WAIT_S, Inside, daemon_inside, held_back
-from tests.service.wire import appends
 
 from stateward.v1.backup_service_pb2 import (
     ExportThreadRequest,

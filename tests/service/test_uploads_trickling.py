@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.service.inside import WAIT_S, daemon_inside
+from tests.daemon.inside import WAIT_S, daemon_inside
 
 from stateward import Client
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest

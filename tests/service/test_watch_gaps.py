@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 import grpc
+from tests.daemon.wire import appends, refused
 from tests.service.conftest import THREAD, Place
-from tests.service.wire import appends, refused
 
 from stateward.v1 import thread_service_pb2 as t
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from tests.service.inside import Inside, daemon_inside
-from tests.service.wire import appends
+from tests.daemon.inside import Inside, daemon_inside
+from tests.daemon.wire import appends
 
 from stateward.v1.checkpoint_service_pb2 import ReadLogRequest, SaveRequest
 from stateward.v1.thread_pb2 import ThreadOptions

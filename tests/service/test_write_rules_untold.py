@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import pytest
 from google.protobuf.empty_pb2 import Empty
+from tests.daemon.wire import THREAD, appends, refused, text
 from tests.service.agents import new_id
 from tests.service.conftest import Place
 from tests.service.test_leases_unexpected import methods
-from tests.service.wire import THREAD, appends, refused, text
 
 from stateward.v1 import backup_service_pb2 as b
 from stateward.v1 import blob_service_pb2 as blobs

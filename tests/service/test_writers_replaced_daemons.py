@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.archive.rig import fleet
+from tests.daemon.process import fleet
+from tests.daemon.wire import Wire, appends
 from tests.messages import reason_of, to_write
 from tests.service.agents import Agent, messages, new_id
 from tests.service.conftest import THREAD
-from tests.service.wire import Wire, appends
 
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED

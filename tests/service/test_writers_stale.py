@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import grpc
 import pytest
+from tests.daemon.wire import Wire, appends, refusal_of, refused, sets
 from tests.service.agents import Agent, messages
 from tests.service.conftest import THREAD
-from tests.service.wire import Wire, appends, refusal_of, refused, sets
 
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import ListEffectsRequest

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import grpc
+from tests.daemon.wire import Wire, appends
 from tests.messages import facts_of, reason_of
 from tests.service.agents import Agent, new_id
-from tests.service.wire import Wire, appends
 
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import SaveRequest

@@ -21,7 +21,7 @@ from tests.soak.histories import run_histories
 from tests.soak.life import short_directory
 from tests.soak.losses import Losses, run_losses
 from tests.soak.recording import why_not
-from tests.soak.stage import Stage
+from tests.soak.stage import CampaignStage
 from tests.soak.work import is_recorded, load_work
 
 LINES_MAX = 40
@@ -89,7 +89,7 @@ def run_campaign(
     """The campaign, on a small disk."""
     directory.mkdir()
     with short_directory() as short:
-        stage = Stage(directory, short, seed, agents, say)
+        stage = CampaignStage(directory, short, seed, agents, say)
         try:
             say(f"{agents} agents on {stage.disk.what} for {minutes:g} minutes")
             Campaign(stage).run(minutes)

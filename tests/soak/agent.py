@@ -33,7 +33,7 @@ BLOB_BYTES = 8 << 10  # larger values become blobs: some notes are
 NAMES_AGAIN = 3  # so many names of an agent are used again after a deletion
 
 
-class Agent:
+class ReplayingAgent:
     """One agent. It has at most so many threads, and about as many forks."""
 
     def __init__(self, desk: Desk, threads_max: int) -> None:
@@ -157,7 +157,7 @@ def main() -> None:
         loop.run_until_complete(_work_async(loop, target, options, rest, int(threads), stop))
     else:
         with Client(target, **options) as client:
-            Agent(Desk(client, lambda answer: answer, *rest), int(threads)).work(stop)
+            ReplayingAgent(Desk(client, lambda answer: answer, *rest), int(threads)).work(stop)
 
 
 async def _work_async(loop: Any, target: str, options: Any, rest: Any, threads: int, stop: threading.Event) -> None:
@@ -167,7 +167,7 @@ async def _work_async(loop: Any, target: str, options: Any, rest: Any, threads: 
         return asyncio.run_coroutine_threadsafe(_wait(awaitable), loop).result()
 
     async with AsyncClient(target, **options) as client:
-        await loop.run_in_executor(None, Agent(Desk(client, do, *rest), threads).work, stop)
+        await loop.run_in_executor(None, ReplayingAgent(Desk(client, do, *rest), threads).work, stop)
 
 
 async def _wait(awaitable: Any) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tests.soak.check import ALL, check_all
 from tests.soak.disasters import Disasters
 from tests.soak.memory import GROWTH_BYTES_MAX
-from tests.soak.stage import Stage
+from tests.soak.stage import CampaignStage
 
 CHECK_EVERY_S = 150.0
 CALM_SHARE = 0.4
@@ -28,7 +28,7 @@ HARMLESS = (('"DISK_FULL"',), ('"not ready"', '"cause": "disk"'))
 class Campaign:
     """One run of it."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: CampaignStage) -> None:
         self.stage, self.disasters = stage, Disasters(stage)
         self._stderr_seen = 0
 

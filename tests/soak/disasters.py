@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from tests.soak.stage import Stage
+from tests.soak.stage import CampaignStage
 
 START_REFUSED = 1
 
@@ -19,7 +19,7 @@ START_REFUSED = 1
 class Disasters:
     """Each is one method without arguments, after which the daemon runs and there is room."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: CampaignStage) -> None:
         self.stage = stage
 
     def do_nothing(self) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
-from tests.archive_model import small
 from tests.archive_model.stage import TOTALS
 from tests.archive_model.test_archive_model import Rules
+from tests.daemon import small
 
 # Histories that are tried under one seed, and steps of each: about a quarter of a minute.
 HISTORIES, STEPS = 100, 40

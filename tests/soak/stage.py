@@ -24,7 +24,7 @@ SWEEP_S = 5
 REOPEN_AFTER = 200  # events, after which the second watcher comes back with its cursor
 
 
-class Stage:
+class CampaignStage:
     """Everything that runs, in a directory of its own; `short` is for the socket. `say` prints a line."""
 
     def __init__(self, directory: Path, short: Path, seed: int, agents: int, say: Callable[[str], None]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.service.wire import Wire
+from tests.daemon.wire import Wire
 from tests.soak.test_clients_hostile import LIMIT_MIB, Peak
 
 from stateward.testing import Daemon, run_daemon

@@ -17,7 +17,7 @@ from tests.soak.check import check_all
 from tests.soak.desk import NAMESPACE
 from tests.soak.ledger import Book, Known, read_book, read_lines
 from tests.soak.life import short_directory
-from tests.soak.stage import Stage
+from tests.soak.stage import CampaignStage
 
 from stateward import Effect
 from stateward.testing import Daemon, run_daemon
@@ -122,7 +122,7 @@ def test_a_short_campaign_finds_nothing(tmp_path: Path) -> None:
     """Twenty seconds of kills, full disks and wrong keys: what the long campaign does works."""
     said: list[str] = []
     with short_directory() as short:
-        stage = Stage(tmp_path, short, 5, 3, said.append)
+        stage = CampaignStage(tmp_path, short, 5, 3, said.append)
         try:
             Campaign(stage).run(1 / 3)
         finally:

@@ -18,8 +18,8 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.daemon.wire import Wire, appends
 from tests.messages import to_write
-from tests.service.wire import Wire, appends
 
 from stateward.testing import run_daemon
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED

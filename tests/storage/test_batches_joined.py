@@ -10,8 +10,8 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from tests.service.wire import appends
-from tests.storage.inside import WAIT_S, findings, get, hydrate, opened, save, settle
+from tests.daemon.store import WAIT_S, findings, get, hydrate, opened, save, settle
+from tests.daemon.wire import appends
 from tests.storage.test_drafts_shared import full_at, together
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow

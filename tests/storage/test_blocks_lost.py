@@ -9,7 +9,7 @@ from typing import Any
 
 import lmdb
 import pytest
-from tests.storage.inside import findings, get, hydrate, opened, save, save_many, write
+from tests.daemon.store import findings, get, hydrate, opened, save, save_many, write
 from tests.storage.test_keys_revived import archived
 from tests.storage.test_prune_slow import entry
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.storage.inside import findings, get, hydrate, make_store, opened, save, save_many, write
+from tests.daemon.store import findings, get, hydrate, make_store, opened, save, save_many, write
 from tests.storage.test_prune_slow import cut, entry
 
 from stateward._operations.threads import numbers_of, spans_of

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.storage.inside import findings, get, hydrate, opened, save
+from tests.daemon.store import findings, get, hydrate, opened, save
 from tests.storage.test_keys_revived import archived
 
 from stateward.storage.v1.archive_pb2 import PackedRow

@@ -10,8 +10,8 @@ from typing import Any
 import lmdb
 import pytest
 from google.protobuf.empty_pb2 import Empty
+from tests.daemon.store import findings, get, hydrate, opened, rest, save, save_many, write
 from tests.messages import to_write
-from tests.storage.inside import findings, get, hydrate, opened, rest, save, save_many, write
 from tests.storage.test_prune_slow import cut, dictionaries, entry, words
 
 from stateward._operations.threads import spans_of

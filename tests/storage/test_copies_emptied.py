@@ -7,7 +7,7 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from tests.storage.inside import findings, get, hydrate, opened, save, write
+from tests.daemon.store import findings, get, hydrate, opened, save, write
 
 from stateward._operations.threads import spans_of
 from stateward.v1.backup_service_pb2 import ExportThreadRequest, ImportBegin

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.storage.inside import make_store
+from tests.daemon.store import make_store
 
 from stateward_sidecar.storage.blobfiles import MAKES_MAX, BlobFiles
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import lmdb
 import pytest
-from tests.service.wire import appends, text
-from tests.storage.inside import WAIT_S, apply_together, findings, get, opened, save
+from tests.daemon.store import WAIT_S, apply_together, findings, get, opened, save
+from tests.daemon.wire import appends, text
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_pb2 import Effect

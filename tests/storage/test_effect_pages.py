@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.wire import text
-from tests.storage.inside import between, opened, write
+from tests.daemon.store import between, opened, write
+from tests.daemon.wire import text
 
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import ListEffectsRequest, ListEffectsResponse, PutEffectsRequest

@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.service.wire import text
-from tests.storage.inside import MovedClock, findings, get, opened, save, write
+from tests.daemon.clocks import MovedClock
+from tests.daemon.store import findings, get, opened, save, write
+from tests.daemon.wire import text
 
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_EFFECT
 from stateward.v1.effect_pb2 import Effect

@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.storage.inside import MovedClock, findings, get, hydrate, opened, save, save_many, settle
+from tests.daemon.clocks import MovedClock
+from tests.daemon.store import findings, get, hydrate, opened, save, save_many, settle
 from tests.storage.test_keys_revived import archived
 from tests.storage.test_prune_slow import cut, entry
 

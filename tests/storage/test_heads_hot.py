@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.wire import appends, text
-from tests.storage.inside import get, opened, rest, save, write
+from tests.daemon.store import get, opened, rest, save, write
+from tests.daemon.wire import appends, text
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
 from stateward.storage.v1.head_pb2 import SignalRow

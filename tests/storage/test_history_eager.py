@@ -6,8 +6,8 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from tests.daemon.store import opened, save_many
 from tests.service.agents import appends
-from tests.storage.inside import opened, save_many
 
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.checkpoint_service_pb2 import READ_ORDER_NEWEST_FIRST, ReadHistoryRequest, SaveRequest

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.daemon.clocks import MovedClock
+from tests.daemon.store import findings, get, opened, save_request, write
+from tests.daemon.wire import appends
 from tests.messages import to_write
-from tests.service.wire import appends
-from tests.storage.inside import MovedClock, findings, get, opened, write
 
 from stateward.storage.v1.journal_pb2 import (
     ENTRY_KIND_HEADS,
@@ -40,7 +41,6 @@ from stateward_sidecar.store.journal import journal, replay, requests
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread import context
 from stateward_sidecar.store.thread.thread import rows
-from stateward_sidecar.store.versions.save import SaveWrite
 
 PLACE = {"namespace": "default", "thread": "t"}
 SECRET = b"the personal words of a letter"
@@ -60,11 +60,7 @@ def save(store: Store, *acks: str, **more: Any) -> int:
     request = to_write(
         SaveRequest, **PLACE, request_id=os.urandom(8).hex(), diff=appends("x"), ack_signals=acks, **more
     )
-    prepared = SaveWrite(store.context, store.threads, request)
-    with store.context.engine.read() as txn:
-        prepared.prepare(txn, store.threads.find(txn, "default", "t"))
-    version: int = write(store, prepared.run).version
-    return version
+    return save_request(store, request).version
 
 
 def send(store: Store, payload: bytes = SECRET, request_id: str = "") -> SendSignalResponse:
@@ -304,10 +300,7 @@ def test_an_effect_of_a_deleted_branch_stays(store: Store) -> None:
         **PLACE, options=WriteOptions(request_id="with an effect"), diff=appends("x"), checkpoint_id="c"
     )
     request.effects.add(anchor="c", key="k")
-    prepared = SaveWrite(store.context, store.threads, request)
-    with store.context.engine.read() as txn:
-        prepared.prepare(txn, store.threads.find(txn, "default", "t"))
-    write(store, prepared.run)
+    save_request(store, request)
     for _ in range(3):
         for _ in range(12):
             save(store)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.storage.inside import opened, save, write
+from tests.daemon.store import opened, save, write
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.errors import KeyUnavailable

@@ -10,8 +10,8 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from tests.service.wire import appends
-from tests.storage.inside import findings, get, hydrate, make_store, opened, save, settle, write
+from tests.daemon.store import findings, get, hydrate, make_store, opened, save, settle, write
+from tests.daemon.wire import appends
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, ThreadImage
 from stateward.v1.blob_service_pb2 import BlobBegin, ReadBlobRequest, WriteBlobResponse

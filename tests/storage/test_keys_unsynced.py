@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from tests.storage.inside import get, opened, save, write
+from tests.daemon.store import get, opened, save, write
 from tests.storage.test_keys_revived import archived
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
@@ -19,7 +19,7 @@ from stateward_sidecar.storage.keystore import NAMESPACE, SLOT_BYTES, THREAD, Ke
 from stateward_sidecar.store.travel.install import Installer
 
 
-class Disk:
+class CutDisk:
     """A key store's file as a power cut would leave it."""
 
     def __init__(self, path: Path, patch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_a_deleted_key_does_not_come_back(tmp_path: Path, monkeypatch: pytest.Mo
     with opened(tmp_path) as store:
         save(store, "1", expected_version=0)
         uid = get(store).identity.uid
-        disk, seen = Disk(tmp_path / "keys", monkeypatch), list[bool]()
+        disk, seen = CutDisk(tmp_path / "keys", monkeypatch), list[bool]()
         erase = KeyStore.erase_thread
 
         def look(keys: KeyStore, doomed: bytes) -> None:
@@ -71,7 +71,7 @@ def test_an_installed_thread_has_its_key(tmp_path: Path, monkeypatch: pytest.Mon
     assert slot is not None
     (tmp_path / "b").mkdir()
     with opened(tmp_path / "b", root=root) as store:
-        keys, disk = store.context.keystore, Disk(tmp_path / "b" / "keys", monkeypatch)
+        keys, disk = store.context.keystore, CutDisk(tmp_path / "b" / "keys", monkeypatch)
         Keys(store.context, Mock(spec=Wire))._adopt(keys.namespace_id("default"), slot)
         assert disk.has(NAMESPACE, keys.namespace_id("default"))
         committed, publish = list[bool](), store.threads._publish

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.daemon.store import opened, save_many
 from tests.service.agents import appends
-from tests.storage.inside import opened, save_many
 
 from stateward.storage.v1.journal_pb2 import EntryKind
 from stateward.v1.checkpoint_service_pb2 import SaveRequest

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.storage.inside import findings, get, opened, save, settle, write
+from tests.daemon.store import findings, get, opened, save, settle, write
 
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ListThreadsRequest, UpdateThreadRequest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.storage.inside import opened
+from tests.daemon.store import opened
 
 from stateward.v1.backup_service_pb2 import ImportBegin
 from stateward.v1.write_pb2 import WriteOptions

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.daemon.clocks import MovedClock
+from tests.daemon.store import findings, get, hydrate, opened, rest, save, save_many, write
 from tests.messages import to_write
-from tests.storage.inside import MovedClock, findings, get, hydrate, opened, rest, save, save_many, write
 
 from stateward._operations.threads import numbers_of, spans_of
 from stateward.v1.checkpoint_service_pb2 import SaveRequest

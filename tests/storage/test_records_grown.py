@@ -11,8 +11,9 @@ from pathlib import Path
 import lmdb
 import pytest
 from google.protobuf.empty_pb2 import Empty
-from tests.service.wire import appends, text
-from tests.storage.inside import MovedClock, findings, get, make_store, opened, rest, save_many, settle, write
+from tests.daemon.clocks import MovedClock
+from tests.daemon.store import findings, get, make_store, opened, rest, save_many, settle, write
+from tests.daemon.wire import appends, text
 
 from stateward.storage.v1.journal_pb2 import ENTRY_KIND_RECORDS
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
@@ -185,10 +186,10 @@ def test_a_wrong_clock_deletes_nothing(tmp_path: Path) -> None:
     clock = MovedClock()
     with opened(tmp_path, clock) as store:
         put(store, value("a", b"x", ttl={"seconds": 600}))
-        clock.ahead_s = 86_400
+        clock.off_s = 86_400
         store.sweeper.sweep()
         assert left(store) == {}
-        clock.ahead_s = 0
+        clock.off_s = 0
         assert left(store) == {"a": b"x"}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.empty_pb2 import Empty
-from tests.storage.inside import opened, write
+from tests.daemon.store import opened, write
 
 from stateward.v1.record_service_pb2 import DeleteRecordsRequest, ListRecordsRequest, PutRecordsRequest
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.empty_pb2 import Empty
-from tests.storage.inside import between, get, opened, save, write
+from tests.daemon.store import between, get, opened, save, write
 
 from stateward.v1.backup_service_pb2 import ExportThreadRequest
 from stateward.v1.record_pb2 import RecordWrite

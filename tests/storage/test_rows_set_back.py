@@ -8,7 +8,7 @@ from typing import Any
 
 import lmdb
 import pytest
-from tests.storage.inside import findings, get, hydrate, make_store, opened, save, settle, write
+from tests.daemon.store import findings, get, hydrate, make_store, opened, save, settle, write
 from tests.storage.test_prune_slow import line
 
 from stateward.v1.blob_service_pb2 import BlobBegin

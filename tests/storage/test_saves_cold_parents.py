@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.daemon.store import hydrate, opened, save, write
+from tests.daemon.wire import appends
 from tests.messages import to_write
-from tests.service.wire import appends
-from tests.storage.inside import hydrate, opened, save, write
 
 from stateward._operations.threads import spans_of
 from stateward.v1.checkpoint_pb2 import VersionRef

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.daemon.store import get, hydrate, opened, save, write
+from tests.daemon.wire import appends
 from tests.messages import to_write
-from tests.service.wire import appends
-from tests.storage.inside import get, hydrate, opened, save, write
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward_sidecar.errors import EditConflict, RequestIdReused

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.service.wire import appends
-from tests.storage.inside import get, opened, rest, save
+from tests.daemon.store import get, opened, rest, save
+from tests.daemon.wire import appends
 
 
 def test_a_large_snapshot_has_its_share_until_it_is_there(tmp_path: Path) -> None:

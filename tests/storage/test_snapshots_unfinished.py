@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.storage.inside import findings, get, hydrate, make_store, opened, rest, save, settle, write
+from tests.daemon.store import findings, get, hydrate, make_store, opened, rest, save, settle, write
 
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.thread_service_pb2 import PruneThreadRequest

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.service.wire import appends
-from tests.storage.inside import get, opened, rest, save
+from tests.daemon.store import get, opened, rest, save
+from tests.daemon.wire import appends
 
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward_sidecar.store.journal import replay

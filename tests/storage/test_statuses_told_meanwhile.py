@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.daemon.store import get, hydrate, opened, save, write
+from tests.daemon.wire import appends, text
 from tests.messages import to_write
-from tests.service.wire import appends, text
-from tests.storage.inside import get, hydrate, opened, save, write
 
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_WAITING
 from stateward.v1.checkpoint_service_pb2 import SaveRequest

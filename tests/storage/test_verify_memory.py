@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from pathlib import Path
 
-from tests.service.inside import daemon_inside
+from tests.daemon.inside import daemon_inside
 
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.storage.inside import MovedClock, findings, opened, save_many
+from tests.daemon.clocks import MovedClock
+from tests.daemon.store import findings, opened, save_many
 from tests.storage.test_prune_slow import cut, entry
 
 from stateward._operations.threads import spans_of

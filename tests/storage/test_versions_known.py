@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.wire import appends, put_over, sets
-from tests.storage.inside import findings, get, opened, save, write
+from tests.daemon.store import findings, get, opened, save, write
+from tests.daemon.wire import appends, put_over, sets
 from tests.storage.test_branches_old import delete, move
 from tests.storage.test_prune_slow import cut
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.storage.inside import opened, save
+from tests.daemon.store import opened, save
 from tests.storage.test_prune_slow import cut, line
 
 from stateward.v1.thread_service_pb2 import JournalEvent, WatchRequest

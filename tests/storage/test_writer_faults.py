@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import lmdb
 import pytest
-from tests.storage.inside import WAIT_S, apply_together
+from tests.daemon.store import WAIT_S, apply_together
 
 from stateward_sidecar.errors import DeadlineExceeded, DiskFull, InvalidField, OutcomeUnknown, QueueFull, ShuttingDown
 from stateward_sidecar.storage import queue as queue_module
@@ -24,7 +24,7 @@ from stateward_sidecar.storage.queue import JOIN_BYTES_MAX, QUEUE_WRITES_MAX, Ba
 from stateward_sidecar.storage.writer import Writer
 
 
-class Rig:
+class LoneWriter:
     """A writer on a real environment."""
 
     def __init__(self, directory: Path) -> None:
@@ -49,14 +49,14 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    made = Rig(tmp_path)
+def rig(tmp_path: Path) -> Iterator[LoneWriter]:
+    made = LoneWriter(tmp_path)
     yield made
     made.writer.stop()
     made.engine.close()
 
 
-def test_a_write_whose_deadline_has_passed_is_never_run(rig: Rig) -> None:
+def test_a_write_whose_deadline_has_passed_is_never_run(rig: LoneWriter) -> None:
     """Looked at once, when it is taken: a write that waited too long, or was cancelled, leaves nothing."""
     late, cancelled, good = rig.put(b"late", deadline=0.0), rig.put(b"cancelled"), rig.put(b"good")
     cancelled.cancelled = True
@@ -68,7 +68,7 @@ def test_a_write_whose_deadline_has_passed_is_never_run(rig: Rig) -> None:
     assert rig.stored() == [b"good"]
 
 
-def test_what_was_written_is_let_go_of(rig: Rig) -> None:
+def test_what_was_written_is_let_go_of(rig: LoneWriter) -> None:
     """A write holds its request and the state made of it, perhaps hundreds of megabytes: an idle writer keeps none."""
     freed = threading.Event()
 
@@ -85,7 +85,7 @@ def test_what_was_written_is_let_go_of(rig: Rig) -> None:
     assert freed.wait(WAIT_S)
 
 
-def test_a_write_that_fails_takes_nobody_with_it(rig: Rig) -> None:
+def test_a_write_that_fails_takes_nobody_with_it(rig: LoneWriter) -> None:
     """What it had put is gone, whatever it raised; the writes of the same batch are kept."""
 
     def fail(error: Exception) -> Callable[[lmdb.Transaction, Batch], None]:
@@ -109,7 +109,7 @@ def test_a_write_that_fails_takes_nobody_with_it(rig: Rig) -> None:
     assert rig.writer.commits == 1
 
 
-def test_a_full_queue_refuses_and_deletions_still_get_in(rig: Rig) -> None:
+def test_a_full_queue_refuses_and_deletions_still_get_in(rig: LoneWriter) -> None:
     """Beyond the limit of waiting writes QUEUE_FULL is said at once, and space can still be freed."""
     queued = [rig.put(b"%d" % number) for number in range(QUEUE_WRITES_MAX)]
     with pytest.raises(QueueFull):
@@ -121,7 +121,7 @@ def test_a_full_queue_refuses_and_deletions_still_get_in(rig: Rig) -> None:
     assert b"more" not in rig.stored()
 
 
-def test_after_a_stop_nothing_is_taken_and_what_was_taken_is_done(rig: Rig) -> None:
+def test_after_a_stop_nothing_is_taken_and_what_was_taken_is_done(rig: LoneWriter) -> None:
     """`stop` finishes the queue, then refuses."""
     queued = [rig.put(b"%d" % number) for number in range(100)]
     rig.writer.start()
@@ -131,14 +131,14 @@ def test_after_a_stop_nothing_is_taken_and_what_was_taken_is_done(rig: Rig) -> N
         rig.put(b"late")
 
 
-def applied(rig: Rig, run: Callable[[lmdb.Transaction, Batch], Any]) -> Write:
+def applied(rig: LoneWriter, run: Callable[[lmdb.Transaction, Batch], Any]) -> Write:
     """A write that this thread runs once the writer is free; only its commit is the writer's."""
     write = Write(run=run)
     apply_together(rig.writer, [write])
     return write
 
 
-def test_a_small_background_write_is_committed_with_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_background_write_is_committed_with_others(rig: LoneWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a queue or of a caller's own batch; never with a write that must be alone, and never if it is large."""
     monkeypatch.setattr(queue_module, "JOIN_S", WAIT_S)
     rig.writer.start()
@@ -154,7 +154,7 @@ def test_a_small_background_write_is_committed_with_others(rig: Rig, monkeypatch
     assert rig.writer.commits == 3
 
 
-def test_a_background_write_that_has_not_said_so_is_committed_alone(rig: Rig) -> None:
+def test_a_background_write_that_has_not_said_so_is_committed_alone(rig: LoneWriter) -> None:
     """It may destroy a key before the commit, or take long: neither must happen in a batch with saves."""
     batches = list[Batch]()
 
@@ -174,7 +174,7 @@ def test_a_background_write_that_has_not_said_so_is_committed_alone(rig: Rig) ->
     "fields", [{}, {"has_time": True, "size_bytes": JOIN_BYTES_MAX + 1}], ids=["waited for", "large"]
 )
 def test_a_background_write_that_has_no_time_is_committed_at_once(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+    rig: LoneWriter, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
 ) -> None:
     """Somebody waits for it, or no batch would take it. Those before it need not wait any longer."""
     monkeypatch.setattr(queue_module, "JOIN_S", 10 * WAIT_S)
@@ -186,7 +186,7 @@ def test_a_background_write_that_has_no_time_is_committed_at_once(
     assert time.monotonic() - started < WAIT_S
 
 
-def test_a_background_write_does_not_wait_for_long(rig: Rig) -> None:
+def test_a_background_write_does_not_wait_for_long(rig: LoneWriter) -> None:
     """Without other writes it is committed by itself, also at the end; one that fails takes nobody with it."""
     rig.writer.start()
     assert rig.put(b"1", background=True, has_time=True).wait()
@@ -205,7 +205,7 @@ def test_a_background_write_does_not_wait_for_long(rig: Rig) -> None:
     assert rig.stored() == [b"1", b"2", b"3"]
 
 
-def test_nothing_goes_before_what_was_taken(rig: Rig) -> None:
+def test_nothing_goes_before_what_was_taken(rig: LoneWriter) -> None:
     """The thread has taken a batch and the queue looks empty: a caller's own batch must wait, and is told when to."""
     begun, go_on, free = threading.Event(), threading.Event(), threading.Event()
 
@@ -236,7 +236,7 @@ def test_nothing_goes_before_what_was_taken(rig: Rig) -> None:
     assert rig.stored() == [b"1", b"2"]
 
 
-def test_a_callers_batch_is_seen_by_nobody_before_its_commit(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_callers_batch_is_seen_by_nobody_before_its_commit(rig: LoneWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its puts are done, its sync takes long: readers see the old state, nobody is told, and the next write waits."""
     slow = SlowSync(rig, monkeypatch)
     rig.writer.start()
@@ -252,7 +252,7 @@ def test_a_callers_batch_is_seen_by_nobody_before_its_commit(rig: Rig, monkeypat
     assert rig.stored() == [b"1", b"3"]
 
 
-def test_a_callers_batch_shares_the_fate_of_its_commit(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_callers_batch_shares_the_fate_of_its_commit(rig: LoneWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk error under a batch that was run elsewhere: OUTCOME_UNKNOWN, and nothing is taken any more."""
     begin_failing(rig, monkeypatch)
     rig.writer.start()
@@ -264,7 +264,7 @@ def test_a_callers_batch_shares_the_fate_of_its_commit(rig: Rig, monkeypatch: py
     assert not rig.writer.call_when_free(lambda: None)
 
 
-def test_a_callers_batch_of_failures_leaves_nothing(rig: Rig) -> None:
+def test_a_callers_batch_of_failures_leaves_nothing(rig: LoneWriter) -> None:
     """Where every write of it fails, nothing is committed, and the next batch begins afresh."""
 
     def fail(txn: lmdb.Transaction, batch: Batch) -> None:
@@ -278,7 +278,7 @@ def test_a_callers_batch_of_failures_leaves_nothing(rig: Rig) -> None:
     assert (rig.stored(), rig.writer.commits) == ([b"1"], 1)
 
 
-def test_an_idle_writer_leaves_the_file_to_who_copies_it(rig: Rig, tmp_path: Path) -> None:
+def test_an_idle_writer_leaves_the_file_to_who_copies_it(rig: LoneWriter, tmp_path: Path) -> None:
     """The transaction that was begun ahead is given back: a copy of the live store is made, and writes go on."""
     rig.writer.start()
     assert rig.put(b"1").wait()
@@ -320,7 +320,7 @@ class FailingTxn:
         return getattr(self._txn, name)
 
 
-def test_a_failing_sync_is_unknown_for_everybody_and_the_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_sync_is_unknown_for_everybody_and_the_end(rig: LoneWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk error at commit: nobody is told that it worked, or that it did not; no later write is taken."""
     begin_failing(rig, monkeypatch)
     first, second = rig.put(b"1"), rig.put(b"2", is_alone=True)
@@ -334,7 +334,7 @@ def test_a_failing_sync_is_unknown_for_everybody_and_the_end(rig: Rig, monkeypat
         rig.put(b"3")
 
 
-def test_a_commit_cut_short_by_a_full_disk_is_no_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_cut_short_by_a_full_disk_is_no_end(rig: LoneWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     """LMDB says EIO where the disk took a part of a page: DISK_FULL, and writes go on when there is room."""
     env = begin_failing(rig, monkeypatch)
     full = os.statvfs_result((4096, 4096, 1000, 0, 0, 0, 0, 0, 0, 255))
@@ -353,7 +353,7 @@ def test_a_commit_cut_short_by_a_full_disk_is_no_end(rig: Rig, monkeypatch: pyte
 class SlowSync:
     """The commit of a top transaction waits as long as this is entered."""
 
-    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, rig: LoneWriter, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self._over = threading.Event(), threading.Event()
         real = rig.writer._commit
 
@@ -371,7 +371,7 @@ class SlowSync:
         self._over.set()
 
 
-def begin_failing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> FailingCommit:
+def begin_failing(rig: LoneWriter, monkeypatch: pytest.MonkeyPatch) -> FailingCommit:
     real = rig.engine.env
 
     class Wrapped(FailingCommit):

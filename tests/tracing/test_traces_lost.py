@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
-from tests.archive.rig import Fleet, eventually, write_steps
+from tests.daemon.process import Fleet, eventually, write_steps
+from tests.daemon.wire import Wire, appends
 from tests.service.agents import Agent, Stream
-from tests.service.wire import Wire, appends
 from tests.tracing.collector import Collector, collecting
 
 from stateward import AsyncClient

@@ -15,6 +15,7 @@ from tests.bench.peers.stateward import OPTIONS, STUB
 from tests.bench.report import Section
 from tests.bench.rounds import p50_ms, p99_ms, timed
 from tests.bench.sections import Effort
+from tests.daemon.store import make_store
 
 from stateward.testing import Daemon
 from stateward.v1 import checkpoint_pb2 as pb
@@ -26,8 +27,6 @@ from stateward.v1.thread_service_pb2_grpc import ThreadServiceStub
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.storage.queue import Write
-from stateward_sidecar.store.store import Store, StoreOptions
-from stateward_sidecar.store.thread.context import Limits
 from stateward_sidecar.store.versions.save import SaveWrite
 
 THREADS, QUICK_THREADS = 100_000, 500
@@ -65,13 +64,8 @@ def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]
 
 def fill(daemon: Daemon, threads: int, message: bytes) -> int:
     """Puts so many threads into the data of a daemon that does not run. Returns the time of the newest."""
-
-    def fail(error: BaseException) -> None:
-        raise error
-
-    clock = _Calendar()
-    options = StoreOptions(daemon.data_dir, bytes.fromhex(daemon.key_file.read_text()), 4 << 30, 8 << 20, Limits())
-    store = Store(options, lambda _: None, fail, clock)
+    clock, key = _Calendar(), bytes.fromhex(daemon.key_file.read_text())
+    store = make_store(daemon.data_dir, clock, map_bytes=4 << 30, key=key)
     first_us, pending = clock.time_us - MONTH_US, list[Write]()
     store.start()
     try:

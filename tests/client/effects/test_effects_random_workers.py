@@ -7,7 +7,6 @@ So a minute of three workers that work, stall, die and start again takes some mi
 from __future__ import annotations
 
 import heapq
-import itertools
 import random
 import shutil
 import tempfile
@@ -20,8 +19,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.archive_model.faults import FakeClock
-from tests.archive_model.sidecar import NAMESPACE, Disk, Sidecar
+from tests.daemon.driven import NAMESPACE
+from tests.daemon.town import Town
 
 from stateward import NOT_HAPPENED, ClaimLost, EffectInProgress
 from stateward import errors as client_errors
@@ -36,7 +35,6 @@ from stateward.effects import EffectState
 from stateward.errors import StatewardError
 from stateward.v1 import lease_pb2
 from stateward.v1.effect_service_pb2 import CompleteEffectRequest, RenewEffectRequest
-from stateward_sidecar.bucket.memory import MemoryBucket
 from stateward_sidecar.errors import StatewardError as DaemonError
 
 # What the guide promises: the claim of a caller that died ends after so long, and others wait for it at least so long.
@@ -77,7 +75,7 @@ class Tools:
 class Worker:
     """A process. Its module-level memory is its own."""
 
-    town: Town
+    town: PayingTown
     life: Life
     holder: lease_pb2.Holder
     then: Callable[[], None]
@@ -166,21 +164,19 @@ class Worker:
             self.then()
 
 
-class Town:
+class PayingTown(Town):
     """A daemon, workers, a bank, and time."""
 
     def __init__(self, home: Path, seed: int) -> None:
-        self.time, self.dice = FakeClock(), random.Random(seed)
-        self.disk = Disk(1, home / "disk", "town")
-        self.bucket = MemoryBucket()
-        self.daemon = Sidecar(self.disk, self.bucket, self.time, 1)
+        super().__init__(home)
+        self.dice = random.Random(seed)
+        self.daemon = self.machine("town")
         self.paid: list[str] = []
         self.deaths: list[float] = []
         self.starts: list[float] = []  # of the daemon
         self.workers: list[Worker] = []
         self.worked: list[tuple[float, float]] = []
         self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = itertools.count(1)
 
     def at(self, in_s: float, what: Callable[[], None]) -> None:
         heapq.heappush(self._due, (self.time.now_s + in_s, next(self._numbers), what))
@@ -211,8 +207,7 @@ class Town:
 
     def restart(self) -> None:
         """The daemon dies and starts again: it does not know how much of a term is over."""
-        self.daemon.crash()
-        self.daemon = Sidecar(self.disk, self.bucket, self.time, 1)
+        self.daemon.restart()
         self.starts.append(self.time.now_s)
 
     def find(self, key: str) -> Any:
@@ -261,7 +256,7 @@ def test_workers_pay_once(slots: list[tuple[list[Life], bool]], restarts: list[f
     """Workers of one script with and without names, which die within their tools and start again at once, and a daemon
     that dies: the tool is paid once, and whoever lives goes on within the default wait."""
     home = Path(tempfile.mkdtemp(prefix="workers-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-    town = Town(home, seed)
+    town = PayingTown(home, seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(effects, "time", town.time)
         patch.setattr(effects, "Backoff", partial(Backoff, clock=town.time.monotonic))
@@ -274,5 +269,5 @@ def test_workers_pay_once(slots: list[tuple[list[Life], bool]], restarts: list[f
             town.run()
             town.check_end()
         finally:
-            town.daemon.crash()
+            town.close()
             shutil.rmtree(home)

@@ -6,7 +6,7 @@ import threading
 from datetime import timedelta
 
 import pytest
-from tests.client.conftest import Driven
+from tests.client.conftest import Blocking
 from tests.client.effects.bank import Killed, only
 
 from stateward import (
@@ -115,7 +115,7 @@ def test_reads_at_the_same_time(thread, real_daemon, name):
 
 def finished(thread, made):
     """What a decorated function gave: its result, or one to be awaited."""
-    if isinstance(thread, Driven):
+    if isinstance(thread, Blocking):
         return thread._runner.run(made)
     return asyncio.run(made) if asyncio.iscoroutine(made) else made
 
@@ -162,7 +162,7 @@ def test_coroutine_functions(thread, open_client):
     async def pay(key):
         return await asyncio.sleep(0, key)
 
-    if isinstance(thread, Driven):
+    if isinstance(thread, Blocking):
         assert len(thread.effects.run("pay", pay)) == 32
         assert len(thread.effects.run("again", lambda key: asyncio.sleep(0, key))) == 32
         return

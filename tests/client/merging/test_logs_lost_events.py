@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from tests.archive.rig import eventually
+from tests.daemon.process import eventually
 
 from stateward import Access, Client, ThreadNotFound
 from stateward._operations import projecting

@@ -1,6 +1,6 @@
 """A whole daemon inside the test's own process, on a thread of its own: for faults that no flag makes.
 
-``parts`` are its components; ``bucket`` stands before the real one and can hold requests back, count them or fail them.
+``parts`` are its components; ``bucket`` stands before the real one.
 """
 
 from __future__ import annotations
@@ -10,35 +10,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from tests.service.wire import Wire
+from tests.daemon.between import Between
+from tests.daemon.wire import Wire
 
 from stateward_sidecar import app
 from stateward_sidecar.settings import Settings, load_settings
 
 WAIT_S = 20.0
-
-
-class Between:
-    """Asks ``before`` ahead of each request to the bucket: it may wait, or raise. Gets the method and the key."""
-
-    def __init__(self, bucket: Any) -> None:
-        self._bucket = bucket
-        self.requests = 0
-        self.before: Callable[[str, str], None] = lambda method, key: None
-
-    def __getattr__(self, method: str) -> Any:
-        request = getattr(self._bucket, method)
-        if method == "close":
-            return request
-
-        def call(key: str, *arguments: Any, **options: Any) -> Any:
-            self.requests += 1
-            self.before(method, key)
-            return request(key, *arguments, **options)
-
-        return call
 
 
 class Inside:

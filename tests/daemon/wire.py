@@ -12,8 +12,10 @@ from google.rpc import error_details_pb2, status_pb2
 
 from stateward.v1 import (
     admin_service_pb2_grpc,
+    archive_service_pb2_grpc,
     backup_service_pb2_grpc,
     blob_service_pb2_grpc,
+    call_service_pb2_grpc,
     checkpoint_service_pb2_grpc,
     effect_service_pb2_grpc,
     lease_service_pb2_grpc,
@@ -118,8 +120,10 @@ class Wire:
         self.leases: Any = lease_service_pb2_grpc.LeaseServiceStub(self.channel)
         self.signals: Any = signal_service_pb2_grpc.SignalServiceStub(self.channel)
         self.writers: Any = writer_service_pb2_grpc.WriterServiceStub(self.channel)
+        self.calls: Any = call_service_pb2_grpc.CallServiceStub(self.channel)
         self.checkpoints: Any = checkpoint_service_pb2_grpc.CheckpointServiceStub(self.channel)
         self.threads: Any = thread_service_pb2_grpc.ThreadServiceStub(self.channel)
+        self.archive: Any = archive_service_pb2_grpc.ArchiveServiceStub(self.channel)
         self.admin: Any = admin_service_pb2_grpc.AdminServiceStub(self.channel)
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.archive_model.process import Inline, Steps, Waits
+from tests.daemon.unthreaded import Inline, NoLoop
 
 from stateward_sidecar.archive.objects import image, shared
 from stateward_sidecar.archive.requests import metered, places
@@ -51,15 +51,15 @@ SIZES: dict[tuple[object, str], Any] = {
     (blobsweep, "KEPT_S"): BLOB_KEPT_S,
     (blobsweep, "INTERVAL_S"): 0,
     (blobs, "RENEWAL_S"): 1,
-    (blobservice, "asyncio"): Steps(),
-    (streams, "asyncio"): Steps(),
+    (blobservice, "asyncio"): NoLoop(),
+    (streams, "asyncio"): NoLoop(),
 }
 _usual: dict[tuple[object, str], Any] = {}
 
 
-def shrink(waits: Waits | None = None, window: int = 0) -> None:
-    """From now on; and calls wait as ``waits`` does. ``window``: so many entries answer retries, and a prune removes
-    all others at once; 0 = as usual."""
+def shrink(waits: Any = None, window: int = 0) -> None:
+    """From now on. ``waits`` takes the place of ``asyncio`` and ``time`` where calls wait. ``window``: so many entries
+    answer retries, and a prune removes all others at once; 0 = as usual."""
     driven = {(ownership, "asyncio"): waits, (schedule, "time"): waits} if waits is not None else {}
     kept: dict[tuple[object, str], Any] = {}
     if window:

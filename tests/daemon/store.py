@@ -10,13 +10,14 @@ from typing import Any
 
 import lmdb
 import pytest
+from tests.daemon.wire import appends
 from tests.messages import to_write
-from tests.service.wire import appends
 
 from stateward.v1.admin_service_pb2 import VerifyFinding, VerifyRequest
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, HydrateResponse, SaveRequest, SaveResponse
 from stateward.v1.diff_pb2 import Diff
 from stateward_sidecar.clock import Clock
+from stateward_sidecar.codec.edits import Named
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.storage.writer import Writer
 from stateward_sidecar.store.store import BACKGROUND_WORKERS, Store, StoreOptions
@@ -25,15 +26,7 @@ from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.versions.save import SaveWrite
 
 WAIT_S = 10.0
-
-
-class MovedClock(Clock):
-    """The machine's clock, and as much later as a test says."""
-
-    ahead_s = 0.0
-
-    def now_us(self) -> int:
-        return super().now_us() + int(self.ahead_s * 1e6)
+KEY = b"k" * 32
 
 
 def _fail(error: BaseException) -> None:
@@ -51,23 +44,27 @@ def apply_together(writer: Writer, writes: list[Write]) -> None:
         free.clear()
 
 
-def make_store(directory: Path, clock: Clock | None = None, *, map_bytes: int = 1 << 30, root: bytes = b"") -> Store:
+def make_store(
+    directory: Path, clock: Clock | None = None, *, map_bytes: int = 1 << 30, root: bytes = b"", key: bytes = KEY
+) -> Store:
     """Opens a directory; its writer has not started yet."""
-    options = StoreOptions(directory, b"k" * 32, map_bytes, 64 << 20, Limits(), root)
+    options = StoreOptions(directory, key, map_bytes, 64 << 20, Limits(), root)
     return Store(options, lambda writes: None, _fail, clock)
 
 
 @contextmanager
-def opened(
-    directory: Path, clock: Clock | None = None, *, map_bytes: int = 1 << 30, root: bytes = b""
-) -> Iterator[Store]:
-    """A running store, whose background work is over when it was closed."""
-    store = make_store(directory, clock, map_bytes=map_bytes, root=root)
+def opened(directory: Path, clock: Clock | None = None, *, settles: bool = True, **how: Any) -> Iterator[Store]:
+    """A running store, whose background work is over when it was closed, unless it is said not to settle.
+
+    ``how``: as of ``make_store``.
+    """
+    store = make_store(directory, clock, **how)
     store.start()
     try:
         yield store
     finally:
-        settle(store)
+        if settles:
+            settle(store)
         store.close()
 
 
@@ -111,14 +108,22 @@ def write(store: Store, run: Callable[..., Any], **fields: Any) -> Any:
 
 def save(store: Store, text: str, thread: str = "t", diff: Diff | None = None, **fields: Any) -> SaveResponse:
     """One save, as the service makes it; no snapshot follows."""
-    request = to_write(
-        SaveRequest, namespace="default", thread=thread, diff=diff or appends(text), request_id=text, **fields
-    )
-    prepared = SaveWrite(store.context, store.threads, request)
-    with store.context.engine.read() as txn:
-        prepared.prepare(txn, store.threads.find(txn, "default", thread))
-    answer: SaveResponse = write(store, prepared.run)
+    given = {"namespace": "default", "thread": thread, "diff": diff or appends(text), "request_id": text, **fields}
+    return save_request(store, to_write(SaveRequest, **given))
+
+
+def save_request(store: Store, request: SaveRequest, *named: Named) -> SaveResponse:
+    """One save of a request; ``named``: the blobs that it names."""
+    answer: SaveResponse = write(store, prepared(store, request, *named).run)
     return answer
+
+
+def prepared(store: Store, request: SaveRequest, *named: Named) -> SaveWrite:
+    """A save that was made ready and is not written yet."""
+    made = SaveWrite(store.context, store.threads, request, named)
+    with store.context.engine.read() as txn:
+        made.prepare(txn, store.threads.find(txn, request.namespace, request.thread))
+    return made
 
 
 def save_many(store: Store, requests: Iterable[SaveRequest]) -> list[SaveResponse]:
