@@ -6,10 +6,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lmdb
-import pytest
 from tests.daemon.wire import appends
 from tests.messages import to_write
 
@@ -24,6 +23,9 @@ from stateward_sidecar.store.store import BACKGROUND_WORKERS, Store, StoreOption
 from stateward_sidecar.store.thread.context import Limits
 from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.versions.save import SaveWrite
+
+if TYPE_CHECKING:  # `make bench` runs without it
+    import pytest
 
 WAIT_S = 10.0
 KEY = b"k" * 32
