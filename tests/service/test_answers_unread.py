@@ -208,11 +208,11 @@ async def test_a_slow_message_does_not_wait_for_its_own_room(monkeypatch: pytest
     room = Room(Budget(3 * MIB // 2), Budget(MIB), ThreadPoolExecutor(1))
     method = Method(
         "Save", SaveRequest, MIB, nullcontext(), room, Turns(asyncio.get_running_loop()),
-        is_write=True, is_single=True, is_tight=False,
+        is_write=True, is_tight=False,
     )  # fmt: skip
     call = SlowCall(room.requests, data)
     async with asyncio.timeout(5):
-        request, share = await method.read(cast(Any, call))
+        request, share = await method.read_only(cast(Any, call))
     assert request is not None
     assert share is not None
     assert call.used_bytes == MIB

@@ -160,18 +160,18 @@ async def test_a_loop_that_stood_still_ends_no_row() -> None:
     """It could not look for calls, so gRPC may keep a burst back. When it looks and none comes, the row ends."""
     daemon = Daemon()
     for number in range(FREE_CALLS):
-        daemon.turns.note_arrival()
+        daemon.turns.begin_call(is_open=False)
         with_no_turn_of_the_loop(begin(daemon.turns, ("", "t"), is_write=True))
         if number % 16 == 0:
             stand_still()
-    daemon.turns.note_arrival()
+    daemon.turns.begin_call(is_open=False)
     call = daemon.call("t", is_write=True)
     await asyncio.sleep(0)
     assert daemon.turns.waiting == (0, 1)
     await call
     for _ in range(2):
         for _ in range(FREE_CALLS):
-            daemon.turns.note_arrival()
+            daemon.turns.begin_call(is_open=False)
             with_no_turn_of_the_loop(begin(daemon.turns, ("", "t"), is_write=False))
         for _ in range(int(WAIT_S / order.ROW_S)):
             if not daemon.turns._is_row:
@@ -285,7 +285,7 @@ async def test_a_group_grows_during_a_long_commit_although_calls_keep_coming(mon
     for _ in range(100):
         daemon.call("burst")
     for _ in range(100):
-        daemon.turns.note_arrival()
+        daemon.turns.begin_call(is_open=False)
         for _ in range(2 * QUIET_TURNS):
             await asyncio.sleep(0)
         now_s += 0.001
@@ -374,7 +374,7 @@ async def test_more_reads_come_in_than_begin(monkeypatch: pytest.MonkeyPatch) ->
     daemon = Daemon()
     kept_back = 20 * FREE_CALLS
     for _ in range(kept_back):
-        daemon.turns.note_arrival()
+        daemon.turns.begin_call(is_open=False)
         daemon.call("burst", is_write=False)
         for _ in range(3 * QUIET_TURNS):  # on a busy processor, gRPC needs longer than the daemon looks for calls
             await asyncio.sleep(0)

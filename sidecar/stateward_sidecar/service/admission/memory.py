@@ -46,12 +46,12 @@ WAIT_S = 20.0
 class Share:
     """A part of the budget. The owner of the share closes it once."""
 
-    __slots__ = ("_budget", "_is_settled", "_is_slow", "size_bytes")
+    __slots__ = ("_budget", "_is_settled", "size_bytes")
 
     def __init__(self, budget: Budget, size_bytes: int) -> None:
         """``size_bytes``: what the budget has granted; 0 = nothing, which needs no grant."""
         self._budget = budget
-        self._is_settled = self._is_slow = False
+        self._is_settled = False
         self.size_bytes = size_bytes
 
     def settle(self, size_bytes: int) -> None:
@@ -66,7 +66,6 @@ class Share:
         If others wait for memory, the budget calls ``refuse``, at most once. The owner then closes the share soon.
         """
         if not self._is_settled:
-            self._is_slow = True
             self._budget.slow[self] = refuse
             self._resize(size_bytes)
 
@@ -77,10 +76,7 @@ class Share:
 
     def close(self, *_: object) -> None:
         """Returns the share to the budget. Ignores its arguments, so that it can be a callback."""
-        if self._is_slow or self.size_bytes:
-            self.settle(0)
-        else:
-            self._is_settled = True  # that of a small message, which was never counted
+        self.settle(0)
 
     def _resize(self, size_bytes: int) -> None:
         self._budget.used_bytes += size_bytes - self.size_bytes

@@ -134,8 +134,10 @@ class Turns:
         """How many reads and how many writes stand in line."""
         return len(self._reads), len(self._writes)
 
-    def note_arrival(self) -> None:
-        """Notes that a call has come. Its message may not have been read yet."""
+    def begin_call(self, *, is_open: bool = True) -> None:
+        """Notes that a call has come. Its message may not have been read yet. ``is_open``: it has one answer, and says
+        when it is over (``end_call``)."""
+        self._open += is_open
         self._quiet_turns = 0
         self._came += 1
         self._came_s = self._loop.time()
@@ -143,14 +145,9 @@ class Turns:
             self._is_row = True
             self._loop.call_later(ROW_S, self._look_for_end, self._came, 0)
 
-    def begin_call(self) -> None:
-        """Notes that a call has come that has one answer."""
-        self._open += 1
-        self.note_arrival()
-
     def end_call(self) -> None:
-        """Notes that such a call is over. If nobody else is served, somebody who makes one call after another may be
-        alone: then the row is over as soon as no call comes for some turns."""
+        """Notes that a call with one answer is over. If nobody else is served, somebody who makes one call after
+        another may be alone: then the row is over as soon as no call comes for some turns."""
         self._open -= 1
         if not self._open and self._is_row and max(self._reads.in_row, self._writes.in_row) > LONE_ROW_CALLS:
             self._loop.call_soon(self._look_for_pause, self._came, 0)

@@ -58,8 +58,6 @@ class Method:
     turns: Turns
     # Whether a call makes work. The other calls are reads.
     is_write: bool
-    # Whether a call has one message.
-    is_single: bool
     # Whether such messages are received one after another, because a few of them would take all memory.
     is_tight: bool
     # Whether the call may be made again without another effect. Then its answer may be, too.
@@ -77,23 +75,12 @@ class Method:
             self.tokens.check(context.invocation_metadata())
 
     async def read(self, context: grpc.aio.ServicerContext) -> tuple[Message | None, Share | None]:
-        """Returns the next message of a call (None after the last one), and the share of memory of a large message.
+        """Returns the next message of a stream (None after the last one), and the share of memory of a large message.
 
         Raises InvalidField, StateTooLarge, QueueFull.
         """
-        held, share = None, None
-        if self.is_single:
-            requests = self.room.requests
-            # If memory is scarce, a large message is received only when there is room for it.
-            held = await requests.take(RECEIVING_SHARE * self.bytes_max) if self.is_tight else Share(requests, 0)
-        try:
-            if (data := await self.receive(context, held)) is None:
-                return None, None
-            request, share = await self.open(data, held)
-            return request, share
-        finally:
-            if held is not None and held is not share:
-                held.close()
+        data = await self.receive(context)
+        return await self.open(data) if data is not None else (None, None)
 
     async def receive(self, context: grpc.aio.ServicerContext, held: Share | None = None) -> bytes | None:
         """Returns the bytes of the next message; None after the last one. Raises StateTooLarge, QueueFull.
@@ -117,7 +104,8 @@ class Method:
             self.room.unfinished.end(waiting)
             if held is not None and slow is not None:
                 slow.cancel()
-                held.arrive()
+                if held.size_bytes:  # that of a message that was not slow is not counted, and nobody refuses it
+                    held.arrive()
         if data is grpc.aio.EOF:
             return None
         if len(data) > self.bytes_max:
@@ -141,9 +129,16 @@ class Method:
 
     async def read_only(self, context: grpc.aio.ServicerContext) -> tuple[Message, Share | None]:
         """Returns the only message of a call, when the call may begin. Raises the errors of ``read``."""
-        request, share = await self.read(context)
-        if request is None:
-            raise InvalidField("request", "no message was sent")
+        requests, share = self.room.requests, None
+        # If memory is scarce, a large message is received only when there is room for it.
+        held = await requests.take(RECEIVING_SHARE * self.bytes_max) if self.is_tight else Share(requests, 0)
+        try:
+            if (data := await self.receive(context, held)) is None:
+                raise InvalidField("request", "no message was sent")
+            request, share = await self.open(data, held)
+        finally:
+            if held.size_bytes and held is not share:
+                held.close()
         if self.has_options:
             call_id.set(request.options.request_id)  # type: ignore[attr-defined]
         if self.turns.passes(is_write=self.is_write):

@@ -156,8 +156,7 @@ def make_handler(
     method = Method(
         descriptor.full_name, GetMessageClass(descriptor.input_type), bytes_max, door, room, turns,
         is_write=facts.kind is Kind.WORK,
-        is_single=not descriptor.client_streaming, is_tight=is_tight and bytes_max > ASIDE_BYTES,
-        is_repeatable=facts.may_repeat,
+        is_tight=is_tight and bytes_max > ASIDE_BYTES, is_repeatable=facts.may_repeat,
         is_holding=facts.keeps_messages, has_options="options" in descriptor.input_type.fields_by_name,
         tokens=tokens,
     )  # fmt: skip
@@ -247,7 +246,7 @@ def _streaming(verb: Callable[..., AsyncIterator[Message]], method: Method) -> C
             method.identify(context)
             with method.door:
                 try:
-                    method.turns.note_arrival()
+                    method.turns.begin_call(is_open=False)
                     request, share = await method.read_only(context)
                     with share or nullcontext():
                         async for answer in verb(request, context):

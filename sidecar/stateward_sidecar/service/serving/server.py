@@ -209,39 +209,27 @@ class Server:
 
 
 class _OpenCalls:
-    """Counts the calls that are being served. Refuses new ones when the daemon stops."""
+    """Counts the calls that are being served, and waits for their ends when the daemon stops."""
 
     def __init__(self) -> None:
         self.count = 0
         self.begun = 0  # since the start
-        self._is_stopping = False
-        self._changed = asyncio.Event()
-
-    def begin(self) -> None:
-        """Counts a call. Raises ShuttingDown."""
-        if self._is_stopping:
-            raise ShuttingDown("the daemon is stopping; nothing was written")
-        self.count += 1
-        self.begun += 1
-
-    def end(self) -> None:
-        """Counts the end of a call."""
-        self.count -= 1
-        if self._is_stopping:
-            self._changed.set()
+        self.is_stopping = False
+        self.ended = asyncio.Event()
+        """Set when a call ends, once the daemon stops."""
 
     async def drain(self, grace_s: float) -> None:
         """Refuses new calls, and waits for the open ones, at most the grace time."""
-        self._is_stopping = True
+        self.is_stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 while self.count:
-                    self._changed.clear()
-                    await self._changed.wait()
+                    self.ended.clear()
+                    await self.ended.wait()
 
 
 class _Admission:
-    """Entered by every call of a method, and left at its end."""
+    """Entered by every call of a method, and left at its end. Raises ShuttingDown."""
 
     def __init__(self, facts: Facts, gate: Gate, calls: _OpenCalls) -> None:
         self._facts = facts
@@ -251,10 +239,16 @@ class _Admission:
     def __enter__(self) -> None:
         if not self._gate.is_open:
             self._gate.admit(self._facts)
-        self._calls.begin()
+        calls = self._calls
+        if calls.is_stopping:
+            raise ShuttingDown("the daemon is stopping; nothing was written")
+        calls.count += 1
+        calls.begun += 1
 
     def __exit__(self, *error: object) -> None:
-        self._calls.end()
+        self._calls.count -= 1
+        if self._calls.is_stopping:
+            self._calls.ended.set()
 
 
 def _check_private(directory: Path) -> None:
