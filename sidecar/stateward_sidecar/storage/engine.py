@@ -41,6 +41,7 @@ class Engine:
         self.directory = directory
         self._lock = DirectoryLock(directory)
         self.map_bytes = map_bytes
+        self._usable_bytes = map_bytes - _reserve(map_bytes)
         self._room_bytes, self._room_until = 0, 0.0
         is_new = not (directory / DATA_FILE).exists()
         try:
@@ -96,21 +97,18 @@ class Engine:
         """
         now = time.monotonic()
         if self._room_bytes < PLENTY_BYTES or now > self._room_until:
-            self._room_bytes, self._room_until = self._measure_room(), now + 0.1
+            stat = self.env.stat()
+            used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+            # Pages that were freed inside the file already have their place on the disk.
+            inside = (self.env.info()["last_pgno"] + 1 - used) * self.page_bytes
+            room = min(self._usable_bytes - used * self.page_bytes, self.disk_room_bytes() + inside)
+            self._room_bytes, self._room_until = int(room), now + 0.1
         return self._room_bytes
-
-    def _measure_room(self) -> int:
-        stat = self.env.stat()
-        used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-        in_map = self.map_bytes - used * self.page_bytes - self._reserve(self.map_bytes)
-        # Pages that were freed inside the file already have their place on the disk.
-        inside = (self.env.info()["last_pgno"] + 1 - used) * self.page_bytes
-        return int(min(in_map, self.disk_room_bytes() + inside))
 
     def disk_room_bytes(self) -> int:
         """The same for files outside of the map."""
         disk = os.statvfs(self.directory)
-        return disk.f_bavail * disk.f_frsize - self._reserve(disk.f_blocks * disk.f_frsize)
+        return disk.f_bavail * disk.f_frsize - _reserve(disk.f_blocks * disk.f_frsize)
 
     def can_grow(self, size_bytes: int) -> bool:
         """Whether the disk gives a file that many bytes. Makes a file and removes it."""
@@ -127,10 +125,6 @@ class Engine:
             os.close(fd)
             path.unlink(missing_ok=True)
         return True
-
-    @staticmethod
-    def _reserve(total_bytes: int) -> int:
-        return int(min(RESERVE_BYTES, total_bytes * RESERVE_SHARE))
 
     def sizes(self) -> tuple[int, int]:
         """Bytes in use and bytes of the file."""
@@ -153,6 +147,11 @@ class Engine:
             return False
         disk = os.statvfs(self.directory)
         return disk.f_bavail * disk.f_frsize < CUT_SHORT_BYTES
+
+
+def _reserve(total_bytes: int) -> int:
+    """Bytes that only deletions and pruning may use."""
+    return int(min(RESERVE_BYTES, total_bytes * RESERVE_SHARE))
 
 
 def is_disk_full(error: BaseException) -> bool:

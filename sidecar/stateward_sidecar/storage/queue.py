@@ -112,15 +112,15 @@ class Queue:
         """Takes the next batch. The queue is not empty."""
         if not self.urgent:
             return [self._take(self.background)]
-        batch = [self._take(self.urgent)]
-        size = batch[0].size_bytes
+        batch, size = list[Write](), 0
         while self.urgent and len(batch) < BATCH_WRITES_MAX:
             write = self.urgent[0]
-            size += write.size_bytes
-            if batch[0].is_alone or write.is_alone or size > BATCH_BYTES_MAX:
+            if batch and (batch[0].is_alone or write.is_alone or size + write.size_bytes > BATCH_BYTES_MAX):
                 break
-            batch.append(self._take(self.urgent))
-        return batch + self.take_joining(batch)
+            size += write.size_bytes
+            batch.append(self.urgent.popleft())
+        self._size_bytes -= size
+        return batch + self.take_joining(batch) if self.background else batch
 
     def take_joining(self, batch: list[Write]) -> list[Write]:
         """Takes the background writes that can be committed with a batch."""

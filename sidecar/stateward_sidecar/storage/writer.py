@@ -197,25 +197,12 @@ class Writer:
         try:
             while self._sleep():
                 self._begin()
-                self._tell_free()
-                while self._run_next():
-                    pass
+                while (applied := self._next()) is not None:
+                    self._end(applied)
+                    del applied  # else the loop keeps the batch alive while it waits for the next one
                 self._txn.abort()
         except BaseException as error:  # noqa: BLE001  (after any error here, nothing may be acknowledged)
             self._fail(self._ending, error)
-
-    def _run_next(self) -> bool:
-        """Commits the next batch. Returns False if there was none.
-
-        A function of its own, so that no local variable of the loop keeps a batch alive while the loop waits.
-        """
-        applied = self._next()
-        if applied is None:
-            return False
-        self._ending = applied.writes
-        self._end(applied)
-        self._ending = []
-        return True
 
     def _begin(self) -> None:
         """Begins the next transaction, before the writes that will use it come."""
@@ -233,10 +220,12 @@ class Writer:
             while self.is_asleep and self._on_free is None and not self._queue and not self._stopping:
                 self._condition.wait()
             self.is_asleep = False
-            return bool(self.queued) or not self._stopping
+            return not self._stopping or bool(self._queue)
 
     def _next(self) -> _Applied | None:
         """Returns what to commit next; None if no write has come for a while, or none will come any more."""
+        if self._on_free is not None:
+            self._tell_free()
         with self._condition:
             is_idle = False
             queue = self._queue
@@ -287,6 +276,7 @@ class Writer:
 
     def _end(self, applied: _Applied) -> None:
         """Commits, begins the next transaction, and answers."""
+        self._ending = applied.writes
         if not self._commit(applied):
             # The disk is full, but some writes of the batch may still fit: small ones, and those that free space.
             for write in applied.taken:
@@ -296,10 +286,11 @@ class Writer:
                     write.error = DiskFull("the disk is full; nothing was written")
         self._begin()
         self._finish(applied.writes)
-        self._tell_free()
+        self._ending = []
 
     def _tell_free(self) -> None:
-        if self._on_free is None or not self.is_free:
+        """Tells whoever waits for it that no write runs or waits."""
+        if not self.is_free:
             return
         with self._condition:
             call, self._on_free = self._on_free, None
