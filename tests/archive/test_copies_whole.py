@@ -70,7 +70,7 @@ def test_damage_of_a_copy_is_found(copy: Driven, what: str) -> None:
         if what == "entry":
             blocks.delete_entry(txn, keys, thread.floor_sequence + 2)
         elif what == "newest":
-            assert txn.delete(keys.head())
+            assert txn.delete(keys.head)
         else:
             assert txn.delete(keys.version_offset(thread.floor_version + 1))
 

@@ -67,7 +67,7 @@ def test_a_reader_that_is_older_than_a_deletion_finds_no_thread(
 
 def _uid(store: Store, number: int) -> bytes:
     with store.context.engine.read() as txn:
-        return bytes(txn.get(layout.ThreadKeys(number).head())[:16])
+        return bytes(txn.get(layout.ThreadKeys(number).head)[:16])
 
 
 def test_a_key_that_is_missing_is_said(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def entry_digest(cipher: Cipher, header: EntryHeader, metadata: bytes, edits_has
     numbers = _DIGESTED.pack(
         header.epoch, header.sequence, header.kind, header.version, header.parent_version, header.create_time_us
     )
-    return cipher.digest(header.previous_digest, numbers, metadata, edits_hash)
+    return cipher.digest(length_prefixed(header.previous_digest, numbers, metadata, edits_hash))
 
 
 def _place(clear: bytes, uid: bytes, part: int, dictionary_digest: bytes) -> bytes:

@@ -70,13 +70,9 @@ class Cipher:
             events.unopened += 1
             raise Corrupt("stored bytes do not pass authentication") from None
 
-    def digest(self, *parts: Bytes) -> bytes:
-        """Returns the keyed digest (HMAC-SHA256, 16 bytes) of the length-prefixed parts."""
-        return self.digest_joined(length_prefixed(*parts))
-
-    def digest_joined(self, data: bytes) -> bytes:
-        """Returns the same digest of parts that are joined already."""
-        return sha256(self._outer + sha256(self._inner + data).digest()).digest()[:DIGEST_BYTES]
+    def digest(self, joined: bytes) -> bytes:
+        """Returns the keyed digest (HMAC-SHA256, 16 bytes) of parts that ``length_prefixed`` joined."""
+        return sha256(self._outer + sha256(self._inner + joined).digest()).digest()[:DIGEST_BYTES]
 
 
 def record_prefix(magic: bytes) -> bytes:

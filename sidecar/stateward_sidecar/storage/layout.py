@@ -138,14 +138,12 @@ ENTRY_KEY_BYTES = THREAD_PREFIX_BYTES + 1 + _U64.size
 class ThreadKeys:
     """The keys of one thread's rows. ``row`` below stands for a key without the thread's number: tag and rest."""
 
-    __slots__ = ("number", "prefix")
+    __slots__ = ("head", "number", "prefix")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.prefix = thread_prefix(number)
-
-    def head(self) -> bytes:
-        return self.prefix + b"A"
+        self.head = self.prefix + b"A"
 
     def branch(self, branch_hash: bytes) -> bytes:
         return self.prefix + b"B" + branch_hash

@@ -23,7 +23,7 @@ from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef, ThreadImage
 from stateward.storage.v1.journal_pb2 import Compression, PrunedVersions, VersionRange
 from stateward.v1.thread_pb2 import Tag
 from stateward_sidecar.codec.compress import compress, decompress
-from stateward_sidecar.codec.seal import Cipher, open_record, seal_record
+from stateward_sidecar.codec.seal import Cipher, length_prefixed, open_record, seal_record
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.store.thread.ranges import Pruned
 from stateward_sidecar.store.thread.thread import MAIN
@@ -87,7 +87,7 @@ class _Group:
             old = self.known.get(label)
             if old is None or (old[0] is not row and old[0] != row):
                 data = self.encode(label, row)
-                old, is_same = (row, len(data), cipher.digest(data)), False
+                old, is_same = (row, len(data), cipher.digest(length_prefixed(data))), False
             known[label] = old
         if not is_same or len(known) != len(self.known):
             self.part_bytes = 0
@@ -99,7 +99,7 @@ class _Group:
         if self.part_bytes != part_bytes:
             self.part_bytes = part_bytes
             self.parts = [
-                Part(cipher.digest(_DIGEST_LABEL, *digests), self.encode, rows)
+                Part(cipher.digest(length_prefixed(_DIGEST_LABEL, *digests)), self.encode, rows)
                 for rows, digests in _cut(self.known, part_bytes)
             ]
         return self.parts

@@ -234,7 +234,7 @@ def _find_loss(context: Context, thread: Thread, row: BlobRow) -> StatewardError
 
 def _is_still_there(context: Context, thread: Thread, row: BlobRow) -> bool:
     with context.engine.read() as txn:
-        if txn.get(thread.identity.keys.head()) is None:
+        if txn.get(thread.identity.keys.head) is None:
             return False
         found = find_blob(txn, thread.identity, row.record.sha256)
         return found is not None and found.record.blob_id == row.record.blob_id

@@ -16,6 +16,7 @@ from stateward.storage.v1.journal_pb2 import BlobRecord
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.state_pb2 import BlobRef, Value
 from stateward_sidecar.codec.edits import Named
+from stateward_sidecar.codec.seal import length_prefixed
 from stateward_sidecar.codec.state import StateTree, find_data, skip_prefix
 from stateward_sidecar.errors import BlobNotFound, InvalidField
 from stateward_sidecar.storage import layout
@@ -25,7 +26,7 @@ from stateward_sidecar.store.thread.thread import Identity, rows
 
 def blob_key(identity: Identity, sha256: bytes) -> bytes:
     """Returns the row key of a blob."""
-    return identity.keys.blob(identity.cipher.digest(b"blob", sha256))
+    return identity.keys.blob(identity.cipher.digest(length_prefixed(b"blob", sha256)))
 
 
 BLOB_ROWS = Table(b"Q", BlobRow, "a blob", lambda identity, row: blob_key(identity, row.record.sha256))

@@ -76,7 +76,7 @@ class Recovery:
         return found
 
     def _sort(self, txn: lmdb.Transaction, number: int, found: _Found) -> None:
-        head = txn.get(layout.ThreadKeys(number).head())
+        head = txn.get(layout.ThreadKeys(number).head)
         if head is None:
             found.headless.append(number)
         elif not self._context.keystore.is_erased(head_uid(head)):
@@ -116,7 +116,7 @@ class Recovery:
 
         def run(txn: lmdb.Transaction, batch: Batch) -> str:
             del batch
-            head = txn.get(layout.ThreadKeys(number).head())
+            head = txn.get(layout.ThreadKeys(number).head)
             if head is None:
                 return ""  # deleted meanwhile
             thread = load_numbered(txn, self._context.keystore, number, head_uid(head))

@@ -134,7 +134,7 @@ class StoreVerifier:
         found = cursor.set_range(b"T")
         while found and bytes(cursor.key()[:1]) == b"T":
             number = layout.thread_of(cursor.key())
-            head = txn.get(layout.ThreadKeys(number).head())
+            head = txn.get(layout.ThreadKeys(number).head)
             if head is not None:
                 heads.add(head_uid(head))
             if head is not None and (number, head_uid(head)) not in named:

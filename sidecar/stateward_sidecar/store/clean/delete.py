@@ -123,7 +123,7 @@ class Deleter:
             txn.delete(layout.expiry_key(second, number))
         if head.record_expire_second:
             txn.delete(layout.records_expiry_key(head.record_expire_second, number))
-        txn.delete(identity.keys.head())
+        txn.delete(identity.keys.head)
         uid, thread, lost = identity.uid, draft.thread, head.tip_sequence if cause == LOCAL else 0
         batch.drafts[identity.namespace, identity.name] = None
 

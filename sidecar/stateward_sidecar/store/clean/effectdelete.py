@@ -113,7 +113,7 @@ class EffectDeleter:
                 metadata = EntryMetadata(request_hash=request_hash, fingerprint=mark)
                 metadata.deleted_effects.anchor, metadata.deleted_effects.count = request.anchor, count
                 self._remove(txn, batch, draft, plan.effects, metadata)
-            return DeleteEffectsResponse(receipt=newest_receipt(txn, draft), deleted=count)
+            return DeleteEffectsResponse(receipt=newest_receipt(draft), deleted=count)
 
         return run
 

@@ -32,7 +32,7 @@ from stateward_sidecar.store.clean.lineage import Lineages, read_uncleared, writ
 from stateward_sidecar.store.clean.pruneplan import Fall, Plan, Shown, find_falls, find_gone, find_moves
 from stateward_sidecar.store.clean.retention import Chooser
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.journal.admitting import check_lease, other_creation
+from stateward_sidecar.store.journal.admitting import check_lease, check_uid, other_creation
 from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.opening import begin_change, check_change
 from stateward_sidecar.store.journal.views import newest_receipt, receipt_of
@@ -159,6 +159,7 @@ class Pruner:
     def _plan_request(self, thread: Thread, request: PruneThreadRequest) -> Plan | None:
         """Returns the plan for a request; None if no version is to be pruned, or if the request is a retry."""
         with self._context.engine.read() as txn:
+            check_uid(thread.identity, request)
             if check_change(self._context, txn, ThreadDraft(thread), request).replayed_sequence:
                 return None
             if (shown := Shown.of(request)) is not None:
@@ -251,7 +252,7 @@ class Pruner:
                 answer.receipt.CopyFrom(receipt_of(txn, draft, change.replayed_sequence, replayed=True))
                 return answer
             if plan is None:
-                answer.receipt.CopyFrom(newest_receipt(txn, draft))
+                answer.receipt.CopyFrom(newest_receipt(draft))
                 return answer
             if plan.number != draft.identity.number:
                 return None
@@ -266,7 +267,7 @@ class Pruner:
                 self._remove(txn, batch, draft, plan, metadata)
             answer.retained_versions -= len(plan.going)
             answer.pruned.CopyFrom(spans_of(plan.going))
-            answer.receipt.CopyFrom(newest_receipt(txn, draft))
+            answer.receipt.CopyFrom(newest_receipt(draft))
             return answer
 
         return run

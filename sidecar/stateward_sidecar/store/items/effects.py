@@ -261,7 +261,7 @@ class Effects:
                     told = find_told(txn, draft, request)
                     used = use_signals(draft, [*request.ack_signals, *find_used(draft, told)])
                     written = self.put_all(txn, batch, draft, request.effects, asked, told, used)
-                return PutEffectsResponse(receipt=newest_receipt(txn, draft), written=written)
+                return PutEffectsResponse(receipt=newest_receipt(draft), written=written)
 
         return run
 

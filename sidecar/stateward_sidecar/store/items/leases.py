@@ -123,14 +123,14 @@ class Leases:
             if draft is None:
                 return ReleaseLeaseResponse(receipt=Receipt())
             if draft.head.lease.token != token or not draft.head.lease.HasField("holder"):
-                return ReleaseLeaseResponse(receipt=newest_receipt(txn, draft))
+                return ReleaseLeaseResponse(receipt=newest_receipt(draft))
             draft.check_writable()
             check_main(draft, request.options)
             record = LeaseRecord(token=token, grant_time_us=self._context.clock.now_us())
             self._append(txn, batch, draft, record, AcquireLeaseRequest())
             key = draft.identity.number, LEASE
             batch.after_commit.append(lambda: self._context.terms.forget(key))
-            return ReleaseLeaseResponse(receipt=newest_receipt(txn, draft), released=True)
+            return ReleaseLeaseResponse(receipt=newest_receipt(draft), released=True)
 
         return run
 

@@ -223,7 +223,7 @@ class RecordPuts:
                     written=sum(each.change is not None for each in changes), deleted=self._count_deleted(changes)
                 )
                 if not changes:
-                    return _put_answer(newest_receipt(txn, draft), body)
+                    return _put_answer(newest_receipt(draft), body)
                 _check_limits(draft, changes)
                 groups = divide(changes)
                 body.revision = next_token(draft, len(groups)) if body.written else 0
@@ -234,7 +234,7 @@ class RecordPuts:
                 with all_or_none(batch, draft):
                     about = About(metadata, request.options.create)
                     append_changes(self._context, self._threads, txn, batch, draft, groups, about)
-                return _put_answer(newest_receipt(txn, draft), body)
+                return _put_answer(newest_receipt(draft), body)
 
         return run
 
@@ -286,7 +286,7 @@ class RecordPuts:
                 metadata = EntryMetadata(request_hash=request_hash, fingerprint=mark, records=body)
                 with all_or_none(batch, draft):
                     append_changes(self._context, self._threads, txn, batch, draft, divide(changes), About(metadata))
-            return _delete_answer(newest_receipt(txn, draft), body)
+            return _delete_answer(newest_receipt(draft), body)
 
         return run
 

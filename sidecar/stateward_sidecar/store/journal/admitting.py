@@ -71,9 +71,8 @@ class Renews(Protocol):
 
 def expected_uid(request: Expects | Renews) -> str:
     """Returns the uid that a request expects, 32 hex digits; empty = any."""
-    options: WriteOptions | None = getattr(request, "options", None)
-    uid: str = options.expected_uid if options is not None else request.expected_uid  # type: ignore[union-attr]
-    return uid
+    holder: WriteOptions | Renews = getattr(request, "options", request)  # type: ignore[arg-type]
+    return holder.expected_uid
 
 
 def find_draft(threads: Threads, txn: lmdb.Transaction, batch: Batch, request: Expects | Renews) -> ThreadDraft | None:

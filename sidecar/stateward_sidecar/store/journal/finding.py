@@ -247,13 +247,6 @@ def _header_at(txn: lmdb.Transaction, identity: Identity, sequence: int) -> Entr
         raise error.locate(identity.name) from None
 
 
-def digest_of(txn: lmdb.Transaction, draft: ThreadDraft, sequence: int) -> bytes:
-    """Does the same as ``digest_at`` inside a write, where the entry is usually the newest."""
-    if sequence == draft.head.tip_sequence:
-        return bytes(draft.head.tip_digest)
-    return digest_at(txn, draft.identity, sequence)
-
-
 def fenced(thread: str, head: ArchiveHead, common_sequence: int, orphan: str) -> Fenced:
     """Returns the error for a thread that another sidecar took over.
 

@@ -61,7 +61,6 @@ def append(
     version: int = 0,
     parent_version: int = 0,
     request_hash: bytes = b"",
-    request_row: bytes = b"",
     time_us: int = 0,
     is_hidden: bool = False,
     acked: Sequence[int] = (),
@@ -69,10 +68,9 @@ def append(
 ) -> Appended:
     """Seals and puts an entry after the newest one. Updates sequence, times and sizes in a copy of the head.
 
-    ``request_row``: the row key of the request id, if the caller has it already. ``is_hidden``: the entry gets no place
-    in the feed of all entries, because its thread must not be seen yet. ``acked``: sequences of the signals that a
-    version acknowledges. ``whole``: the state of the version is in its snapshot alone. Raises NotOwner if the thread is
-    a copy or an orphan.
+    ``is_hidden``: the entry gets no place in the feed of all entries, because its thread must not be seen yet.
+    ``acked``: sequences of the signals that a version acknowledges. ``whole``: the state of the version is in its
+    snapshot alone. Raises NotOwner if the thread is a copy or an orphan.
     """
     draft.check_writable()  # checked here for all verbs: an entry of a copy would be in no history and in no orphan
     identity, head = draft.identity, draft.next_head()
@@ -105,7 +103,7 @@ def append(
     stored_bytes = len(record) + pieces_bytes
     head.stored_bytes += stored_bytes
     if request_hash:
-        row = request_row or request_key(identity, request_hash)
+        row = request_key(identity, request_hash)
         if is_hidden or kind.may_repeat_id:  # a backup may repeat any id
             put_request(txn, row, sequence, head.update_time_us)
         else:

@@ -31,7 +31,7 @@ from stateward.v1.thread_service_pb2 import (
 )
 from stateward_sidecar.errors import Fenced, LeaseHeld, NotOwner, ThreadNotFound
 from stateward_sidecar.storage.queue import Batch
-from stateward_sidecar.store.journal.admitting import Expects, admit, check_head, check_uid, find_draft, get_draft
+from stateward_sidecar.store.journal.admitting import Expects, admit, check_head, find_draft, get_draft
 from stateward_sidecar.store.journal.journal import index_expiry, index_options
 from stateward_sidecar.store.journal.requests import find_request, fingerprint, hash_request
 from stateward_sidecar.store.thread.context import Context
@@ -118,8 +118,7 @@ def begin_change(
 
 
 def check_change(context: Context, txn: lmdb.Transaction, draft: ThreadDraft, request: ChangeRequest) -> Change:
-    """Checks request id, uid and version for a thread that was found. Raises typed errors."""
-    check_uid(draft.identity, request)
+    """Checks request id and version for a thread that was found. Raises typed errors."""
     request_id, mark = request.options.request_id, fingerprint(request)
     request_hash = hash_request(request_id)
     if request_id:

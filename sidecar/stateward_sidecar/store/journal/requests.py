@@ -22,7 +22,7 @@ the answer of a version that is still retained, and is not applied once more.
 from __future__ import annotations
 
 import hashlib
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import lmdb
@@ -39,6 +39,7 @@ from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES
 from stateward_sidecar.store.thread.thread import Identity, Thread, ThreadDraft, rows
 
 HASH_BYTES = FINGERPRINT_BYTES = 8
+_REQUEST = length_prefixed(b"request")
 MAY_CHANGE = ("request_id", "durability", "lease_token", "expected_uid")
 MAY_CHANGE_BESIDE = ("guard", "holder")
 """The options that a retry may change, and the fields beside them. An agent that was restarted holds other leases, is
@@ -46,6 +47,7 @@ another incarnation, and may know the thread's uid by now. A verb that answers o
 itself."""
 
 
+@lru_cache(maxsize=64)  # a write asks twice: for its entry, and when it looks for its first answer
 def hash_request(request_id: str) -> bytes:
     """Returns the hash of a request id inside a sealed entry: 8 bytes; empty if there is no id."""
     return hashlib.blake2b(request_id.encode(), digest_size=HASH_BYTES).digest() if request_id else b""
@@ -95,8 +97,12 @@ def _left_out(kind: type[Message]) -> tuple[hashlib.blake2b, tuple[str, ...]]:
 
 
 def request_key(identity: Identity, request_hash: bytes) -> bytes:
-    """Returns the row key of a request id."""
-    return identity.keys.request(identity.cipher.digest(b"request", request_hash)[:HASH_BYTES])
+    """Returns the row key of a request id. A write asks twice: it looks for its first answer, and puts the row."""
+    last = identity.last_request
+    if last[0] != request_hash:
+        digest = identity.cipher.digest(_REQUEST + length_prefixed(request_hash))
+        last = identity.last_request = request_hash, identity.keys.request(digest[:HASH_BYTES])
+    return last[1]
 
 
 def find_request(
@@ -106,24 +112,24 @@ def find_request(
 
     Raises RequestIdReused if another request used the id, HistoryElsewhere if only the archive can tell, and Corrupt.
     """
-    key = request_key(thread.identity, hash_request(request_id))
-    found = find_keyed(txn, thread, key, request_id, fingerprint)
+    found = find_answered(txn, thread, request_id, fingerprint)
     events.replays += found is not None
     return found
 
 
-def find_keyed(
-    txn: lmdb.Transaction, thread: ThreadDraft | Thread, key: bytes, request_id: str, fingerprint: bytes
+def find_answered(
+    txn: lmdb.Transaction, thread: ThreadDraft | Thread, request_id: str, fingerprint: bytes
 ) -> Entry | None:
-    """Does the same as ``find_request`` with the row key of the id (``request_key``)."""
-    identity, row = thread.identity, txn.get(key)
+    """Does the same as ``find_request``, and does not count the entry as a replay."""
+    identity, request_hash = thread.identity, hash_request(request_id)
+    row = txn.get(request_key(identity, request_hash))
     if row is None:
         if thread.floor_sequence:
             _check_window(thread)
         return None
     entry = replay.read_indexed(txn, identity, row)
     metadata = replay.open_metadata(identity, entry)
-    if metadata.request_hash != hash_request(request_id):
+    if metadata.request_hash != request_hash:
         raise Corrupt("the index row of a request id leads to another entry", identity.name)
     if metadata.fingerprint != fingerprint:
         raise RequestIdReused(

@@ -26,7 +26,7 @@ from stateward.v1.thread_service_pb2 import GetThreadResponse
 from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.codec.entry import Entry, stored_bytes
 from stateward_sidecar.errors import Corrupt
-from stateward_sidecar.store.journal.finding import digest_of
+from stateward_sidecar.store.journal.finding import digest_at
 from stateward_sidecar.store.journal.telling import show_told
 from stateward_sidecar.store.thread.cache import Facts
 from stateward_sidecar.store.thread.thread import MAIN, Identity, Thread, ThreadDraft
@@ -158,16 +158,22 @@ def view_branch(branch: BranchHead) -> Branch:
 
 def receipt_of(txn: lmdb.Transaction, draft: ThreadDraft, sequence: int, *, replayed: bool = False) -> Receipt:
     """Returns the receipt of an entry. ``replayed``: a call before this one wrote it."""
+    head = draft.head
+    digest = head.tip_digest if sequence == head.tip_sequence else digest_at(txn, draft.identity, sequence)
+    return _receipt(draft, sequence, digest, replayed=replayed)
+
+
+def newest_receipt(draft: ThreadDraft) -> Receipt:
+    """Returns the receipt of the newest entry, which a write has just made, or which it left the newest."""
+    return _receipt(draft, draft.head.tip_sequence, draft.head.tip_digest)
+
+
+def _receipt(draft: ThreadDraft, sequence: int, digest: bytes, *, replayed: bool = False) -> Receipt:
     thread = draft.thread
     return Receipt(
-        uid=draft.identity.uid_text, sequence=sequence, digest=digest_of(txn, draft, sequence),
-        durability=reached(thread, sequence), archived_sequence=thread.archived_sequence, replayed=replayed,
+        uid=draft.identity.uid_text, sequence=sequence, digest=digest, durability=reached(thread, sequence),
+        archived_sequence=thread.archived_sequence, replayed=replayed,
     )  # fmt: skip
-
-
-def newest_receipt(txn: lmdb.Transaction, draft: ThreadDraft) -> Receipt:
-    """Returns the receipt of the newest entry, which a write has just made, or which it left the newest."""
-    return receipt_of(txn, draft, draft.head.tip_sequence)
 
 
 def receipt_of_thread(thread: ThreadInfo, *, replayed: bool) -> Receipt:

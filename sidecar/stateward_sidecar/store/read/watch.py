@@ -326,7 +326,7 @@ class Watcher:
     def _is_deleted(self, number: int) -> bool:
         """Returns whether the thread was deleted after the caller's transaction began: its key is destroyed at once."""
         with self._context.engine.read() as txn:
-            return txn.get(layout.ThreadKeys(number).head()) is None
+            return txn.get(layout.ThreadKeys(number).head) is None
 
     def _deletion_event(self, txn: lmdb.Transaction, request: WatchRequest, place: int) -> JournalEvent | None:
         keys = self._context.keystore.namespace(request.namespace)

@@ -38,6 +38,7 @@ from stateward_sidecar.store.thread.recordorder import OrderChange
 
 ROW_MAGIC = b"SR"
 _ROW_PREFIX = record_prefix(ROW_MAGIC)
+_SUMMED = length_prefixed(b"row")
 # A thread may have thousands of branches, but few of them are written at a time.
 PLACES_MAX = 64
 # Tags of rows of which a thread has thousands: effects and records.
@@ -48,7 +49,8 @@ class Identity:
     """The constants of a thread: its number on this disk, its uid, its name and its keys."""
 
     __slots__ = (
-        "_branch_keys", "_places", "cipher", "keys", "name", "namespace", "namespace_keys", "number", "uid", "uid_text",
+        "_branch_keys", "_places", "_sealed", "cipher", "keys", "last_request", "name", "namespace", "namespace_keys",
+        "number", "uid", "uid_text",
     )  # fmt: skip
 
     def __init__(
@@ -65,10 +67,13 @@ class Identity:
         self._branch_keys: dict[str, bytes] = {}
         # For rows that every save rewrites: the associated data of the ciphertext, and the prefix of the row's sum.
         self._places: dict[bytes, tuple[bytes, bytes]] = {}
+        self._sealed = length_prefixed(_ROW_PREFIX, uid)
+        self.last_request: tuple[bytes | None, bytes] = None, b""
+        """The hash of the last request id whose row was asked for, and the key of the row."""
 
     def hash_id(self, kind: bytes, *names: str) -> bytes:
         """Returns the 16 bytes that stand for a name (of a branch, tag, checkpoint id and so on) in a key."""
-        return self.cipher.digest(kind, *(name.encode() for name in names))
+        return self.cipher.digest(length_prefixed(kind, *map(str.encode, names)))
 
     def branch_key(self, name: str) -> bytes:
         """Returns the row key of a branch."""
@@ -88,13 +93,14 @@ class Identity:
 
     def row_sum(self, key: bytes, plaintext: bytes) -> int:
         """Returns the part of a row in the head's sum (combined by XOR)."""
-        return int.from_bytes(self.cipher.digest_joined(self._place(key)[1] + length_prefixed(plaintext)), "big")
+        return int.from_bytes(self.cipher.digest(self._place(key)[1] + length_prefixed(plaintext)), "big")
 
     def _place(self, key: bytes) -> tuple[bytes, bytes]:
         place = self._places.get(key)
         if place is None:
             row = self.keys.row(key)
-            place = length_prefixed(_ROW_PREFIX, self.uid, row), length_prefixed(b"row", row)
+            joined = length_prefixed(row)
+            place = self._sealed + joined, _SUMMED + joined
             if len(self._places) < PLACES_MAX and row[:1] not in ONE_OF_MANY:
                 self._places[key] = place
         return place
@@ -305,7 +311,7 @@ def delete_row(txn: lmdb.Transaction, draft: ThreadDraft, head: ThreadHead, key:
 
 def write_head(txn: lmdb.Transaction, identity: Identity, head: ThreadHead) -> None:
     """Writes the head row. It begins with the uid in clear, so that the data key can be found by the number alone."""
-    key = identity.keys.head()
+    key = identity.keys.head
     txn.put(key, identity.uid + identity.seal_row(key, head.SerializeToString(deterministic=True)))
 
 
@@ -414,7 +420,7 @@ def open_identity(keystore: KeyStore, namespace_keys: NamespaceKeys, number: int
 
 def load_head(txn: lmdb.Transaction, identity: Identity) -> ThreadHead:
     """Reads a thread's head, sets the names in ``identity``, and checks where the journal ends. Raises Corrupt."""
-    key = identity.keys.head()
+    key = identity.keys.head
     record = txn.get(key)
     if record is None:
         raise Corrupt("the thread's head is missing")

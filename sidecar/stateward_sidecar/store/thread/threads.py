@@ -187,7 +187,7 @@ class Threads:
         return shown
 
     def _locate(self, txn: lmdb.Transaction, number: int) -> tuple[NamespaceKeys, bytes] | None:
-        record = txn.get(layout.ThreadKeys(number).head())
+        record = txn.get(layout.ThreadKeys(number).head)
         if record is None:
             return None
         uid, keystore = head_uid(record), self._context.keystore
@@ -210,7 +210,7 @@ class Threads:
         The key goes after the rows. An older transaction still shows the rows of a thread that has no key any more.
         """
         with self._context.engine.read() as txn:
-            return txn.get(layout.ThreadKeys(number).head()) is None
+            return txn.get(layout.ThreadKeys(number).head) is None
 
     def _load(
         self, txn: lmdb.Transaction, namespace_keys: NamespaceKeys, number: int, uid: bytes, name: str | None
@@ -244,7 +244,7 @@ class Threads:
         if thread.is_deleted:
             return False
         with self._context.engine.read() as txn:
-            return txn.get(layout.ThreadKeys(thread.number).head()) is not None
+            return txn.get(layout.ThreadKeys(thread.number).head) is not None
 
     def in_memory(self, number: int) -> Thread | None:
         """Returns the thread if it is in memory, else None."""

@@ -73,7 +73,7 @@ class Unreadable:
         except (Corrupt, KeyUnavailable) as error:
             self._note(number, error)
             return None
-        if thread is None and is_indexed and self._txn.get(layout.ThreadKeys(number).head()) is None:
+        if thread is None and is_indexed and self._txn.get(layout.ThreadKeys(number).head) is None:
             self._note(number, Corrupt("the head of a thread is missing"))
         return thread
 
@@ -87,7 +87,7 @@ class Unreadable:
         )  # fmt: skip
 
     def _note(self, number: int, error: Corrupt | KeyUnavailable) -> None:
-        row = self._txn.get(layout.ThreadKeys(number).head())
+        row = self._txn.get(layout.ThreadKeys(number).head)
         uid = head_uid(row) if row is not None else b""
         if uid and self._is_elsewhere(uid):
             return

@@ -99,7 +99,7 @@ class Outbox:
         context = self._context
         thread, blobs = self._copy_hot(identity), list[BlobRow]()
         with context.engine.read() as txn:
-            if txn.get(identity.keys.head()) is None:
+            if txn.get(identity.keys.head) is None:
                 return None
             # Rows of blobs are on disk only. If a commit came after the copy, they are newer: a blob that was removed
             # since would be missing in a HEAD whose versions name it.

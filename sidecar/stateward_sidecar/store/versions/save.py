@@ -35,7 +35,7 @@ from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.admitting import check_guard, check_lease, find_draft
 from stateward_sidecar.store.journal.finding import find_named, names_head, resolve
 from stateward_sidecar.store.journal.journal import append, commit_entry, index_expiry, index_options, label_keys
-from stateward_sidecar.store.journal.requests import find_keyed, fingerprint, request_key
+from stateward_sidecar.store.journal.requests import find_answered, fingerprint
 from stateward_sidecar.store.journal.telling import has_early
 from stateward_sidecar.store.kinds.signal import acknowledged, drop_signals, used_signals
 from stateward_sidecar.store.kinds.version import VERSION
@@ -189,13 +189,12 @@ class SaveWrite:
         draft = find_draft(self._threads, txn, batch, self.request)
         if draft is None:
             return False
-        request_row = request_key(draft.identity, self._maker.request_hash) if self.request.options.request_id else b""
-        return self._find_answered(txn, draft, request_row) is not None
+        return self._find_answered(txn, draft) is not None
 
-    def _find_answered(self, txn: lmdb.Transaction, draft: ThreadDraft, request_row: bytes) -> Entry | None:
-        found = None
-        if request_row:
-            found = find_keyed(txn, draft, request_row, self.request.options.request_id, self._maker.fingerprint)
+    def _find_answered(self, txn: lmdb.Transaction, draft: ThreadDraft) -> Entry | None:
+        found, request_id = None, self.request.options.request_id
+        if request_id:
+            found = find_answered(txn, draft, request_id, self._maker.fingerprint)
         if found is None and self.request.checkpoint_id:
             found = self._find_checkpoint_id(txn, draft)
         return found
@@ -204,11 +203,8 @@ class SaveWrite:
         """Runs the save in the writer. The rules for writes are in storage/writer.py."""
         request, context = self.request, self._context
         draft = find_draft(self._threads, txn, batch, request)
-        request_row = b""
-        if draft is not None and request.options.request_id:
-            request_row = request_key(draft.identity, self._maker.request_hash)
         if draft is not None:
-            found = self._find_answered(txn, draft, request_row)
+            found = self._find_answered(txn, draft)
             if found is not None:
                 body = replay.open_metadata(draft.identity, found).checkpoint
                 return replay_response(draft, found, body, request)
@@ -236,10 +232,10 @@ class SaveWrite:
             self._maker.branch = self.branch
             made = self._maker.make(txn, draft, parent, version)
         if draft is not None:
-            return self._write(txn, batch, draft, branch, made, request_row, is_new=False)
+            return self._write(txn, batch, draft, branch, made, is_new=False)
         draft = self._threads.create(txn, batch, self.namespace, request.thread)
         try:
-            return self._write(txn, batch, draft, branch, made, request_row, is_new=True)
+            return self._write(txn, batch, draft, branch, made, is_new=True)
         except BaseException:
             context.keystore.give_up(draft.identity.uid)
             raise
@@ -332,7 +328,6 @@ class SaveWrite:
         draft: ThreadDraft,
         branch: BranchHead | None,
         made: Made,
-        request_row: bytes,
         *,
         is_new: bool,
     ) -> SaveResponse:
@@ -348,7 +343,7 @@ class SaveWrite:
         entry = append(
             self._context, txn, draft, VERSION, made.content,
             version=made.version, parent_version=made.base, request_hash=self._maker.request_hash,
-            request_row=request_row, acked=acked,
+            acked=acked,
         )  # fmt: skip
         header, head = entry.header, entry.head
         if is_new or (made.version == 1 and request.options.HasField("create")):

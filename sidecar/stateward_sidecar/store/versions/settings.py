@@ -66,7 +66,7 @@ class Settings:
             _check_room(draft, request)
             tag = Tag(name=request.tag, version=version)
             self._append_tag(txn, batch, change, tag, TAG_SET)
-            return SetTagResponse(receipt=newest_receipt(txn, draft), tag=tag)
+            return SetTagResponse(receipt=newest_receipt(draft), tag=tag)
 
         return run
 
@@ -88,7 +88,7 @@ class Settings:
             self._check_tagged(txn, draft, request)
             tag = Tag(name=request.tag, version=version)
             self._append_tag(txn, batch, change, tag, TAG_DELETED)
-            return DeleteTagResponse(receipt=newest_receipt(txn, draft), tag=tag)
+            return DeleteTagResponse(receipt=newest_receipt(draft), tag=tag)
 
         return run
 
@@ -119,7 +119,7 @@ class Settings:
             index_options(txn, draft.identity, old.options, options)
             commit_entry(self._context, txn, batch, draft, entry, {})
             self._threads.keep_draft(batch, draft)
-            return UpdateThreadResponse(receipt=newest_receipt(txn, draft), thread=_view(draft))
+            return UpdateThreadResponse(receipt=newest_receipt(draft), thread=_view(draft))
 
         return run
 

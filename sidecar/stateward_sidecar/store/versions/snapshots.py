@@ -257,7 +257,7 @@ def put_snapshot(txn: lmdb.Transaction, draft: ThreadDraft, version: int, digest
 
 def _put_piece(thread: Thread, version: int, index: int, row: bytes, txn: lmdb.Transaction, batch: Batch) -> None:
     del batch
-    if txn.get(thread.identity.keys.head()) is None:
+    if txn.get(thread.identity.keys.head) is None:
         raise not_found(thread.identity.namespace, thread.name)  # deleted meanwhile
     txn.put(thread.identity.keys.snapshot_piece(version, index), row)
     mark(txn, thread.number, version, index)
