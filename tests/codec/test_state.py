@@ -16,6 +16,7 @@ from stateward_sidecar.codec.state import (
     EMPTY,
     EMPTY_ENTRIES,
     Entries,
+    EntriesDraft,
     LogState,
     StateTree,
     find_data,
@@ -215,7 +216,7 @@ def test_moving_window_forgets() -> None:
 
 def test_draft_copies_once() -> None:
     """A draft that replaces many entries copies the pointers once, so that a diff of n edits is not quadratic."""
-    draft = Entries.of([b"x"] * 10).edit()
+    draft = EntriesDraft(Entries.of([b"x"] * 10))
     draft.replace(0, frame(b"y"))
     own = draft._items
     for number in range(10):

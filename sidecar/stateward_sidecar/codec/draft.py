@@ -264,7 +264,8 @@ class StateDraft:
     def _find_log(self, name: str) -> _OpenLog | None:
         log = self.open_logs.get(name)
         if log is None and (state := self.logs.get(name)) is not None:
-            log = self.open_logs[name] = _OpenLog(state.first_index, state.entries.edit(), state.rewritten_version)
+            entries = EntriesDraft(state.entries)
+            log = self.open_logs[name] = _OpenLog(state.first_index, entries, state.rewritten_version)
         return log
 
     def _make_log(self, name: str) -> _OpenLog:
@@ -274,7 +275,7 @@ class StateDraft:
             first_index, rewritten_version = self._own_retired().pop(name), self.version
         else:
             self.size_bytes += byte_length(name)
-        log = self.open_logs[name] = _OpenLog(first_index, EMPTY_ENTRIES.edit(), rewritten_version)
+        log = self.open_logs[name] = _OpenLog(first_index, EntriesDraft(EMPTY_ENTRIES), rewritten_version)
         return log
 
     def _drop_first(self, log: _OpenLog, count: int) -> None:

@@ -84,37 +84,34 @@ class Entries:
             return self._items[self._start + start : self._start + max(start, stop)]
         return self._items[range(self._start, self._stop)[key]]
 
-    def edit(self) -> EntriesDraft:
-        """Opens a draft that starts with these entries."""
-        return EntriesDraft(self)
-
     def append_many(self, items: list[bytes]) -> Entries:
         """Returns these entries and ``items`` (framed) after them. O(items) for the newest view of a list."""
-        draft = self.edit()
+        draft = EntriesDraft(self)
         draft.append_many(items)
         return draft.seal()
 
     def replace(self, position: int, item: bytes) -> Entries:
         """Returns these entries with ``item`` at ``position``. Copies the pointers."""
-        draft = self.edit()
+        draft = EntriesDraft(self)
         draft.replace(position, item)
         return draft.seal()
 
     def drop_first(self, count: int) -> Entries:
         """Returns these entries without the first ``count``. O(count)."""
-        draft = self.edit()
+        draft = EntriesDraft(self)
         draft.drop_first(count)
         return draft.seal()
 
     def keep_first(self, count: int) -> Entries:
         """Returns the first ``count`` of these entries. O(dropped)."""
-        draft = self.edit()
+        draft = EntriesDraft(self)
         draft.keep_first(count)
         return draft.seal()
 
 
 class EntriesDraft:
-    """Entries while one diff changes them. The pointers are copied at most once for any number of edits.
+    """Entries while one diff changes them, at first those of ``base``. The pointers are copied at most once for any
+    number of edits.
 
     The caller checks that counts and positions are in range. After ``seal`` the draft must not be used.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import grpc.aio
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
@@ -64,11 +66,9 @@ class EffectService:
         check.check_write(request)
         checkparts.check_complete(request)
 
-        async def complete() -> CompleteEffectResponse:
-            size = ENTRY_BYTES + request.ByteSize()
-            return await self._calls.write(self._effects.complete(request), context, size_bytes=size)
-
-        return await self._calls.holding.write_one(request, complete, context)
+        size = ENTRY_BYTES + request.ByteSize()
+        write = partial(self._calls.write, self._effects.complete(request), context, size_bytes=size)
+        return await self._calls.holding.write_one(request, write, context)
 
     async def renew_effect(self, request: RenewEffectRequest, context: grpc.aio.ServicerContext) -> RenewEffectResponse:
         check.check_place(request)
@@ -85,11 +85,9 @@ class EffectService:
         check.check_write(request)
         checkparts.check_put(request)
 
-        async def put() -> PutEffectsResponse:
-            size = ENTRY_BYTES * len(request.effects) + request.ByteSize()
-            return await self._calls.write(self._effects.put(request), context, size_bytes=size)
-
-        return await self._calls.holding.write_one(request, put, context)
+        size = ENTRY_BYTES * len(request.effects) + request.ByteSize()
+        write = partial(self._calls.write, self._effects.put(request), context, size_bytes=size)
+        return await self._calls.holding.write_one(request, write, context)
 
     async def list_effects(self, request: ListEffectsRequest, context: grpc.aio.ServicerContext) -> ListEffectsResponse:
         check.check_place(request)

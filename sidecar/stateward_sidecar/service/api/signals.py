@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from functools import partial
 
 import grpc.aio
 
@@ -39,11 +40,9 @@ class SignalService:
         checkparts.check_signal(request)
         check.check_expected_sequence(request)
 
-        async def send() -> SendSignalResponse:
-            size = ENTRY_BYTES + request.ByteSize()
-            return await self._calls.write(self._store.signals.send(request), context, size_bytes=size)
-
-        return await self._calls.holding.write_one(request, send, context)
+        size = ENTRY_BYTES + request.ByteSize()
+        write = partial(self._calls.write, self._store.signals.send(request), context, size_bytes=size)
+        return await self._calls.holding.write_one(request, write, context)
 
     async def list_signals(self, request: ListSignalsRequest, context: grpc.aio.ServicerContext) -> ListSignalsResponse:
         check.check_place(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc.aio
@@ -59,7 +60,7 @@ from stateward_sidecar.errors import (
 )
 from stateward_sidecar.service.calls.calls import Calls
 from stateward_sidecar.service.calls.feed import Feed, follow
-from stateward_sidecar.service.calls.ownership import ROUNDS, Holding, await_archived, written
+from stateward_sidecar.service.calls.ownership import ROUNDS, await_archived, written
 from stateward_sidecar.service.checks import check
 from stateward_sidecar.service.checks.check import check_watched
 from stateward_sidecar.service.checks.checkparts import check_labels
@@ -87,6 +88,7 @@ class ThreadService:
 
     def __init__(self, calls: Calls, feed: Feed) -> None:
         self._calls = calls
+        self._holding = calls.holding
         self._store = calls.store
         self._feed = feed
 
@@ -99,10 +101,6 @@ class ThreadService:
             return describe_thread(thread, view_lease(self._store.context, thread.number, thread.head))
 
         return await self._holding.read(request.namespace, request.thread, lambda: self._calls.read(get))
-
-    @property
-    def _holding(self) -> Holding:
-        return self._calls.holding
 
     async def list_threads(self, request: ListThreadsRequest, context: grpc.aio.ServicerContext) -> ListThreadsResponse:
         check.check_namespace(request)
@@ -229,10 +227,8 @@ class ThreadService:
         check.check_mask(request.update_mask.paths)
         check.check_options(request.update, "update")
 
-        async def update() -> UpdateThreadResponse:
-            return await self._calls.write(self._store.settings.update(request), context, size_bytes=SMALL_WRITE_BYTES)
-
-        return await self._holding.write_one(request, update, context)
+        write = partial(self._calls.write, self._store.settings.update(request), context, size_bytes=SMALL_WRITE_BYTES)
+        return await self._holding.write_one(request, write, context)
 
     async def set_tag(self, request: SetTagRequest, context: grpc.aio.ServicerContext) -> SetTagResponse:
         check.check_write(request)
@@ -245,10 +241,8 @@ class ThreadService:
             digest, version = request.expected_tagged_digest, request.expected_tagged_version
             check.check_digest(digest, "expected_tagged_digest", version, "expected_tagged_version")
 
-        async def set_tag() -> SetTagResponse:
-            return await self._calls.write(self._store.settings.set_tag(request), context, size_bytes=SMALL_WRITE_BYTES)
-
-        return await self._holding.write_one(request, set_tag, context)
+        write = partial(self._calls.write, self._store.settings.set_tag(request), context, size_bytes=SMALL_WRITE_BYTES)
+        return await self._holding.write_one(request, write, context)
 
     async def delete_tag(self, request: DeleteTagRequest, context: grpc.aio.ServicerContext) -> DeleteTagResponse:
         check.check_write(request)
@@ -259,19 +253,15 @@ class ThreadService:
             digest, version = request.expected_tagged_digest, request.expected_tagged_version
             check.check_digest(digest, "expected_tagged_digest", version, "expected_tagged_version")
 
-        async def delete_tag() -> DeleteTagResponse:
-            return await self._calls.write(self._store.settings.delete_tag(request), context, frees_space=True)
-
-        return await self._holding.write_one(request, delete_tag, context)
+        write = partial(self._calls.write, self._store.settings.delete_tag(request), context, frees_space=True)
+        return await self._holding.write_one(request, write, context)
 
     async def move_branch(self, request: MoveBranchRequest, context: grpc.aio.ServicerContext) -> MoveBranchResponse:
         check.check_write(request)
         check.check_ref(request.version, "version")
 
-        async def move() -> MoveBranchResponse:
-            return await self._calls.write(self._store.mover.move(request), context, size_bytes=SMALL_WRITE_BYTES)
-
-        return await self._holding.write_one(request, move, context)
+        write = partial(self._calls.write, self._store.mover.move(request), context, size_bytes=SMALL_WRITE_BYTES)
+        return await self._holding.write_one(request, write, context)
 
     async def delete_branch(
         self, request: DeleteBranchRequest, context: grpc.aio.ServicerContext
@@ -280,10 +270,8 @@ class ThreadService:
         if request.branch in ("", MAIN):
             raise InvalidField("branch", "is required, and main cannot be deleted")
 
-        async def delete() -> DeleteBranchResponse:
-            return await self._calls.write(self._store.mover.delete(request), context, frees_space=True)
-
-        return await self._holding.write_one(request, delete, context)
+        write = partial(self._calls.write, self._store.mover.delete(request), context, frees_space=True)
+        return await self._holding.write_one(request, write, context)
 
     async def watch(self, request: WatchRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[WatchResponse]:
         check.check_place(request, all_allowed=True)
