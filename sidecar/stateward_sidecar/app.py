@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from google.protobuf.descriptor import ServiceDescriptor
-from google.protobuf.json_format import MessageToDict
 
 from stateward._version import VERSION
 from stateward.v1 import (
@@ -165,6 +164,8 @@ async def run(settings: Settings) -> NoReturn:
 def check(settings: Settings) -> int:
     """Examines what can be examined without starting, and prints a line of JSON for each diagnosis. Returns 1 if
     something failed."""
+    from google.protobuf.json_format import MessageToDict
+
     from stateward_sidecar.doctor.examine import examine_settings
 
     code = 0
