@@ -81,7 +81,6 @@ from stateward_sidecar.settings import Settings
 from stateward_sidecar.storage.engine import DATA_FILE, FORMAT
 from stateward_sidecar.storage.files import UsersLock, announce, sync_path, withdraw
 from stateward_sidecar.storage.keystore import opens_root
-from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.storage.secretfiles import create_key_file, find_exposure, fingerprint, read_key_file
 from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions
 from stateward_sidecar.store.thread.cache import default_cache_bytes, memory_limit_bytes
@@ -196,12 +195,8 @@ class _Parts:
 def _make_parts(
     settings: Settings, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[BaseException], None]
 ) -> _Parts:
-    delivery = Delivery(loop)
-
-    def deliver(writes: list[Write]) -> None:
-        delivery.deliver(writes)
-        feed.on_commit()
-
+    feed = Feed(loop)
+    delivery = Delivery(loop, feed.on_commit)
     tokens = Tokens(settings.token_file) if settings.token_file is not None else None  # nothing is made if that fails
     given_key = _find_key(settings)
     bucket = _open_bucket(settings)
@@ -223,10 +218,9 @@ def _make_parts(
             cache_bytes=cache_bytes,
             limits=Limits(state_bytes=settings.max_state_bytes, message_bytes=settings.max_state_bytes),
         ),
-        deliver, on_fatal,
+        delivery.deliver, on_fatal,
     )  # fmt: skip
     store.context.reserve = partial(room.reserve, loop)
-    feed = Feed(loop)
     store.threads.on_change = feed.note
     archive, commands = opening.make(store) if opening is not None else (None, None)
     durability = DURABILITY_ARCHIVED if settings.default_durability == "archived" else DURABILITY_COMMITTED

@@ -229,7 +229,10 @@ class Writer:
         with self._condition:
             is_idle = False
             queue = self._queue
-            while self._applied is None and (self._is_busy or not (queue.urgent or self._is_background_due)):
+            while self._applied is None and (self._is_busy or not queue.urgent):
+                # Background writes are committed alone if no batch came that they could join.
+                if queue.background and not self._is_busy and (self._stopping or not queue.pause_s):
+                    break
                 if not (self._is_busy or queue.background) and (is_idle or self._stopping):
                     self._is_busy = True
                     return None
@@ -241,11 +244,6 @@ class Writer:
             self._is_busy = True
             writes = queue.take()
         return self._run_all(writes)
-
-    @property
-    def _is_background_due(self) -> bool:
-        """Whether the writer thread commits background writes now, because no batch came that they could join."""
-        return bool(self._queue.background) and (self._stopping or not self._queue.pause_s)
 
     def _run_all(self, writes: list[Write]) -> _Applied:
         """Runs writes in the open transaction. An error of the batch as a whole is kept, and raised at its commit."""

@@ -178,10 +178,12 @@ INLINE_BYTES_MAX = 256 << 10
 
 
 class Delivery:
-    """Wakes the calls whose writes are done."""
+    """Wakes the calls whose writes are done, and then those that watch."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_commit: Callable[[], None]) -> None:
+        """``on_commit`` wakes those that watch. Called on the writer thread."""
         self._loop = loop
+        self._on_commit = on_commit
 
     def deliver(self, writes: list[Write]) -> None:
         """Passes a finished batch to the loop. Called on the writer thread."""
@@ -189,7 +191,8 @@ class Delivery:
             if write.on_done is not None:
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                     self._loop.call_soon_threadsafe(_finish, writes)
-                return
+                break
+        self._on_commit()
 
 
 class Calls:

@@ -83,6 +83,8 @@ class SaveWrite:
         self.request = request
         self.branch = request.branch or MAIN
         self.namespace = request.namespace
+        self.is_alone = bool(request.effects)
+        """Whether the save writes several entries. If one of them fails, the batch must not keep the others."""
         self._maker = VersionMaker(context, request, self.branch, is_large=is_large)
         self._made: Made | None = None
         self._hot: _Hot | None = None
@@ -96,11 +98,6 @@ class SaveWrite:
         """Estimated size at rest in bytes, with the pages that the write touches."""
         made = self._made
         return (made.content.size_bytes if made else self.request.ByteSize()) + 16384
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether the save writes several entries. If one of them fails, the batch must not keep the others."""
-        return bool(self.request.effects)
 
     def prepare(self, txn: lmdb.Transaction, thread: Thread | None) -> None:
         """Makes the version from the committed state. Raises the error of the save if the error is certain.
