@@ -7,8 +7,9 @@ import threading
 from pathlib import Path
 
 from tests.daemon.inside import WAIT_S, daemon_inside
-from tests.daemon.wire import text
+from tests.daemon.wire import appends, text
 
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.effect_pb2 import Effect
 from stateward.v1.effect_service_pb2 import PutEffectsRequest
 from stateward.v1.thread_pb2 import ThreadOptions
@@ -36,4 +37,23 @@ def test_results_that_come_together_share_commits(tmp_path: Path) -> None:
             for number in range(CALLS)
         ]  # fmt: skip
         assert [call.result(WAIT_S).written for call in calls] == [2] * CALLS
+        assert daemon.parts.store.context.writer.commits <= CALLS // 2
+
+
+def test_saves_with_results_share_commits(tmp_path: Path) -> None:
+    """Sixty-four saves of eight threads, which have an effect each, take far fewer commits than saves."""
+    with daemon_inside(tmp_path) as daemon:
+        writer, ends = daemon.parts.store.context.writer, threading.Event()
+        writer.submit(Write(run=lambda _txn, _batch: ends.wait(WAIT_S)))
+        threading.Timer(SLOW_S, ends.set).start()
+        calls = [
+            daemon.wire.checkpoints.Save.future(
+                SaveRequest(
+                    thread=f"t{number % 8}", options=WriteOptions(request_id=str(number)), diff=appends(str(number)),
+                    effects=[Effect(key=str(number), value=text("x"))],
+                )
+            )
+            for number in range(CALLS)
+        ]  # fmt: skip
+        assert sorted(call.result(WAIT_S).version for call in calls) == sorted([*range(1, 9)] * 8)
         assert daemon.parts.store.context.writer.commits <= CALLS // 2

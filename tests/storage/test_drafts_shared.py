@@ -107,6 +107,60 @@ def test_results_of_which_one_does_not_fit_leave_the_batch_as_it_was(
         assert store.context.writer.commits == 1 + (not is_new)
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+@pytest.mark.parametrize("call", [3, 4])
+def test_a_version_that_does_not_fit_leaves_no_effects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int, is_new: bool
+) -> None:
+    """Of three saves with an effect each the second is refused at its effect or its version: it leaves neither, and the
+    others share a commit."""
+    with opened(tmp_path) as store:
+        if not is_new:
+            save(store, "0", expected_version=0)
+        store.context.had_archive = True
+        saves = [
+            SaveRequest(
+                namespace="default", thread="t", diff=appends(name), options=WriteOptions(create=ThreadOptions()),
+                effects=[Effect(key=name, value=text("x"))],
+            )
+            for name in "abc"
+        ]  # fmt: skip
+        with monkeypatch.context() as full:
+            full_at(full, "feed_key", call)
+            done = together(store, [SaveWrite(store.context, store.threads, each).run for each in saves])
+        assert isinstance(done[1].error, DiskFull)
+        assert [done[0].result.version, done[2].result.version] == [1 + (not is_new), 2 + (not is_new)]
+        request = ListEffectsRequest(namespace="default", thread="t")
+        assert [each.effect.key for each in store.effect_list.read(request).effects] == ["a", "c"]
+        assert get(store).head.tip_sequence == 4 + (not is_new)
+        assert findings(store) == []
+        assert store.context.writer.commits == 1 + (not is_new)
+        store.threads.forget(get(store))
+        assert get(store).head.tip_sequence == 4 + (not is_new)
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_a_new_thread_that_does_not_fit_is_made_by_the_next_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    """The first save of a thread is refused at its effect or its version: the second one in the commit makes it."""
+    with opened(tmp_path) as store:
+        saves = [
+            SaveRequest(
+                namespace="default", thread="t", diff=appends(name), options=WriteOptions(create=ThreadOptions()),
+                effects=[Effect(key=name, value=text("x"))],
+            )
+            for name in "ab"
+        ]  # fmt: skip
+        with monkeypatch.context() as full:
+            full_at(full, "feed_key", call)
+            done = together(store, [SaveWrite(store.context, store.threads, each).run for each in saves])
+        assert isinstance(done[0].error, DiskFull)
+        assert done[1].result.version == 1
+        assert get(store).head.tip_sequence == 2
+        assert findings(store) == []
+
+
 def test_a_tag_that_does_not_fit_is_not_seen_by_the_next_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for settings."""
     with opened(tmp_path) as store:

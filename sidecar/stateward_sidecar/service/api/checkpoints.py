@@ -66,7 +66,7 @@ class CheckpointService:
             save = late or await self._saving.prepare(request, named)
             save.refusal = refusal
             answer = await self._calls.write(
-                save.run, context, size_bytes=save.size_bytes, is_retry=save.is_retry, is_alone=save.is_alone,
+                save.run, context, size_bytes=save.size_bytes, is_retry=save.is_retry,
                 prepare=save.prepare_late if late is not None else None,
             )  # fmt: skip
             self._saving.after(save)

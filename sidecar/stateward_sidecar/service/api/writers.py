@@ -249,7 +249,7 @@ class WriterService:
             if frame.is_archived:
                 self._calls.holding.check_archivable(place.namespace, place.thread)
             may_write = self._calls.holding.may_write(place.namespace, place.thread)
-            if save is None or save.is_alone or save.size_bytes > INLINE_BYTES_MAX or not may_write:
+            if save is None or request.effects or save.size_bytes > INLINE_BYTES_MAX or not may_write:
                 await self._take_slowly(frame, item, stream, before)
                 return
             frame.save, frame.request, frame.before = save, request, before
@@ -297,7 +297,7 @@ class WriterService:
             return save.is_retry(txn, batch)
 
         frame.write, frame.future = self._calls.submit(
-            run, None, size_bytes=save.size_bytes, is_retry=is_retry, is_alone=save.is_alone, at_once=at_once
+            run, None, size_bytes=save.size_bytes, is_retry=is_retry, at_once=at_once
         )
         stream.queued = frame.future
         frame.future.add_done_callback(partial(self._end, frame))

@@ -34,7 +34,14 @@ from stateward_sidecar.store.items.effects import Effects, creates
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.admitting import check_guard, check_lease, find_draft
 from stateward_sidecar.store.journal.finding import find_named, names_head, resolve
-from stateward_sidecar.store.journal.journal import append, commit_entry, index_expiry, index_options, label_keys
+from stateward_sidecar.store.journal.journal import (
+    all_or_none,
+    append,
+    commit_entry,
+    index_expiry,
+    index_options,
+    label_keys,
+)
 from stateward_sidecar.store.journal.requests import find_answered, fingerprint
 from stateward_sidecar.store.journal.telling import has_early
 from stateward_sidecar.store.kinds.signal import acknowledged, drop_signals, used_signals
@@ -96,8 +103,9 @@ class SaveWrite:
     @property
     def size_bytes(self) -> int:
         """Estimated size at rest in bytes, with the pages that the write touches."""
-        made = self._made
-        return (made.content.size_bytes if made else self.request.ByteSize()) + 16384
+        made, effects = self._made, self.request.effects
+        size_bytes = made.content.size_bytes if made and not effects else self.request.ByteSize()
+        return size_bytes + 16384 * (1 + len(effects))
 
     def prepare(self, txn: lmdb.Transaction, thread: Thread | None) -> None:
         """Makes the version from the committed state. Raises the error of the save if the error is certain.
@@ -328,10 +336,25 @@ class SaveWrite:
         *,
         is_new: bool,
     ) -> SaveResponse:
+        """Writes the effects of the save and its version: all of them or none."""
+        if not self.request.effects:
+            return self._put_version(txn, batch, draft, branch, made, is_new=is_new)
+        with all_or_none(batch, draft):
+            asked = creates(self.request, is_new=is_new)
+            Effects(self._context, self._threads).put_all(txn, batch, draft, self.request.effects, asked)
+            return self._put_version(txn, batch, draft, branch, made, is_new=is_new)
+
+    def _put_version(
+        self,
+        txn: lmdb.Transaction,
+        batch: Batch,
+        draft: ThreadDraft,
+        branch: BranchHead | None,
+        made: Made,
+        *,
+        is_new: bool,
+    ) -> SaveResponse:
         request, identity = self.request, draft.identity
-        if request.effects:
-            asked = creates(request, is_new=is_new)
-            Effects(self._context, self._threads).put_all(txn, batch, draft, request.effects, asked)
         keys, old_head = identity.keys, draft.head
         acked = acknowledged(draft, request.ack_signals) if request.ack_signals else []
         used = used_signals(draft) if draft.signals or draft.thread.signals else []
