@@ -17,7 +17,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.journal_pb2 import COMPRESSION_UNSPECIFIED, Compression, EntryHeader, EntryMetadata
-from stateward_sidecar.codec.compress import Dictionary, compress, decompress
+from stateward_sidecar.codec.compress import METADATA_LEVEL, Dictionary, compress, decompress
 from stateward_sidecar.codec.seal import (
     FORMAT,
     NONCE_BYTES,
@@ -66,7 +66,7 @@ class EntryContent:
 def draft(metadata: EntryMetadata, edits: bytes = b"", dictionary: Dictionary | None = None) -> EntryContent:
     """Serializes and compresses the content of an entry."""
     plain = metadata.SerializeToString(deterministic=True)
-    metadata_compression, packed_metadata = compress(plain)
+    metadata_compression, packed_metadata = compress(plain, level=METADATA_LEVEL)
     edit_compression, packed_edits = compress(edits, dictionary) if edits else (COMPRESSION_UNSPECIFIED, edits)
     return EntryContent(
         plain, metadata_compression, packed_metadata,

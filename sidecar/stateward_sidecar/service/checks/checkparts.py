@@ -132,6 +132,7 @@ INCARNATION_BYTES_MAX = 64
 SECOND_US = 1_000_000
 HOUR_US = 3600 * SECOND_US
 DETAIL_BYTES_MAX = 4 << 10
+CONFLICT_RULES = frozenset(Effect.ConflictRule.values())
 
 
 def check_short(text: str, field: str, bytes_max: int = NAME_BYTES_MAX, *, required: bool = False) -> None:
@@ -228,7 +229,7 @@ def check_effects(effects: Sequence[Effect]) -> None:
     for index, effect in enumerate(effects):
         field = f"effects[{index}]"
         check_effect(effect.anchor, effect.key, effect.name, effect.sort_key, f"{field}.")
-        if effect.on_conflict not in Effect.ConflictRule.values():
+        if effect.on_conflict not in CONFLICT_RULES:
             raise InvalidField(f"{field}.on_conflict", f"{effect.on_conflict} is unknown")
         if not effect.HasField("value"):
             raise InvalidField(f"{field}.value", "is required")

@@ -165,10 +165,9 @@ def put_effect(
     txn: lmdb.Transaction, identity: Identity, head: ThreadHead, row_key: bytes, old: EffectRow | None, row: EffectRow
 ) -> None:
     """Puts the row of an effect, and counts it in the head."""
-    change = EFFECT_ROWS.part(identity, row_key, row) ^ EFFECT_ROWS.part(identity, row_key, old)
+    change = EFFECT_ROWS.put_counted(txn, identity, row_key, row) ^ EFFECT_ROWS.part(identity, row_key, old)
     head.effect_sum = add_to_sum(head.effect_sum, change)
     head.effects += old is None
-    EFFECT_ROWS.put(txn, identity, row_key, row)
 
 
 def index_effect(txn: lmdb.Transaction, identity: Identity, header: EntryHeader, record: EffectRecord) -> None:

@@ -137,12 +137,11 @@ def put_record(
     txn: lmdb.Transaction, identity: Identity, head: ThreadHead, row_key: bytes, old: RecordRow | None, row: RecordRow
 ) -> None:
     """Puts the row of a record, and counts it in the head."""
-    change = RECORD_ROWS.part(identity, row_key, row) ^ RECORD_ROWS.part(identity, row_key, old)
+    change = RECORD_ROWS.put_counted(txn, identity, row_key, row) ^ RECORD_ROWS.part(identity, row_key, old)
     head.record_sum = add_to_sum(head.record_sum, change)
     if old is not None:
         _count(head, old, -1)
     _count(head, row, 1)
-    RECORD_ROWS.put(txn, identity, row_key, row)
     _move_expiry(txn, identity, head, row_key, old, row)
 
 

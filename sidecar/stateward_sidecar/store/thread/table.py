@@ -53,6 +53,12 @@ class Table(Generic[R]):
         """Writes a row."""
         txn.put(key, identity.seal_row(key, row.SerializeToString(deterministic=True)))
 
+    def put_counted(self, txn: lmdb.Transaction, identity: Identity, key: bytes, row: R) -> int:
+        """Writes a row, and returns what it adds to the sum of all rows."""
+        plaintext = row.SerializeToString(deterministic=True)
+        txn.put(key, identity.seal_row(key, plaintext))
+        return identity.row_sum(key, plaintext)
+
     def part(self, identity: Identity, key: bytes, row: R | None) -> int:
         """Returns what a row adds to the sum of all rows; 0 for no row."""
         return identity.row_sum(key, row.SerializeToString(deterministic=True)) if row is not None else 0
