@@ -20,9 +20,12 @@ async def settle(write: Coroutine[Any, Any, T]) -> T:
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.wait([task])
+            await asyncio.shield(task)
         except asyncio.CancelledError as error:
-            cancelled = cancelled or error
+            if not task.cancelled():
+                cancelled = cancelled or error
+        except BaseException:  # noqa: BLE001  the task's own: its result raises it
+            break
     if cancelled is not None:
         if not task.cancelled():
             task.exception()  # else asyncio logs that it was never retrieved
