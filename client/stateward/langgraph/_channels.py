@@ -179,8 +179,12 @@ class Edits:
         if old is not None and old.ends is not None:
             old_header, old_ends, first = _header(len(old.ends)), old.ends, old.first
             assert first is not None
-            common = common_prefix(old.data, len(old_header), data, len(header))
-            kept = bisect_right(old_ends, common + len(old_header))
+            # Nearly always the list has grown. A slice would copy it.
+            if data.startswith(memoryview(old.data)[len(old_header) :], len(header)):
+                kept = len(old_ends)
+            else:
+                common = common_prefix(old.data, len(old_header), data, len(header))
+                kept = bisect_right(old_ends, common + len(old_header))
         pieces = []
         for element in value[kept:]:
             kind, piece = dump(self._serde, element)
