@@ -7,6 +7,7 @@ the name has only the digest of the text, the text is stored beside what it name
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from stateward._naming import NAME_BYTES_MAX, name_for, text_of
@@ -14,6 +15,8 @@ from stateward.v1 import checkpoint_pb2
 
 MAIN, _ESCAPE = "main", "ns/"
 CHANNEL = "channel/"
+NAMES_MAX = 1000
+"""How many names of channels are remembered: a graph writes the same ones at every step."""
 _CHANNEL_BYTES_MAX = NAME_BYTES_MAX - len(CHANNEL)
 
 
@@ -43,9 +46,16 @@ def by_id(checkpoint_id: str | None) -> checkpoint_pb2.VersionRef | None:
     return checkpoint_pb2.VersionRef(checkpoint_id=name_for(checkpoint_id)) if checkpoint_id else None
 
 
+@lru_cache(NAMES_MAX)
 def channel_name(channel: str) -> str:
     """Returns the name of a channel. That of its slot or log is CHANNEL and this name."""
     return name_for(channel, _CHANNEL_BYTES_MAX)
+
+
+@lru_cache(NAMES_MAX)
+def effect_name(channel: str) -> str:
+    """Returns the name of the effect that has a write to a channel."""
+    return name_for(channel)
 
 
 def channels_of(names: Iterable[str], known: Iterable[str]) -> Mapping[str, str]:

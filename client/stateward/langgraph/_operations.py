@@ -16,7 +16,18 @@ from stateward._naming import escape, name_for, text_of, unescape
 from stateward._operations.pages import Pages, read_pages
 from stateward._operations.steps import Call, Operation, ThreadRef, new_request_id, thread_error
 from stateward.attributes import INT_MAX, INT_MIN
-from stateward.errors import EditConflict, ThreadNotFound, UidMismatch, VersionMismatch, VersionNotFound, VersionPruned
+from stateward.errors import (
+    CheckpointIdReused,
+    ClaimLost,
+    EditConflict,
+    Exhausted,
+    InvalidRequest,
+    ThreadNotFound,
+    UidMismatch,
+    VersionMismatch,
+    VersionNotFound,
+    VersionPruned,
+)
 from stateward.langgraph._answers import ANSWERS
 from stateward.langgraph._bases import Base, Bases, Creations
 from stateward.langgraph._channels import (
@@ -28,14 +39,16 @@ from stateward.langgraph._channels import (
     read_channels,
     to_value,
 )
-from stateward.langgraph._names import CHANNEL, MAIN, by_id, channel_name, namespace_of, thread_of
+from stateward.langgraph._joining import Writes
+from stateward.langgraph._names import CHANNEL, MAIN, by_id, channel_name, effect_name, namespace_of, thread_of
 from stateward.langgraph._telling import Told, status_of
-from stateward.langgraph._types import dump, placed
+from stateward.langgraph._types import Placed, dump
 from stateward.options import ThreadOptions
 from stateward.v1 import checkpoint_pb2, diff_pb2, effect_pb2, state_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import effect_service_pb2 as effects
 
+_KEEP, _REPLACE = effect_pb2.Effect.CONFLICT_RULE_KEEP, effect_pb2.Effect.CONFLICT_RULE_REPLACE
 REST = "checkpoint"
 RUN_LABEL = "run_id"
 DELTA_COUNTERS = "counters_since_delta_snapshot"
@@ -46,6 +59,8 @@ _ABOUT = "; about"
 """Ends the media type of a value before whose bytes names stand."""
 # What a save is refused with if the version that it is made from is not as it is remembered.
 _STALE = EditConflict, VersionMismatch, VersionNotFound, VersionPruned
+# What a save with writes may be refused with because of the writes.
+_NOT_TOGETHER = CheckpointIdReused, ClaimLost, Exhausted, InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,36 +212,55 @@ def _parent_id(ref: ThreadRef, serde: Serializer, checkpoint_id: str | None) -> 
     return about(serde, answer.checkpoint)[1]
 
 
+def to_effects(
+    checkpoint_id: str, writes: Iterable[tuple[int, str, tuple[str, bytes]]], task_id: str, task_path: str
+) -> list[effect_pb2.Effect]:
+    """What a task wrote, as it is stored: of (index, channel, serialized value). Those with an index below 0 replace
+    earlier ones, also earlier ones of the same call: LangGraph writes a channel of this kind twice when a node asks
+    twice."""
+    last, anchor = {write[0]: write for write in writes}, name_for(checkpoint_id)
+    return [_to_effect(anchor, *write, task_id, task_path) for write in last.values()]
+
+
+def expected_uid(ref: ThreadRef, creations: Creations, checkpoint_id: str, ancestors: Iterable[str]) -> tuple[str, str]:
+    """Returns the uid that the thread must have when the tasks of a checkpoint write: as one of the `ancestors` or the
+    checkpoint tells (else empty), or else as the thread had it last."""
+    known = creations.of(ref, map(name_for, (checkpoint_id, *ancestors)))
+    return known, known or creations.of_thread(ref)
+
+
 def put_writes(
     ref: ThreadRef,
     creations: Creations,
     checkpoint_id: str,
-    writes: Sequence[tuple[int, str, tuple[str, bytes]]],
-    task_id: str,
-    task_path: str,
+    made: Sequence[effect_pb2.Effect],
     create: ThreadOptions,
     *,
     ancestors: Iterable[str] = (),
     told: Told | None = None,
 ) -> Operation[None]:
-    """Writes pending writes: (index, channel, serialized value), and what they tell about the work. Those with an index
-    below 0 replace earlier ones, also earlier ones of the same call: LangGraph writes a channel of this kind twice when
-    a node asks twice.
+    """Writes what a task wrote, and what that tells about the work.
 
     Raises UidMismatch if the thread of the checkpoint, or of one of the `ancestors`, was deleted.
     """
-    last = {index: (index, channel, value) for index, channel, value in writes}
-    made = [to_effect(checkpoint_id, *write, task_id, task_path) for write in last.values()]
-    anchor = name_for(checkpoint_id)
-    known = creations.of(ref, (anchor, *map(name_for, ancestors)))
+    known, expected = expected_uid(ref, creations, checkpoint_id, ancestors)
     try:
-        uid = yield from put_effects(ref, made, create, known or creations.of_thread(ref), told)
+        uid = yield from put_effects(ref, made, create, expected, told)
     except UidMismatch:
         # A checkpoint that this saver has not seen may belong to the next thread of the name.
         if known or not (current := (yield from _uid_of(ref, checkpoint_id))):
             raise
         uid = yield from put_effects(ref, made, create, current, told)
-    creations.note(ref, anchor, uid)
+    creations.note(ref, name_for(checkpoint_id), uid)
+
+
+def put_together(creations: Creations, written: Sequence[Writes], create: ThreadOptions) -> Operation[None]:
+    """Writes what several tasks of one thread wrote, and expect the same uid."""
+    ref, effects = written[0].ref, [effect for each in written for effect in each.effects]
+    uid = yield from put_effects(ref, effects, create, written[0].uid)
+    for each in written:
+        creations.note(each.ref, each.anchor, uid)
+        each.is_over = True
 
 
 def _uid_of(ref: ThreadRef, checkpoint_id: str) -> Operation[str]:
@@ -243,21 +277,25 @@ def to_effect(
     checkpoint_id: str, index: int, channel: str, value: tuple[str, bytes], task_id: str, task_path: str
 ) -> effect_pb2.Effect:
     """A pending write as it is stored; `_written` is the reverse."""
-    key, path = [task_id, index], task_path.encode(errors="surrogatepass")
-    made = effect_pb2.Effect(
-        anchor=name_for(checkpoint_id), key=name_for(json.dumps(key)), name=name_for(channel),
-        sort_key=path[:_SORT_BYTES_MAX],
-        on_conflict=effect_pb2.Effect.CONFLICT_RULE_KEEP if index >= 0 else effect_pb2.Effect.CONFLICT_RULE_REPLACE,
-    )  # fmt: skip
+    return _to_effect(name_for(checkpoint_id), index, channel, value, task_id, task_path)
+
+
+def _to_effect(
+    anchor: str, index: int, channel: str, value: tuple[str, bytes], task_id: str, task_path: str
+) -> effect_pb2.Effect:
+    path = task_path.encode(errors="surrogatepass")
+    key, name = name_for(json.dumps([task_id, index])), effect_name(channel)
     about: dict[str, Any] = {}
-    if text_of(made.key) is None:
-        about["key"] = key
-    if text_of(made.name) is None:
+    if text_of(key) is None:
+        about["key"] = [task_id, index]
+    if text_of(name) is None:
         about["channel"] = channel
     if len(path) > _SORT_BYTES_MAX:
         about["path"] = task_path
-    made.value.CopyFrom(_close_value(about, *value))
-    return made
+    return effect_pb2.Effect(
+        anchor=anchor, key=key, name=name, sort_key=path[:_SORT_BYTES_MAX], value=_close_value(about, *value),
+        on_conflict=_KEEP if index >= 0 else _REPLACE,
+    )  # fmt: skip
 
 
 def _close_value(about: Mapping[str, Any], kind: str, data: bytes) -> state_pb2.Value:
@@ -322,9 +360,10 @@ class Put:
 
 def put(
     ref: ThreadRef, serde: Serializer, bases: Bases, creations: Creations, wanted: Put, create: ThreadOptions, *,
-    owns: bool,
+    owns: bool, written: Sequence[Writes] = (),
 ) -> Operation[None]:  # fmt: skip
-    """Writes a checkpoint as a version: what changed since its parent.
+    """Writes a checkpoint as a version: what changed since its parent. With it what tasks of the parent wrote, if the
+    daemon takes both.
 
     If the parent is no longer the head of the branch, the version is a fork, as in every LangGraph saver. With `owns`
     the call raises VersionMismatch instead. Raises UidMismatch if the thread of the parent was deleted.
@@ -343,19 +382,41 @@ def put(
         rest = dump(serde, dict(wanted.rest))
         request = _request(ref, serde, edits, wanted, rest)
         request.options.expected_uid = base.uid or uid
-        request.options.create.CopyFrom(create.to_proto())
+        if not base.version:  # else the thread is there, and has its settings
+            request.options.create.CopyFrom(create.to_proto())
         request.ack_signals.extend(acks)
+        joined = _join(request, written)
         try:
             saved = yield from _save(request, base, owns=owns)
             break
+        except _NOT_TOGETHER:
+            if not joined:
+                raise
+            written = ()
         except _STALE as error:
             bases.forget(ref)
             if not known or (owns and isinstance(error, VersionMismatch)):
                 raise
             base, known = None, False  # what is remembered is not what is there: look
     creations.note(ref, name, saved.receipt.uid)
+    for each in joined:
+        each.is_over = True
     if acks:
         ANSWERS.forget(uid, acks)
+    _keep(ref, bases, wanted, edits, rest, saved)
+
+
+def _join(request: checkpoints.SaveRequest, written: Sequence[Writes]) -> list[Writes]:
+    """Adds what tasks wrote to a save, if they expect the same thread. Returns those that were added."""
+    joined = [each for each in written if each.uid in ("", request.options.expected_uid)]
+    request.effects.extend(effect for each in joined for effect in each.effects)
+    return joined
+
+
+def _keep(
+    ref: ThreadRef, bases: Bases, wanted: Put, edits: Edits, rest: tuple[str, bytes], saved: checkpoints.SaveResponse
+) -> None:
+    """Remembers a checkpoint that was written."""
     if all(each.first is not None for each in edits.channels.values()):
         digest, uid = saved.receipt.digest, saved.receipt.uid
         kept = Base(saved.version, wanted.channel_versions, edits.channels, digest, uid, rest)
@@ -394,7 +455,7 @@ def _edits(serde: Serializer, base: Base, wanted: Put) -> Edits:
             continue
         is_new = channel in wanted.new_versions or not edits.has(channel)
         if is_new or base.channel_versions.get(channel) != version:
-            with placed(wanted.thread_id, f"channel {channel!r}"):
+            with Placed(wanted.thread_id, f"channel {channel!r}"):
                 edits.put(channel, wanted.values[channel])
         else:
             edits.keep(channel)
@@ -425,7 +486,7 @@ def _request(
 
 
 def _metadata(serde: Serializer, about: Mapping[str, Any], wanted: Put) -> state_pb2.Value:
-    with placed(wanted.thread_id, "the metadata"):
+    with Placed(wanted.thread_id, "the metadata"):
         return to_value(*dump(serde, about))
 
 

@@ -8,8 +8,7 @@ LangGraph would return the object's bare data instead, and say so in a log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ormsgpack
@@ -128,19 +127,26 @@ def dump(serde: SerializerProtocol, value: Any) -> tuple[str, bytes]:
     return serde.dumps_checked(value) if isinstance(serde, Guarded) else serde.dumps_typed(value)
 
 
-@contextmanager
-def placed(thread_id: str, what: str) -> Iterator[None]:
+class Placed:
     """Names thread and place in errors about a value that cannot be serialized."""
-    place = f"{what} of thread {thread_id!r}"
-    try:
-        yield
-    except TypeNotAllowed as error:
-        raise TypeNotAllowed(error.types, f"a value in {place}") from None
-    except (TypeError, ValueError) as error:
+
+    __slots__ = ("_thread_id", "_what")
+
+    def __init__(self, thread_id: str, what: str) -> None:
+        self._thread_id, self._what = thread_id, what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, (TypeError, ValueError)):
+            return
+        place = f"{self._what} of thread {self._thread_id!r}"
+        if isinstance(error, TypeNotAllowed):
+            raise TypeNotAllowed(error.types, f"a value in {place}") from None
         if type(error) in (TypeError, ValueError):
             raise type(error)(f"{place}: {error}") from error
         error.add_note(place)
-        raise
 
 
 def _names(allowed: AllowedType) -> tuple[str, str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -36,16 +39,19 @@ from stateward.langgraph import _operations as operations
 from stateward.langgraph import _threads as whole
 from stateward.langgraph._answers import ANSWERS
 from stateward.langgraph._bases import Bases, Creations
+from stateward.langgraph._joining import Joining, Writes
 from stateward.langgraph._names import MAIN, branch_of, by_id, channels_of, thread_of
 from stateward.langgraph._operations import Found, Put
-from stateward.langgraph._telling import told_by
-from stateward.langgraph._types import AllowedType, Guarded, dump, placed
+from stateward.langgraph._telling import Told, told_by
+from stateward.langgraph._types import AllowedType, Guarded, Placed, dump
 from stateward.models import ThreadInfo
 from stateward.options import Retention, ThreadOptions
 from stateward.v1 import checkpoint_pb2
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest
 
 CACHE_BYTES = 64 << 20
+REFS_MAX = 1000
+"""How many references to branches of threads are kept: every call needs one."""
 # Size of the first page, largest page, and bytes of values above which pages stop growing. Small first: most callers
 # want few.
 FIRST_PAGE, PAGE_MAX, GROWING_BYTES = 10, 200, 16 << 20
@@ -101,6 +107,8 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         self._made_with = ThreadOptions(ttl=ttl, retention=retention)  # the threads that it makes
         self._write_ownership = write_ownership
         self._bases, self._creations = Bases(cache_bytes), Creations()
+        self._find_ref = lru_cache(REFS_MAX)(self._blocking._session.refer)
+        self._joinings: WeakKeyDictionary[asyncio.AbstractEventLoop, Joining] = WeakKeyDictionary()
 
     def __enter__(self) -> Self:
         return self
@@ -174,14 +182,32 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         """As `put`."""
         ref, wanted = self._ref(config), _wanted(config, checkpoint, metadata, new_versions)
-        await settle(self._aio._session.run(self._put(ref, wanted)))
+        await settle(self._aput(ref, wanted))
         return _config(wanted.thread_id, wanted.checkpoint_ns, wanted.checkpoint_id)
 
-    def _put(self, ref: ThreadRef, wanted: Put) -> Operation[None]:
+    async def _aput(self, ref: ThreadRef, wanted: Put) -> None:
+        with self._joining().saving(ref, name_for(wanted.parent_id)) as written:
+            await self._aio._session.run(self._put(ref, wanted, written))
+
+    def _joining(self) -> Joining:
+        """What waits on this event loop for the checkpoint that follows."""
+        loop = asyncio.get_running_loop()
+        found = self._joinings.get(loop)
+        if found is None:
+            found = self._joinings[loop] = Joining(loop, self._store_writes)
+        return found
+
+    async def _store_writes(self, written: Sequence[Writes]) -> None:
+        """Stores what several tasks of one thread wrote."""
+        await self._aio._session.run(operations.put_together(self._creations, written, self._made_with))
+
+    def _put(self, ref: ThreadRef, wanted: Put, written: Sequence[Writes] = ()) -> Operation[None]:
         if self._made_with.retention is not None and wanted.metadata.get(operations.DELTA_COUNTERS):
             raise ValueError("retention removes checkpoints that this graph's delta channels are made from; give none")
         create, owns = self._made_with, self._write_ownership
-        return operations.put(ref, self.serde, self._bases, self._creations, wanted, create, owns=owns)
+        return operations.put(
+            ref, self.serde, self._bases, self._creations, wanted, create, owns=owns, written=written
+        )
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -192,29 +218,43 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         Raises UidMismatch if the thread was deleted since the checkpoint was read or written here.
         """
         if writes:
-            self._blocking._session.run(self._put_writes(config, writes, task_id, task_path))
+            self._blocking._session.run(self._put_writes(self._make(config, writes, task_id, task_path)))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """As `put_writes`."""
-        if writes:
-            await settle(self._aio._session.run(self._put_writes(config, writes, task_id, task_path)))
+        if not writes:
+            return
+        made = self._make(config, writes, task_id, task_path)
+        try:
+            if made.told is None and await self._joining().wait(made.writes):
+                return
+        except asyncio.CancelledError:
+            if not made.writes.is_over:  # what a task has done is not lost
+                await settle(self._aio._session.run(self._put_writes(made)))
+            raise
+        await settle(self._aio._session.run(self._put_writes(made)))
 
-    def _put_writes(
+    def _make(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
-    ) -> Operation[None]:
+    ) -> _Made:
+        """What a task wrote, as it is stored."""
         checkpoint_id, ref, ancestors = config["configurable"]["checkpoint_id"], self._ref(config), _ancestors(config)
         told = told_by(writes, checkpoint_id, task_id) if ref.branch == MAIN else None
-        uid = self._creations.of(ref, map(name_for, (checkpoint_id, *ancestors))) or self._creations.of_thread(ref)
+        _, uid = operations.expected_uid(ref, self._creations, checkpoint_id, ancestors)
         taken = ANSWERS.take(uid, ref.branch, task_id, writes, told)
         made, thread_id = list[tuple[int, str, tuple[str, bytes]]](), str(config["configurable"]["thread_id"])
         for index, (channel, value) in enumerate(taken.writes):
-            with placed(thread_id, f"what a task writes to channel {channel!r}"):
+            with Placed(thread_id, f"what a task writes to channel {channel!r}"):
                 made.append((WRITES_IDX_MAP.get(channel, index), channel, dump(self.serde, value)))
+        effects = operations.to_effects(checkpoint_id, made, task_id, task_path)
+        return _Made(Writes(ref, name_for(checkpoint_id), uid, effects), checkpoint_id, ancestors, taken.told)
+
+    def _put_writes(self, made: _Made) -> Operation[None]:
         return operations.put_writes(
-            ref, self._creations, checkpoint_id, made, task_id, task_path, self._made_with, ancestors=ancestors,
-            told=taken.told,
+            made.writes.ref, self._creations, made.checkpoint_id, made.writes.effects, self._made_with,
+            ancestors=made.ancestors, told=made.told,
         )  # fmt: skip
 
     # -- lists --------------------------------------------------------------------------------------------------------
@@ -357,7 +397,7 @@ class StatewardSaver(BaseCheckpointSaver[str]):
 
     def _ref(self, config: RunnableConfig) -> ThreadRef:
         place = config["configurable"]
-        return self._refer(place["thread_id"], branch_of(place.get("checkpoint_ns", "")))
+        return self._find_ref(thread_of(place["thread_id"]), branch_of(place.get("checkpoint_ns", "")))
 
     def _forget(self, thread_id: str) -> ThreadRef:
         ref = self._refer(thread_id)
@@ -393,6 +433,16 @@ class StatewardSaver(BaseCheckpointSaver[str]):
 
     def _write(self, found: operations.Written) -> PendingWrite:
         return found.task_id, found.channel, self.serde.loads_typed(found.value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What a task wrote, as it is stored, and what that tells."""
+
+    writes: Writes
+    checkpoint_id: str
+    ancestors: Sequence[str]
+    told: Told | None
 
 
 class _Listing:

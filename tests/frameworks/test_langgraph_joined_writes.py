@@ -1,0 +1,202 @@
+"""The danger: what a task wrote is lost, or late, because it waits for the checkpoint with which it travels."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any, TypedDict
+
+import pytest
+
+from stateward._operations.steps import Call
+from stateward.errors import ClaimLost, ServerUnavailable
+from stateward.testing import Daemon, run_daemon
+
+pytest.importorskip("langgraph.graph", reason="the extra langgraph is not installed")
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.base.id import uuid6
+from langgraph.graph import END, START, StateGraph
+
+from stateward.langgraph import StatewardSaver, _joining
+
+PLACE: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+WAIT_S = 20.0
+
+
+class Said(TypedDict):
+    """A conversation."""
+
+    said: Annotated[list[str], operator.add]
+
+
+@pytest.fixture
+def daemon() -> Iterator[Daemon]:
+    with run_daemon() as daemon:
+        yield daemon
+
+
+def calls_of(saver: StatewardSaver) -> list[tuple[str, int]]:
+    """The calls that the saver makes from now on: method, and number of effects."""
+    session: Any = saver._aio._session
+    perform, made = session.perform, list[tuple[str, int]]()
+
+    async def note(step: Any) -> Any:
+        if isinstance(step, Call):
+            made.append((step.method, len(getattr(step.request, "effects", ()))))
+        return await perform(step)
+
+    session.perform = note
+    return made
+
+
+def following(checkpoint: Any) -> Any:
+    """The next checkpoint."""
+    return {**checkpoint, "id": str(uuid6())}
+
+
+def talking(steps: int) -> Any:
+    """A graph with one node, which says something and comes again."""
+
+    async def talk(state: Said) -> Said:
+        return {"said": [f"message {len(state['said'])}"]}
+
+    builder: Any = StateGraph(Said)
+    builder.add_node("talk", talk)
+    builder.add_edge(START, "talk")
+    builder.add_conditional_edges("talk", lambda state: "talk" if len(state["said"]) < steps else END, ["talk", END])
+    return builder
+
+
+@pytest.mark.parametrize("durability", ["sync", "async"])
+async def test_every_step_has_its_writes(daemon: Daemon, monkeypatch: pytest.MonkeyPatch, durability: Any) -> None:
+    """A run leaves the same checkpoints and writes as with LangGraph's saver in memory, in fewer calls."""
+    monkeypatch.setattr(_joining, "PATIENCE_S", WAIT_S)  # on a busy machine, too
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    async with StatewardSaver(daemon.target) as saver:
+        calls, memory, found = calls_of(saver), InMemorySaver(), list[Any]()
+        for each in (saver, memory):
+            graph = talking(10).compile(checkpointer=each)
+            await graph.ainvoke({"said": []}, PLACE, durability=durability)
+            listed = [made async for made in each.alist(PLACE)]
+            found.append([[(channel, value) for _, channel, value in made.pending_writes or ()] for made in listed])
+        assert found[0] == found[1]
+        assert sum(map(len, found[0])) >= 20
+        writes = [method for method, effects in calls if effects]
+        if durability == "sync":  # LangGraph does not wait for the first checkpoint, which has the input
+            assert set(writes[1:]) == {"Save"}
+        assert len(writes) <= 11
+
+
+async def test_a_task_that_ends_early_is_stored_at_once(daemon: Daemon) -> None:
+    """While another task of the step still runs, and although no checkpoint comes."""
+    may_end = asyncio.Event()
+
+    async def early(_: Said) -> Said:
+        return {"said": ["early"]}
+
+    async def late(_: Said) -> Said:
+        await may_end.wait()
+        return {"said": ["late"]}
+
+    builder: Any = StateGraph(Said)
+    for name, node in (("early", early), ("late", late)):
+        builder.add_node(name, node)
+        builder.add_edge(START, name)
+    async with StatewardSaver(daemon.target) as saver, StatewardSaver(daemon.target) as other:
+        running = asyncio.ensure_future(builder.compile(checkpointer=saver).ainvoke({"said": []}, PLACE))
+        until_s = time.monotonic() + WAIT_S
+        while True:
+            found = await other.aget_tuple(PLACE)
+            if found is not None and ["early"] in [value for _, _, value in found.pending_writes or ()]:
+                break
+            assert time.monotonic() < until_s, "the writes never came"
+            await asyncio.sleep(0.01)
+        assert not running.done()
+        may_end.set()
+        assert (await running)["said"] == ["early", "late"]
+
+
+async def test_a_write_that_is_refused_does_not_refuse_the_checkpoint(daemon: Daemon) -> None:
+    """The checkpoint is stored without it, and the write has the error."""
+    async with StatewardSaver(daemon.target) as saver:
+        first = empty_checkpoint()
+        config = await saver.aput(PLACE, first, {}, {})
+        claim(daemon, first["id"], '["task", 0]')
+        write = asyncio.ensure_future(saver.aput_writes(config, [("a", 1)], "task"))
+        await asyncio.sleep(0)
+        after = await saver.aput(config, following(first), {}, {})
+        with pytest.raises(ClaimLost):
+            await write
+        assert await saver.aget_tuple(after) is not None
+
+
+def claim(daemon: Daemon, anchor: str, key: str) -> None:
+    """Somebody is at work on an effect."""
+    from google.protobuf.duration_pb2 import Duration
+
+    from stateward._io.channel import grpc
+    from stateward.v1.effect_service_pb2 import BeginEffectRequest
+    from stateward.v1.effect_service_pb2_grpc import EffectServiceStub
+    from stateward.v1.lease_pb2 import Holder
+    from stateward.v1.write_pb2 import WriteOptions
+
+    with grpc.insecure_channel(daemon.target) as channel:
+        holder = Holder(name="other", incarnation="1")
+        EffectServiceStub(channel).BeginEffect(
+            BeginEffectRequest(
+                thread="t", options=WriteOptions(request_id="1"), anchor=anchor, key=key, holder=holder,
+                term=Duration(seconds=600),
+            )
+        )  # fmt: skip
+
+
+async def test_several_tasks_travel_together(daemon: Daemon) -> None:
+    """Writes with which no checkpoint comes share a call, and two that collide are stored all the same."""
+    async with StatewardSaver(daemon.target) as saver:
+        config = await saver.aput(PLACE, empty_checkpoint(), {}, {})
+        calls = calls_of(saver)
+        await asyncio.gather(*(saver.aput_writes(config, [("a", task)], f"task-{task}") for task in range(5)))
+        assert calls == [("PutEffects", 5)]
+        await asyncio.gather(*(saver.aput_writes(config, [("a", value)], "task-9") for value in (1, 2)))
+        found = await saver.aget_tuple(config)
+    assert found is not None
+    expected = [(f"task-{task}", "a", task) for task in range(5)]
+    assert sorted(found.pending_writes or ()) == [*expected, ("task-9", "a", 1)]
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_cancelled_write_is_stored(daemon: Daemon, turns: int) -> None:
+    """Whenever the caller leaves: what a task has done is not lost, nor sent twice."""
+    async with StatewardSaver(daemon.target) as saver:
+        first = empty_checkpoint()
+        config = await saver.aput(PLACE, first, {}, {})
+        calls = calls_of(saver)
+        write = asyncio.ensure_future(saver.aput_writes(config, [("a", 1)], "task"))
+        saving = asyncio.ensure_future(saver.aput(config, following(first), {}, {})) if turns % 2 else None
+        for _ in range(1 + turns):
+            await asyncio.sleep(0)
+        write.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await write
+        found = await saver.aget_tuple(config)
+        assert found is not None
+        assert found.pending_writes == [("task", "a", 1)]
+        if saving is not None:
+            await saving
+        assert sum(effects for _, effects in calls) == 1
+
+
+async def test_both_are_told_that_the_daemon_is_away(daemon: Daemon) -> None:
+    """At the same time: the writes do not wait as long once more."""
+    async with StatewardSaver(daemon.target, retry_timeout=0.5, connect_timeout=0.5) as saver:
+        first = empty_checkpoint()
+        config = await saver.aput(PLACE, first, {}, {})
+        daemon.stop()
+        calls = calls_of(saver)
+        both = [saver.aput_writes(config, [("a", 1)], "task"), saver.aput(config, following(first), {}, {})]
+        ended = await asyncio.gather(*both, return_exceptions=True)
+        assert [type(each) for each in ended] == [ServerUnavailable] * 2
+        assert {method for method, _ in calls} == {"Save"}
