@@ -200,3 +200,22 @@ async def test_both_are_told_that_the_daemon_is_away(daemon: Daemon) -> None:
         ended = await asyncio.gather(*both, return_exceptions=True)
         assert [type(each) for each in ended] == [ServerUnavailable] * 2
         assert {method for method, _ in calls} == {"Save"}
+
+
+async def test_signs_to_the_next_nodes_take_no_effect(daemon: Daemon) -> None:
+    """A task's writes are one effect, and read as they were written; what is there already stays."""
+    writes = [("branch:to:a", None), ("said", ["x"]), ("branch:to:b", None), ("join:b", 1), ("branch:to:c", None)]
+    async with StatewardSaver(daemon.target) as saver:
+        config = await saver.aput(PLACE, empty_checkpoint(), {}, {})
+        await saver.aput_writes(config, writes, "task", "path")
+        await saver.aput_writes(config, [*writes[:1], ("said", ["y"]), *writes[2:]], "task", "path")
+        await saver.aput_writes(config, [("branch:to:a", None)], "only")
+        nobody = "00000000-0000-0000-0000-000000000000"
+        await saver.aput_writes(config, [("said", ["z"]), ("branch:to:a", None)], nobody)
+        found = await saver.aget_tuple(config)
+        with daemon.client() as client:
+            names = [each.name for each in client.thread("t").effects.list()]
+    assert sorted(names) == ["branch:to:a", "branch:to:a", "join:b", "said", "said"]
+    assert found is not None
+    expected = [(nobody, "said", ["z"]), (nobody, "branch:to:a", None), ("only", "branch:to:a", None)]
+    assert found.pending_writes == [*expected, *(("task", *write) for write in writes)]

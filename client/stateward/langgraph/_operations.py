@@ -8,7 +8,7 @@ id. The state of a version has the channels, and one slot for the rest of the ch
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,7 @@ from stateward.langgraph._channels import (
 )
 from stateward.langgraph._joining import Writes
 from stateward.langgraph._names import CHANNEL, MAIN, by_id, channel_name, effect_name, namespace_of, thread_of
-from stateward.langgraph._telling import Told, status_of
+from stateward.langgraph._telling import NO_TASK, Told, is_edge, status_of
 from stateward.langgraph._types import Placed, dump
 from stateward.options import ThreadOptions
 from stateward.v1 import checkpoint_pb2, diff_pb2, effect_pb2, state_pb2
@@ -49,6 +49,8 @@ from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import effect_service_pb2 as effects
 
 _KEEP, _REPLACE = effect_pb2.Effect.CONFLICT_RULE_KEEP, effect_pb2.Effect.CONFLICT_RULE_REPLACE
+_NOTHING = "null", b""
+"""How LangGraph's serializer stores None."""
 REST = "checkpoint"
 RUN_LABEL = "run_id"
 DELTA_COUNTERS = "counters_since_delta_snapshot"
@@ -145,28 +147,36 @@ def make_found(
         raise ValueError(f"{place} is no checkpoint of LangGraph: something else writes to this thread")
     opened = serde.loads_typed(rest)
     base = Base(message.version, opened["channel_versions"], channels, message.digest, message.uid, rest)
-    return Found(message, opened, base, sorted((_written(each.effect) for each in writes), key=lambda each: each.order))
+    return Found(message, opened, base, _all_written(writes))
 
 
 def read_writes(ref: ThreadRef, checkpoint_id: str, channels: Sequence[str] = ()) -> Operation[list[Written]]:
     """Reads the pending writes of a checkpoint, in the order in which LangGraph applies them; () = all channels."""
     names = map(name_for, channels)
     request = ref.about(effects.ListEffectsRequest, anchor=name_for(checkpoint_id), names=names, page_size=PAGE)
-    found = list[Written]()
+    recorded = list[effect_pb2.RecordedEffect]()
     while True:
         page: effects.ListEffectsResponse = yield Call("ListEffects", request)
-        found += (_written(each.effect) for each in page.effects)
+        recorded += page.effects
         if not page.next_page_token:
-            return sorted(found, key=lambda each: each.order)
+            found = _all_written(recorded)
+            return [each for each in found if each.channel in channels] if channels else found
         request.page_token = page.next_page_token
 
 
-def _written(effect: effect_pb2.Effect) -> Written:
+def _written(effect: effect_pb2.Effect) -> Iterator[Written]:
     about, kind, data = _open_value(effect.value)
     task_id, index = about["key"] if "key" in about else json.loads(text_of(effect.key) or "")
     channel = about["channel"] if "channel" in about else text_of(effect.name) or ""
     path = about["path"] if "path" in about else effect.sort_key.decode(errors="surrogatepass")
-    return Written(task_id, channel, (kind, data), (path, task_id, index))
+    yield Written(task_id, channel, (kind, data), (path, task_id, index))
+    for at, sign in about.get("signs", ()):
+        yield Written(task_id, sign, _NOTHING, (path, task_id, at))
+
+
+def _all_written(recorded: Iterable[effect_pb2.RecordedEffect]) -> list[Written]:
+    """What is written in effects, in the order in which LangGraph applies it."""
+    return sorted((each for one in recorded for each in _written(one.effect)), key=lambda each: each.order)
 
 
 @dataclass(slots=True)
@@ -217,9 +227,22 @@ def to_effects(
 ) -> list[effect_pb2.Effect]:
     """What a task wrote, as it is stored: of (index, channel, serialized value). Those with an index below 0 replace
     earlier ones, also earlier ones of the same call: LangGraph writes a channel of this kind twice when a node asks
-    twice."""
+    twice.
+
+    The signs to LangGraph's next nodes have no values. They travel within the task's first other write, because an
+    effect costs the daemon as much as half a checkpoint.
+    """
     last, anchor = {write[0]: write for write in writes}, name_for(checkpoint_id)
-    return [_to_effect(anchor, *write, task_id, task_path) for write in last.values()]
+    kept, signs = list(last.values()), list[tuple[int, str]]()
+    host = next((index for index, channel, value in kept if index >= 0 and not _is_sign(channel, value)), None)
+    if host is not None and task_id != NO_TASK:  # the writes of no task grow from call to call
+        signs = [(index, channel) for index, channel, value in kept if index >= 0 and _is_sign(channel, value)]
+        kept = [write for write in kept if write[:2] not in signs]
+    return [_to_effect(anchor, *write, task_id, task_path, signs if write[0] == host else ()) for write in kept]
+
+
+def _is_sign(channel: str, value: tuple[str, bytes]) -> bool:
+    return value == _NOTHING and is_edge(channel)
 
 
 def expected_uid(ref: ThreadRef, creations: Creations, checkpoint_id: str, ancestors: Iterable[str]) -> tuple[str, str]:
@@ -281,8 +304,9 @@ def to_effect(
 
 
 def _to_effect(
-    anchor: str, index: int, channel: str, value: tuple[str, bytes], task_id: str, task_path: str
-) -> effect_pb2.Effect:
+    anchor: str, index: int, channel: str, value: tuple[str, bytes], task_id: str, task_path: str,
+    signs: Sequence[tuple[int, str]] = (),
+) -> effect_pb2.Effect:  # fmt: skip
     path = task_path.encode(errors="surrogatepass")
     key, name = name_for(json.dumps([task_id, index])), effect_name(channel)
     about: dict[str, Any] = {}
@@ -292,6 +316,8 @@ def _to_effect(
         about["channel"] = channel
     if len(path) > _SORT_BYTES_MAX:
         about["path"] = task_path
+    if signs:
+        about["signs"] = signs
     return effect_pb2.Effect(
         anchor=anchor, key=key, name=name, sort_key=path[:_SORT_BYTES_MAX], value=_close_value(about, *value),
         on_conflict=_KEEP if index >= 0 else _REPLACE,

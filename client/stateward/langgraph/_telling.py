@@ -37,9 +37,9 @@ def status_of(checkpoint: Mapping[str, Any], values: Mapping[str, Any], source: 
     """
     is_over = source in ("loop", "update") and _names_its_edges(checkpoint) and not values.get(TASKS)
     if is_over and (updated := checkpoint.get("updated_channels")):
-        is_over = not any(_is_edge(channel) for channel in updated)
+        is_over = not any(is_edge(channel) for channel in updated)
     if is_over and (not checkpoint.get("updated_channels") or source == "update"):
-        is_over = not any(_is_edge(channel) and _may_trigger(value) for channel, value in values.items())
+        is_over = not any(is_edge(channel) and _may_trigger(value) for channel, value in values.items())
     return checkpoint_pb2.WORK_STATUS_COMPLETED if is_over else checkpoint_pb2.WORK_STATUS_RUNNING
 
 
@@ -48,10 +48,11 @@ def _names_its_edges(checkpoint: Mapping[str, Any]) -> bool:
     seen = {name: channels for name, channels in checkpoint["versions_seen"].items() if name not in _OWN_NAMES}
     if _START not in seen and _END not in checkpoint["channel_versions"]:
         return False
-    return all(_is_edge(channel) or channel == TASKS for channels in seen.values() for channel in channels)
+    return all(is_edge(channel) or channel == TASKS for channels in seen.values() for channel in channels)
 
 
-def _is_edge(channel: str) -> bool:
+def is_edge(channel: str) -> bool:
+    """Whether LangGraph made the channel itself, to say which node runs next."""
     return channel == _START or channel.startswith(_EDGES)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stateward.cli.options.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
 from stateward.cli.show.describe import decoded, plain, summarize
-from stateward.cli.show.layouts import InternalOption, is_internal_effect, say_hidden
+from stateward.cli.show.layouts import InternalOption, is_internal_effect, say_hidden, signs_in
 from stateward.cli.show.one_by_one import end_if_damaged
 from stateward.cli.show.output import filled, note, print_json, print_table, shorten
 from stateward.cli.show.times import time_ago
@@ -65,7 +66,8 @@ def effects(
     read = len(found)
     found = [each for each in found if internal or name or not is_internal_effect(each)]
     if found:
-        columns, rows = filled(COLUMNS, [_row(each) for each in found], ("ANCHOR", "NAME", "BY", "RESULT"))
+        shown = [_row(each, signs_in(each) if internal else ()) for each in found]
+        columns, rows = filled(COLUMNS, shown, ("ANCHOR", "NAME", "BY", "RESULT"))
         print_table(columns, rows, right=("ATTEMPTS",), below=("RESULT",))
     elif not listed.damaged and not read:
         note(
@@ -75,12 +77,12 @@ def effects(
     end_if_damaged(listed, "effect")
 
 
-def _row(each: RecordedEffect) -> tuple[str, ...]:
+def _row(each: RecordedEffect, signs: Sequence[str]) -> tuple[str, ...]:
     result = each.detail if each.stored_value is None else summarize(_value(each), VALUE_WIDTH)
     return (
         each.anchor,
         each.key,
-        each.name,
+        ", ".join([each.name, *signs]),
         _state(each),
         time_ago(each.begin_time),
         each.holder,
@@ -102,6 +104,7 @@ def _as_json(each: RecordedEffect) -> dict[str, Any]:
         "sequence": each.sequence,
         "detail": each.detail,
         "value": None if each.stored_value is None else plain(_value(each)),
+        **({"signs": signs} if (signs := signs_in(each)) else {}),
     }
 
 

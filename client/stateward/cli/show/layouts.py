@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,6 +31,8 @@ LOGS = MESSAGES, TOOL_CALLS, CHANNEL, ITEMS, ENTRIES, EVENTS
 SLOTS = CHECKPOINT, RECORD, DATA
 """Everything by which a layout is known, and where messages are."""
 _EDGES = "channel/branch:to:", "channel/join:"
+_ABOUT = "; about"
+"""Ends the media type of a pending write before whose bytes names stand."""
 _QUESTIONS = "__interrupt__", "__resume__"
 _WRITE = re.compile(r'\["[^"]+", -?[0-9]+\]')  # the task, and where in its writes
 
@@ -57,6 +60,15 @@ def is_write(effect: RecordedEffect) -> bool:
 def is_internal_effect(effect: RecordedEffect) -> bool:
     """Whether an effect is a pending write that has nothing of the user, or a question, which stands beside it."""
     return is_write(effect) and (f"channel/{effect.name}".startswith(_EDGES) or effect.name in _QUESTIONS)
+
+
+def signs_in(effect: RecordedEffect) -> list[str]:
+    """Returns the channels by which LangGraph knows its next nodes, which a task wrote together with this effect."""
+    stored = effect.stored_value
+    if stored is None or not is_write(effect) or not stored.media_type.endswith(_ABOUT):
+        return []
+    about = json.loads(stored.data[4 : 4 + int.from_bytes(stored.data[:4], "big")])
+    return [channel for _, channel in about.get("signs", ())]
 
 
 def say_hidden(count: int, what: str) -> None:
