@@ -10,9 +10,10 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 
-from stateward._operations.steps import Call
+from stateward._operations.steps import Call, ThreadRef
 from stateward.errors import ClaimLost, ServerUnavailable
 from stateward.testing import Daemon, run_daemon
+from stateward.v1.effect_pb2 import Effect
 
 pytest.importorskip("langgraph.graph", reason="the extra langgraph is not installed")
 from langgraph.checkpoint.base import empty_checkpoint
@@ -219,3 +220,24 @@ async def test_signs_to_the_next_nodes_take_no_effect(daemon: Daemon) -> None:
     assert found is not None
     expected = [(nobody, "said", ["z"]), (nobody, "branch:to:a", None), ("only", "branch:to:a", None)]
     assert found.pending_writes == [*expected, *(("task", *write) for write in writes)]
+
+
+def test_an_event_loop_that_ended_is_forgotten() -> None:
+    """A saver that lives longer than its event loops keeps nothing of them."""
+    import gc
+    from weakref import WeakKeyDictionary
+
+    made: WeakKeyDictionary[asyncio.AbstractEventLoop, _joining.Joining] = WeakKeyDictionary()
+
+    async def store(_: object) -> None:
+        raise AssertionError
+
+    async def write() -> None:
+        joining = made[asyncio.get_running_loop()] = _joining.Joining(store)
+        ref = ThreadRef("default", "t", "main")
+        assert not await joining.wait(_joining.Writes(ref, "checkpoint", "", [Effect(key="k")]))
+
+    for _ in range(3):
+        asyncio.run(write())
+    gc.collect()
+    assert len(made) == 0

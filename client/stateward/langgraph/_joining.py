@@ -79,13 +79,14 @@ class _Load:
 
 
 class Joining:
-    """The writes that wait on one event loop."""
+    """The writes that wait on one event loop, the running one. It has no reference to the loop, which ends before a
+    saver does."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, store: Store) -> None:
+    def __init__(self, store: Store) -> None:
         """`store`: stores writes of one thread that expect the same uid, and sets their `is_over`."""
-        self._loop, self._store = loop, store
+        self._store = store
         # The callbacks that the loop is about to run. Not a public attribute; without it every turn counts as idle.
-        self._ready: Sized = getattr(loop, "_ready", ())
+        self._ready: Sized = getattr(asyncio.get_running_loop(), "_ready", ())
         self._waiting: list[Writes] = []
         self._storing = set[asyncio.Task[None]]()
         self._is_looking = False
@@ -99,7 +100,7 @@ class Joining:
         """
         if not _Load().takes(writes):
             return False
-        ended = writes.ended = self._loop.create_future()
+        ended = writes.ended = asyncio.get_running_loop().create_future()
         self._waiting.append(writes)
         self._look()
         try:
@@ -127,13 +128,15 @@ class Joining:
         """Looks at each turn of the loop, from now on, whether there is still something to wait for."""
         self._idle_turns = 0
         if not self._is_looking:
-            self._is_looking, self._until_s = True, self._loop.time() + PATIENCE_S
-            self._loop.call_soon(self._turn)
+            loop = asyncio.get_running_loop()
+            self._is_looking, self._until_s = True, loop.time() + PATIENCE_S
+            loop.call_soon(self._turn)
 
     def _turn(self) -> None:
+        loop = asyncio.get_running_loop()
         self._idle_turns = 0 if self._ready else self._idle_turns + 1
-        if self._waiting and self._idle_turns < IDLE_TURNS and self._loop.time() < self._until_s:
-            self._loop.call_soon(self._turn)
+        if self._waiting and self._idle_turns < IDLE_TURNS and loop.time() < self._until_s:
+            loop.call_soon(self._turn)
             return
         self._is_looking = False
         loads = dict[tuple[str, str], list[_Load]]()
@@ -150,7 +153,7 @@ class Joining:
         if len(written) == 1:
             written[0].end()  # its caller stores it
             return
-        task = self._loop.create_task(self._store_all(written))
+        task = asyncio.get_running_loop().create_task(self._store_all(written))
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)
 

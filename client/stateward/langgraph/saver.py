@@ -194,12 +194,10 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         loop = asyncio.get_running_loop()
         found = self._joinings.get(loop)
         if found is None:
-            found = self._joinings[loop] = Joining(loop, self._store_writes)
+            run, creations, made_with = self._aio._session.run, self._creations, self._made_with
+            found = Joining(lambda written: run(operations.put_together(creations, written, made_with)))
+            self._joinings[loop] = found
         return found
-
-    async def _store_writes(self, written: Sequence[Writes]) -> None:
-        """Stores what several tasks of one thread wrote."""
-        await self._aio._session.run(operations.put_together(self._creations, written, self._made_with))
 
     def _put(self, ref: ThreadRef, wanted: Put, written: Sequence[Writes] = ()) -> Operation[None]:
         if self._made_with.retention is not None and wanted.metadata.get(operations.DELTA_COUNTERS):
