@@ -310,7 +310,7 @@ def _measure(measures: Measures, store: Store, archive: Archive | None, calls: C
     context.blob_files.syncs = measures.store.blob_syncs
     calls.measures = measures.calls
     if archive is not None:
-        archive.desk.wire.measures = measures.bucket
+        archive.state.wire.measures = measures.bucket
 
 
 def _open_traces(settings: Settings) -> OtelTracer | None:

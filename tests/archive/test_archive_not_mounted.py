@@ -37,7 +37,7 @@ def test_a_thread_that_is_not_found_is_not_new(pair: Twins, knows_namespace: boo
     if knows_namespace:
         mounted = dict(pair.bucket.objects)
         pair.set_back()
-        pair.b.archive.desk.keys.namespace(NAMESPACE)
+        pair.b.archive.state.keys.namespace(NAMESPACE)
         pair.bucket.objects = mounted
     with pytest.raises(ArchiveUnavailable, match="mounted"):
         pair.b.words()

@@ -56,7 +56,7 @@ def test_a_machine_that_has_joined_makes_no_second_root(driven: Town, first: Dri
     form = driven.bucket.get(FORMAT_KEY).data
     for key in lost:
         driven.bucket.delete(key)
-    findings = [answer.finding for answer in Inspector(first.archive.desk).verify(VerifyArchiveRequest())]
+    findings = [answer.finding for answer in Inspector(first.archive.state).verify(VerifyArchiveRequest())]
     assert [key for key in lost for finding in findings if finding.message.startswith(key)] == list(lost)
     before = contents(driven)
     with pytest.raises(StartError, match=lost[0]):
@@ -88,7 +88,7 @@ def test_a_lost_namespace_is_not_new(driven: Town, first: Driven) -> None:
     with pytest.raises(KeyUnavailable, match=NAMESPACE_KEYS):
         second.put(append(after=0))
     assert contents(driven) == before
-    assert second.archive.desk.keys.find_namespace(NAMESPACE + "-unused") is None
+    assert second.archive.state.keys.find_namespace(NAMESPACE + "-unused") is None
 
 
 def test_two_machines_that_find_nothing_at_the_same_moment(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:

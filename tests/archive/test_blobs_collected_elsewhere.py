@@ -99,7 +99,7 @@ def forget(place: Town, machine: Driven) -> None:
 
 
 def archive_verified(machine: Driven) -> list[str]:
-    inspector = Inspector(machine.archive.desk)
+    inspector = Inspector(machine.archive.state)
     answers = inspector.verify(VerifyArchiveRequest(data_percent=100))
     return [each.finding.message for each in answers if each.HasField("finding")]
 
@@ -108,7 +108,7 @@ def check_healthy(machine: Driven) -> None:
     """All that reads the whole thread does so."""
     assert machine.findings() == []
     assert archive_verified(machine) == []
-    restored = list(Restorer(machine.archive.desk).restore(RestoreArchiveRequest()))
+    restored = list(Restorer(machine.archive.state).restore(RestoreArchiveRequest()))
     assert [each.problem for each in restored if each.problem] == []
     list(machine.store.exporter.open(ExportThreadRequest(namespace=NAMESPACE, thread="job")))
     copy = f"copy-{machine.disk.number}"
@@ -373,7 +373,7 @@ def test_a_ship_sees_rows_and_tip_at_one_moment(place: Town, monkeypatch: pytest
     """The blob is collected while a ship looks at its thread: a HEAD whose versions name the blob must have its row."""
     first = place.machine("first")
     begin(first)
-    outbox, identity = first.archive.desk.outbox, first.thread().identity
+    outbox, identity = first.archive.state.outbox, first.thread().identity
     copy = outbox._copy_hot
 
     def copy_then_collect(which: Identity) -> Thread | None:
@@ -397,7 +397,7 @@ def test_a_blob_that_is_collected_during_its_ship_is_in_no_head(place: Town, mon
     first = place.machine("first")
     first.put(append(b"names nothing"))
     write(first)
-    outbox = first.archive.desk.outbox
+    outbox = first.archive.state.outbox
     blobs = outbox.blobs
 
     def blobs_then_collect(moment: Moment, headers: Iterable[EntryHeader]) -> tuple[list[WrittenBlob], set[bytes]]:
@@ -422,7 +422,7 @@ def test_a_fetched_file_goes_when_nobody_reads_it(place: Town) -> None:
     name(first)
     first.ship_now()
     read(second)
-    list(Restorer(third.archive.desk).restore(RestoreArchiveRequest()))
+    list(Restorer(third.archive.state).restore(RestoreArchiveRequest()))
     for machine, kept in ((first, 1), (second, 0), (third, 1)):
         place.time.sleep(BLOB_KEPT_S + 1)
         machine.sweep()
@@ -457,7 +457,7 @@ def test_an_object_goes_only_with_the_head_that_removes_it(place: Town, monkeypa
     machine = place.machine("first")
     begin(machine)
     prune(machine, 1)
-    earlier = machine.archive.desk.outbox.moment(machine.thread().identity)
+    earlier = machine.archive.state.outbox.moment(machine.thread().identity)
     assert earlier is not None
     place.time.sleep(BLOB_KEPT_S + 1)
     machine.sweep()

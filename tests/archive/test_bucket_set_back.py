@@ -49,7 +49,7 @@ def archive_words(pair: Twins) -> dict[str, bytes]:
 
 def repair(pair: Twins) -> None:
     """What `stateward archive repair` asks for."""
-    Repairer(pair.a.archive.desk).repair(RepairThreadRequest(namespace=NAMESPACE, thread=NAME))
+    Repairer(pair.a.archive.state).repair(RepairThreadRequest(namespace=NAMESPACE, thread=NAME))
 
 
 def find_out(pair: Twins) -> None:

@@ -162,7 +162,7 @@ def test_a_repair_waits_for_the_lease(driven: Town, tmp_path: Path) -> None:
     copy = driven.machine("host", tmp_path / "copy")
     request = RepairThreadRequest(namespace="default", thread="job")
     with pytest.raises(NotOwner, match="another copy of these data may hold it"):
-        Repairer(copy.archive.desk).repair(request)
+        Repairer(copy.archive.state).repair(request)
     driven.time.sleep(LEASE_S)
-    assert Repairer(copy.archive.desk).repair(request).findings
+    assert Repairer(copy.archive.state).repair(request).findings
     assert copy.state().checkpoint.version == 6

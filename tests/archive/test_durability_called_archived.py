@@ -118,7 +118,7 @@ def test_nobody_waits_for_a_caller_that_left(pair: Twins) -> None:
     pair.a.put("a two")
     line = pair.a.find(NAME)
     assert line is not None
-    waiters = pair.a.archive.desk.waiters
+    waiters = pair.a.archive.state.waiters
 
     async def leave() -> None:
         waiting = asyncio.create_task(ownership.await_archived(pair.a.archive, line, 2, CONTEXT))
@@ -139,9 +139,9 @@ def test_who_waits_while_a_thread_is_taken(pair: Twins) -> None:
     assert line is not None
     future = pair.a.archive.wait(line, 2)
     assert future is not None
-    pair.a.archive.desk.waiters.drop(line.number, future)  # as if it came between the two looks
+    pair.a.archive.state.waiters.drop(line.number, future)  # as if it came between the two looks
     find_out(pair.a)
-    late = pair.a.archive.desk.waiters.add(line.number, 2)
+    late = pair.a.archive.state.waiters.add(line.number, 2)
     pair.a.ship(line.number)
     with pytest.raises(Fenced):
         late.result(0)

@@ -47,6 +47,6 @@ def test_an_entry_that_does_not_have_its_digest_is_not_shipped(
         save(sidecar, "altered")
     with pytest.raises(Corrupt, match="digest"):
         sidecar.ship(number)
-    hold = sidecar.archive.desk.holds[number]
+    hold = sidecar.archive.state.holds[number]
     assert hold.head.tip_sequence == 1
     assert sidecar.hydrate(HydrateRequest(namespace="default", thread="t")).checkpoint.version == 2

@@ -32,7 +32,7 @@ def lose_block(machine: Driven) -> list[int]:
 
 def packed(machine: Driven) -> set[int]:
     """The entries in the packs that HEAD names."""
-    head = machine.archive.desk.holds[machine.thread().number].head
+    head = machine.archive.state.holds[machine.thread().number].head
     refs = [ref for ref in head.objects if is_pack(ref)]
     return {sequence for ref in refs for sequence in range(ref.first_sequence, ref.last_sequence + 1)}
 

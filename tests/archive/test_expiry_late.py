@@ -194,7 +194,7 @@ def test_what_is_saved_while_a_thread_is_being_deleted_stays(
             moved.append(True)
 
         monkeypatch.setattr(Shipper, "ship", ship_and_move)
-        expire = inside.desk.hooks.expire
+        expire = inside.state.hooks.expire
         assert not expire(("default", "job"), thread.identity.uid, int(info.expire_time.timestamp()))
         assert moved
         monkeypatch.undo()

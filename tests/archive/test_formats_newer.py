@@ -23,7 +23,7 @@ from stateward_sidecar.service.calls.ownership import await_archived
 
 
 def hold_of(machine: Driven) -> Hold:
-    return machine.archive.desk.holds[machine.thread().number]
+    return machine.archive.state.holds[machine.thread().number]
 
 
 def rewrite(machine: Driven, **fields: object) -> ArchiveHead:
@@ -91,7 +91,7 @@ def test_a_head_that_only_a_newer_version_may_write_is_not_taken(driven: Town, o
 
 def test_what_a_newer_version_wrote_on_this_disk_is_not_continued(driven: Town, owner: Driven) -> None:
     """The sidecar was set back to an older version: it neither writes the next HEAD nor acknowledges saves."""
-    rewrite(owner, min_writer=heads.FORMAT + 1, boot_id=owner.archive.desk.boot_id)
+    rewrite(owner, min_writer=heads.FORMAT + 1, boot_id=owner.archive.state.boot_id)
     again = owner.restart()
     for _ in range(2):
         with pytest.raises(NewerFormat):
@@ -118,7 +118,7 @@ def test_a_newer_seal_is_no_damage_and_is_not_written_down(owner: Driven) -> Non
 
 def test_a_newer_object_is_no_damage(driven: Town, owner: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
     """HEAD names its bytes, so a newer version wrote them: a machine without the thread says so."""
-    names = owner.archive.desk.names
+    names = owner.archive.state.names
     with monkeypatch.context() as of_next_format:
         of_next_format.setattr(packs, "_PREFIX", b"SK" + bytes((packs.FORMAT + 1, 0)))
         ref, data = pack_snapshot(names, 1, 1, [b"x"])
@@ -140,7 +140,7 @@ def test_a_newer_key_object_is_not_replaced(driven: Town, owner: Driven) -> None
     with pytest.raises(NewerFormat):
         other.state()
     with pytest.raises(NewerFormat):
-        Repairer(owner.archive.desk)._ensure_keys(owner.thread(), hold.place)
+        Repairer(owner.archive.state)._ensure_keys(owner.thread(), hold.place)
     assert wire.get(key).data == newer
     root = wire.get(ROOT_KEY)
     wraps = KeyObject.FromString(root.data)

@@ -24,20 +24,20 @@ def test_lines_are_compared_from_their_end(driven: Town, monkeypatch: pytest.Mon
     for _ in range(COUNT):
         machine.put(append(os.urandom(2000)))
         machine.ship_now()
-    thread, desk = machine.thread(), machine.archive.desk
-    hold = desk.holds[thread.number]
-    seen = fetch.Fetcher(desk.wire).look(thread.identity.namespace_keys, hold.place, with_key=False)
+    thread, state = machine.thread(), machine.archive.state
+    hold = state.holds[thread.number]
+    seen = fetch.Fetcher(state.wire).look(thread.identity.namespace_keys, hold.place, with_key=False)
     assert seen is not None
     packs = [ref for ref in seen.head.objects if is_pack(ref)]
     assert len(packs) == COUNT
-    digest_at = desk.outbox.digest_at
+    digest_at = state.outbox.digest_at
 
     def ours(identity: object, sequence: int) -> bytes:
         return digest_at(thread.identity, sequence) if sequence <= common else b"another line"
 
-    monkeypatch.setattr(desk.outbox, "digest_at", ours)
+    monkeypatch.setattr(state.outbox, "digest_at", ours)
     most = watch_requests(machine, monkeypatch)
-    assert machine.archive.settler._newest_shared(thread, hold.place, seen.head, 0, COUNT)[0] == common
+    assert machine.archive.reconciler._newest_shared(thread, hold.place, seen.head, 0, COUNT)[0] == common
     read = COUNT - common + 1 if common else COUNT
     assert sum(most) <= read + AT_ONCE - 1
     assert max(most) <= AT_ONCE

@@ -44,8 +44,8 @@ def test_what_is_known_of_others_has_an_end(driven: Town, monkeypatch: pytest.Mo
     first.put(append(after=0))
     first.ship_now()
     second.state()
-    head = next(iter(first.archive.desk.holds.values())).head
+    head = next(iter(first.archive.state.holds.values())).head
     places = [Place(b"n" * 16, bytes([number]) * 16) for number in range(5)]
     for place in places:
-        second.archive.desk.observe(place, head)
-    assert list(second.archive.desk.observed) == places[2:]
+        second.archive.state.observe(place, head)
+    assert list(second.archive.state.observed) == places[2:]

@@ -191,8 +191,8 @@ def strand(twin: Driven, word: str) -> None:
     twin.put(word)
     thread = twin.find(NAME)
     assert thread is not None
-    hold = twin.archive.desk.holds.pop(thread.number)
-    twin.archive.settler.write_row(thread, row_of(hold.head, THREAD_ACCESS_REMOTE))
+    hold = twin.archive.state.holds.pop(thread.number)
+    twin.archive.reconciler.write_row(thread, row_of(hold.head, THREAD_ACCESS_REMOTE))
 
 
 def let_go(twin: Driven) -> None:

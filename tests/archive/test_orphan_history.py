@@ -152,7 +152,7 @@ def test_the_snapshot_of_an_older_version_may_be_in_head_alone(tmp_path: Path, m
             for number in range(12):
                 c.put(noise(100 + number))
                 c.archive_all()
-            head = c.archive.desk.holds[c.thread().number].head
+            head = c.archive.state.holds[c.thread().number].head
             assert [each.kind for each in head.objects if each.first_version <= 4] == [OBJECT_KIND_PACK]
             b.words()
             (orphan,) = b.orphans()
@@ -174,15 +174,15 @@ def test_a_snapshot_of_another_line_is_left_out(parted: Twins) -> None:
     orphan = next(each for each in b.threads() if each.access == THREAD_ACCESS_ORPHAN)
     assert there is not None
     version = max(version for version in there.snapshots - orphan.snapshots if 25 < version < 30)
-    pieces = a.archive.desk.outbox.snapshot(there, version)
+    pieces = a.archive.state.outbox.snapshot(there, version)
     found = [PackedRow(snapshot_version=version, index=at, record=piece) for at, piece in enumerate(pieces)]
     before = own_words(b, orphan.name)
     floor = orphan.floor_sequence, orphan.floor_version
-    b.archive.desk.installer.add_history(orphan, found)
-    b.archive.desk.installer.finish_history(orphan, {version}, floor)
+    b.archive.state.installer.add_history(orphan, found)
+    b.archive.state.installer.finish_history(orphan, {version}, floor)
     b.restart()
     assert own_words(b, orphan.name) == before
-    b.archive.desk.installer.add_history(orphan, found)  # and a crash, before it could be looked at
+    b.archive.state.installer.add_history(orphan, found)  # and a crash, before it could be looked at
     b.restart()
     with pytest.raises(Corrupt, match="another history"):
         b.words(orphan.name, version)

@@ -25,7 +25,7 @@ def test_uploads_that_fail_in_a_row_are_no_sign_of_life(driven: Town, monkeypatc
     owner = driven.machine("owner")
     owner.put(append())
     owner.ship_now()
-    hold = owner.archive.desk.holds[owner.thread().number]
+    hold = owner.archive.state.holds[owner.thread().number]
 
     def fail(
         wire: DrivenWire, calls: Sequence[Callable[[], object]], beat: Callable[[], None], first_s: float,
@@ -80,7 +80,7 @@ def test_an_owner_that_was_quiet_shows_at_the_start_of_an_upload_that_it_lives(d
     owner.ship_now()
     with pytest.raises(NotOwner):
         other.archive.own(NAMESPACE, "job")
-    hold, pulse = owner.archive.desk.holds[owner.thread().number], Pulse(owner.archive.desk, owner.archive.settler)
+    hold, pulse = owner.archive.state.holds[owner.thread().number], Pulse(owner.archive.state, owner.archive.reconciler)
 
     def upload(after_s: float) -> bool:
         """Returns whether HEAD changes in the first tenth of a lease of an upload that begins after this time."""
@@ -108,7 +108,7 @@ def test_an_owner_that_repairs_a_thread_for_longer_than_the_lease_stays_the_owne
     bucket.delete(next(key for key, _ in bucket.list("") if key.endswith(".pack")))
     with monkeypatch.context() as slow:
         asked = read_slowly(driven, other, slow)
-        found = Repairer(owner.archive.desk).repair(RepairThreadRequest(namespace=NAMESPACE, thread="job"))
+        found = Repairer(owner.archive.state).repair(RepairThreadRequest(namespace=NAMESPACE, thread="job"))
     assert len(asked) >= 8
     assert len(found.findings) >= 2
     owner.put(append())
@@ -117,7 +117,7 @@ def test_an_owner_that_repairs_a_thread_for_longer_than_the_lease_stays_the_owne
     other.state()
     assert other.thread().head.tip_digest == owner.thread().head.tip_digest
     other.archive.complete(NAMESPACE, "job")
-    assert not Repairer(owner.archive.desk).repair(RepairThreadRequest(namespace=NAMESPACE, thread="job")).findings
+    assert not Repairer(owner.archive.state).repair(RepairThreadRequest(namespace=NAMESPACE, thread="job")).findings
 
 
 def test_an_owner_that_wrote_a_lost_head_again_shows_that_it_lives(driven: Town) -> None:
@@ -125,12 +125,12 @@ def test_an_owner_that_wrote_a_lost_head_again_shows_that_it_lives(driven: Town)
     owner = driven.machine("owner")
     owner.put(append())
     owner.ship_now()
-    hold = owner.archive.desk.holds[owner.thread().number]
+    hold = owner.archive.state.holds[owner.thread().number]
     driven.bucket.delete(hold.place.head)
-    Repairer(owner.archive.desk).repair(RepairThreadRequest(namespace=NAMESPACE, thread="job"))
-    hold, before = owner.archive.desk.holds[owner.thread().number], owner.wire.get(hold.place.head).etag
+    Repairer(owner.archive.state).repair(RepairThreadRequest(namespace=NAMESPACE, thread="job"))
+    hold, before = owner.archive.state.holds[owner.thread().number], owner.wire.get(hold.place.head).etag
     assert hold.renews
-    uploads = Pulse(owner.archive.desk, owner.archive.settler).uploads(hold)
+    uploads = Pulse(owner.archive.state, owner.archive.reconciler).uploads(hold)
     driven.time.sleep(LEASE_S)
     uploads.tick()
     assert owner.wire.get(hold.place.head).etag != before
@@ -173,7 +173,7 @@ def test_signs_of_life_do_not_keep_a_thread_from_who_takes_it_over(
     owner, taker = driven.machine("owner"), driven.machine("taker")
     owner.put(append())
     owner.ship_now()
-    hold = owner.archive.desk.holds[owner.thread().number]
+    hold = owner.archive.state.holds[owner.thread().number]
     with_each_fetch(taker, lambda: owner.archive._shipper._pulse.renew(hold), monkeypatch)
     taker.archive.own(NAMESPACE, "job", take_over=True)
     assert taker.put(append(after=1)).version == 2
@@ -183,7 +183,7 @@ def test_a_sign_of_life_keeps_a_thread_from_who_waits_for_it(driven: Town, monke
     owner, taker = driven.machine("owner"), driven.machine("taker")
     owner.put(append())
     owner.ship_now()
-    hold = owner.archive.desk.holds[owner.thread().number]
+    hold = owner.archive.state.holds[owner.thread().number]
     with pytest.raises(NotOwner):
         taker.archive.own(NAMESPACE, "job")
     driven.time.sleep(LEASE_S + 1)

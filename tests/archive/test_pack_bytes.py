@@ -35,7 +35,7 @@ def test_no_block_reaches_the_archive(driven: Town) -> None:
     thread = first.thread()
     with first.store.context.engine.read() as txn:
         assert len(list(blocks.rows(txn, thread.identity.keys, 1))) < thread.head.tip_sequence / 5
-    place = first.archive.desk.holds[thread.number].place
+    place = first.archive.state.holds[thread.number].place
     sizes = whole_sizes(first.wire.walk("v1/t/"))
     packs = [first.wire.read(key, size_bytes) for key, size_bytes in sizes.items() if key.endswith(".pack")]
     rows = [row for data in packs for row in ArchivePack.FromString(data[4:]).rows if row.sequence]

@@ -47,7 +47,7 @@ def settle(town: Town, machine: Driven) -> None:
 
 
 def head_of(machine: Driven) -> ArchiveHead:
-    return machine.archive.desk.holds[machine.thread().number].head
+    return machine.archive.state.holds[machine.thread().number].head
 
 
 def objects(town: Town) -> dict[str, bytes]:
@@ -56,7 +56,7 @@ def objects(town: Town) -> dict[str, bytes]:
 
 def named(town: Town, machine: Driven) -> Iterator[ObjectRef]:
     """All objects that HEAD and its indexes name."""
-    head, at = head_of(machine), machine.archive.desk.holds[machine.thread().number].place
+    head, at = head_of(machine), machine.archive.state.holds[machine.thread().number].place
     yield from head.objects
     index = head.index if head.HasField("index") else None
     while index is not None:
@@ -67,7 +67,7 @@ def named(town: Town, machine: Driven) -> Iterator[ObjectRef]:
 
 def whole_versions(town: Town, machine: Driven) -> set[int]:
     """The versions whose edits any pack in the bucket has."""
-    found, at = set[int](), machine.archive.desk.holds[machine.thread().number].place
+    found, at = set[int](), machine.archive.state.holds[machine.thread().number].place
     for ref in named(town, machine):
         for row in open_pack(ref, joined(town.bucket.objects, at.object(ref))) if is_pack(ref) else ():
             if row.WhichOneof("place") == "sequence":
@@ -91,7 +91,7 @@ def test_a_rule_keeps_the_bucket_small(driven: Town, window: int) -> None:
     write(first, 30, prunes=5)
     settle(driven, first)
     assert len(objects(driven)) <= OBJECTS_MAX
-    head, at = head_of(first), first.archive.desk.holds[first.thread().number].place
+    head, at = head_of(first), first.archive.state.holds[first.thread().number].place
     assert spent(driven.bucket.objects, at, head, first.thread().pruned) == []
     assert litter(driven.bucket.objects, at, head, b"") == []
     assert min(whole_versions(driven, first)) > 60
@@ -151,7 +151,7 @@ def test_edits_go_from_an_idle_thread(driven: Town, saves: int, size: int, gone:
 
 def tail_versions(town: Town, machine: Driven) -> set[int]:
     """The versions whose edits HEAD has."""
-    at = machine.archive.desk.holds[machine.thread().number].place
+    at = machine.archive.state.holds[machine.thread().number].place
     head = open_head(machine.thread().identity.namespace_keys, at, town.bucket.objects[at.head])
     entries = [unpack(record, sequence_of(record)) for record in head.tail]
     return {entry.header.version for entry in entries if not entry.is_husk} - {0}
@@ -201,7 +201,7 @@ def test_a_damaged_index_stops_no_ship(driven: Town) -> None:
 
 def left(town: Town, machine: Driven) -> list[ObjectRef]:
     """The packs in which edits of pruned versions are left."""
-    at = machine.archive.desk.holds[machine.thread().number].place
+    at = machine.archive.state.holds[machine.thread().number].place
     return spent(town.bucket.objects, at, head_of(machine), machine.thread().pruned)
 
 
@@ -226,7 +226,7 @@ def test_edits_go_from_a_pack_that_was_on_its_way(driven: Town, *, ends: bool) -
     for _ in range(3):
         first.put(append(os.urandom(310)))
         first.ship(first.thread().number)
-    hold = first.archive.desk.holds[first.thread().number]
+    hold = first.archive.state.holds[first.thread().number]
     assert hold.spares.has_packs
     assert not any(map(is_pack, head_of(first).objects))
     first.put(append(b"newest"))

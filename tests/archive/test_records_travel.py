@@ -157,7 +157,7 @@ def test_the_archive_does_not_grow(driven: Town, monkeypatch: pytest.MonkeyPatch
         put(first, RecordWrite(key=f"k{number % 6}", value={"media_type": "a/b", "data": data}))
         if number % 4 == 3:
             first.ship_now()
-            head = first.archive.desk.holds[first.thread().number].head
+            head = first.archive.state.holds[first.thread().number].head
             sizes.append(sum(ref.size_bytes for ref in head.objects) + sum(map(len, head.tail)))
     assert written > 50_000
     assert max(sizes) < 25_000
@@ -176,8 +176,8 @@ def test_a_floor_that_rises_while_history_is_fetched(driven: Town, monkeypatch: 
         first.ship_now()
         if number in (18, 21, 24, 27):
             readers.append(driven.machine("reader"))
-            desk = readers[-1].archive.desk
-            for _ in ArchiveLister(desk, readers[-1].archive.attacher).list(ListArchiveRequest(index=True)):
+            state = readers[-1].archive.state
+            for _ in ArchiveLister(state, readers[-1].archive.attacher).list(ListArchiveRequest(index=True)):
                 pass
     for reader in readers:
         assert reader.thread().floor_sequence

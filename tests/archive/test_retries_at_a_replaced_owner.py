@@ -85,7 +85,7 @@ def test_a_late_write_claims_no_name(driven: Town, replaced: tuple[Driven, Drive
         heads = machine.wire.traffic.heads
         with pytest.raises(ThreadNotFound):
             machine.put(late)
-        assert machine.archive.desk.hooks.claims == {}
+        assert machine.archive.state.hooks.claims == {}
         assert machine.wire.traffic.heads == heads  # neither claimed nor given back
 
 

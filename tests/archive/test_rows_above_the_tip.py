@@ -40,7 +40,7 @@ def test_a_merged_pack_reaches_above_the_copy(driven: Town, monkeypatch: pytest.
             second.state()
     floor, tip = second.thread().floor_sequence, second.thread().head.tip_sequence
     assert (floor, tip) == (OLD, READ)
-    packs = [ref for ref in first.archive.desk.holds[first.thread().number].head.objects if is_pack(ref)]
+    packs = [ref for ref in first.archive.state.holds[first.thread().number].head.objects if is_pack(ref)]
     assert any(ref.first_sequence <= floor and ref.last_sequence > tip for ref in packs)
     monkeypatch.setattr(requests, "REQUEST_WINDOW_ENTRIES", ALL - 3)
     second.archive.attacher.window.complete(("default", "job"))

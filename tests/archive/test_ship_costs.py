@@ -59,7 +59,7 @@ def sent_bytes(machine: Driven, saves: int = 10) -> int:
 
 
 def place(machine: Driven) -> Place:
-    return machine.archive.desk.place(machine.thread().identity.namespace_keys, "job")
+    return machine.archive.state.place(machine.thread().identity.namespace_keys, "job")
 
 
 def head(machine: Driven) -> ArchiveHead:
@@ -207,7 +207,7 @@ def test_uploads_that_end_late_leave_nothing(driven: Town, monkeypatch: pytest.M
         machine.put(append())
         machine.ship(machine.thread().number)
     assert litter(objects(machine), place(machine), head(machine), b"") == []
-    assert head(machine).settled_counter > machine.archive.desk.names.last - 4
+    assert head(machine).settled_counter > machine.archive.state.names.last - 4
 
 
 @pytest.mark.parametrize("kind", [".pack", ".snap"])
@@ -275,7 +275,7 @@ def test_what_the_owner_forgot_is_collected_while_it_lives(driven: Town) -> None
     for _ in range(20):
         machine.put(append(os.urandom(100)))
         machine.ship_now()
-    at, names = place(machine), machine.archive.desk.names
+    at, names = place(machine), machine.archive.state.names
     stray = names.ref(1, head(machine).epoch, b"stray")
     machine.wire.put(at.object(stray), b"stray")
     machine.put(append())

@@ -33,7 +33,7 @@ from stateward_sidecar.store.versions import snapshots
 def after_moment(machine: Driven, act: Callable[[], object]) -> None:
     """Does something once, right after the next ship has looked at the thread; the ship has nothing of HEAD in memory,
     as in a process that has many threads, or after a restart."""
-    outbox, real = machine.archive.desk.outbox, machine.archive.desk.outbox.moment
+    outbox, real = machine.archive.state.outbox, machine.archive.state.outbox.moment
 
     def moment(*arguments: object) -> object:
         found = real(*arguments)  # type: ignore[arg-type]
@@ -63,9 +63,9 @@ def fill(machine: Driven, count: int) -> None:
 
 def flaws(machine: Driven) -> list[str]:
     """What is wrong with the thread in the archive, after all of it was read."""
-    thread, fleet = machine.thread(), Fleet(machine.archive.desk)
-    (found,) = fleet.read([machine.archive.desk.place(thread.identity.namespace_keys, "job")])
-    return [flaw.message for flaw in flaws_of(machine.archive.desk, found)]
+    thread, fleet = machine.thread(), Fleet(machine.archive.state)
+    (found,) = fleet.read([machine.archive.state.place(thread.identity.namespace_keys, "job")])
+    return [flaw.message for flaw in flaws_of(machine.archive.state, found)]
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_packs_are_merged_later(driven: Town, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(snapshots, "WEIGHT_MIN_BYTES", 1 << 20)  # no old pack goes into an index
     first = driven.machine("first")
     fill(first, 4)
-    outbox, real = first.archive.desk.outbox, first.archive.desk.outbox.entries
+    outbox, real = first.archive.state.outbox, first.archive.state.outbox.entries
     asked = []
 
     def entries(thread: Thread, after: int, until: int) -> object:

@@ -27,7 +27,7 @@ def less_than_it_says(machine: Driven, patch: Callable[[Any, str, Any], None]) -
         raise DiskFull("the store is full; nothing was written")
 
     full = type("Full", (Installer,), {"install": install})
-    patch(machine.archive.desk, "installer", full(machine.store.context, machine.store.threads))
+    patch(machine.archive.state, "installer", full(machine.store.context, machine.store.threads))
 
 
 @pytest.mark.parametrize("fill", [no_room, less_than_it_says])

@@ -177,7 +177,7 @@ def test_no_token_is_given_out_twice_without_a_hold(driven: Town) -> None:
     machine = driven.machine("first")
     machine.put(append(after=0))
     machine.ship_now()
-    machine.archive.desk.holds.clear()
+    machine.archive.state.holds.clear()
     lost = token_of(machine, "lost")
     delete_here(machine)
     machine.archive.own("default", "job")
@@ -209,10 +209,10 @@ def test_a_thread_that_is_deleted_is_not_remembered(driven: Town, elsewhere: boo
     machine.ship_now()
     token_of(machine, "lost")
     delete_here(machine)
-    assert machine.archive.desk.cut
+    assert machine.archive.state.cut
     other = driven.machine("other") if elsewhere else machine
     if elsewhere:
         other.archive.own("default", "job", take_over=True)
     other.delete(DeleteThreadRequest(namespace="default", thread="job"))
     machine.put(append(after=0))
-    assert not machine.archive.desk.cut
+    assert not machine.archive.state.cut

@@ -149,7 +149,7 @@ def test_the_archive_is_asked_again(
             deletion = Deletion(here, at, after=after)
             verb(here, tip)
             threads = here.store.threads
-            assert all(threads.exists(hold.thread) for hold in here.archive.desk.holds.values())
+            assert all(threads.exists(hold.thread) for hold in here.archive.state.holds.values())
             if not deletion.is_over:
                 return
     raise AssertionError("a call that has no end")

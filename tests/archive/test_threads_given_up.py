@@ -151,7 +151,7 @@ def test_a_head_that_does_not_land_and_a_disk_that_cannot_say_so(
     def fail(*_: object) -> None:
         raise DiskFull("there is no room for a row")
 
-    monkeypatch.setattr(pair.a.archive.settler, "write_row", fail)
+    monkeypatch.setattr(pair.a.archive.reconciler, "write_row", fail)
     with pytest.raises(DiskFull):
         pair.a.ship(number)
     monkeypatch.undo()

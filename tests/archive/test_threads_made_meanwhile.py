@@ -36,7 +36,7 @@ def test_a_thread_that_is_made_while_it_is_read_is_there(driven: Town, monkeypat
         first.put(append(after=0))
         first.ship_now()
 
-    second.archive.desk.keys.namespace("default")
+    second.archive.state.keys.namespace("default")
     between(second, monkeypatch, 1, make)
     assert second.state().checkpoint.version == 1
 

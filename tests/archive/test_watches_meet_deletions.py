@@ -44,7 +44,7 @@ def lose(machine: Driven, other: Driven, opened: Watch) -> list[StatewardError]:
     """Another machine takes the thread, and this one finds out. The watch reads when the copy has just been set aside;
     returns what it raised."""
     raised: list[StatewardError] = []
-    set_aside = machine.archive.desk.orphans.set_aside
+    set_aside = machine.archive.state.orphans.set_aside
 
     def aside(*arguments: Any) -> Any:
         result = set_aside(*arguments)
@@ -55,13 +55,13 @@ def lose(machine: Driven, other: Driven, opened: Watch) -> list[StatewardError]:
             raised.append(error)
         return result
 
-    machine.archive.desk.orphans.set_aside = aside  # type: ignore[method-assign]
+    machine.archive.state.orphans.set_aside = aside  # type: ignore[method-assign]
     other.archive.own("default", "job", take_over=True)
     other.put(append())
     other.ship_now()
     with suppress(StatewardError):
         machine.ship_now()
-    machine.archive.desk.orphans.set_aside = set_aside  # type: ignore[method-assign]
+    machine.archive.state.orphans.set_aside = set_aside  # type: ignore[method-assign]
     assert len(raised) == 1
     return raised
 

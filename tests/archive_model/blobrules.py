@@ -188,7 +188,7 @@ class BlobRules(Meetings):
             return answer  # others came in between
         if thread.identity.uid in self.truth.deleted:
             return answer  # by another sidecar, after this one had looked
-        place = sidecar.archive.desk.place(thread.identity.namespace_keys, name)
+        place = sidecar.archive.state.place(thread.identity.namespace_keys, name)
         is_archived = is_there(whole_objects(self.net.bucket.objects), place, row)
         is_here = sidecar.store.context.blob_files.is_here(thread.identity.uid, row.record.blob_id)
         assert is_archived or is_here, "a blob was answered whose bytes are nowhere"

@@ -87,7 +87,7 @@ class Elements(Meetings):
         now = self.truth.heads.get(self.key_of(sidecar, name))
         if now is None or now is before:
             return
-        head, is_mine = now.head, now.head.boot_id == sidecar.archive.desk.boot_id
+        head, is_mine = now.head, now.head.boot_id == sidecar.archive.state.boot_id
         is_free = head.detached or head.deleted or not head.tip_sequence  # a claim of another call has no entries
         assert not is_mine or is_free, "a thread was taken by a sidecar without room for it"
 

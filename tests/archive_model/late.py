@@ -54,12 +54,12 @@ class LateWriters(Messages):
     def write(self, sidecar: Sidecar, form: str, name: str, uid: str, *, archived: bool) -> None:
         """Sends the write. If it is refused, it has claimed no name in the archive; and nobody refuses a write to the
         thread that the archive has."""
-        claims, stops = set(sidecar.archive.desk.hooks.claims), self.turns.stops
+        claims, stops = set(sidecar.archive.state.hooks.claims), self.turns.stops
         is_alive = self.is_alive(sidecar, name, uid)
         try:
             self.write_as(sidecar, form, name, uid, archived)
         except (ThreadNotFound, UidMismatch):
-            assert stops != self.turns.stops or claims >= set(sidecar.archive.desk.hooks.claims), (
+            assert stops != self.turns.stops or claims >= set(sidecar.archive.state.hooks.claims), (
                 "a late write that was refused claimed the name"
             )
             is_told = is_alive() and not self.is_disturbed(sidecar)

@@ -131,7 +131,7 @@ class Looking(Stage):
                 here.setdefault(thread.identity.uid, set()).update(line.values(), self.below_floor(thread))
                 if thread.access == THREAD_ACCESS_ORPHAN:
                     self.check_orphan(sidecar, thread, line)
-                elif thread.access == THREAD_ACCESS_REMOTE and thread.number not in sidecar.archive.desk.holds:
+                elif thread.access == THREAD_ACCESS_REMOTE and thread.number not in sidecar.archive.state.holds:
                     self.check_copy(sidecar, thread)
             for item in list(sidecar.waiting):
                 if item[0].done():
@@ -229,7 +229,7 @@ class Looking(Stage):
 
     def is_ours_on_disk(self, sidecar: Sidecar, thread: Thread) -> bool:
         """Whether a call is at a thread, of which the disk says that it is ours and not archived."""
-        locks: Any = sidecar.archive.desk.locks
+        locks: Any = sidecar.archive.state.locks
         if not locks.is_taken((NAMESPACE, thread.name)):
             return False
         with sidecar.store.context.engine.read() as txn:
@@ -305,7 +305,7 @@ class Looking(Stage):
         """What HEAD leads to is needed: no pack has the edits of pruned versions alone, once their owner has cleared
         them on its disk and has shipped the thread."""
         for sidecar in self.sidecars:
-            for hold in sidecar.archive.desk.holds.values():
+            for hold in sidecar.archive.state.holds.values():
                 is_settled = hold.tail is not None and not hold.owed.is_due and not hold.is_rolled_back
                 if hold.head.write_id != head.write_id or not is_settled:
                     continue
@@ -340,7 +340,7 @@ class Looking(Stage):
             return  # one owner, or a copy of it
         assert self.time.now_s - before.at_s >= LEASE_S, "a thread was taken before its owner's lease was over"
         for sidecar in self.sidecars:
-            if sidecar.disk is owner and not sidecar.is_dead and sidecar.archive.desk.boot_id == before.head.boot_id:
+            if sidecar.disk is owner and not sidecar.is_dead and sidecar.archive.state.boot_id == before.head.boot_id:
                 assert not self.is_busy(sidecar, key), "a thread was taken from an owner that uploads or fetches"
 
     def is_busy(self, sidecar: Sidecar, key: str) -> bool:
@@ -424,9 +424,9 @@ class Looking(Stage):
         if found != (MAIN, "0") or any(head.deleted or not head.tip_sequence for head in heads):
             return
         lines = [self.truth.line(bytes(head.tip_digest)) for head in heads]
-        desk, name = sidecar.archive.desk, (NAMESPACE, error.metadata.get("thread", ""))
-        claimed_s = desk.claimed[name][1] if name in desk.claimed else desk.wire.now()  # else it is being committed
-        if name in desk.hooks.claims and desk.wire.now() - claimed_s < desk.options.check_s:
+        state, name = sidecar.archive.state, (NAMESPACE, error.metadata.get("thread", ""))
+        claimed_s = state.claimed[name][1] if name in state.claimed else state.wire.now()  # else it is being committed
+        if name in state.hooks.claims and state.wire.now() - claimed_s < state.options.check_s:
             return  # as an owner reads its threads for so long without asking
         if isinstance(error, VersionMismatch):  # a thread that was begun on another branch has nothing on main
             has = [bool(self.truth.branch_head(line, MAIN)) for line in lines]
@@ -437,12 +437,12 @@ class Looking(Stage):
     def key_of(self, sidecar: Sidecar, name: str) -> str:
         """The key of a thread's HEAD."""
         namespace = sidecar.store.context.keystore.namespace(NAMESPACE)
-        return sidecar.archive.desk.place(namespace, name).head if namespace is not None else ""
+        return sidecar.archive.state.place(namespace, name).head if namespace is not None else ""
 
     def key_of_any(self, name: str) -> str:
         """The same, also for sidecars that have not heard of the namespace; empty until there is any HEAD."""
-        desk = self.sidecars[0].archive.desk
-        return desk.place(self.namespace, name).head if self.namespace is not None else ""
+        state = self.sidecars[0].archive.state
+        return state.place(self.namespace, name).head if self.namespace is not None else ""
 
 
 def check_parts(before: ArchiveHead, head: ArchiveHead) -> None:

@@ -101,19 +101,19 @@ class Sidecar(Driven):
         self.store.background = context.background = pool
 
     def _drive_archive(self) -> None:
-        turns, archive, desk, schedule = self.turns, self.archive, self.archive.desk, self.archive.schedule
+        turns, archive, state, schedule = self.turns, self.archive, self.archive.state, self.archive.schedule
         lanes: Any = DrivenLanes(Pool(turns, self, "ship", Op()))
         archive.lanes = schedule._lanes = lanes
         locks: Any = NameLocks(turns)
         alone: Any = NameLocks(turns)
         lock: Any = Lock(turns)
-        desk.locks, desk.keys._lock, self.store.forker._names = locks, lock, alone
+        state.locks, state.keys._lock, self.store.forker._names = locks, lock, alone
         alone_too: Any = NameLocks(turns)
         self.store.pruner._alone = alone_too
         real_wait, real_ship, real_at_moment = archive.wait, archive._ship, archive._shipper._ship
 
         def wait(thread: Thread, sequence: int, *more: Any) -> Future[None] | None:
-            digest = desk.outbox.digest_at(thread.identity, sequence)
+            digest = state.outbox.digest_at(thread.identity, sequence)
             future = real_wait(thread, sequence, *more)
             if future is not None:
                 self.waiting.append((future, thread.identity.uid, sequence, digest))

@@ -216,7 +216,7 @@ class Stage(RuleBasedStateMachine):
         elif isinstance(error, KeyUnavailable):
             assert kinds & {MEANWHILE, *DAMAGE} or self.era, f"KEY_UNAVAILABLE: {error.message}"
         else:
-            is_stopping = isinstance(error, ShuttingDown) and sidecar.archive.desk.is_stopping.is_set()
+            is_stopping = isinstance(error, ShuttingDown) and sidecar.archive.state.is_stopping.is_set()
             lacks_blob = isinstance(error, InvalidField) and "write it first" in error.message
             assert is_stopping or lacks_blob or isinstance(error, LAWFUL), f"{type(error).__name__}: {error.message}"
 

@@ -17,7 +17,7 @@ from tests.daemon.small import BLOB_KEPT_S
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
 from stateward_sidecar.archive.objects import judge
 from stateward_sidecar.archive.own.pulse import Pulse
-from stateward_sidecar.archive.own.reconcile import Settler
+from stateward_sidecar.archive.own.reconcile import Reconciler
 from stateward_sidecar.archive.own.takeover import Attacher
 from stateward_sidecar.archive.ship import delete as archive_delete
 from stateward_sidecar.archive.ship.delete import Remover
@@ -85,7 +85,7 @@ def test_an_answer_before_its_time_is_found(broken: Rules, monkeypatch: pytest.M
 
 def test_a_thread_that_stays_given_up_without_its_head_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
     """HEAD was refused, and nobody takes the thread back."""
-    monkeypatch.setattr(Settler, "take_back", lambda settler, hold: settler._desk.holds.pop(hold.number))
+    monkeypatch.setattr(Reconciler, "take_back", lambda reconciler, hold: reconciler._state.holds.pop(hold.number))
     with pytest.raises(AssertionError, match="which is no history"):
         save(broken, 0, rests=True, plan=(Fault(AWAY, 0, at_head=True),))
 
@@ -116,7 +116,7 @@ def test_a_thread_that_goes_before_its_time_is_found(broken: Rules, monkeypatch:
 def test_history_that_is_called_lost_is_found(broken: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where fencing does not look for what both histories share, an orphan says so of entries that are history."""
     monkeypatch.setattr(judge, "_common", lambda *_: 0)
-    monkeypatch.setattr(Settler, "_newest_shared", lambda *_: (0, False))
+    monkeypatch.setattr(Reconciler, "_newest_shared", lambda *_: (0, False))
     with pytest.raises(AssertionError, match="calls it lost"):
         two_owners(broken)
 

@@ -54,7 +54,7 @@ def dictionary(sidecar: Sidecar) -> int:
 
 
 def archived_snapshots(sidecar: Sidecar) -> set[int]:
-    hold = sidecar.archive.desk.holds[thread_of(sidecar).number]
+    hold = sidecar.archive.state.holds[thread_of(sidecar).number]
     found = {ref.first_version for ref in hold.head.objects if ref.kind == OBJECT_KIND_SNAPSHOT}
     return found | (hold.indexed_snapshots or set())
 
@@ -83,7 +83,7 @@ def test_an_unneeded_snapshot_leaves_the_archive(history: Rules) -> None:
     history.work(0, "a", count=1, size=10, archived=True)
     history.ship(0, NONE)
     assert version not in thread_of(sidecar).snapshots
-    hold = sidecar.archive.desk.holds[thread_of(sidecar).number]
+    hold = sidecar.archive.state.holds[thread_of(sidecar).number]
     assert version not in {ref.first_version for ref in hold.head.objects if ref.kind == OBJECT_KIND_SNAPSHOT}
 
 

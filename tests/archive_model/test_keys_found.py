@@ -102,6 +102,6 @@ def test_what_comes_by_itself_after_a_restart_claims_no_name(history: Rules, wha
         history.wait(11.0)
         history.act(0, "sweep", lambda it: it.sweep(), sweeps=True)
     sidecar = history.sidecars[0]
-    assert not sidecar.archive.desk.hooks.claims
+    assert not sidecar.archive.state.hooks.claims
     assert not keys(history)
     assert sidecar.find("a") is None

@@ -173,8 +173,8 @@ class Driven:
         self.holding = DrivenHolding(self.store, self.archive, DURABILITY_COMMITTED)
         self.store.start()
         join(self.store, self.wire, retrying, KEY)
-        self.archive.desk.boots = remember_boot(self.store, self.archive.desk.boot_id)
-        self.archive.desk.former = find_former_boots(self.store, self.archive.desk.boot_id)
+        self.archive.state.boots = remember_boot(self.store, self.archive.state.boot_id)
+        self.archive.state.former = find_former_boots(self.store, self.archive.state.boot_id)
         none: Any = None
         calls, feed = DrivenCalls(self.store, none, self.holding, none, none), none
         self.checkpoints, self.threads_ = CheckpointService(calls, feed), ThreadService(calls, feed)
@@ -319,7 +319,7 @@ class Driven:
         verbs = Verbs(lambda name: archive.own(*name, must_exist=True), archive.delete, archive.attacher.bury_claim)
         request = CollectGarbageRequest()
         request.grace.FromSeconds(grace_s)
-        for _ in Collector(archive.desk, verbs).collect(request):
+        for _ in Collector(archive.state, verbs).collect(request):
             pass
 
     def write(self, verb: Callable[..., T], size_bytes: int = 16384, **how: Any) -> T:
@@ -362,7 +362,7 @@ class Driven:
     def write_rows(self) -> None:
         """What the schedule does once a second."""
         self.archive.schedule.write_rows(wait=True)
-        self.archive.desk.trim()
+        self.archive.state.trim()
 
     def sweep(self) -> None:
         """What the daemon does now and then."""
@@ -454,7 +454,7 @@ class Driven:
     def hold_of(self, name: str) -> Hold | None:
         """What this process knows of a thread that it believes itself the owner of."""
         thread = self.find(name)
-        return self.archive.desk.holds.get(thread.number) if thread is not None else None
+        return self.archive.state.holds.get(thread.number) if thread is not None else None
 
     def has_uncleared(self, number: int) -> bool:
         """Whether this disk still has what was pruned of a thread."""

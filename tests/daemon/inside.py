@@ -44,7 +44,7 @@ class Inside:
         try:
             self.parts = app._make_parts(self.settings, self.loop, self.fatal.append)
             if self.parts.archive is not None:
-                wire = self.parts.archive.desk.wire
+                wire = self.parts.archive.state.wire
                 self.bucket = Between(wire._bucket)
                 wire._bucket = self.bucket  # type: ignore[assignment]
             await app._start(self.parts, self.settings, self.loop)

@@ -30,7 +30,7 @@ BOUNDED: dict[str, dict[str, str]] = {
     ),
     "client/stateward/opening/settings.py": {"_toml": "a list of texts"},
     "client/stateward/values.py": dict.fromkeys(("decode", "_decode_blob"), "once: what was a blob is none"),
-    "sidecar/stateward_sidecar/archive/own/reconcile.py": {"Settler.settle": "once, if the archive returns meanwhile"},
+    "sidecar/stateward_sidecar/archive/own/reconcile.py": {"Reconciler.settle": "once, if the archive returns"},
     "sidecar/stateward_sidecar/archive/ship/ship.py": {"Shipper._entries": "once: the tail is packed then"},
     "sidecar/stateward_sidecar/codec/pieces.py": dict.fromkeys(
         ("_encode", "_put_message", "_put_messages", "_put_named", "_put_plain"),

@@ -124,7 +124,7 @@ def test_what_is_put_off_and_fails_is_counted(daemon: Inside) -> None:
     def fail() -> None:
         raise Bug
 
-    wire = daemon.parts.archive.desk.wire  # type: ignore[union-attr]
+    wire = daemon.parts.archive.state.wire  # type: ignore[union-attr]
     wire.later(fail)
     wire.later(done.set)
     assert done.wait(WAIT_S)

@@ -25,7 +25,7 @@ def test_a_frame_whose_thread_was_given_up_just_now_takes_it_again(
         may_write = archive.may_write
 
         def give_up() -> None:
-            hold, *_ = archive.desk.holds.values()
+            hold, *_ = archive.state.holds.values()
             archive._shipper.ship(hold, detach=True)
 
         def check(namespace: str, name: str) -> bool:
@@ -34,7 +34,7 @@ def test_a_frame_whose_thread_was_given_up_just_now_takes_it_again(
             giving_up = threading.Thread(target=give_up)
             giving_up.start()
             giving_up.join(WAIT_S)
-            assert not archive.desk.holds
+            assert not archive.state.holds
             return found
 
         monkeypatch.setattr(archive, "may_write", check)

@@ -23,11 +23,11 @@ from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.objects.fetch import Fetcher
 from stateward_sidecar.archive.objects.keys import Keys
 from stateward_sidecar.archive.objects.packs import Names
-from stateward_sidecar.archive.objects.shared import MOMENTS_MAX, Desk, Hold, Name, Options
+from stateward_sidecar.archive.objects.shared import MOMENTS_MAX, ArchiveState, Hold, Name, Options
 from stateward_sidecar.archive.objects.start import BOOT_ID_BYTES, find_former_boots, remember_boot
 from stateward_sidecar.archive.own.completing import Completer
 from stateward_sidecar.archive.own.history import History
-from stateward_sidecar.archive.own.reconcile import Settler, set_back
+from stateward_sidecar.archive.own.reconcile import Reconciler, set_back
 from stateward_sidecar.archive.own.takeover import Attacher
 from stateward_sidecar.archive.requests.metered import Wire
 from stateward_sidecar.archive.requests.waiting import Lanes
@@ -72,51 +72,51 @@ class Archive:
             {}, self._on_entry, self._before_large, self._refresh, self._cleared, self._check_blob, self._gone,
             self._expire, self._own, self._complete, self._is_away, self._is_own,
         )  # fmt: skip
-        self.desk = Desk(
+        self.state = ArchiveState(
             store, wire, Keys(context, wire), options, boot_id, Names(boot_id), hooks,
             Installer(context, store.threads), Orphans(context, store.threads), Outbox(context, store.threads),
             boots=frozenset((boot_id,)),
         )  # fmt: skip
         self.fetcher = Fetcher(wire)
-        self.settler = Settler(self.desk, self.fetcher)
-        self.attacher = Attacher(self.desk, self.fetcher, self.settler)
-        self._blobs = BlobCarrier(self.desk, self.attacher)
-        self.history = History(self.desk, self.fetcher, self.settler)
-        self._completer = Completer(self.desk, self.history, self.attacher)
-        self._shipper = Shipper(self.desk, self.fetcher, self.settler, self.attacher)
-        self._remover = Remover(self.desk, self.fetcher, self.settler, self.attacher, self._shipper)
-        self._expirer = Expirer(self.desk, self.fetcher, self.settler, self.attacher, self._remover)
-        self.schedule = Schedule(self.desk, self.lanes, self._ship)
-        self.leaver = Leaver(self.desk, self._shipper, self._ship)
+        self.reconciler = Reconciler(self.state, self.fetcher)
+        self.attacher = Attacher(self.state, self.fetcher, self.reconciler)
+        self._blobs = BlobCarrier(self.state, self.attacher)
+        self.history = History(self.state, self.fetcher, self.reconciler)
+        self._completer = Completer(self.state, self.history, self.attacher)
+        self._shipper = Shipper(self.state, self.fetcher, self.reconciler, self.attacher)
+        self._remover = Remover(self.state, self.fetcher, self.reconciler, self.attacher, self._shipper)
+        self._expirer = Expirer(self.state, self.fetcher, self.reconciler, self.attacher, self._remover)
+        self.schedule = Schedule(self.state, self.lanes, self._ship)
+        self.leaver = Leaver(self.state, self._shipper, self._ship)
         context.archive = hooks
 
     def start(self) -> None:
         """Starts shipping, also the entries that the last process left unarchived."""
-        self.desk.boots = remember_boot(self.desk.store, self.desk.boot_id)
-        self.desk.former = find_former_boots(self.desk.store, self.desk.boot_id)
+        self.state.boots = remember_boot(self.state.store, self.state.boot_id)
+        self.state.former = find_former_boots(self.state.store, self.state.boot_id)
         self.schedule.start()
-        finding = partial(persist, "outbox", self._find_dirty, self.desk.is_stopping)
+        finding = partial(persist, "outbox", self._find_dirty, self.state.is_stopping)
         threading.Thread(target=finding, name="outbox", daemon=True).start()
 
     # -- for calls ------------------------------------------------------------------------------------------------
 
     def holds(self, namespace: str, name: str) -> Thread | None:
         """Returns the thread if it is in memory and this process may write it, else None. Makes no request."""
-        thread = self.desk.store.threads.cached(namespace, name)
-        return thread if thread is not None and thread.number in self.desk.holds else None
+        thread = self.state.store.threads.cached(namespace, name)
+        return thread if thread is not None and thread.number in self.state.holds else None
 
     def may_write(self, namespace: str, name: str) -> bool:
         """Returns True if the next write needs no request: this process holds the thread and is not giving it up."""
         thread = self.holds(namespace, name)
-        hold = self.desk.holds.get(thread.number) if thread is not None else None
+        hold = self.state.holds.get(thread.number) if thread is not None else None
         return hold is not None and hold.given_up is None
 
     def is_fresh(self, namespace: str, name: str) -> bool:
         """Returns True if a thread may be read as it is in memory: this process holds it, and HEAD was ours a moment
         ago. Makes no request."""
-        thread = self.desk.store.threads.cached(namespace, name)
-        hold = self.desk.holds.get(thread.number) if thread is not None else None
-        return hold is not None and self.desk.is_fresh(hold)
+        thread = self.state.store.threads.cached(namespace, name)
+        hold = self.state.holds.get(thread.number) if thread is not None else None
+        return hold is not None and self.state.is_fresh(hold)
 
     def confirm(self, namespace: str, name: str) -> bool:
         """See ``Attacher.confirm``."""
@@ -132,7 +132,7 @@ class Archive:
 
     def has_claimed(self, namespace: str, name: str) -> bool:
         """Returns True if this process has claimed a name that has no thread yet. Makes no request."""
-        return (namespace, name) in self.desk.hooks.claims
+        return (namespace, name) in self.state.hooks.claims
 
     def unclaim(self, namespace: str, name: str) -> None:
         """See ``Attacher.unclaim``."""
@@ -167,7 +167,7 @@ class Archive:
 
     def check_reachable(self) -> None:
         """Raises ArchiveUnavailable if the bucket has been away for longer than ``AWAY_S``."""
-        wire = self.desk.wire
+        wire = self.state.wire
         if wire.away_s > AWAY_S:
             wire.ask_again()
             raise ArchiveUnavailable(f"the archive does not answer: {wire.error}; nothing was written; try again later")
@@ -185,7 +185,7 @@ class Archive:
         """
         if self._is_archived(line, sequence):
             return None
-        number, waiters = line.number, self.desk.waiters
+        number, waiters = line.number, self.state.waiters
         future = waiters.add(number, sequence)
         try:
             is_archived = self._is_archived(line, sequence)  # it may have been archived before the future was added
@@ -195,7 +195,7 @@ class Archive:
         if is_archived:
             waiters.drop(number, future)
             return None
-        hold = self.desk.holds.get(number)
+        hold = self.state.holds.get(number)
         if hold is not None and hold.is_rolled_back:
             waiters.failed(number, set_back(line.name))
         self.schedule.now(number)
@@ -210,13 +210,13 @@ class Archive:
         """Returns a line as it is now, under whatever name. Returns ``line`` itself if the line was deleted."""
         live = self.in_memory(line)
         if live is None:
-            with self.desk.context.engine.read() as txn:
-                live = self.desk.store.threads.by_number(txn, line.number)
+            with self.state.context.engine.read() as txn:
+                live = self.state.store.threads.by_number(txn, line.number)
         return live or line
 
     def in_memory(self, line: Thread) -> Thread | None:
         """Returns a line as it is in memory, or None if it is only on disk."""
-        return self.desk.store.threads.in_memory(line.number)
+        return self.state.store.threads.in_memory(line.number)
 
     def flush(self, namespace: str, name: str) -> None:
         """Archives what is committed of a thread now. Does nothing if this process does not hold it.
@@ -248,10 +248,10 @@ class Archive:
 
     def _find_hold(self, name: Name) -> Hold | None:
         thread = self.holds(*name)
-        return self.desk.holds.get(thread.number) if thread is not None else None
+        return self.state.holds.get(thread.number) if thread is not None else None
 
     def _check_running(self) -> None:
-        if self.desk.is_stopping.is_set():
+        if self.state.is_stopping.is_set():
             raise ShuttingDown("the daemon is stopping; nothing was written")
 
     # -- for the sweep --------------------------------------------------------------------------------------------
@@ -269,10 +269,10 @@ class Archive:
         self._completer.complete(name)
 
     def _is_away(self) -> bool:
-        return self.desk.wire.away_s > 0
+        return self.state.wire.away_s > 0
 
     def _is_own(self, head: ArchiveHead) -> bool:
-        return self.desk.is_own(head)
+        return self.state.is_own(head)
 
     def _check_blob(self, name: Name, sha256: bytes) -> None:
         self._blobs.check(name, sha256)
@@ -281,34 +281,34 @@ class Archive:
 
     def _on_entry(self, thread: Thread, stored_bytes: int) -> None:
         """Runs after a commit: the thread has something to archive."""
-        desk = self.desk
-        hold = desk.holds.get(thread.number)
+        state = self.state
+        hold = state.holds.get(thread.number)
         if hold is None:
             identity = thread.identity
-            claimed = desk.claimed.pop((identity.namespace, thread.name), None)
+            claimed = state.claimed.pop((identity.namespace, thread.name), None)
             if claimed is None or thread.archive is None:
                 self.schedule.add(thread.number)  # the hold was dropped during the call: the ship reads HEAD again
                 return
-            place = desk.place(identity.namespace_keys, thread.name)
-            hold = desk.hold(thread, place, thread.archive.head, *claimed)
+            place = state.place(identity.namespace_keys, thread.name)
+            hold = state.hold(thread, place, thread.archive.head, *claimed)
         if not hold.dirty_since:
-            hold.dirty_since = desk.context.clock.boottime()
+            hold.dirty_since = state.context.clock.boottime()
         hold.dirty_bytes += stored_bytes
-        self.schedule.add(thread.number, at_once=hold.dirty_bytes >= desk.options.flush_bytes)
+        self.schedule.add(thread.number, at_once=hold.dirty_bytes >= state.options.flush_bytes)
 
     def _before_large(self, identity: Identity) -> None:
         """Runs in the writer: keeps the thread as it is committed now, so that it is archived before what takes long to
         upload."""
-        hold = self.desk.holds.get(identity.number)
+        hold = self.state.holds.get(identity.number)
         if hold is None or len(hold.before_large) >= MOMENTS_MAX:
             return
         with suppress(StatewardError, lmdb.Error):  # then these entries are archived together with the large one
-            moment = self.desk.outbox.moment(identity, hold.opened_blobs)
+            moment = self.state.outbox.moment(identity, hold.opened_blobs)
             if moment is not None and moment.tip_sequence > hold.head.tip_sequence:
                 hold.before_large.append(moment)
 
     def _refresh(self, thread: Thread) -> None:
-        hold = self.desk.holds.get(thread.number)
+        hold = self.state.holds.get(thread.number)
         if hold is not None:
             if hold.is_rolled_back or thread.archived_sequence < hold.archived_sequence:
                 thread.archived_sequence = hold.archived_sequence
@@ -320,7 +320,7 @@ class Archive:
     def _cleared(self, number: int, cleared: Pruned) -> None:
         """Runs after a commit. The archive still has what this disk has cleared: the thread is shipped, also if nothing
         else is written. If this process does not hold the thread, its row in the outbox says so to the next hold."""
-        hold = self.desk.holds.get(number)
+        hold = self.state.holds.get(number)
         if hold is not None:
             hold.owed.add(cleared)
         self.schedule.add(number)
@@ -328,17 +328,17 @@ class Archive:
     def _gone(self, thread: Thread, lost: int) -> None:
         """Runs after a deletion on this disk: drops the hold and fails the waiting callers. ``lost``: the newest entry
         of a copy that was deleted on this disk alone; 0 = the archive has deleted the thread, too."""
-        self.desk.note_cut(thread, self.desk.holds.pop(thread.number, None), lost)
-        self.desk.waiters.failed(thread.number, not_found(thread.identity.namespace, thread.name))
+        self.state.note_cut(thread, self.state.holds.pop(thread.number, None), lost)
+        self.state.waiters.failed(thread.number, not_found(thread.identity.namespace, thread.name))
 
     # -- shipping -------------------------------------------------------------------------------------------------
 
     def _ship(self, number: int) -> None:
-        desk = self.desk
-        hold = desk.holds.get(number)
+        state = self.state
+        hold = state.holds.get(number)
         if hold is None:
-            with desk.context.engine.read() as txn:
-                thread = desk.store.threads.by_number(txn, number)
+            with state.context.engine.read() as txn:
+                thread = state.store.threads.by_number(txn, number)
             is_copy = thread is not None and thread.access in (THREAD_ACCESS_REMOTE, THREAD_ACCESS_ORPHAN)
             if thread is None or (is_copy and not thread.is_outdated):
                 self._tell(number, thread)
@@ -350,28 +350,28 @@ class Archive:
             except NewerFormat:
                 return  # it is shipped, or set aside, once this sidecar is upgraded
             except (NotOwner, Fenced) as error:
-                live = desk.store.threads.in_memory(number) or thread
+                live = state.store.threads.in_memory(number) or thread
                 if live.access == THREAD_ACCESS_OWNED:  # it may be ours again once a lease has ended
                     raise ArchiveUnavailable(error.message) from None
                 return  # nothing is lost: our entries were set aside
-            hold = desk.holds.get(number)
+            hold = state.holds.get(number)
             if hold is None:
                 return
-        shipped_bytes, begun = hold.dirty_bytes, desk.context.clock.boottime()
+        shipped_bytes, begun = hold.dirty_bytes, state.context.clock.boottime()
         with span("ship", hold.thread.identity.uid_text, **{"stateward.bytes": shipped_bytes}):
             self._shipper.ship(hold)
         hold.dirty_bytes = max(hold.dirty_bytes - shipped_bytes, 0)
         hold.dirty_since = begun if hold.dirty_bytes else 0.0
-        current = desk.holds.get(number)
+        current = state.holds.get(number)
         if current is not None and current.owed.is_due:  # an object could not be read now
             self.schedule.add(number)
-        if number not in desk.holds and hold.name in desk.fenced:
+        if number not in state.holds and hold.name in state.fenced:
             with suppress(StatewardError):
                 self.attacher.know(hold.name)  # lists then show the thread as well, not only its orphan
 
     def _tell(self, number: int, line: Thread | None) -> None:
         """Answers the callers that wait for a line which this process no longer ships."""
-        waiters = self.desk.waiters
+        waiters = self.state.waiters
         if line is not None:
             waiters.archived(number, line.archived_sequence)
             if line.archive is not None and line.access == THREAD_ACCESS_ORPHAN:
@@ -379,7 +379,7 @@ class Archive:
 
     def _find_dirty(self) -> None:
         """Schedules, at the start, the threads that a crash left dirty or that are older than the archive."""
-        context = self.desk.context
+        context = self.state.context
         try:
             with context.engine.read() as txn:
                 numbers = [layout.marked_thread(key) for key, _ in rows(txn, b"O")]
@@ -395,34 +395,34 @@ class Archive:
 
     def ship_all(self, grace_s: float, on_given: Callable[[], None] = lambda: None) -> tuple[int, int]:
         """Accepts no more calls, and archives and detaches all threads within ``grace_s``. See ``Leaver.leave``."""
-        self.desk.is_stopping.set()
+        self.state.is_stopping.set()
         return self.leaver.leave(grace_s, on_given=on_given)
 
     def stop(self) -> None:
         """Starts nothing more, and writes the rows of shipped threads. Does not wait for the bucket."""
-        self.desk.is_stopping.set()
+        self.state.is_stopping.set()
         self.schedule.close()
 
     def close(self) -> None:
         """Ends the archive's workers. Waits for requests that are under way."""
         self.stop()
         self.lanes.close(wait=True)
-        self.desk.wire.close()
+        self.state.wire.close()
 
     # -- statistics -----------------------------------------------------------------------------------------------
 
     def stats(self) -> ArchiveStats:
         """Returns lag and traffic. Reads memory, and the index of names to count the orphans."""
-        desk, traffic = self.desk, self.desk.wire.traffic
-        now = desk.context.clock.boottime()
+        state, traffic = self.state, self.state.wire.traffic
+        now = state.context.clock.boottime()
         stats = ArchiveStats(
             heads=traffic.heads, objects=traffic.objects, head_bytes=traffic.head_bytes,
             object_bytes=traffic.object_bytes, entry_bytes=traffic.entry_bytes, requests=traffic.requests,
-            owned_threads=len(desk.holds), orphans=desk.orphans.count(), away=desk.wire.away_s > 0,
-            error=desk.wire.error,
+            owned_threads=len(state.holds), orphans=state.orphans.count(), away=state.wire.away_s > 0,
+            error=state.wire.error,
         )  # fmt: skip
         oldest = now
-        for hold in list(desk.holds.values()):
+        for hold in list(state.holds.values()):
             lag = hold.thread.head.tip_sequence - hold.head.tip_sequence
             stats.rolled_back += hold.is_rolled_back
             if lag > 0:

@@ -31,19 +31,19 @@ class Commands:
         self._archive = archive
         # One for all calls: it notices when the clock has jumped since the start.
         verbs = Verbs(lambda name: archive.own(*name, must_exist=True), archive.delete, archive.attacher.bury_claim)
-        self._collector = Collector(archive.desk, verbs)
+        self._collector = Collector(archive.state, verbs)
 
     def list(self, request: ListArchiveRequest) -> Iterator[ListArchiveResponse | None]:
         """See ``ArchiveLister.list``."""
-        return ArchiveLister(self._archive.desk, self._archive.attacher).list(request)
+        return ArchiveLister(self._archive.state, self._archive.attacher).list(request)
 
     def verify(self, request: VerifyArchiveRequest) -> Iterator[VerifyArchiveResponse]:
         """See ``Inspector.verify``."""
-        return Inspector(self._archive.desk).verify(request)
+        return Inspector(self._archive.state).verify(request)
 
     def restore(self, request: RestoreArchiveRequest) -> Iterator[RestoreArchiveResponse]:
         """See ``Restorer.restore``."""
-        return Restorer(self._archive.desk).restore(request)
+        return Restorer(self._archive.state).restore(request)
 
     def collect(self, request: CollectGarbageRequest) -> Iterator[CollectGarbageResponse]:
         """See ``Collector.collect``."""
@@ -51,4 +51,4 @@ class Commands:
 
     def repair(self, request: RepairThreadRequest) -> RepairThreadResponse:
         """See ``Repairer.repair``."""
-        return Repairer(self._archive.desk).repair(request)
+        return Repairer(self._archive.state).repair(request)

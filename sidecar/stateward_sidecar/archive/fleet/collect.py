@@ -36,7 +36,7 @@ from stateward_sidecar.archive.fleet.fleet import Fleet, Found, Survey, in_chunk
 from stateward_sidecar.archive.fleet.reread import CountedFetcher
 from stateward_sidecar.archive.objects.fetch import Seen
 from stateward_sidecar.archive.objects.heads import FORMAT, check_writable, is_over
-from stateward_sidecar.archive.objects.shared import Desk, Name
+from stateward_sidecar.archive.objects.shared import ArchiveState, Name
 from stateward_sidecar.archive.requests.metered import PARALLEL
 from stateward_sidecar.archive.requests.places import FORMAT_KEY, THREAD_KEYS, Place, is_blob, origin_of, whole_of
 from stateward_sidecar.clock import Clock
@@ -82,10 +82,10 @@ class _Rule:
 class Collector:
     """Runs on the archive's threads."""
 
-    def __init__(self, desk: Desk, verbs: Verbs) -> None:
-        self._desk = desk
+    def __init__(self, state: ArchiveState, verbs: Verbs) -> None:
+        self._state = state
         self._verbs = verbs
-        self._clock_offset_s = _offset(desk.context.clock)
+        self._clock_offset_s = _offset(state.context.clock)
 
     def collect(self, request: CollectGarbageRequest) -> Iterator[CollectGarbageResponse]:
         """Yields the removed keys and progress.
@@ -93,7 +93,7 @@ class Collector:
         Raises ArchiveUnavailable, FeatureUnavailable.
         """
         self._check_format()
-        clock = self._desk.context.clock
+        clock = self._state.context.clock
         grace_us = request.grace.ToMicroseconds() if request.HasField("grace") else int(GRACE_S * 1e6)
         is_sane = abs(_offset(clock) - self._clock_offset_s) <= CLOCK_JUMP_S
         if not is_sane:
@@ -101,14 +101,14 @@ class Collector:
         now_us = clock.now_us()
         expired_before = now_us // 1_000_000 - EXPIRED_S if is_sane else 0
         rule = _Rule(request.dry_run, now_us - grace_us, expired_before, now_us)
-        yield from _Run(self._desk, self._verbs, rule).collect(request.namespace)
+        yield from _Run(self._state, self._verbs, rule).collect(request.namespace)
 
     def _check_format(self) -> None:
         """Raises FeatureUnavailable if a newer version wrote the archive: it may name objects in ways unknown here.
         Raises ArchiveUnavailable if the archive is not there."""
-        self._desk.wire.check_there()
+        self._state.wire.check_there()
         try:
-            form = ArchiveFormat.FromString(self._desk.wire.get(FORMAT_KEY).data)
+            form = ArchiveFormat.FromString(self._state.wire.get(FORMAT_KEY).data)
         except DecodeError:
             raise Corrupt("the archive's _format object cannot be read, so nothing is removed") from None
         if max(form.min_reader, form.min_writer) > FORMAT:
@@ -121,12 +121,12 @@ class Collector:
 class _Run:
     """One collection."""
 
-    def __init__(self, desk: Desk, verbs: Verbs, rule: _Rule) -> None:
-        self._desk = desk
+    def __init__(self, state: ArchiveState, verbs: Verbs, rule: _Rule) -> None:
+        self._state = state
         self._verbs = verbs
         self._rule = rule
-        self._fleet = Fleet(desk)
-        self._fetcher = CountedFetcher(desk.wire)
+        self._fleet = Fleet(state)
+        self._fetcher = CountedFetcher(state.wire)
         self._told = CollectGarbageResponse()
         # Where old keys may be left: by namespace and by name, the newest epoch whose key may go.
         self._old_keys: dict[bytes, dict[bytes, int]] = defaultdict(dict)
@@ -136,14 +136,14 @@ class _Run:
         for _ in self._fleet.survey(namespace, survey):
             yield self._tell()
         for places in in_chunks(survey.heads):
-            listings = self._desk.wire.together(*(partial(self._list, place) for place in places))
+            listings = self._state.wire.together(*(partial(self._list, place) for place in places))
             for listing, found in zip(listings, self._fleet.heads(places), strict=True):
                 self._told.progress.threads += 1
                 self._told.progress.items += len(listing)
                 try:
                     yield from self._thread(found, listing)
                 except StatewardError as error:
-                    if isinstance(error, ArchiveUnavailable) and self._desk.wire.away_s:
+                    if isinstance(error, ArchiveUnavailable) and self._state.wire.away_s:
                         raise
                     if isinstance(error, NotOwner):
                         continue  # it has expired, and another sidecar works on it
@@ -155,7 +155,7 @@ class _Run:
         yield self._tell()
 
     def _list(self, place: Place) -> dict[str, int]:
-        return dict(self._desk.wire.walk(place.prefix))
+        return dict(self._state.wire.walk(place.prefix))
 
     def _fail(self, found: Found, error: StatewardError) -> CollectGarbageResponse:
         log.warning("the garbage of a thread was not removed", place=found.place.prefix, error=error.message)
@@ -186,7 +186,7 @@ class _Run:
             found = self._expire(found)
             assert found.seen is not None
             head = found.seen.head
-            if head.deleted and head.boot_id == self._desk.boot_id and not self._rule.dry_run:
+            if head.deleted and head.boot_id == self._state.boot_id and not self._rule.dry_run:
                 # Destroyed with the thread, so that nothing lists it any more; a dry run meets it among the keys.
                 self._told.progress.items += 1
                 self._told.removed += 1
@@ -247,7 +247,7 @@ class _Run:
         for start in range(0, len(keys), PARALLEL):
             some = keys[start : start + PARALLEL]
             if not self._rule.dry_run:
-                self._desk.wire.together(*(partial(self._desk.wire.delete, key) for key in some))
+                self._state.wire.together(*(partial(self._state.wire.delete, key) for key in some))
             for key in some:
                 if not self._rule.dry_run:
                     self._told.removed += 1
@@ -259,7 +259,7 @@ class _Run:
     def _keys(self) -> Iterator[CollectGarbageResponse]:
         """Removes keys that are left because a deletion, or a claim that came too late, was interrupted."""
         for namespace_id, names in self._old_keys.items():
-            for number, (key, size) in enumerate(self._desk.wire.walk(f"{THREAD_KEYS}{namespace_id.hex()}/"), 1):
+            for number, (key, size) in enumerate(self._state.wire.walk(f"{THREAD_KEYS}{namespace_id.hex()}/"), 1):
                 if number % KEYS_A_STEP == 0:
                     yield self._tell()
                 name, _, epoch = key.rpartition("/")[2].partition(".")
@@ -282,13 +282,13 @@ class _Run:
     def _is_left(self, place: Place, head: ArchiveHead) -> bool:
         """Whether a name was claimed for a thread that was never made: by a process of this disk that has ended, or by
         one that has written nothing for a lease, as far as this process has seen."""
-        desk = self._desk
-        if head.deleted or head.tip_sequence or desk.context.keystore.has_thread(head.uid):
+        state = self._state
+        if head.deleted or head.tip_sequence or state.context.keystore.has_thread(head.uid):
             return False
-        if any(claim.uid == head.uid for claim in list(desk.hooks.claims.values())):
+        if any(claim.uid == head.uid for claim in list(state.hooks.claims.values())):
             return False
-        is_over = desk.is_own(head) and head.boot_id != desk.boot_id
-        is_free = desk.observe(place, head) >= desk.options.lease_s or is_over or head.detached
+        is_over = state.is_own(head) and head.boot_id != state.boot_id
+        is_free = state.observe(place, head) >= state.options.lease_s or is_over or head.detached
         return is_free and self._is_unlinked(head.update_time_us)
 
     def _give_back(self, found: Found) -> Iterator[CollectGarbageResponse]:
@@ -305,12 +305,12 @@ class _Run:
     # -- expired threads ------------------------------------------------------------------------------------------
 
     def _is_expired(self, head: ArchiveHead) -> bool:
-        is_free = head.detached or head.boot_id == self._desk.boot_id
+        is_free = head.detached or head.boot_id == self._state.boot_id
         return is_free and not head.deleted and 0 < head.expire_second <= self._rule.expired_before_second
 
     def _expire(self, found: Found) -> Found:
         """Deletes a thread as by a caller, and returns its HEAD afterwards. Raises NotOwner, Corrupt and others."""
-        desk, place = self._desk, found.place
+        state, place = self._state, found.place
         read = self._fleet.read([place])[0]
         if read.error is not None:
             raise read.error
@@ -329,7 +329,7 @@ class _Run:
             namespace=head.namespace, thread=head.thread, options=WriteOptions(expected_uid=uid.hex()),
             allow_missing=True,
         )  # fmt: skip
-        with desk.locks.of(name):
+        with state.locks.of(name):
             try:
                 self._verbs.own(name)  # from now on nobody else can change its TTL
             except ThreadNotFound:  # another sidecar has deleted it
@@ -338,8 +338,8 @@ class _Run:
             if here is None or not has_expired(here.head, self._rule.expired_before_second * 1_000_000):
                 return self._fleet.heads([place])[0]
             self._verbs.delete(request)
-            write = Write(run=desk.store.deleter.delete(request), frees_space=True)
-            desk.context.writer.submit(write, wait=True).wait()
+            write = Write(run=state.store.deleter.delete(request), frees_space=True)
+            state.context.writer.submit(write, wait=True).wait()
         log.info("deleted an expired thread", uid=uid.hex())
         return self._fleet.heads([place])[0]
 

@@ -36,7 +36,7 @@ from stateward_sidecar.archive.objects.image import open_image, part_refs
 from stateward_sidecar.archive.objects.judge import Local, Verdict, judge
 from stateward_sidecar.archive.objects.keys import ThreadKey, slot_of
 from stateward_sidecar.archive.objects.packs import check_object
-from stateward_sidecar.archive.objects.shared import Desk, Name, row_of
+from stateward_sidecar.archive.objects.shared import ArchiveState, Name, row_of
 from stateward_sidecar.archive.own.takeover import Attacher
 from stateward_sidecar.archive.requests.metered import PARALLEL
 from stateward_sidecar.archive.requests.places import FIRST_EPOCH, HEAD, THREADS, Place, place_of
@@ -86,8 +86,8 @@ class Found:
 class Fleet:
     """Reads many threads. Made for one command; runs on the archive's threads."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, state: ArchiveState) -> None:
+        self._state = state
         self._namespaces: dict[bytes, NamespaceKeys | StatewardError] = {}
 
     # -- finding --------------------------------------------------------------------------------------------------
@@ -96,10 +96,10 @@ class Fleet:
         """Walks over the bucket or one namespace. Yields from time to time. Raises ArchiveUnavailable."""
         prefix = THREADS
         if namespace:
-            prefix += self._desk.context.keystore.namespace_id(namespace).hex() + "/"
+            prefix += self._state.context.keystore.namespace_id(namespace).hex() + "/"
         has_head: dict[Place, bool] = {}
         number = 0
-        for number, (key, _) in enumerate(self._desk.wire.walk(prefix), 1):
+        for number, (key, _) in enumerate(self._state.wire.walk(prefix), 1):
             folder, _, name = key.rpartition("/")
             place = place_of(f"{folder}/{HEAD}")
             if place is not None:
@@ -107,7 +107,7 @@ class Fleet:
             if number % KEYS_A_STEP == 0:
                 yield
         if not number:
-            self._desk.wire.check_there()  # an archive that is not mounted looks empty
+            self._state.wire.check_there()  # an archive that is not mounted looks empty
         into.heads = [place for place, found in has_head.items() if found]
         for places in in_chunks([place for place, found in has_head.items() if not found]):
             self._sort(places, into)  # the bucket may have changed during the listing
@@ -123,10 +123,10 @@ class Fleet:
 
         HEAD contains the whole of a small thread. If HEAD is lost, nothing is left to list. Yields from time to time.
         """
-        desk, keystore = self._desk, self._desk.context.keystore
+        state, keystore = self._state, self._state.context.keystore
         wanted = keystore.namespace_id(namespace) if namespace else b""
         listed = {*into.heads, *into.headless}
-        with desk.context.engine.read() as txn:
+        with state.context.engine.read() as txn:
             known = [(key[1:], layout.unpack_name(value)) for key, value in rows(txn, b"N")]
         for names in in_chunks(known):
             places = []
@@ -141,8 +141,8 @@ class Fleet:
 
     def _was_archived(self, number: int) -> bool:
         try:
-            with self._desk.context.engine.read() as txn:
-                thread = self._desk.store.threads.head(txn, number)
+            with self._state.context.engine.read() as txn:
+                thread = self._state.store.threads.head(txn, number)
         except StatewardError:
             return False  # Verify of the disk reports it
         return (
@@ -154,18 +154,18 @@ class Fleet:
 
     def place(self, namespace: str, name: str) -> Place:
         """Returns the place of a thread. Raises ThreadNotFound, KeyUnavailable, ArchiveUnavailable."""
-        keys = self._desk.keys.find_namespace(namespace)
+        keys = self._state.keys.find_namespace(namespace)
         if keys is None:
             raise not_found(namespace, name)
-        return self._desk.place(keys, name)
+        return self._state.place(keys, name)
 
     def name_here(self, place: Place) -> Name | None:
         """Returns this disk's name for the thread of a place; None if it has none or cannot read it."""
-        desk = self._desk
+        state = self._state
         try:
-            with desk.context.engine.read() as txn:
+            with state.context.engine.read() as txn:
                 row = txn.get(layout.name_key(place.name_hash))
-                thread = desk.store.threads.head(txn, layout.unpack_name(row)[0]) if row is not None else None
+                thread = state.store.threads.head(txn, layout.unpack_name(row)[0]) if row is not None else None
         except StatewardError:
             return None
         if thread is None or thread.identity.namespace_keys.id != place.namespace_id:
@@ -174,8 +174,8 @@ class Fleet:
 
     def thread_here(self, name: Name) -> Thread | None:
         """Returns the thread on this disk; None = there is none. Raises Corrupt, KeyUnavailable."""
-        with self._desk.context.engine.read() as txn:
-            return self._desk.store.threads.find(txn, *name)
+        with self._state.context.engine.read() as txn:
+            return self._state.store.threads.find(txn, *name)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class Fleet:
         return founds
 
     def _ask(self, keys: Sequence[str]) -> list[Answer]:
-        wire = self._desk.wire
+        wire = self._state.wire
 
         def find(key: str) -> Answer:
             try:
@@ -221,7 +221,7 @@ class Fleet:
         found = self._namespaces.get(identity)
         if found is None:
             try:
-                found = self._desk.keys.by_id(identity) or KeyUnavailable(
+                found = self._state.keys.by_id(identity) or KeyUnavailable(
                     "the key of its namespace is not in the archive", namespace_id=identity.hex()
                 )
             except (KeyUnavailable, Corrupt) as error:
@@ -257,7 +257,7 @@ class Fleet:
             parts = [_read_part(ref, more[place.object(ref)]) for ref in part_refs(head)]
             image = open_image(Cipher(key.data_key), head, parts)
             name_hash = namespace.names.thread(image.head.thread)
-            own_id = self._desk.context.keystore.namespace_id(image.head.namespace)
+            own_id = self._state.context.keystore.namespace_id(image.head.namespace)
             if (own_id, name_hash) != (place.namespace_id, place.name_hash):
                 raise Corrupt(f"HEAD is stored under another name than that of its thread {image.head.thread!r}")
             found.image = image
@@ -281,8 +281,8 @@ class Fleet:
         assert seen.key is not None
         assert found.namespace is not None
         head, name = seen.head, (image.head.namespace, image.head.thread)
-        held = self._desk.store.threads.cached(*name)
-        access = THREAD_ACCESS_OWNED if held is not None and held.number in self._desk.holds else THREAD_ACCESS_REMOTE
+        held = self._state.store.threads.cached(*name)
+        access = THREAD_ACCESS_OWNED if held is not None and held.number in self._state.holds else THREAD_ACCESS_REMOTE
         identity = Identity(0, seen.key.uid, *name, found.namespace, seen.key.data_key)
         return add_archive(view_head(identity, image.head), row_of(head, access), head.tip_sequence)
 
@@ -327,19 +327,19 @@ def _read_part(ref: ObjectRef, answer: Answer) -> bytes:
     return answer.data
 
 
-def known_head(desk: Desk, thread: Thread) -> ArchiveHead:
+def known_head(state: ArchiveState, thread: Thread) -> ArchiveHead:
     """Returns HEAD as this disk last wrote or accepted it; empty if it never did."""
-    hold = desk.holds.get(thread.number)
+    hold = state.holds.get(thread.number)
     if hold is not None:
         return hold.head
     return thread.archive.head if thread.archive is not None else ArchiveHead()
 
 
-def judge_here(desk: Desk, thread: Thread, known: ArchiveHead, head: ArchiveHead) -> Verdict:
+def judge_here(state: ArchiveState, thread: Thread, known: ArchiveHead, head: ArchiveHead) -> Verdict:
     """Judges by HEAD alone, without the entries in the bucket. ``known``: see ``known_head``."""
     local = Local(
         thread.identity.uid, known, thread.head.tip_sequence, thread.floor_sequence,
-        lambda sequence: desk.outbox.digest_at(thread.identity, sequence), desk.boots, desk.former,
+        lambda sequence: state.outbox.digest_at(thread.identity, sequence), state.boots, state.former,
     )  # fmt: skip
     return judge(local, head).verdict
 
@@ -347,8 +347,8 @@ def judge_here(desk: Desk, thread: Thread, known: ArchiveHead, head: ArchiveHead
 class ArchiveLister:
     """Lists threads. Runs on the archive's threads."""
 
-    def __init__(self, desk: Desk, attacher: Attacher) -> None:
-        self._desk = desk
+    def __init__(self, state: ArchiveState, attacher: Attacher) -> None:
+        self._state = state
         self._attacher = attacher
 
     def list(self, request: ListArchiveRequest) -> Iterator[ListArchiveResponse | None]:
@@ -357,7 +357,7 @@ class ArchiveLister:
 
         Raises ArchiveUnavailable, and with ``index`` DiskFull, ShuttingDown.
         """
-        fleet, survey = Fleet(self._desk), Survey()
+        fleet, survey = Fleet(self._state), Survey()
         yield from fleet.survey(request.namespace, survey)
         if not request.elsewhere:
             yield from fleet.add_lost(request.namespace, survey)
@@ -398,7 +398,7 @@ class ArchiveLister:
         assert seen.key is not None
         assert found.namespace is not None
         name = image.head.namespace, image.head.thread
-        with self._desk.locks.of(name):
+        with self._state.locks.of(name):
             here = fleet.thread_here(name)
             if here is not None:
                 if here.access != THREAD_ACCESS_REMOTE:
@@ -409,6 +409,6 @@ class ArchiveLister:
                 if here.head.tip_sequence > image.head.tip_sequence:
                     return  # renewed since HEAD was read
             row = row_of(seen.head, THREAD_ACCESS_REMOTE)
-            self._desk.installer.install(
+            self._state.installer.install(
                 Incoming(found.namespace, seen.key.uid, seen.key.data_key, image, row, is_first=here is None)
             )

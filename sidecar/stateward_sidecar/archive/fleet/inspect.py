@@ -30,7 +30,7 @@ from stateward_sidecar.archive.objects.packs import (
     is_pack,
     open_tail,
 )
-from stateward_sidecar.archive.objects.shared import Desk
+from stateward_sidecar.archive.objects.shared import ArchiveState
 from stateward_sidecar.archive.objects.start import missing
 from stateward_sidecar.archive.requests.places import Place, whole_sizes
 from stateward_sidecar.bucket.base import ObjectNotFound
@@ -53,10 +53,10 @@ class Tally:
 class Inspector:
     """Made for one command; runs on the archive's threads."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._fleet = Fleet(desk)
-        self._fetcher = CountedFetcher(desk.wire)
+    def __init__(self, state: ArchiveState) -> None:
+        self._state = state
+        self._fleet = Fleet(state)
+        self._fetcher = CountedFetcher(state.wire)
         self._tally = Tally()
 
     def verify(self, request: VerifyArchiveRequest) -> Iterator[VerifyArchiveResponse]:
@@ -65,7 +65,7 @@ class Inspector:
         if request.thread:
             self._choose(request.namespace, request.thread, survey)
         else:
-            for key in missing(self._desk.wire):
+            for key in missing(self._state.wire):
                 message = f"{key} is missing in the archive; a sidecar without data cannot use the archive"
                 yield self._progress(VerifyFinding(reason=ERROR_REASON_CORRUPT, message=message))
             for _ in self._fleet.survey(request.namespace, survey):
@@ -90,12 +90,12 @@ class Inspector:
         place = self._fleet.place(namespace, name)
         found = self._fleet.heads([place])[0]
         if found.seen is None:
-            self._desk.wire.check_there()  # an archive that is not mounted looks empty
+            self._state.wire.check_there()  # an archive that is not mounted looks empty
         if found.seen is not None or found.error is not None:
             if found.seen is not None and not found.is_live and self._compare(found) is None:
                 raise not_found(namespace, name)
             survey.heads.append(place)
-        elif self._fleet.name_here(place) is not None or next(self._desk.wire.walk(place.prefix), None):
+        elif self._fleet.name_here(place) is not None or next(self._state.wire.walk(place.prefix), None):
             survey.headless.append(place)
         else:
             raise not_found(namespace, name)
@@ -132,8 +132,8 @@ class Inspector:
             return None  # Verify of the disk reports it
         if thread is None or thread.archive is None or thread.access == THREAD_ACCESS_ORPHAN:
             return None
-        known = known_head(self._desk, thread)
-        if judge_here(self._desk, thread, known, found.seen.head) is not Verdict.ROLLED_BACK:
+        known = known_head(self._state, thread)
+        if judge_here(self._state, thread, known, found.seen.head) is not Verdict.ROLLED_BACK:
             return None
         # This process may have written HEAD since it was read: then what it knows is newer, and HEAD in order.
         again = self._fleet.heads([found.place])[0].seen
@@ -155,7 +155,7 @@ class Inspector:
         refs += head.objects
         yield from flaws
         bad: list[ObjectRef] = []
-        sizes = whole_sizes(self._desk.wire.walk(found.place.prefix))
+        sizes = whole_sizes(self._state.wire.walk(found.place.prefix))
         yield from self._check_presence(found, refs, sizes, bad)
         self._tally.objects += len(head.image_parts)  # they were read with HEAD
         if found.image is None or found.seen.key is None:
@@ -225,7 +225,7 @@ class Inspector:
             wrong = ""
             if size is None:
                 try:
-                    self._desk.wire.get_range(key, 0, 1)  # it may be newer than the listing
+                    self._state.wire.get_range(key, 0, 1)  # it may be newer than the listing
                 except ObjectNotFound:
                     wrong = f"the object {key}, which HEAD names, is missing in the archive"
             elif size != ref.size_bytes:
@@ -269,6 +269,6 @@ def _flaw_at(ref: ObjectRef, message: str) -> Flaw:
     return Flaw(message + what, ref.first_version, ref.first_sequence)
 
 
-def flaws_of(desk: Desk, found: Found) -> list[Flaw]:
+def flaws_of(state: ArchiveState, found: Found) -> list[Flaw]:
     """Reads all bytes of a thread, and returns everything that is wrong with it. Raises ArchiveUnavailable."""
-    return [flaw for flaw in Inspector(desk).check(found, 100) if flaw is not None]
+    return [flaw for flaw in Inspector(state).check(found, 100) if flaw is not None]

@@ -37,9 +37,9 @@ from stateward_sidecar.archive.objects.heads import (
 )
 from stateward_sidecar.archive.objects.judge import Verdict, set_back_text
 from stateward_sidecar.archive.objects.keys import ThreadKey
-from stateward_sidecar.archive.objects.shared import Desk, Hold, Name, row_of
+from stateward_sidecar.archive.objects.shared import ArchiveState, Hold, Name, row_of
 from stateward_sidecar.archive.own.pulse import Pulse
-from stateward_sidecar.archive.own.reconcile import Settler
+from stateward_sidecar.archive.own.reconcile import Reconciler
 from stateward_sidecar.archive.own.takeover import Attacher
 from stateward_sidecar.archive.requests.metered import Unclear
 from stateward_sidecar.archive.requests.places import Place, namespace_key
@@ -69,12 +69,12 @@ class _Diagnosis:
 class Repairer:
     """Runs on the archive's threads."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        fetcher = Fetcher(desk.wire)
-        self._settler = Settler(desk, fetcher)
-        self._attacher = Attacher(desk, fetcher, self._settler)
-        self._rewriter = _Rewriter(desk, fetcher, self._settler, self._attacher)
+    def __init__(self, state: ArchiveState) -> None:
+        self._state = state
+        fetcher = Fetcher(state.wire)
+        self._reconciler = Reconciler(state, fetcher)
+        self._attacher = Attacher(state, fetcher, self._reconciler)
+        self._rewriter = _Rewriter(state, fetcher, self._reconciler, self._attacher)
 
     def repair(self, request: RepairThreadRequest) -> RepairThreadResponse:
         """Returns what is wrong, and repairs it unless ``dry_run``.
@@ -82,13 +82,13 @@ class Repairer:
         Raises ThreadNotFound, NotOwner, ArchiveUnavailable.
         """
         name: Name = request.namespace, request.thread
-        with self._desk.locks.of(name):
+        with self._state.locks.of(name):
             thread = self._local(name)
             if thread.access == THREAD_ACCESS_ORPHAN:
                 raise NotOwner(
                     f"thread {thread.name!r} is an orphan, and orphans are not in the archive", thread=thread.name
                 )
-            place = self._desk.place(thread.identity.namespace_keys, thread.name)
+            place = self._state.place(thread.identity.namespace_keys, thread.name)
             found = self._diagnose(thread, place)
             if not request.dry_run and found.refusal:
                 raise NotOwner(
@@ -101,19 +101,19 @@ class Repairer:
             return RepairThreadResponse(thread=view_thread(self._local(name)), findings=found.findings)
 
     def _local(self, name: Name) -> Thread:
-        with self._desk.context.engine.read() as txn:
-            return self._desk.store.threads.get(txn, *name)
+        with self._state.context.engine.read() as txn:
+            return self._state.store.threads.get(txn, *name)
 
     # -- what is wrong --------------------------------------------------------------------------------------------
 
     def _diagnose(self, thread: Thread, place: Place) -> _Diagnosis:
         namespace = thread.identity.namespace_keys
-        found = _Diagnosis(self._desk.wire.find(place.head))
+        found = _Diagnosis(self._state.wire.find(place.head))
         if thread.archive is None:
             found.refusal = "this sidecar has never archived it; the next write will"
             return found
         if found.object is None:
-            self._desk.wire.check_there()
+            self._state.wire.check_there()
             found.findings.append("HEAD is missing in the archive")
         else:
             try:
@@ -137,10 +137,10 @@ class Repairer:
 
     def _compare(self, thread: Thread, place: Place, found: _Diagnosis) -> None:
         """Compares a readable HEAD with this disk, and checks that everything that it names exists."""
-        desk, head = self._desk, found.head
+        state, head = self._state, found.head
         assert head is not None
         assert thread.archive is not None
-        hold, known = desk.holds.get(thread.number), known_head(desk, thread)
+        hold, known = state.holds.get(thread.number), known_head(state, thread)
         is_marked = thread.archive.rolled_back and thread.access != THREAD_ACCESS_REMOTE  # the next read unmarks a copy
         marked = is_marked or (hold is not None and hold.is_rolled_back)
         if head.min_writer > FORMAT:
@@ -148,22 +148,22 @@ class Repairer:
         elif thread.access == THREAD_ACCESS_REMOTE:
             self._compare_copy(thread, head, found)
         else:
-            verdict = judge_here(desk, thread, known, head)
+            verdict = judge_here(state, thread, known, head)
             if verdict is Verdict.ROLLED_BACK:
                 found.findings.append(set_back_text(head, known))
                 return
             found.refusal = _refusal(verdict, head)
         if found.refusal:
             return
-        read = Fleet(desk).read([place])[0]
+        read = Fleet(state).read([place])[0]
         if read.error is None and (read.seen is None or read.seen.head.write_id != head.write_id):
             raise ArchiveUnavailable("another sidecar is changing HEAD; try again")
-        found.findings += [flaw.message for flaw in flaws_of(desk, read)]
-        is_free = head.detached or desk.is_own(head)
+        found.findings += [flaw.message for flaw in flaws_of(state, read)]
+        is_free = head.detached or state.is_own(head)
         if found.findings and thread.access == THREAD_ACCESS_REMOTE and not is_free:
             found.refusal = f"{head.owner_id!r} holds it; repair it there, or after it was given up"
-        elif found.findings and head.boot_id in desk.former and not head.detached:
-            left_s = desk.options.lease_s - desk.observe(place, head)
+        elif found.findings and head.boot_id in state.former and not head.detached:
+            left_s = state.options.lease_s - state.observe(place, head)
             if left_s > 0:
                 found.refusal = f"another copy of these data may hold it; if it stays idle, repair it in {left_s:.1f} s"
         if marked and not found.findings:
@@ -179,35 +179,35 @@ class Repairer:
     # -- mending --------------------------------------------------------------------------------------------------
 
     def _mend(self, thread: Thread, place: Place, found: _Diagnosis) -> str:
-        desk, identity = self._desk, thread.identity
+        state, identity = self._state, thread.identity
         assert thread.archive is not None
         if found.only_marked:
-            desk.holds.pop(thread.number, None)
+            state.holds.pop(thread.number, None)
             row = ArchiveRow()
             row.CopyFrom(thread.archive)
             row.rolled_back, row.rolled_back_to = False, 0
-            self._settler.write_row(thread, row)
+            self._reconciler.write_row(thread, row)
             self._attacher.own((identity.namespace, thread.name), must_exist=True)
             return "the mark was removed; the thread is archived again"
         self._ensure_keys(thread, place)
-        old_row, old_hold = ArchiveRow(), desk.holds.get(thread.number)
+        old_row, old_hold = ArchiveRow(), state.holds.get(thread.number)
         old_row.CopyFrom(thread.archive)
         known = old_hold.head if old_hold is not None else old_row.head
         base = self._base(thread, known, found.head)
-        self._settler.write_row(thread, row_of(base, THREAD_ACCESS_OWNED))
-        hold = desk.hold(thread, place, base, found.object.etag if found.object is not None else "")
+        self._reconciler.write_row(thread, row_of(base, THREAD_ACCESS_OWNED))
+        hold = state.hold(thread, place, base, found.object.etag if found.object is not None else "")
         # A HEAD of this process that names lost objects is still its sign of life.
-        hold.renews = found.head is not None and found.head.boot_id == desk.boot_id and not found.head.detached
+        hold.renews = found.head is not None and found.head.boot_id == state.boot_id and not found.head.detached
         try:
             self._rewriter.rewrite(hold)
         except BaseException:
-            desk.holds.pop(thread.number, None)
+            state.holds.pop(thread.number, None)
             if old_hold is not None:
-                desk.holds[thread.number] = old_hold
-            self._settler.write_row(thread, old_row)
+                state.holds[thread.number] = old_hold
+            self._reconciler.write_row(thread, old_row)
             raise
         hold.renews = True
-        self._settler.write_row(thread, row_of(hold.head, THREAD_ACCESS_OWNED))
+        self._reconciler.write_row(thread, row_of(hold.head, THREAD_ACCESS_OWNED))
         head = hold.head
         log.warning("HEAD was written again from this disk", uid=identity.uid_text, epoch=head.epoch)
         return (
@@ -217,11 +217,11 @@ class Repairer:
 
     def _ensure_keys(self, thread: Thread, place: Place) -> None:
         """Puts the thread's key again if it is missing or damaged. Raises NotOwner if it belongs to another thread."""
-        keys, identity = self._desk.keys, thread.identity
+        keys, identity = self._state.keys, thread.identity
         assert thread.archive is not None
         self._ensure_namespace_key(identity.namespace_keys.id)
         namespace = keys.namespace(identity.namespace)
-        data_key = self._desk.context.keystore.thread_key(identity.uid, namespace)
+        data_key = self._state.context.keystore.thread_key(identity.uid, namespace)
         if data_key is None:
             raise not_found(identity.namespace, thread.name)
         own, epoch = ThreadKey(identity.uid, data_key), thread.archive.head.created_epoch
@@ -238,26 +238,26 @@ class Repairer:
             )
 
     def _ensure_namespace_key(self, identity: bytes) -> None:
-        slot = self._desk.context.keystore.namespace_slot(identity)
+        slot = self._state.context.keystore.namespace_slot(identity)
         key = namespace_key(identity)
-        if slot is not None and self._desk.wire.find(key) is None:
+        if slot is not None and self._state.wire.find(key) is None:
             wraps = KeyObject(wraps=[KeyWrap(wrapping_id=slot[20:36], wrapped=slot)])
             with suppress(ObjectExists):
-                self._desk.wire.create(key, wraps.SerializeToString())
+                self._state.wire.create(key, wraps.SerializeToString())
 
     def _base(self, thread: Thread, known: ArchiveHead, found: ArchiveHead | None) -> ArchiveHead:
         """Returns a HEAD of this process that names no objects yet."""
-        desk = self._desk
+        state = self._state
         epoch = max(known.epoch, found.epoch if found is not None else 0, thread.epoch) + 1
         last = found if found is not None else known
         base = ArchiveHead(
             min_reader=FORMAT, min_writer=FORMAT, uid=thread.identity.uid, created_epoch=known.created_epoch,
-            epoch=epoch, boot_id=desk.boot_id, owner_id=desk.options.owner_id,
+            epoch=epoch, boot_id=state.boot_id, owner_id=state.options.owner_id,
             write_id=last.write_id or os.urandom(WRITE_ID_BYTES), previous_write_ids=last.previous_write_ids,
-            lineage=known.lineage, update_time_us=update_us(last, desk.now_us()),
+            lineage=known.lineage, update_time_us=update_us(last, state.now_us()),
         )  # fmt: skip
         tip = thread.head
-        base.lineage.append(epoch_start(epoch, desk.boot_id, tip.tip_sequence, tip.tip_digest))
+        base.lineage.append(epoch_start(epoch, state.boot_id, tip.tip_sequence, tip.tip_digest))
         del base.lineage[:-LINEAGE_KEPT]
         if found is not None:  # readers of the old HEAD may still follow it for a while
             refs = [*object_refs(found), *(item.object for item in found.garbage)]
@@ -273,7 +273,7 @@ class _Pulse(Pulse):
         raise ArchiveUnavailable("another sidecar changed HEAD meanwhile; try again")
 
     def put(self, hold: Hold, head: ArchiveHead) -> bool:
-        wire, namespace = self._desk.wire, hold.thread.identity.namespace_keys
+        wire, namespace = self._state.wire, hold.thread.identity.namespace_keys
         data = seal_head(namespace, hold.place, head)
         try:
             if hold.etag:
@@ -298,7 +298,7 @@ class _Rewriter(Shipper):
         """Writes objects and HEAD. Raises ArchiveUnavailable if HEAD has changed since it was read."""
         base = bare(hold.head)
         for _ in range(MOMENTS_MAX):
-            moment: Moment | None = self._desk.outbox.moment(hold.thread.identity)
+            moment: Moment | None = self._state.outbox.moment(hold.thread.identity)
             if moment is None:
                 raise not_found(*hold.name)
             with suppress(Cleared):

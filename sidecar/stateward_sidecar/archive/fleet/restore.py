@@ -14,10 +14,10 @@ from stateward.v1.archive_service_pb2 import RestoreArchiveRequest, RestoreArchi
 from stateward.v1.thread_pb2 import THREAD_ACCESS_REMOTE
 from stateward_sidecar.archive.fleet.fleet import Fleet, Found, Survey, in_chunks, object_refs
 from stateward_sidecar.archive.fleet.reread import CountedFetcher
-from stateward_sidecar.archive.objects.shared import Desk, Name
+from stateward_sidecar.archive.objects.shared import ArchiveState, Name
 from stateward_sidecar.archive.own.completing import Completer
 from stateward_sidecar.archive.own.history import History
-from stateward_sidecar.archive.own.reconcile import Settler
+from stateward_sidecar.archive.own.reconcile import Reconciler
 from stateward_sidecar.archive.own.takeover import Attacher
 from stateward_sidecar.archive.ship.blobs import BlobCarrier
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, DiskFull, OutcomeUnknown, ShuttingDown, StatewardError
@@ -45,14 +45,14 @@ class _Outcome:
 class Restorer:
     """Made for one command; runs on the archive's threads, and on some of its own."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._fleet = Fleet(desk)
-        self._fetcher = CountedFetcher(desk.wire)
-        settler = Settler(desk, self._fetcher)
-        self._attacher = Attacher(desk, self._fetcher, settler)
-        self._completer = Completer(desk, History(desk, self._fetcher, settler), self._attacher)
-        self._blobs = BlobCarrier(desk, self._attacher)
+    def __init__(self, state: ArchiveState) -> None:
+        self._state = state
+        self._fleet = Fleet(state)
+        self._fetcher = CountedFetcher(state.wire)
+        reconciler = Reconciler(state, self._fetcher)
+        self._attacher = Attacher(state, self._fetcher, reconciler)
+        self._completer = Completer(state, History(state, self._fetcher, reconciler), self._attacher)
+        self._blobs = BlobCarrier(state, self._attacher)
         self._other_bytes = 0
 
     def restore(self, request: RestoreArchiveRequest) -> Iterator[RestoreArchiveResponse]:
@@ -63,7 +63,7 @@ class Restorer:
         told, survey = RestoreArchiveResponse(), Survey()
         if request.thread:
             survey.heads = [self._fleet.place(request.namespace, request.thread)]
-            self._desk.wire.check_there()  # an archive that is not mounted looks empty
+            self._state.wire.check_there()  # an archive that is not mounted looks empty
         else:
             for _ in self._fleet.survey(request.namespace, survey):
                 yield RestoreArchiveResponse()
@@ -109,7 +109,7 @@ class Restorer:
         except (DiskFull, OutcomeUnknown, ShuttingDown):
             raise
         except StatewardError as error:
-            if isinstance(error, ArchiveUnavailable) and self._desk.wire.away_s > AWAY_S:
+            if isinstance(error, ArchiveUnavailable) and self._state.wire.away_s > AWAY_S:
                 raise
             return _Outcome(name[1], problem=error.message)
 
@@ -132,10 +132,10 @@ class Restorer:
 
     def _copy_blobs(self, name: Name) -> int:
         """Returns how many bytes were copied."""
-        thread, files = self._fleet.thread_here(name), self._desk.context.blob_files
+        thread, files = self._fleet.thread_here(name), self._state.context.blob_files
         if thread is None:
             return 0
-        with self._desk.context.engine.read() as txn:
+        with self._state.context.engine.read() as txn:
             records = [row.record for row in list_blobs(txn, thread.identity)]
         missing = [record for record in records if not files.is_here(thread.identity.uid, record.blob_id)]
         for record in records:
@@ -152,7 +152,7 @@ class Restorer:
         if here is not None and here.identity.uid == head.uid:
             missing -= entries_here(here) - min(here.floor_sequence, entries_here(here))
         size = sum(ref.size_bytes for ref in object_refs(head)) if missing else 0
-        files, blobs = self._desk.context.blob_files, found.image.blobs if found.image is not None else ()
+        files, blobs = self._state.context.blob_files, found.image.blobs if found.image is not None else ()
         size += sum(row.record.stored_bytes for row in blobs if not files.is_here(head.uid, row.record.blob_id))
         return _Outcome(name[1], max(missing, 0), size)
 

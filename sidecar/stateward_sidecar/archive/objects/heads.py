@@ -70,7 +70,7 @@ def bare(head: ArchiveHead) -> ArchiveHead:
 
 def follow(head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int, *, is_cut: bool = False) -> ArchiveHead:
     """Returns the HEAD that this process writes next. Its write id is new. Its epoch is new if another process wrote
-    the last HEAD, or if this process's line ``is_cut``: see ``Desk.cut``. Raises NewerFormat."""
+    the last HEAD, or if this process's line ``is_cut``: see ``ArchiveState.cut``. Raises NewerFormat."""
     check_writable(head)
     following = ArchiveHead()
     following.CopyFrom(head)

@@ -5,7 +5,7 @@ What a disk has cleared of a thread, and what the bucket may therefore still hav
 The next HEAD takes it, and gives it back if it does not land, or if an object could not be read. Thread-safe: clearing
 adds to it at any time, and the ship that takes it must miss nothing.
 
-State that all parts of the archive share: the wire, the keys, this process's ids, and the threads it holds.
+What all parts of the archive share: the wire, the keys, this process's ids, and the threads it holds.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class Options:
 
 
 @dataclass(slots=True, eq=False)
-class Desk:
+class ArchiveState:
     """State and components that all parts of the archive use."""
 
     store: Store

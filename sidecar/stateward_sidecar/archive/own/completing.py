@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stateward_sidecar.archive.objects.fetch import Missing
-from stateward_sidecar.archive.objects.shared import Desk, Name
+from stateward_sidecar.archive.objects.shared import ArchiveState, Name
 from stateward_sidecar.archive.own.history import History, HistoryChanged
 from stateward_sidecar.archive.own.reconcile import set_back
 from stateward_sidecar.archive.own.takeover import Attacher
@@ -17,8 +17,8 @@ ROUNDS = 3
 class Completer:
     """Runs on the archive's workers."""
 
-    def __init__(self, desk: Desk, history: History, attacher: Attacher) -> None:
-        self._desk = desk
+    def __init__(self, state: ArchiveState, history: History, attacher: Attacher) -> None:
+        self._state = state
         self._history = history
         self._attacher = attacher
 
@@ -51,12 +51,12 @@ class Completer:
         return 0
 
     def _is_rolled_back(self, place: Name) -> bool:
-        with self._desk.context.engine.read() as txn:
-            hold = self._desk.holds.get(self._desk.store.threads.get(txn, *place).number)
+        with self._state.context.engine.read() as txn:
+            hold = self._state.holds.get(self._state.store.threads.get(txn, *place).number)
         return hold is not None and hold.is_rolled_back
 
     def _known(self, place: Name) -> bytes:
         """Returns the write id of the HEAD that this disk's copy of a thread is from."""
-        with self._desk.context.engine.read() as txn:
-            row = self._desk.store.threads.get(txn, *place).archive
+        with self._state.context.engine.read() as txn:
+            row = self._state.store.threads.get(txn, *place).archive
         return row.head.write_id if row is not None else b""

@@ -28,9 +28,9 @@ from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward_sidecar.archive.objects.fetch import HISTORY_AT_ONCE, Fetcher, headers_of, tail_rows
 from stateward_sidecar.archive.objects.packs import is_pack, snapshot_rows
-from stateward_sidecar.archive.objects.shared import Desk, Name
+from stateward_sidecar.archive.objects.shared import ArchiveState, Name
 from stateward_sidecar.archive.own.pulse import Pulse
-from stateward_sidecar.archive.own.reconcile import Settler
+from stateward_sidecar.archive.own.reconcile import Reconciler
 from stateward_sidecar.archive.requests.places import Place
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, VersionPruned
@@ -102,10 +102,10 @@ class HistoryChanged(ArchiveUnavailable):
 class History:
     """Runs on the archive's workers."""
 
-    def __init__(self, desk: Desk, fetcher: Fetcher, settler: Settler) -> None:
-        self._desk = desk
+    def __init__(self, state: ArchiveState, fetcher: Fetcher, reconciler: Reconciler) -> None:
+        self._state = state
         self._fetcher = fetcher
-        self._pulse = Pulse(desk, settler)
+        self._pulse = Pulse(state, reconciler)
 
     def complete(self, name: Name) -> int:
         """Fetches the entries and snapshots of a thread that this disk lacks. Returns the number of fetched entries.
@@ -113,22 +113,22 @@ class History:
         If an object is damaged or missing, fetches only what is newer. Raises Corrupt, naming the object, if nothing
         newer is left to fetch, and HistoryChanged.
         """
-        with self._desk.locks.of(name):
-            with self._desk.context.engine.read() as txn:
-                thread = self._desk.store.threads.get(txn, *name)
+        with self._state.locks.of(name):
+            with self._state.context.engine.read() as txn:
+                thread = self._state.store.threads.get(txn, *name)
             if not thread.floor_sequence:
                 return 0
             return self._complete(thread)
 
     def heal(self, name: Name) -> bool:
         """Fetches snapshots that an earlier fetch could not read. Returns False if it fetched none."""
-        with self._desk.locks.of(name):
-            with self._desk.context.engine.read() as txn:
-                thread = self._desk.store.threads.get(txn, *name)
+        with self._state.locks.of(name):
+            with self._state.context.engine.read() as txn:
+                thread = self._state.store.threads.get(txn, *name)
             identity = thread.identity
             if thread.archive is None or thread.access == THREAD_ACCESS_ORPHAN:
                 return False
-            place = self._desk.place(identity.namespace_keys, thread.name)
+            place = self._state.place(identity.namespace_keys, thread.name)
             seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
             if seen is None or not seen.leads_to(thread):
                 return False
@@ -137,9 +137,9 @@ class History:
             rows = [row for each in found for row in each]
             if not rows:
                 return False
-            self._desk.installer.add_history(thread, rows)
+            self._state.installer.add_history(thread, rows)
             floor = thread.floor_sequence, thread.floor_version
-            self._desk.installer.finish_history(thread, {row.snapshot_version for row in rows}, floor)
+            self._state.installer.finish_history(thread, {row.snapshot_version for row in rows}, floor)
             return True
 
     def read(
@@ -179,7 +179,7 @@ class History:
         return lacking, hole
 
     def _complete(self, thread: Thread) -> int:
-        desk = self._desk
+        state = self._state
         place, head = self._source(thread)
         refs, hole = self._missing(place, head, thread)
         chain = Chain(thread, self._following(thread))
@@ -201,13 +201,13 @@ class History:
                 pending.append(row)
                 size += len(row.record)
             if size >= BYTES_AT_ONCE:
-                desk.installer.add_history(thread, pending)
+                state.installer.add_history(thread, pending)
                 pending, size = [], 0
-        desk.installer.add_history(thread, pending)
+        state.installer.add_history(thread, pending)
         if hole.error is not None and hole.last_sequence >= thread.floor_sequence:
             raise hole.error
         gone = self._went(thread, cleared)
-        desk.installer.finish_history(thread, snapshots, (hole.last_sequence, hole.last_version), gone)
+        state.installer.finish_history(thread, snapshots, (hole.last_sequence, hole.last_version), gone)
         return count
 
     def check_known(self, thread: Thread, place: Place, head: ArchiveHead) -> Pruned:
@@ -220,8 +220,8 @@ class History:
         return cleared
 
     def _cleared_since(self, thread: Thread, place: Place, head: ArchiveHead) -> Pruned:
-        desk, row = self._desk, thread.archive
-        hold = desk.holds.get(thread.number)
+        state, row = self._state, thread.archive
+        hold = state.holds.get(thread.number)
         known = [hold.head.write_id] if hold is not None else []
         if row is not None and thread.access != THREAD_ACCESS_ORPHAN:
             known.append(row.head.write_id)
@@ -233,7 +233,7 @@ class History:
         """Returns whether rows of records and of effects are missing, because the thread that the orphan comes from
         cleared their entries."""
         effects, records = itertools.starmap(_has_more, _below_floor(thread, cleared)[1:3])
-        with self._desk.context.engine.read() as txn:
+        with self._state.context.engine.read() as txn:
             return (
                 records and not are_records_whole(txn, thread),
                 effects and not (are_effects_whole(txn, thread) and has_all_pieces(txn, thread, cleared.effects)),
@@ -243,7 +243,7 @@ class History:
         """Returns the HEAD that leads to the older history. An orphan's is the HEAD of the thread it comes from."""
         identity, row = thread.identity, thread.archive
         orphan = row if thread.access == THREAD_ACCESS_ORPHAN else None
-        place = self._desk.place(identity.namespace_keys, orphan.orphan_of if orphan is not None else thread.name)
+        place = self._state.place(identity.namespace_keys, orphan.orphan_of if orphan is not None else thread.name)
         seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
         is_there = seen is not None and seen.leads_to(thread)
         if orphan is not None and (not is_there or thread.floor_sequence > orphan.common_sequence):
@@ -271,7 +271,7 @@ class History:
 
     def _following(self, thread: Thread) -> bytes:
         """Returns the digest of the entry at the floor, as the entry above it says; empty if that one was pruned."""
-        with self._desk.context.engine.read() as txn:
+        with self._state.context.engine.read() as txn:
             return digest_before(txn, thread.identity, thread.floor_sequence + 1)
 
 
@@ -324,18 +324,18 @@ class _Hole:
 class Window:
     """Fetches missing entries of the window. Runs on the archive's workers."""
 
-    def __init__(self, desk: Desk, fetcher: Fetcher, history: History) -> None:
-        self._desk = desk
+    def __init__(self, state: ArchiveState, fetcher: Fetcher, history: History) -> None:
+        self._state = state
         self._fetcher = fetcher
         self._history = history
 
     def complete(self, name: Name) -> None:
         """Fetches the entries of the window that this disk lacks. Raises HistoryChanged, Corrupt and others."""
-        with self._desk.locks.of(name):
-            with self._desk.context.engine.read() as txn:
-                thread = self._desk.store.threads.get(txn, *name)
+        with self._state.locks.of(name):
+            with self._state.context.engine.read() as txn:
+                thread = self._state.store.threads.get(txn, *name)
             keys = thread.identity.namespace_keys
-            place = self._desk.place(keys, thread.name)
+            place = self._state.place(keys, thread.name)
             seen = self._fetcher.look(keys, place, with_key=False)
             if seen is None or not seen.leads_to(thread):
                 raise not_found(*name)
@@ -378,15 +378,15 @@ class Window:
         for ref, found in self._history.read(thread, place, packs):
             if isinstance(found, Corrupt):
                 return found
-            self._desk.installer.add_history(thread, list(chain.missing(found, place.object(ref))))
-        self._desk.installer.finish_history(thread, set(), (start, thread.floor_version))
+            self._state.installer.add_history(thread, list(chain.missing(found, place.object(ref))))
+        self._state.installer.finish_history(thread, set(), (start, thread.floor_version))
         return None
 
     def _live(self, thread: Thread) -> Thread:
-        with self._desk.context.engine.read() as txn:
-            return self._desk.store.threads.by_number(txn, thread.number) or thread
+        with self._state.context.engine.read() as txn:
+            return self._state.store.threads.by_number(txn, thread.number) or thread
 
     def _following(self, thread: Thread) -> bytes:
         """Returns the digest of the entry at the floor, as the entry above it says; empty if that one was pruned."""
-        with self._desk.context.engine.read() as txn:
+        with self._state.context.engine.read() as txn:
             return digest_before(txn, thread.identity, thread.floor_sequence + 1)

@@ -16,8 +16,8 @@ from typing import NoReturn, TypeVar
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward_sidecar.archive.objects.fetch import Seen
 from stateward_sidecar.archive.objects.heads import bare, follow, seal_head, wrote
-from stateward_sidecar.archive.objects.shared import Desk, Hold
-from stateward_sidecar.archive.own.reconcile import Settler
+from stateward_sidecar.archive.objects.shared import ArchiveState, Hold
+from stateward_sidecar.archive.own.reconcile import Reconciler
 from stateward_sidecar.archive.requests.metered import Unclear
 from stateward_sidecar.archive.requests.waiting import step_aside
 from stateward_sidecar.bucket.base import ObjectChanged
@@ -51,14 +51,14 @@ class Uploads:
 class Pulse:
     """Runs under the lock of the thread's name."""
 
-    def __init__(self, desk: Desk, settler: Settler) -> None:
-        self._desk = desk
-        self._settler = settler
+    def __init__(self, state: ArchiveState, reconciler: Reconciler) -> None:
+        self._state = state
+        self._reconciler = reconciler
 
     def uploads(self, hold: Hold) -> Uploads:
         """Begins to prepare objects. ``tick`` then writes HEAD again when it is due. It raises Parted if the thread is
         lost meanwhile."""
-        wire, due = self._desk.wire, self._desk.wire.now() + self._first_s(hold)
+        wire, due = self._state.wire, self._state.wire.now() + self._first_s(hold)
         hold.spares.begin()
 
         def tick() -> None:
@@ -67,13 +67,13 @@ class Pulse:
                 step_aside()
                 if hold.renews and hold.failed_uploads < FAILURES_MAX:
                     self.renew(hold)
-                due = wire.now() + self._desk.options.renewal_s
+                due = wire.now() + self._state.options.renewal_s
 
         return Uploads(tick=tick)
 
     def upload(self, hold: Hold, uploads: Uploads) -> None:
         """Writes objects, and HEAD meanwhile. Raises Parted if the thread is lost meanwhile, and ArchiveUnavailable."""
-        wire, options = self._desk.wire, self._desk.options
+        wire, options = self._state.wire, self._state.options
         hold.spares.check(wire, hold.place, uploads.add)
         begun, longest_s = wire.now(), options.lease_s + uploads.size_bytes / SLOWEST_BYTES_S
 
@@ -93,17 +93,17 @@ class Pulse:
     def fetch(self, thread: Thread, size_bytes: int, call: Callable[[], T]) -> T:
         """Runs a call that reads about so many bytes for a thread, and writes HEAD meanwhile if this process holds the
         thread. Raises ArchiveUnavailable if the thread is lost meanwhile."""
-        desk, hold = self._desk, self._desk.holds.get(thread.number)
+        state, hold = self._state, self._state.holds.get(thread.number)
         if hold is None or hold.is_rolled_back or not hold.is_verified:
             return call()
-        begun, longest_s, found = desk.wire.now(), desk.options.lease_s + size_bytes / SLOWEST_BYTES_S, list[T]()
+        begun, longest_s, found = state.wire.now(), state.options.lease_s + size_bytes / SLOWEST_BYTES_S, list[T]()
 
         def beat() -> None:
-            if desk.wire.now() - begun < longest_s:
+            if state.wire.now() - begun < longest_s:
                 self.renew(hold)
 
         try:
-            desk.wire.run_long([lambda: found.append(call())], beat, self._first_s(hold), desk.options.renewal_s)
+            state.wire.run_long([lambda: found.append(call())], beat, self._first_s(hold), state.options.renewal_s)
         except Parted:
             raise ArchiveUnavailable(
                 f"another sidecar took thread {thread.name!r} while its history was fetched; try again"
@@ -113,7 +113,7 @@ class Pulse:
     def _first_s(self, hold: Hold) -> float:
         """In how many seconds the first sign of life is due: soon if HEAD was written long ago, because its owner then
         looks idle already. What takes a moment needs none."""
-        period_s, age_s = self._desk.options.renewal_s, self._desk.wire.now() - hold.written_at
+        period_s, age_s = self._state.options.renewal_s, self._state.wire.now() - hold.written_at
         return max(period_s - age_s, period_s / 4)
 
     def renew(self, hold: Hold) -> None:
@@ -121,40 +121,40 @@ class Pulse:
         try:
             self._renew(hold)
         except (ArchiveUnavailable, Corrupt):  # the next renewal, or the ship's own HEAD, tells
-            if self._desk.holds.get(hold.number) is not hold:
+            if self._state.holds.get(hold.number) is not hold:
                 raise Parted from None
 
     def _renew(self, hold: Hold) -> None:
-        desk = self._desk
-        seen = self._settler.look(hold.thread, hold.place)
+        state = self._state
+        seen = self._reconciler.look(hold.thread, hold.place)
         if seen is None or not self._is_last(hold, seen):
             self.part(hold, seen)
         hold.head, hold.etag = bare(seen.head), seen.etag  # an earlier renewal may have landed without an answer
-        head = follow(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
+        head = follow(seen.head, state.boot_id, state.options.owner_id, state.now_us())
         if not self.put(hold, head):
             raise Parted
         hold.head = bare(head)
 
     def part(self, hold: Hold, seen: Seen | None) -> NoReturn:
         """Acts on a HEAD that is not the last one of this process."""
-        self._settler.settle(hold.thread, hold.head, hold.place, seen)
+        self._reconciler.settle(hold.thread, hold.head, hold.place, seen)
         raise Parted
 
     def put(self, hold: Hold, head: ArchiveHead) -> bool:
         """Writes HEAD by compare-and-swap. Returns False if the thread is lost or rolled back; the waiting callers then
         have their answer."""
-        desk, identity = self._desk, hold.thread.identity
-        data, now = seal_head(identity.namespace_keys, hold.place, head), desk.wire.now()
+        state, identity = self._state, hold.thread.identity
+        data, now = seal_head(identity.namespace_keys, hold.place, head), state.wire.now()
         try:
-            hold.etag = desk.wire.replace(hold.place.head, data, hold.etag)
+            hold.etag = state.wire.replace(hold.place.head, data, hold.etag)
         except (ObjectChanged, Unclear):
-            seen = self._settler.look(hold.thread, hold.place)
+            seen = self._reconciler.look(hold.thread, hold.place)
             if seen is not None and seen.head.write_id == head.write_id:
                 hold.etag, hold.checked_at = seen.etag, seen.asked_at  # our write landed, and its answer was lost
                 hold.written_at = now
                 return True
             known = head if seen is not None and wrote(seen.head, head.write_id) else hold.head
-            settled = self._settler.settle(hold.thread, known, hold.place, seen)
+            settled = self._reconciler.settle(hold.thread, known, hold.place, seen)
             if settled is not None and not settled.is_rolled_back:
                 raise ArchiveUnavailable("an earlier write of this sidecar changed HEAD; shipping again") from None
             return False
@@ -167,4 +167,4 @@ class Pulse:
         if head.write_id == last.write_id:
             return True
         is_same = (head.uid, head.tip_sequence, head.tip_digest) == (last.uid, last.tip_sequence, last.tip_digest)
-        return is_same and head.boot_id == self._desk.boot_id and not head.deleted and not head.detached
+        return is_same and head.boot_id == self._state.boot_id and not head.deleted and not head.detached

@@ -30,7 +30,7 @@ from stateward_sidecar.archive.objects.heads import check_writable, seal_head, t
 from stateward_sidecar.archive.objects.judge import Judgement, Local, Verdict, judge
 from stateward_sidecar.archive.objects.keys import ThreadKey
 from stateward_sidecar.archive.objects.packs import is_pack
-from stateward_sidecar.archive.objects.shared import Desk, Hold, row_of, row_of_hold
+from stateward_sidecar.archive.objects.shared import ArchiveState, Hold, row_of, row_of_hold
 from stateward_sidecar.archive.requests.metered import PARALLEL, Unclear
 from stateward_sidecar.archive.requests.places import Place, is_blob, origin_of
 from stateward_sidecar.bucket.base import ObjectChanged
@@ -55,8 +55,8 @@ FINISHING_MAX = 4096
 class Finisher:
     """Runs on the archive's threads."""
 
-    def __init__(self, desk: Desk, fetcher: Fetcher) -> None:
-        self._desk = desk
+    def __init__(self, state: ArchiveState, fetcher: Fetcher) -> None:
+        self._state = state
         self._fetcher = fetcher
 
     def finish(self, namespace: NamespaceKeys, place: Place, grave: Seen) -> None:
@@ -64,7 +64,7 @@ class Finisher:
         head = grave.head
         if head.cleared:
             return
-        self._desk.keys.destroy_thread(place, head.created_epoch)
+        self._state.keys.destroy_thread(place, head.created_epoch)
         listed = self._list(place, grave)
         again = self._fetcher.look(namespace, place, with_key=False)
         if again is None or again.head.write_id != head.write_id:
@@ -74,22 +74,22 @@ class Finisher:
 
     def finish_later(self, namespace: NamespaceKeys, place: Place, grave: Seen) -> None:
         """Does the same in the background, unless it is under way or failed a moment ago."""
-        desk = self._desk
-        if not grave.head.cleared and desk.finishing.get(place, NEVER) < desk.wire.now():
+        state = self._state
+        if not grave.head.cleared and state.finishing.get(place, NEVER) < state.wire.now():
             self.begin(place)
-            desk.wire.later(partial(self._finish, namespace, place, grave))
+            state.wire.later(partial(self._finish, namespace, place, grave))
 
     def begin(self, place: Place) -> None:
         """Notes that this process finishes a deletion."""
-        finishing = self._desk.finishing
+        finishing = self._state.finishing
         finishing.pop(place, None)
-        finishing[place] = self._desk.wire.now() + AGAIN_S
+        finishing[place] = self._state.wire.now() + AGAIN_S
         if len(finishing) > FINISHING_MAX:
             finishing.pop(next(iter(finishing)), None)
 
     def _finish(self, namespace: NamespaceKeys, place: Place, grave: Seen) -> None:
         self.finish(namespace, place, grave)
-        self._desk.finishing.pop(place, None)
+        self._state.finishing.pop(place, None)
 
     def make_way(self, place: Place, grave: Seen) -> list[str]:
         """Destroys the key before a new thread takes the tombstone's place. Raises ArchiveUnavailable.
@@ -98,37 +98,37 @@ class Finisher:
         """
         if grave.head.cleared or self.is_answered(place, grave):
             return []
-        self._desk.keys.destroy_thread(place, grave.head.created_epoch)
+        self._state.keys.destroy_thread(place, grave.head.created_epoch)
         return self._list(place, grave)
 
     def is_answered(self, place: Place, grave: Seen) -> bool:
         """Returns whether this process has destroyed the key, and deletes the objects in the background."""
-        return self._desk.keyless.get(place) == grave.head.write_id
+        return self._state.keyless.get(place) == grave.head.write_id
 
     def _list(self, place: Place, grave: Seen) -> list[str]:
         """Returns the objects of the deleted thread, and of earlier ones of its name, as far as they are left."""
-        listed = (key for key, _ in self._desk.wire.walk(place.prefix))
+        listed = (key for key, _ in self._state.wire.walk(place.prefix))
         return [key for key in listed if is_blob(key) or _is_until(key, grave.head.epoch)]
 
     def delete(self, keys: list[str]) -> None:
         """Deletes objects. Raises ArchiveUnavailable."""
-        wire = self._desk.wire
+        wire = self._state.wire
         for start in range(0, len(keys), PARALLEL):
             wire.together(*(partial(wire.delete, key) for key in keys[start : start + PARALLEL]))
 
     def mark(self, namespace: NamespaceKeys, place: Place, grave: Seen) -> None:
         """Writes into a tombstone that nothing is left to do, unless HEAD has changed. Raises ArchiveUnavailable."""
-        desk = self._desk
-        head = tombstone(grave.head, desk.boot_id, desk.options.owner_id, desk.now_us(), cleared=True)
+        state = self._state
+        head = tombstone(grave.head, state.boot_id, state.options.owner_id, state.now_us(), cleared=True)
         try:
-            desk.wire.replace(place.head, seal_head(namespace, place, head), grave.etag)
+            state.wire.replace(place.head, seal_head(namespace, place, head), grave.etag)
         except (ObjectChanged, Unclear):
             return
 
     def delete_orphans(self, uid: bytes) -> None:
         """Deletes the orphans of a deleted thread on this disk. They have its key."""
-        store = self._desk.store
-        for number in self._desk.orphans.of(uid):
+        store = self._state.store
+        for number in self._state.orphans.of(uid):
             with store.context.engine.read() as txn:
                 orphan = store.threads.by_number(txn, number)
             if orphan is not None:
@@ -144,13 +144,13 @@ def _is_until(key: str, epoch: int) -> bool:
     return found is not None and found.epoch <= epoch
 
 
-class Settler:
+class Reconciler:
     """Brings this disk in line with the archive after HEAD was read."""
 
-    def __init__(self, desk: Desk, fetcher: Fetcher) -> None:
-        self._desk = desk
+    def __init__(self, state: ArchiveState, fetcher: Fetcher) -> None:
+        self._state = state
         self._fetcher = fetcher
-        self._finisher = Finisher(desk, fetcher)
+        self._finisher = Finisher(state, fetcher)
 
     def look(self, thread: Thread, place: Place) -> Seen | None:
         """Reads HEAD of a thread on this disk. Raises ArchiveUnavailable, Corrupt, and NewerFormat.
@@ -166,9 +166,9 @@ class Settler:
     def _give_way(self, thread: Thread, error: NewerFormat) -> None:
         """A newer version wrote HEAD. What this disk has stays as it is until HEAD can be read: only HEAD says what of
         it is history."""
-        desk = self._desk
+        state = self._state
         error.locate(thread.name)
-        hold = desk.holds.pop(thread.number, None)
+        hold = state.holds.pop(thread.number, None)
         if thread.archive is not None and thread.access != THREAD_ACCESS_ORPHAN and error.is_proven:
             row = ArchiveRow()
             row.CopyFrom(thread.archive)
@@ -181,7 +181,7 @@ class Settler:
                 )  # fmt: skip
                 row.newer_format = error.format
                 self.write_row(thread, row)
-        desk.waiters.failed(thread.number, error)
+        state.waiters.failed(thread.number, error)
 
     def settle(
         self, thread: Thread, known: ArchiveHead, place: Place, seen: Seen | None, *, waits: bool = True
@@ -192,13 +192,13 @@ class Settler:
         if more had to be read and could not be. Raises NotOwner while another copy of these data may own the thread,
         unless ``waits`` is False.
         """
-        desk, identity = self._desk, thread.identity
+        state, identity = self._state, thread.identity
         judgement = self._judge(thread, known, place, seen)
         verdict = judgement.verdict
         if verdict is not Verdict.OURS:
             log.warning("the archive differs from this disk", uid=identity.uid_text, verdict=verdict.value)
         if verdict is Verdict.MISSING:
-            desk.wire.check_there()
+            state.wire.check_there()
             # The archive is there now, but may not have been when HEAD was read: its directory was mounted meanwhile.
             seen = self.look(thread, place)
             if seen is not None:
@@ -207,20 +207,20 @@ class Settler:
             return self._roll_back(thread, known, place, seen, judgement.common_sequence)
         assert seen is not None
         if verdict is Verdict.OURS:
-            if waits and seen.head.boot_id in desk.former and not seen.head.detached:
-                unchanged_s = desk.observe(place, seen.head)
-                if unchanged_s < desk.options.lease_s:
-                    raise desk.held(thread.name, seen.head, unchanged_s)
-            if seen.head.detached and desk.orphans.release(
+            if waits and seen.head.boot_id in state.former and not seen.head.detached:
+                unchanged_s = state.observe(place, seen.head)
+                if unchanged_s < state.options.lease_s:
+                    raise state.held(thread.name, seen.head, unchanged_s)
+            if seen.head.detached and state.orphans.release(
                 thread, seen.head.tip_sequence, row_of(seen.head, THREAD_ACCESS_REMOTE)
             ):  # a process gave it up and ended before it wrote the row: any sidecar may take the thread at once
-                desk.holds.pop(thread.number, None)
-                desk.waiters.archived(thread.number, seen.head.tip_sequence)
+                state.holds.pop(thread.number, None)
+                state.waiters.archived(thread.number, seen.head.tip_sequence)
                 return None
             return self._hold_on(thread, place, seen)
         if verdict is Verdict.BEHIND:
             return self._pull(thread, place, seen)
-        desk.holds.pop(thread.number, None)
+        state.holds.pop(thread.number, None)
         if verdict is Verdict.DELETED:
             self._delete(thread)
             if seen.head.deleted:
@@ -235,7 +235,7 @@ class Settler:
         except NewerFormat as error:  # a newer version of this sidecar wrote it
             self._give_way(thread, error)
             raise
-        hold = self._desk.hold(thread, place, seen.head, seen.etag, seen.asked_at)
+        hold = self._state.hold(thread, place, seen.head, seen.etag, seen.asked_at)
         if thread.is_outdated:  # this sidecar was upgraded, or an older HEAD was put back
             self.write_row(thread, row_of_hold(hold))
         return hold
@@ -294,10 +294,10 @@ class Settler:
         self._lose(thread, Judgement(Verdict.FENCED, common), seen.head)
 
     def _judge(self, thread: Thread, known: ArchiveHead, place: Place, seen: Seen | None) -> Judgement:
-        desk, identity = self._desk, thread.identity
+        state, identity = self._state, thread.identity
         local = Local(
             identity.uid, known, self._tip(thread), thread.floor_sequence,
-            lambda sequence: desk.outbox.digest_at(identity, sequence), desk.boots, desk.former,
+            lambda sequence: state.outbox.digest_at(identity, sequence), state.boots, state.former,
         )  # fmt: skip
         judgement = judge(local, seen.head if seen is not None else None)
         is_open = judgement.verdict in (Verdict.BEHIND, Verdict.FENCED) or not judgement.is_certain
@@ -341,7 +341,7 @@ class Settler:
         # The newest first and a few at once, because a history may be larger than memory.
         for theirs in self._entries(place, head, packs):
             for sequence in sorted(theirs, reverse=True):
-                ours = self._desk.outbox.digest_at(thread.identity, sequence) if after < sequence <= until else b""
+                ours = self._state.outbox.digest_at(thread.identity, sequence) if after < sequence <= until else b""
                 if ours and ours == unpack(theirs[sequence], sequence).header.digest:
                     return sequence, is_parted
                 is_parted = is_parted or bool(ours)
@@ -356,7 +356,7 @@ class Settler:
             yield {row.sequence: row.record for row in found if is_entry(row)}
 
     def _tip(self, thread: Thread) -> int:
-        moment = self._desk.outbox.moment(thread.identity)
+        moment = self._state.outbox.moment(thread.identity)
         return moment.tip_sequence if moment is not None else 0
 
     def _roll_back(
@@ -370,49 +370,49 @@ class Settler:
             sequence=seen.head.tip_sequence if seen is not None else 0,
         )  # fmt: skip
         etag = seen.etag if seen is not None else ""
-        hold = self._desk.hold(thread, place, known, etag, rolled_back_to=archived_sequence)
+        hold = self._state.hold(thread, place, known, etag, rolled_back_to=archived_sequence)
         self.write_row(thread, row_of_hold(hold))
-        self._desk.waiters.failed(thread.number, set_back(thread.name))
+        self._state.waiters.failed(thread.number, set_back(thread.name))
         return hold
 
     def _pull(self, thread: Thread, place: Place, seen: Seen) -> Hold | None:
         """Installs what HEAD has on top of this disk's copy. Returns None if the copy is gone from this disk."""
-        desk = self._desk
+        state = self._state
         try:
             seen = self.with_key(thread, seen)
             fetched = self._fetcher.fetch(place, seen, self._tip(thread), for_writer=True)
             incoming = fetched.incoming(thread.identity.namespace_keys, row_of(seen.head, THREAD_ACCESS_OWNED))
-            thread = desk.installer.install(incoming)
+            thread = state.installer.install(incoming)
         except CopyGone:
             return None
-        return desk.hold(thread, place, seen.head, seen.etag, seen.asked_at)
+        return state.hold(thread, place, seen.head, seen.etag, seen.asked_at)
 
     def with_key(self, thread: Thread, seen: Seen) -> Seen:
         """Returns HEAD with the thread's key as this disk has it. Raises CopyGone if the key is destroyed."""
         identity = thread.identity
-        data_key = self._desk.context.keystore.thread_key(identity.uid, identity.namespace_keys)
+        data_key = self._state.context.keystore.thread_key(identity.uid, identity.namespace_keys)
         if data_key is None:
             raise CopyGone
         return Seen(seen.head, seen.etag, ThreadKey(identity.uid, data_key), seen.asked_at)
 
     def _lose(self, thread: Thread, judgement: Judgement, head: ArchiveHead) -> None:
         """Another process has the thread: sets entries that are not history aside, in one transaction."""
-        desk, identity = self._desk, thread.identity
+        state, identity = self._state, thread.identity
         row = row_of(head, THREAD_ACCESS_REMOTE, (thread.floor_sequence, thread.floor_version))
         # This disk's copy ends at the common entry, whatever HEAD says. A refresh fetches the rest.
         row.head.tip_sequence = judgement.common_sequence
-        row.head.tip_digest = desk.outbox.digest_at(identity, judgement.common_sequence)
-        orphan, tip = desk.orphans.set_aside(thread, judgement.common_sequence, row)
+        row.head.tip_digest = state.outbox.digest_at(identity, judgement.common_sequence)
+        orphan, tip = state.orphans.set_aside(thread, judgement.common_sequence, row)
         error = fenced(thread.name, head, judgement.common_sequence, orphan)
         if orphan:
-            desk.fenced[identity.namespace, thread.name] = error
+            state.fenced[identity.namespace, thread.name] = error
             events.fencings += 1
             log.error(
                 "another sidecar took a thread: entries that are not history are set aside", uid=identity.uid_text,
                 first=judgement.common_sequence + 1, last=tip,
             )  # fmt: skip
-        desk.waiters.archived(thread.number, judgement.common_sequence)
-        desk.waiters.failed(thread.number, error)
+        state.waiters.archived(thread.number, judgement.common_sequence)
+        state.waiters.failed(thread.number, error)
 
     def _delete(self, thread: Thread) -> None:
         """Another sidecar deleted the thread: deletes this disk's copies and destroys its key."""
@@ -423,15 +423,15 @@ class Settler:
             namespace=identity.namespace, thread=thread.name, options=WriteOptions(expected_uid=identity.uid_text),
             allow_missing=True,
         )  # fmt: skip
-        write = Write(run=self._desk.store.deleter.delete(request), frees_space=True)
-        self._desk.context.writer.submit(write, wait=True).wait()
-        self._desk.waiters.failed(thread.number, not_found(identity.namespace, thread.name))
+        write = Write(run=self._state.store.deleter.delete(request), frees_space=True)
+        self._state.context.writer.submit(write, wait=True).wait()
+        self._state.waiters.failed(thread.number, not_found(identity.namespace, thread.name))
 
     def take_back(self, hold: Hold) -> None:
         """Lets writes pass again, because the HEAD that gives the thread up is not known to have landed. The next ship
         reads HEAD first, because the write may have landed, or may land late."""
-        desk = self._desk
-        current = desk.holds.get(hold.number)
+        state = self._state
+        current = state.holds.get(hold.number)
         if current is None:
             return  # settled meanwhile: the thread is not ours
         current.is_verified = False
@@ -441,13 +441,13 @@ class Settler:
         except Exception:
             # The next touch reads HEAD. Until then memory must agree with the disk: a thread that memory shows as given
             # up would not be shipped, although it may have entries that no HEAD has.
-            desk.holds.pop(hold.number, None)
-            desk.store.threads.forget(hold.thread)
+            state.holds.pop(hold.number, None)
+            state.store.threads.forget(hold.thread)
             raise
 
     def write_row(self, thread: Thread, row: ArchiveRow) -> None:
         """Writes the archive row of a thread, and waits for the commit."""
-        threads = self._desk.store.threads
+        threads = self._state.store.threads
 
         def run(txn: object, batch: Batch) -> None:
             draft = threads.draft(txn, batch, thread.identity.namespace, thread.name)  # type: ignore[arg-type]
@@ -461,7 +461,7 @@ class Settler:
                 write_archive_row(txn, draft, row)  # type: ignore[arg-type]
                 threads.keep_draft(batch, draft)
 
-        self._desk.context.writer.submit(Write(run=run, frees_space=True), wait=True).wait()
+        self._state.context.writer.submit(Write(run=run, frees_space=True), wait=True).wait()
 
 
 def set_back(name: str) -> Corrupt:

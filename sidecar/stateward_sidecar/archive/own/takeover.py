@@ -2,7 +2,8 @@
 
 Conditional writes of HEAD decide who may write, never a clock. A thread is free if its HEAD says detached, if a process
 of this data directory wrote HEAD, or if HEAD's write id has not changed for the lease time on our own boot-time clock.
-An idle owner can therefore lose its thread. It notices at its next ship, or at a read that is not ``Desk.is_fresh``.
+An idle owner can therefore lose its thread. It notices at its next ship, or at a read that is not
+``ArchiveState.is_fresh``.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from stateward_sidecar.archive.objects.heads import (
     seal_head,
 )
 from stateward_sidecar.archive.objects.keys import ThreadKey
-from stateward_sidecar.archive.objects.shared import Desk, Hold, Name, row_of
+from stateward_sidecar.archive.objects.shared import ArchiveState, Hold, Name, row_of
 from stateward_sidecar.archive.own.history import History, HistoryChanged, Window
-from stateward_sidecar.archive.own.reconcile import Finisher, Settler
+from stateward_sidecar.archive.own.reconcile import Finisher, Reconciler
 from stateward_sidecar.archive.requests.metered import Unclear
 from stateward_sidecar.archive.requests.places import FIRST_EPOCH, Place
 from stateward_sidecar.bucket.base import ObjectChanged, ObjectExists
@@ -60,13 +61,13 @@ LOOKED_MAX, LOOKED_S = 1024, 5.0
 class Attacher:
     """Runs on the archive's workers. Every method may wait for the bucket, except ``is_own`` and ``release``."""
 
-    def __init__(self, desk: Desk, fetcher: Fetcher, settler: Settler) -> None:
-        self._desk = desk
+    def __init__(self, state: ArchiveState, fetcher: Fetcher, reconciler: Reconciler) -> None:
+        self._state = state
         self._fetcher = fetcher
-        self._settler = settler
-        self._finisher = Finisher(desk, fetcher)
+        self._reconciler = reconciler
+        self._finisher = Finisher(state, fetcher)
         self._looked: dict[Place, tuple[Seen | None, float]] = {}
-        self.window = Window(desk, fetcher, History(desk, fetcher, settler))
+        self.window = Window(state, fetcher, History(state, fetcher, reconciler))
 
     # -- for writers ----------------------------------------------------------------------------------------------
 
@@ -79,7 +80,7 @@ class Attacher:
         Raises NotOwner, Fenced, ArchiveUnavailable, KeyUnavailable, Corrupt. Raises ThreadNotFound with ``must_exist``,
         else InvalidField if only orphans may have the name.
         """
-        with self._desk.locks.of(name):
+        with self._state.locks.of(name):
             if is_orphans(name[1]) and self._local(name) is None:  # the archive has no orphans
                 raise not_found(*name) if must_exist else reserved(name[1])
             for _ in range(ROUNDS):
@@ -90,10 +91,10 @@ class Attacher:
 
     def _own(self, name: Name, *, take_over: bool, must_exist: bool, claims: bool) -> bool:
         """Makes one attempt. Returns False if HEAD changed meanwhile."""
-        desk = self._desk
-        claim = desk.hooks.claims.get(name)  # read before the thread: a commit turns a claim into a thread
+        state = self._state
+        claim = state.hooks.claims.get(name)  # read before the thread: a commit turns a claim into a thread
         thread = self._local(name)
-        hold = desk.holds.get(thread.number) if thread is not None else None
+        hold = state.holds.get(thread.number) if thread is not None else None
         if hold is not None:
             return not take_over or self._look_again(hold)
         if thread is None and claim is not None and self._is_claimed_still(name, claim):
@@ -108,10 +109,10 @@ class Attacher:
         namespace = self._namespace(name, makes=thread is not None or makes)
         if namespace is None:
             return self._leave(name, None, None, must_exist=must_exist)
-        place = desk.place(namespace, name[1])
+        place = state.place(namespace, name[1])
         seen = self._look(namespace, place, with_key=thread is None, makes=makes)
         if thread is not None and thread.archive is not None and seen is not None and seen.head.deleted:
-            self._settler.end_copy(thread, place, seen)  # a copy must not revive a deleted thread
+            self._reconciler.end_copy(thread, place, seen)  # a copy must not revive a deleted thread
             return False
         if seen is None and thread is not None and thread.archive is not None:
             raise self._lost_head(name)
@@ -121,16 +122,16 @@ class Attacher:
             return self._claim(name, namespace, place, seen, thread, take_over=take_over)
         if thread is not None and thread.archive is None:
             # The thread was made here without the archive, which has another thread of that name.
-            return self._settler.settle(thread, ArchiveHead(), place, seen) is not None
+            return self._reconciler.settle(thread, ArchiveHead(), place, seen) is not None
         if thread is not None and thread.identity.uid != seen.head.uid:
-            self._settler.end_copy(thread, place, seen)
+            self._reconciler.end_copy(thread, place, seen)
             return False
         self._check_free(name, place, seen.head, take_over=take_over)
         return self._take(namespace, place, seen, thread, take_over=take_over)
 
     def _namespace(self, name: Name, *, makes: bool) -> NamespaceKeys | None:
         """Returns the keys of a name's namespace; None if it has none, unless it ``makes`` them."""
-        keys = self._desk.keys
+        keys = self._state.keys
         return keys.namespace(name[0]) if makes else keys.find_namespace(name[0])
 
     def _leave(self, name: Name, place: Place | None, seen: Seen | None, *, must_exist: bool) -> bool:
@@ -141,7 +142,7 @@ class Attacher:
         if must_exist:
             raise not_found(*name)
         if place is not None:
-            self._looked[place] = seen, self._desk.wire.now()
+            self._looked[place] = seen, self._state.wire.now()
         if len(self._looked) > LOOKED_MAX:
             with suppress(KeyError, RuntimeError):  # another name's task may do the same
                 self._looked.pop(next(iter(self._looked)))
@@ -149,32 +150,32 @@ class Attacher:
 
     def _look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool, makes: bool) -> Seen | None:
         looked = self._looked.pop(place, None) if with_key and makes else None
-        if looked is not None and self._desk.wire.now() - looked[1] < LOOKED_S:
+        if looked is not None and self._state.wire.now() - looked[1] < LOOKED_S:
             return looked[0]
         return self._fetcher.look(namespace, place, with_key=with_key)
 
     def _look_again(self, hold: Hold) -> bool:
         """Reads HEAD, and returns whether a thread is still ours. An idle owner may have been replaced unnoticed."""
-        return self._confirm(hold, self._settler.look(hold.thread, hold.place))
+        return self._confirm(hold, self._reconciler.look(hold.thread, hold.place))
 
     def _confirm(self, hold: Hold, seen: Seen | None) -> bool:
         if seen is not None and seen.head.write_id == hold.head.write_id:
             hold.checked_at = seen.asked_at
             return True
-        return self._settler.settle(hold.thread, hold.head, hold.place, seen) is not None
+        return self._reconciler.settle(hold.thread, hold.head, hold.place, seen) is not None
 
     def confirm(self, name: Name) -> bool:
         """Returns True if this process holds a thread and HEAD, read now, confirms it. Raises ArchiveUnavailable,
         Corrupt."""
-        with self._desk.locks.of(name):
+        with self._state.locks.of(name):
             thread = self._local(name)
-            hold = self._desk.holds.get(thread.number) if thread is not None else None
+            hold = self._state.holds.get(thread.number) if thread is not None else None
             return hold is not None and (hold.is_rolled_back or self._look_again(hold))
 
     def own_now(self, name: Name, *, must_exist: bool) -> None:
         """Does the same as ``own``, and reads HEAD also for a thread of ours: another sidecar may have taken it while
         it was idle here."""
-        with self._desk.locks.of(name):
+        with self._state.locks.of(name):
             self.own(name, must_exist=must_exist)
             if self._local(name) is not None and not self.confirm(name):
                 self.own(name, must_exist=True)
@@ -188,18 +189,18 @@ class Attacher:
         """Checks a thread of ours at its first touch since the start: another sidecar may have taken it meanwhile.
 
         Returns True if the thread is still ours. The caller holds the lock of its name. Raises NotOwner while another
-        copy of these data may own it, see ``Settler.settle``.
+        copy of these data may own it, see ``Reconciler.settle``.
         """
-        desk, identity = self._desk, thread.identity
+        state, identity = self._state, thread.identity
         assert thread.archive is not None
-        known, place = thread.archive.head, desk.place(identity.namespace_keys, thread.name)
+        known, place = thread.archive.head, state.place(identity.namespace_keys, thread.name)
         if thread.archive.rolled_back and not thread.is_outdated:
-            desk.hold(thread, place, known, "", rolled_back_to=thread.archive.rolled_back_to)
+            state.hold(thread, place, known, "", rolled_back_to=thread.archive.rolled_back_to)
             return True
         try:
-            if desk.wire.away_s:
+            if state.wire.away_s:
                 raise ArchiveUnavailable("the archive does not answer")
-            seen = self._settler.look(thread, place)
+            seen = self._reconciler.look(thread, place)
         except NewerFormat:
             raise
         except (ArchiveUnavailable, Corrupt) as error:
@@ -209,48 +210,48 @@ class Attacher:
             log.warning(
                 "a thread is used although its HEAD could not be read", uid=identity.uid_text, error=error.message
             )
-            hold = desk.hold(thread, place, known, "")
+            hold = state.hold(thread, place, known, "")
             hold.is_verified = False
             return True
-        return self._settler.settle(thread, known, place, seen, waits=waits) is not None
+        return self._reconciler.settle(thread, known, place, seen, waits=waits) is not None
 
     def _claim(
         self, name: Name, namespace: NamespaceKeys, place: Place, seen: Seen | None, thread: Thread | None, *,
         take_over: bool,
     ) -> bool:  # fmt: skip
         """Claims a name without a thread: writes key and HEAD. Returns False if HEAD changed meanwhile."""
-        desk, dead = self._desk, list[str]()
-        known = self._settler.with_key(thread, Seen(ArchiveHead(), "", None)).key if thread is not None else None
+        state, dead = self._state, list[str]()
+        known = self._reconciler.with_key(thread, Seen(ArchiveHead(), "", None)).key if thread is not None else None
         if seen is not None and seen.is_empty and not seen.head.deleted:
             self._check_free(name, place, seen.head, take_over=take_over)
-            key = seen.key or desk.keys.find_thread(namespace, place, seen.head.created_epoch)
+            key = seen.key or state.keys.find_thread(namespace, place, seen.head.created_epoch)
             if key is None:
                 raise KeyUnavailable(f"the key of thread {name[1]!r} is missing in the archive", thread=name[1])
             if known is not None and key.uid != known.uid:
                 assert thread is not None
-                return self._settler.settle(thread, ArchiveHead(), place, seen) is not None
+                return self._reconciler.settle(thread, ArchiveHead(), place, seen) is not None
             head = self._follow(seen.head)
         else:
             dead = self._finisher.make_way(place, seen) if seen is not None and seen.head.deleted else []
-            desk.cut.discard(seen.head.uid if seen is not None else b"")  # nobody takes that thread again
+            state.cut.discard(seen.head.uid if seen is not None else b"")  # nobody takes that thread again
             epoch = seen.head.epoch + 1 if seen is not None else FIRST_EPOCH
-            key = desk.keys.make_thread(namespace, place, epoch, known)
+            key = state.keys.make_thread(namespace, place, epoch, known)
             if known is not None and key.uid != known.uid:
                 raise NotOwner(f"another sidecar is making thread {name[1]!r}; try again", thread=name[1])
             head = self._first_head(key, epoch, seen)
-        now = desk.wire.now()
+        now = state.wire.now()
         etag = self._write_claim(namespace, place, head, seen)
         if etag is None:
             return False
-        desk.cut.discard(head.uid)
+        state.cut.discard(head.uid)
         if dead:
-            desk.wire.later(partial(self._finisher.delete, dead))
+            state.wire.later(partial(self._finisher.delete, dead))
         if thread is not None:
-            self._settler.write_row(thread, row_of(head))
-            desk.hold(thread, place, head, etag, now)
+            self._reconciler.write_row(thread, row_of(head))
+            state.hold(thread, place, head, etag, now)
         else:
-            desk.claimed[name] = etag, now
-            desk.hooks.claims[name] = Claim(key.uid, key.data_key, row_of(head))
+            state.claimed[name] = etag, now
+            state.hooks.claims[name] = Claim(key.uid, key.data_key, row_of(head))
         return True
 
     def _write_claim(
@@ -258,7 +259,7 @@ class Attacher:
     ) -> str | None:  # fmt: skip
         """Writes the HEAD of a claim and returns its etag; None if HEAD changed meanwhile. If the epoch of the claim is
         over, its key object is no one's."""
-        wire, data = self._desk.wire, seal_head(namespace, place, head)
+        wire, data = self._state.wire, seal_head(namespace, place, head)
         try:
             return wire.create(place.head, data) if seen is None else wire.replace(place.head, data, seen.etag)
         except (ObjectExists, ObjectChanged, Unclear):
@@ -268,23 +269,23 @@ class Attacher:
             if found.head.write_id == head.write_id:
                 return found.etag
             if is_over(found.head, head.created_epoch):
-                self._desk.keys.destroy_thread(place, head.created_epoch)
+                self._state.keys.destroy_thread(place, head.created_epoch)
             return None
 
     def _is_claimed_still(self, name: Name, claim: Claim) -> bool:
         """Returns True if a claim without a save is still ours. The save may have failed long ago, and another sidecar
         may have taken the name since."""
-        desk = self._desk
-        claimed = desk.claimed.get(name)
-        if claimed is None or desk.wire.now() - claimed[1] < desk.options.check_s:
+        state = self._state
+        claimed = state.claimed.get(name)
+        if claimed is None or state.wire.now() - claimed[1] < state.options.check_s:
             return True  # if ``claimed`` is None, the thread is being committed
-        namespace = desk.keys.namespace(name[0])
-        seen = self._fetcher.look(namespace, desk.place(namespace, name[1]), with_key=False)
+        namespace = state.keys.namespace(name[0])
+        seen = self._fetcher.look(namespace, state.place(namespace, name[1]), with_key=False)
         if seen is not None and seen.head.write_id == claim.row.head.write_id:
-            desk.claimed[name] = claimed[0], seen.asked_at
+            state.claimed[name] = claimed[0], seen.asked_at
             return True
-        desk.claimed.pop(name, None)
-        desk.hooks.claims.pop(name, None)
+        state.claimed.pop(name, None)
+        state.hooks.claims.pop(name, None)
         return False
 
     def unclaim(self, name: Name) -> None:
@@ -293,46 +294,46 @@ class Attacher:
 
         If anybody else ever held the claim, their disk may have entries under it, which it then sets aside.
         """
-        desk = self._desk
-        with desk.locks.of(name):
-            claim, claimed = desk.hooks.claims.get(name), desk.claimed.get(name)
+        state = self._state
+        with state.locks.of(name):
+            claim, claimed = state.hooks.claims.get(name), state.claimed.get(name)
             if claim is None or claimed is None:
                 return
 
             def drop(txn: lmdb.Transaction, batch: Batch) -> bool:
-                is_used = self._desk.context.keystore.has_thread(claim.uid)  # by a thread, or by an import under way
-                is_used = is_used or desk.store.threads.draft(txn, batch, *name) is not None
-                if is_used or desk.hooks.claims.get(name) is not claim:
+                is_used = self._state.context.keystore.has_thread(claim.uid)  # by a thread, or by an import under way
+                is_used = is_used or state.store.threads.draft(txn, batch, *name) is not None
+                if is_used or state.hooks.claims.get(name) is not claim:
                     return False
-                del desk.hooks.claims[name]
+                del state.hooks.claims[name]
                 return True
 
-            if not desk.context.writer.submit(Write(run=drop, frees_space=True), wait=True).wait():
+            if not state.context.writer.submit(Write(run=drop, frees_space=True), wait=True).wait():
                 return
-            desk.claimed.pop(name, None)
-            namespace = desk.keys.namespace(name[0])
-            place = desk.place(namespace, name[1])
+            state.claimed.pop(name, None)
+            namespace = state.keys.namespace(name[0])
+            place = state.place(namespace, name[1])
             self._looked.pop(place, None)
             self.bury_claim(namespace, place, Seen(claim.row.head, claimed[0], None))
 
     def bury_claim(self, namespace: NamespaceKeys, place: Place, seen: Seen) -> bool:
         """Gives a name back that is claimed by ``seen`` and that nobody uses. Returns False if HEAD has changed. Raises
         ArchiveUnavailable."""
-        desk = self._desk
-        head = claim_tombstone(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
+        state = self._state
+        head = claim_tombstone(seen.head, state.boot_id, state.options.owner_id, state.now_us())
         try:
-            etag = desk.wire.replace(place.head, seal_head(namespace, place, head), seen.etag)
+            etag = state.wire.replace(place.head, seal_head(namespace, place, head), seen.etag)
         except ObjectChanged:
             return False
         self._finisher.finish(namespace, place, Seen(head, etag, None))
         return True
 
     def _first_head(self, key: ThreadKey, epoch: int, seen: Seen | None) -> ArchiveHead:
-        desk = self._desk
+        state = self._state
         head = ArchiveHead(
             min_reader=FORMAT, min_writer=FORMAT, uid=key.uid, created_epoch=epoch, epoch=epoch,
-            boot_id=desk.boot_id, owner_id=desk.options.owner_id, write_id=os.urandom(WRITE_ID_BYTES),
-            lineage=[epoch_start(epoch, desk.boot_id)], update_time_us=desk.now_us(),
+            boot_id=state.boot_id, owner_id=state.options.owner_id, write_id=os.urandom(WRITE_ID_BYTES),
+            lineage=[epoch_start(epoch, state.boot_id)], update_time_us=state.now_us(),
         )  # fmt: skip
         if seen is not None:
             head.previous_write_ids.append(seen.head.write_id)
@@ -341,24 +342,24 @@ class Attacher:
 
     def _check_free(self, name: Name, place: Place, head: ArchiveHead, *, take_over: bool) -> None:
         """Raises NotOwner if the thread is not free, or Fenced if this process lost it and its orphan still exists."""
-        desk = self._desk
-        if take_over or head.detached or desk.is_own(head):
+        state = self._state
+        if take_over or head.detached or state.is_own(head):
             return
-        unchanged = desk.observe(place, head)
-        if unchanged >= desk.options.lease_s:
+        unchanged = state.observe(place, head)
+        if unchanged >= state.options.lease_s:
             return
-        if name in desk.fenced and self._is_kept(name, desk.fenced[name]):
-            raise desk.fenced[name]
-        raise desk.held(name[1], head, unchanged)
+        if name in state.fenced and self._is_kept(name, state.fenced[name]):
+            raise state.fenced[name]
+        raise state.held(name[1], head, unchanged)
 
     def _take(
         self, namespace: NamespaceKeys, place: Place, seen: Seen, thread: Thread | None, *, take_over: bool
     ) -> bool:  # fmt: skip
         """Fetches what is needed, then writes HEAD under a new epoch. Returns False if the copy or HEAD changed."""
-        desk = self._desk
+        state = self._state
         if seen.key is None:
-            seen = self._settler.with_key(thread, seen) if thread is not None else seen
-        if thread is not None and thread.archive is not None and not self._settler.follows(thread, place, seen):
+            seen = self._reconciler.with_key(thread, seen) if thread is not None else seen
+        if thread is not None and thread.archive is not None and not self._reconciler.follows(thread, place, seen):
             return False
         have = entries_here(thread) if thread is not None else 0
         if thread is not None and have:
@@ -374,21 +375,21 @@ class Attacher:
         except Corrupt:  # perhaps only retries need the object
             seen, fetched = self._fetch(namespace, place, seen, have, for_writer=False)
         if thread is not None and not continues(thread, fetched.rows):
-            self._settler.part(thread, place, seen)
+            self._reconciler.part(thread, place, seen)
             return False
-        desk.installer.check_room(fetched.rows)
+        state.installer.check_room(fetched.rows)
         written = self._write_take(namespace, place, seen, take_over=take_over)
         if written is None:
             return False
         head, etag = written
-        desk.cut.discard(head.uid)
+        state.cut.discard(head.uid)
         try:
             row = row_of(head, THREAD_ACCESS_OWNED)
-            thread = desk.installer.install(fetched.incoming(namespace, row, thread is None))
+            thread = state.installer.install(fetched.incoming(namespace, row, thread is None))
         except StatewardError:
             self._give_back(namespace, place, head, etag)
             raise
-        desk.hold(thread, place, head, etag, seen.asked_at)
+        state.hold(thread, place, head, etag, seen.asked_at)
         return True
 
     def _write_take(
@@ -402,7 +403,7 @@ class Attacher:
         for _ in range(ROUNDS):
             head = self._follow(seen.head)
             try:
-                return head, self._desk.wire.replace(place.head, seal_head(namespace, place, head), seen.etag)
+                return head, self._state.wire.replace(place.head, seal_head(namespace, place, head), seen.etag)
             except (ObjectChanged, Unclear):
                 found = self._fetcher.look(namespace, place, with_key=False)
             if found is not None and found.head.write_id == head.write_id:
@@ -414,17 +415,17 @@ class Attacher:
 
     def _follow(self, head: ArchiveHead) -> ArchiveHead:
         """Returns the HEAD that takes a thread."""
-        desk = self._desk
-        return follow(head, desk.boot_id, desk.options.owner_id, desk.now_us(), is_cut=desk.is_cut(head.uid))
+        state = self._state
+        return follow(head, state.boot_id, state.options.owner_id, state.now_us(), is_cut=state.is_cut(head.uid))
 
     def _give_back(self, namespace: NamespaceKeys, place: Place, head: ArchiveHead, etag: str) -> None:
         """Says in HEAD that a thread is free which was taken and cannot be installed here, so that others may take
         it."""
-        desk = self._desk
-        free = follow(head, desk.boot_id, desk.options.owner_id, desk.now_us())
+        state = self._state
+        free = follow(head, state.boot_id, state.options.owner_id, state.now_us())
         free.detached = True
         with suppress(ArchiveUnavailable, ObjectChanged):  # else it is free after a lease
-            desk.wire.replace(place.head, seal_head(namespace, place, free), etag)
+            state.wire.replace(place.head, seal_head(namespace, place, free), etag)
 
     def _fetch(
         self, namespace: NamespaceKeys, place: Place, seen: Seen, have: int, *, for_writer: bool
@@ -449,7 +450,7 @@ class Attacher:
 
         Raises ThreadNotFound if the archive has no such thread, and ArchiveUnavailable, KeyUnavailable, Corrupt.
         """
-        with self._desk.locks.of(name):
+        with self._state.locks.of(name):
             if is_orphans(name[1]) and self._local(name) is None:
                 raise not_found(*name)
             self._know(name)
@@ -461,11 +462,11 @@ class Attacher:
         raise self._changing(name)
 
     def _know_now(self, name: Name) -> None:
-        desk = self._desk
+        state = self._state
         thread = self._local(name)
-        hold = desk.holds.get(thread.number) if thread is not None else None
+        hold = state.holds.get(thread.number) if thread is not None else None
         if hold is not None:
-            if desk.is_fresh(hold) or self._is_ours_still(hold):
+            if state.is_fresh(hold) or self._is_ours_still(hold):
                 return
             thread = self._local(name)
         if thread is not None and (thread.archive is None or thread.access == THREAD_ACCESS_ORPHAN):
@@ -477,10 +478,10 @@ class Attacher:
             except NotOwner:
                 return  # another copy of these data may own it; this disk has everything that HEAD has
         thread = self._local(name)
-        namespace = desk.keys.find_namespace(name[0])
+        namespace = state.keys.find_namespace(name[0])
         if namespace is None:
             raise not_found(*name)
-        place = desk.place(namespace, name[1])
+        place = state.place(namespace, name[1])
         seen = self._fetcher.look(namespace, place, with_key=thread is None)
         if (
             thread is not None
@@ -488,15 +489,15 @@ class Attacher:
             and (seen is None or seen.head.deleted or seen.head.uid != thread.identity.uid)
         ):
             if seen is not None:
-                self._settler.end_copy(thread, place, seen)
+                self._reconciler.end_copy(thread, place, seen)
                 thread = None
                 seen = self._fetcher.look(namespace, place, with_key=True)
             else:
                 raise self._lost_head(name)
         if seen is None:
-            desk.wire.check_there()  # without the archive, "not found" would be a guess
+            state.wire.check_there()  # without the archive, "not found" would be a guess
             raise not_found(*name)
-        desk.observe(place, seen.head)  # starts the lease clock: the reader may want to write the thread next
+        state.observe(place, seen.head)  # starts the lease clock: the reader may want to write the thread next
         self._bury_rest(namespace, place, seen)
         if seen.head.deleted or seen.is_new_to(thread):
             raise not_found(*name)
@@ -505,7 +506,7 @@ class Attacher:
     def _bury_rest(self, namespace: NamespaceKeys, place: Place, seen: Seen) -> None:
         """Finishes a deletion whose tombstone a reader found: deletes orphans here, and what is left in the archive."""
         if seen.head.deleted:
-            self._desk.cut.discard(seen.head.uid)
+            self._state.cut.discard(seen.head.uid)
             if not is_unused(seen.head):
                 self._finisher.delete_orphans(seen.head.uid)
             self._finisher.finish_later(namespace, place, seen)
@@ -515,12 +516,12 @@ class Attacher:
 
         Makes no request if one failed less than ``check_s`` ago. After that, the reader waits for a new request.
         """
-        wire = self._desk.wire
-        if wire.away_s and wire.now() - wire.failed_at < self._desk.options.check_s:
+        wire = self._state.wire
+        if wire.away_s and wire.now() - wire.failed_at < self._state.options.check_s:
             wire.ask_again()
             return True
         try:
-            seen = self._settler.look(hold.thread, hold.place)
+            seen = self._reconciler.look(hold.thread, hold.place)
         except NewerFormat:
             raise
         except (ArchiveUnavailable, Corrupt):
@@ -528,22 +529,22 @@ class Attacher:
         try:
             return self._confirm(hold, seen)
         except ArchiveUnavailable:  # HEAD and the format object are missing: the archive is not mounted
-            return self._desk.holds.get(hold.number) is hold
+            return self._state.holds.get(hold.number) is hold
 
     def refresh(self, namespace: NamespaceKeys, place: Place, seen: Seen, thread: Thread | None) -> Thread:
         """Brings a copy up to HEAD without taking the thread. Returns the thread as it is afterwards.
 
         Raises CopyGone if the copy or the thread was deleted meanwhile: ``seen`` may lack the key.
         """
-        desk = self._desk
+        state = self._state
         if thread is not None and thread.archive is not None:
             here = thread.archive.head.write_id, entries_here(thread), thread.head.tip_digest
             is_same = here == (seen.head.write_id, seen.head.tip_sequence, seen.head.tip_digest)
             if is_same and not thread.archive.rolled_back:
                 return thread
-            seen = self._settler.with_key(thread, seen)
+            seen = self._reconciler.with_key(thread, seen)
             name = thread.identity.namespace, thread.name
-            if not self._settler.follows(thread, place, seen):
+            if not self._reconciler.follows(thread, place, seen):
                 thread = self._local(name)
                 if thread is not None and self.resume(thread):
                     return thread
@@ -552,16 +553,16 @@ class Attacher:
         have = entries_here(thread) if thread is not None else 0
         seen, fetched = self._fetch(namespace, place, seen, have, for_writer=False)
         if thread is not None and not continues(thread, fetched.rows):
-            self._settler.part(thread, place, seen)
+            self._reconciler.part(thread, place, seen)
             seen, fetched = self._fetch(namespace, place, seen, 0, for_writer=False)
         row = row_of(seen.head, THREAD_ACCESS_REMOTE)
-        return desk.installer.install(fetched.incoming(namespace, row, thread is None))
+        return state.installer.install(fetched.incoming(namespace, row, thread is None))
 
     # -- on request -----------------------------------------------------------------------------------------------
 
     def is_detached(self, name: Name) -> bool:
         """Returns True if the owner of a thread gave it up. Does not take the thread. Raises ThreadNotFound."""
-        with self._desk.locks.of(name):
+        with self._state.locks.of(name):
             self._know(name)
             thread = self._local(name)
             return thread is not None and thread.archive is not None and thread.archive.head.detached
@@ -569,20 +570,20 @@ class Attacher:
     def is_own(self, name: Name) -> bool:
         """Returns True if a process of this disk wrote the HEAD that was read last. Makes no request."""
         thread = self._local(name)
-        return thread is not None and thread.archive is not None and self._desk.is_own(thread.archive.head)
+        return thread is not None and thread.archive is not None and self._state.is_own(thread.archive.head)
 
     def release(self, hold: Hold, head: ArchiveHead) -> bool:
-        """Stops writes to a thread of ours, until HEAD has landed or ``Settler.take_back`` is called. Returns False,
+        """Stops writes to a thread of ours, until HEAD has landed or ``Reconciler.take_back`` is called. Returns False,
         and changes nothing, if ``head`` lacks an entry."""
 
         def keep(row: ArchiveRow) -> None:
             hold.given_up = row
 
-        return self._desk.orphans.release(hold.thread, head.tip_sequence, row_of(head, THREAD_ACCESS_REMOTE), keep)
+        return self._state.orphans.release(hold.thread, head.tip_sequence, row_of(head, THREAD_ACCESS_REMOTE), keep)
 
     def _lost_head(self, name: Name) -> Corrupt:
         """Returns the error for a missing HEAD. A thread that this disk has a copy of does not count as new."""
-        self._desk.wire.check_there()
+        self._state.wire.check_there()
         return Corrupt("its HEAD is missing in the archive; run `stateward archive repair` to write it again", name[1])
 
     @staticmethod
@@ -593,9 +594,9 @@ class Attacher:
         """Returns True if the orphan that an error names still exists."""
         if self._local((name[0], fenced.metadata["orphan"])) is not None:
             return True
-        del self._desk.fenced[name]
+        del self._state.fenced[name]
         return False
 
     def _local(self, name: Name) -> Thread | None:
-        with self._desk.context.engine.read() as txn:
-            return self._desk.store.threads.find(txn, *name)
+        with self._state.context.engine.read() as txn:
+            return self._state.store.threads.find(txn, *name)

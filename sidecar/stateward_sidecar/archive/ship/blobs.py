@@ -12,7 +12,7 @@ from functools import partial
 
 from stateward.storage.v1.journal_pb2 import BlobRecord
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
-from stateward_sidecar.archive.objects.shared import Desk, Hold, Name
+from stateward_sidecar.archive.objects.shared import ArchiveState, Hold, Name
 from stateward_sidecar.archive.own.pulse import Uploads
 from stateward_sidecar.archive.own.takeover import Attacher
 from stateward_sidecar.archive.requests.places import SLICE_BYTES, Place
@@ -30,8 +30,8 @@ from stateward_sidecar.telemetry import log
 class BlobCarrier:
     """Uploads, fetches and deletes blobs. Runs on the archive's threads."""
 
-    def __init__(self, desk: Desk, attacher: Attacher) -> None:
-        self._desk = desk
+    def __init__(self, state: ArchiveState, attacher: Attacher) -> None:
+        self._state = state
         self._attacher = attacher
 
     # -- for a ship -----------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ class BlobCarrier:
             header for shipment in shipments for header in shipment.headers
             if header.sequence > archived or header.kind != BLOB.number
         ]
-        written, gone = self._desk.outbox.blobs(moment, headers)
+        written, gone = self._state.outbox.blobs(moment, headers)
         hold.dropped_blobs |= gone
         for blob in written:
             uploads.tick()
@@ -60,7 +60,7 @@ class BlobCarrier:
                 continue
             if blob.is_again and self._is_there(hold.place, blob.record):
                 continue
-            uid, files = moment.thread.identity.uid, self._desk.context.blob_files
+            uid, files = moment.thread.identity.uid, self._state.context.blob_files
             if files.is_here(uid, blob_id):
                 upload = partial(self._upload, hold, moment.thread, blob.record, is_repair=is_repair)
                 uploads.add(blob.record.stored_bytes, upload)
@@ -71,7 +71,7 @@ class BlobCarrier:
         """Raises Corrupt unless the archive has a blob whose file is lost or damaged."""
         if self._is_there(hold.place, record):
             return
-        with self._desk.context.engine.read() as txn:
+        with self._state.context.engine.read() as txn:
             row = find_blob(txn, thread.identity, record.sha256)
         if row is None or row.record.blob_id != record.blob_id:
             raise Cleared
@@ -82,13 +82,13 @@ class BlobCarrier:
 
     def _upload(self, hold: Hold, thread: Thread, record: BlobRecord, *, is_repair: bool) -> None:
         """Opens the whole file first: once HEAD names the blob, nobody else may have its bytes."""
-        context, identity = self._desk.context, thread.identity
+        context, identity = self._state.context, thread.identity
         try:
             if not is_sound(context, identity, record, anew=True):
                 self._check_lost(hold, thread, record, "damaged", is_repair=is_repair)
                 return
             path = context.blob_files.path(identity.uid, record.blob_id)
-            self._desk.wire.put_file(hold.place.blob(record.blob_id), path)
+            self._state.wire.put_file(hold.place.blob(record.blob_id), path)
         except FileNotFoundError:  # it was collected meanwhile
             raise Cleared from None
         hold.blobs.add(bytes(record.blob_id))
@@ -102,12 +102,12 @@ class BlobCarrier:
 
         Raises Corrupt if the archive does not have it, and DiskFull, ArchiveUnavailable, ThreadNotFound, VersionPruned.
         """
-        desk = self._desk
-        with desk.locks.of((*name, sha256)):
+        state = self._state
+        with state.locks.of((*name, sha256)):
             thread, record = self._find(name, sha256)
             if record is None:
                 return
-            uid, files = thread.identity.uid, desk.context.blob_files
+            uid, files = thread.identity.uid, state.context.blob_files
             if files.is_whole(uid, record.blob_id, record.stored_bytes):
                 if keeps:
                     files.keep(uid, record.blob_id)
@@ -120,7 +120,7 @@ class BlobCarrier:
             except FileNotFoundError:  # the copy was deleted on this disk meanwhile, and its files with it
                 return
             if not keeps:
-                files.mark_read(uid, record.blob_id, desk.now_us())
+                files.mark_read(uid, record.blob_id, state.now_us())
             try:
                 _, now = self._find(name, sha256)
             except StatewardError:  # the thread was deleted, before its directory was made for this file
@@ -137,18 +137,18 @@ class BlobCarrier:
 
     def has(self, name: Name, record: BlobRecord) -> bool:
         """Returns whether the archive has a blob, with its size. Raises ArchiveUnavailable."""
-        with self._desk.context.engine.read() as txn:
-            thread = self._desk.store.threads.get(txn, *name)
+        with self._state.context.engine.read() as txn:
+            thread = self._state.store.threads.get(txn, *name)
         return self._is_there(self._place(thread), record)
 
     def _find(self, name: Name, sha256: bytes) -> tuple[Thread, BlobRecord | None]:
-        with self._desk.context.engine.read() as txn:
-            thread = self._desk.store.threads.get(txn, *name)
+        with self._state.context.engine.read() as txn:
+            thread = self._state.store.threads.get(txn, *name)
             row = find_blob(txn, thread.identity, sha256)
         return thread, row.record if row is not None else None
 
     def _is_there(self, place: Place, record: BlobRecord) -> bool:
-        return self._desk.wire.has(place.blob(record.blob_id), record.stored_bytes)
+        return self._state.wire.has(place.blob(record.blob_id), record.stored_bytes)
 
     def _check_named(self, name: Name, record: BlobRecord) -> None:
         """Raises an error for a blob that is missing in the archive, unless its owner has removed it meanwhile."""
@@ -167,12 +167,12 @@ class BlobCarrier:
     def _copy(self, thread: Thread, record: BlobRecord) -> None:
         """Copies the object of a blob to this disk, and checks it. Raises ObjectNotFound, Corrupt, DiskFull."""
         identity, key = thread.identity, self._place(thread).blob(record.blob_id)
-        new = self._desk.context.blob_files.create(identity.uid, record.blob_id)
+        new = self._state.context.blob_files.create(identity.uid, record.blob_id)
         try:
             for part in self._parts(key, record.stored_bytes):
                 new.write(part)
             if new.size_bytes != record.stored_bytes:
-                self._desk.wire.get_range(key, 0, 1)  # not there: it was removed while its slices were read
+                self._state.wire.get_range(key, 0, 1)  # not there: it was removed while its slices were read
                 raise Corrupt(
                     f"the blob {key} has {new.size_bytes} bytes or more in the archive, not {record.stored_bytes}",
                     thread.name,
@@ -192,13 +192,13 @@ class BlobCarrier:
         at, is_over = 0, False
         while at <= size_bytes and not is_over:
             length = min(SLICE_BYTES, size_bytes + 1 - at)
-            part = self._desk.wire.get_range(key, at, length)
+            part = self._state.wire.get_range(key, at, length)
             if part:
                 yield part
             at, is_over = at + len(part), len(part) < length
 
     def _place(self, thread: Thread) -> Place:
-        return self._desk.place(thread.identity.namespace_keys, self._origin(thread))
+        return self._state.place(thread.identity.namespace_keys, self._origin(thread))
 
     @staticmethod
     def _origin(thread: Thread) -> str:
@@ -207,7 +207,7 @@ class BlobCarrier:
         return row.orphan_of if row is not None and row.orphan_of else thread.name
 
 
-def delete_blobs(desk: Desk, place: Place, blob_ids: Iterable[bytes]) -> None:
+def delete_blobs(state: ArchiveState, place: Place, blob_ids: Iterable[bytes]) -> None:
     """Deletes the objects of blobs that nothing names any more."""
     for blob_id in blob_ids:
-        desk.wire.delete_whole(place.blob(blob_id))
+        state.wire.delete_whole(place.blob(blob_id))

@@ -33,7 +33,7 @@ from stateward.storage.v1.archive_pb2 import (
 )
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward_sidecar.archive.objects.packs import is_pack, pack_entries, pack_index, packed_bytes, snapshots_of
-from stateward_sidecar.archive.objects.shared import Desk, Hold, Taken
+from stateward_sidecar.archive.objects.shared import ArchiveState, Hold, Taken
 from stateward_sidecar.archive.own.pulse import Uploads
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, StatewardError
@@ -68,7 +68,7 @@ def discard(hold: Hold, head: ArchiveHead, ref: ObjectRef) -> None:
 
 
 def fold(
-    desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, tail: Sequence[PackedRow], uploads: Uploads
+    state: ArchiveState, hold: Hold, head: ArchiveHead, moment: Moment, tail: Sequence[PackedRow], uploads: Uploads
 ) -> None:  # fmt: skip
     """Moves older references into an index. If too many are left, merges small packs. The new objects are added to
     ``uploads``."""
@@ -90,11 +90,11 @@ def fold(
         if head.HasField("index"):
             index.previous.CopyFrom(head.index)
         data = pack_index(index)
-        ref = desk.names.ref(OBJECT_KIND_INDEX, head.epoch, data)
+        ref = state.names.ref(OBJECT_KIND_INDEX, head.epoch, data)
         ref.first_version = head.index.first_version if head.HasField("index") else old[0].first_version
         ref.last_version = max(head.index.last_version, *(item.last_version for item in old))
         ref.last_sequence = max(head.index.last_sequence, *(item.last_sequence for item in old))
-        ref = hold.spares.stage(desk.wire, hold.place, ref, data, uploads.add)
+        ref = hold.spares.stage(state.wire, hold.place, ref, data, uploads.add)
         if hold.indexed_snapshots is not None:
             hold.indexed_snapshots |= {item.first_version for item in old if item.kind == OBJECT_KIND_SNAPSHOT}
         elif not head.HasField("index"):
@@ -103,7 +103,7 @@ def fold(
         for item in old:
             head.objects.remove(item)
     if len(head.objects) > OBJECTS_SOFT_MAX:
-        _merge(desk, hold, head, moment, uploads)
+        _merge(state, hold, head, moment, uploads)
 
 
 def _start(head: ArchiveHead, packs: Sequence[ObjectRef], base: int) -> int:
@@ -116,7 +116,7 @@ def _start(head: ArchiveHead, packs: Sequence[ObjectRef], base: int) -> int:
     return min((ref.first_sequence for ref in packs if ref.last_version >= base), default=head.tip_sequence + 1)
 
 
-def _merge(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads) -> None:
+def _merge(state: ArchiveState, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads) -> None:
     """Replaces the oldest run of consecutive small packs by one pack. Reads the entries from this disk."""
     thread = moment.thread
     packs = [ref for ref in head.objects if is_pack(ref) and ref.first_sequence > thread.floor_sequence]
@@ -136,16 +136,16 @@ def _merge(desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, uploads: U
         return
     rows, headers = list[PackedRow](), []
     try:
-        for shipment in desk.outbox.entries(thread, chosen[0].first_sequence - 1, chosen[-1].last_sequence):
+        for shipment in state.outbox.entries(thread, chosen[0].first_sequence - 1, chosen[-1].last_sequence):
             rows += shipment.rows
             headers += shipment.headers
     except Cleared:  # a later ship merges them
         return
     if not headers:
         return
-    ref, data = pack_entries(desk.names, head.epoch, rows, headers)
+    ref, data = pack_entries(state.names, head.epoch, rows, headers)
     ref.cleared = all(item.cleared for item in chosen)
-    ref = hold.spares.stage(desk.wire, hold.place, ref, data, uploads.add)
+    ref = hold.spares.stage(state.wire, hold.place, ref, data, uploads.add)
     at = list(head.objects).index(chosen[0])
     kept = [item for item in head.objects if item not in chosen]
     kept.insert(at, ref)
@@ -175,14 +175,14 @@ class Older:
 
 
 def trim(
-    desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads, older: Older, taken: Taken
+    state: ArchiveState, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads, older: Older, taken: Taken
 ) -> None:  # fmt: skip
     """Makes HEAD lead to nothing that was cleared. The new objects are added to ``uploads``."""
     thread, looked_at = moment.thread, head.trimmed_sequence
     is_due = not looked_at or moment.tip_sequence - looked_at >= LOOK_ENTRIES
     if thread.pruned.is_empty or thread.floor_sequence or (taken.is_quiet and not is_due):
         return
-    clearing = _Clearing(desk, hold, head, moment, uploads, None if is_due else taken.all, is_due=is_due)
+    clearing = _Clearing(state, hold, head, moment, uploads, None if is_due else taken.all, is_due=is_due)
     refs = clearing.replace(list(head.objects))
     if refs is not None:
         del head.objects[:]
@@ -190,7 +190,7 @@ def trim(
     is_whole = True
     if head.HasField("index"):
         try:
-            is_whole = _trim_indexes(desk, hold, head, clearing, older)
+            is_whole = _trim_indexes(state, hold, head, clearing, older)
         except ArchiveUnavailable:
             taken.put_off()
             return
@@ -206,7 +206,7 @@ def trim(
         head.trimmed_sequence = moment.tip_sequence
 
 
-def _trim_indexes(desk: Desk, hold: Hold, head: ArchiveHead, clearing: _Clearing, older: Older) -> bool:
+def _trim_indexes(state: ArchiveState, hold: Hold, head: ArchiveHead, clearing: _Clearing, older: Older) -> bool:
     """Returns False if it is not worth it yet."""
     chain = list(_chain(older, head.index))  # newest first
     gone = {_name(ref) for ref in older.gone([ref for _, index in chain for ref in index.objects])}
@@ -228,7 +228,7 @@ def _trim_indexes(desk: Desk, hold: Hold, head: ArchiveHead, clearing: _Clearing
     dropped = [ref for _, index in put_anew for ref in index.objects if _name(ref) in gone]
     refs = clearing.replace(refs) or refs
     previous = chain[deepest + 1][0] if deepest + 1 < len(chain) else None
-    _put_indexes(desk, hold, head, clearing.uploads, refs, previous)
+    _put_indexes(state, hold, head, clearing.uploads, refs, previous)
     for ref in [*dropped, *(ref for ref, _ in put_anew)]:
         discard(hold, head, ref)
     rest = [ref for _, index in chain[deepest + 1 :] for ref in index.objects]
@@ -237,17 +237,18 @@ def _trim_indexes(desk: Desk, hold: Hold, head: ArchiveHead, clearing: _Clearing
 
 
 def _put_indexes(
-    desk: Desk, hold: Hold, head: ArchiveHead, uploads: Uploads, refs: Sequence[ObjectRef], previous: ObjectRef | None
-) -> None:
+    state: ArchiveState, hold: Hold, head: ArchiveHead, uploads: Uploads, refs: Sequence[ObjectRef],
+    previous: ObjectRef | None,
+) -> None:  # fmt: skip
     for at in range(0, len(refs), INDEX_OBJECTS_MAX):
         some = refs[at : at + INDEX_OBJECTS_MAX]
         data = pack_index(ArchiveIndex(objects=some, previous=previous))
-        ref = desk.names.ref(OBJECT_KIND_INDEX, head.epoch, data)
+        ref = state.names.ref(OBJECT_KIND_INDEX, head.epoch, data)
         known = [*some, previous] if previous is not None else some
         ref.first_version = previous.first_version if previous is not None else some[0].first_version
         ref.last_version = max(item.last_version for item in known)
         ref.last_sequence = max(item.last_sequence for item in known)
-        previous = hold.spares.stage(desk.wire, hold.place, ref, data, uploads.add)
+        previous = hold.spares.stage(state.wire, hold.place, ref, data, uploads.add)
     if previous is not None:
         head.index.CopyFrom(previous)
     else:
@@ -281,12 +282,12 @@ class _Clearing:
     """Puts packs anew, for one HEAD."""
 
     def __init__(
-        self, desk: Desk, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads, cleared: Pruned | None, *,
-        is_due: bool,
+        self, state: ArchiveState, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads,
+        cleared: Pruned | None, *, is_due: bool,
     ) -> None:  # fmt: skip
         """``cleared``: what was cleared; None = perhaps anything that was pruned. ``is_due``: packs of cleared entries
         are looked at, too."""
-        self._desk = desk
+        self._state = state
         self._hold = hold
         self._head = head
         self._thread = moment.thread
@@ -377,11 +378,11 @@ class _Clearing:
             is_cleared = is_cleared and here[2]
         if not headers:
             return None
-        desk, head, hold = self._desk, self._head, self._hold
-        ref, data = pack_entries(desk.names, head.epoch, rows, headers)
+        state, head, hold = self._state, self._head, self._hold
+        ref, data = pack_entries(state.names, head.epoch, rows, headers)
         del ref.snapshots[:]
         ref.cleared = is_cleared
-        ref = hold.spares.stage(desk.wire, hold.place, ref, data, self.uploads.add)
+        ref = hold.spares.stage(state.wire, hold.place, ref, data, self.uploads.add)
         for each in refs:
             discard(hold, head, each)
         return ref
@@ -395,7 +396,7 @@ class _Clearing:
         has not cleared what was pruned."""
         rows, headers, is_cleared = list[PackedRow](), list[EntryHeader](), True
         try:
-            for shipment in self._desk.outbox.entries(self._thread, ref.first_sequence - 1, ref.last_sequence):
+            for shipment in self._state.outbox.entries(self._thread, ref.first_sequence - 1, ref.last_sequence):
                 self.uploads.tick()
                 rows += shipment.rows
                 headers += shipment.headers

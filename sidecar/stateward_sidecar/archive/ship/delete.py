@@ -29,8 +29,8 @@ from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.objects.fetch import Fetcher, Seen
 from stateward_sidecar.archive.objects.heads import is_unused, seal_head, tombstone
 from stateward_sidecar.archive.objects.image import part_refs
-from stateward_sidecar.archive.objects.shared import Desk, Name, row_of
-from stateward_sidecar.archive.own.reconcile import Finisher, Settler, set_back
+from stateward_sidecar.archive.objects.shared import ArchiveState, Name, row_of
+from stateward_sidecar.archive.own.reconcile import Finisher, Reconciler, set_back
 from stateward_sidecar.archive.own.takeover import ROUNDS, Attacher
 from stateward_sidecar.archive.requests.metered import Unclear
 from stateward_sidecar.archive.requests.places import Place, slice_names
@@ -54,13 +54,15 @@ class Gone(Exception):
 class Remover:
     """Runs on the archive's threads. The store deletes the copy on this disk afterwards."""
 
-    def __init__(self, desk: Desk, fetcher: Fetcher, settler: Settler, attacher: Attacher, shipper: Shipper) -> None:
-        self._settler = settler
+    def __init__(
+        self, state: ArchiveState, fetcher: Fetcher, reconciler: Reconciler, attacher: Attacher, shipper: Shipper
+    ) -> None:
+        self._reconciler = reconciler
         self._shipper = shipper
-        self._desk = desk
+        self._state = state
         self._fetcher = fetcher
         self._attacher = attacher
-        self.finisher = Finisher(desk, fetcher)
+        self.finisher = Finisher(state, fetcher)
 
     def remove(self, request: DeleteThreadRequest) -> bytes:
         """Makes a thread unreadable in the archive. Raises NotOwner, VersionMismatch, ArchiveUnavailable.
@@ -69,7 +71,7 @@ class Remover:
         nothing to delete, because the thread does not exist, is an orphan, or has another uid than expected.
         """
         name: Name = request.namespace, request.thread
-        with self._desk.locks.of(name):
+        with self._state.locks.of(name):
             for _ in range(ROUNDS):
                 with suppress(Gone):
                     return self._remove(name, request)
@@ -96,7 +98,7 @@ class Remover:
             return b""
 
         def check(live: Thread) -> None:
-            check_deletion(self._desk.store.context, ThreadDraft(live), request.options)
+            check_deletion(self._state.store.context, ThreadDraft(live), request.options)
             check_unchanged(live.head, request)
 
         self.end(thread, check)
@@ -114,19 +116,19 @@ class Remover:
 
     def _is_other(self, name: Name, request: DeleteThreadRequest) -> bool:
         """Returns whether the thread that another sidecar owns is not the one to delete. Raises ArchiveUnavailable."""
-        namespace = self._desk.keys.find_namespace(name[0]) if request.options.expected_uid else None
+        namespace = self._state.keys.find_namespace(name[0]) if request.options.expected_uid else None
         if namespace is None:
             return False
-        seen = self._fetcher.look(namespace, self._desk.place(namespace, name[1]), with_key=False)
+        seen = self._fetcher.look(namespace, self._state.place(namespace, name[1]), with_key=False)
         return seen is not None and seen.head.uid.hex() != request.options.expected_uid
 
     def _finish(self, name: Name, request: DeleteThreadRequest) -> bytes:
         """Finishes an earlier deletion that failed, was interrupted, or is still deleting objects in the background.
         Returns the uid of the thread that it deleted; empty if nothing was left to do. Raises ArchiveUnavailable."""
-        namespace = self._desk.keys.find_namespace(name[0]) if not is_orphans(name[1]) else None
+        namespace = self._state.keys.find_namespace(name[0]) if not is_orphans(name[1]) else None
         if namespace is None:
             return b""
-        place = self._desk.place(namespace, name[1])
+        place = self._state.place(namespace, name[1])
         grave = self._fetcher.look(namespace, place, with_key=False)
         if grave is None or not grave.head.deleted:
             return b""
@@ -147,41 +149,41 @@ class Remover:
         try:
             self._bury(thread)
         except Exception:
-            hold = self._desk.holds.get(thread.number)
+            hold = self._state.holds.get(thread.number)
             if hold is not None and not hold.is_rolled_back:
                 # The tombstone may have been written, or may still be. No write passes before HEAD has been read,
                 # because the deletion would remove what is saved now.
-                del self._desk.holds[thread.number]
+                del self._state.holds[thread.number]
             raise
 
     def _close(self, thread: Thread, check: Callable[[Thread], None]) -> None:
         """Stops all writes to the thread, also after a crash."""
-        desk = self._desk
-        while (hold := desk.holds.get(thread.number)) is not None:
-            live = desk.store.threads.in_memory(thread.number) or thread
+        state = self._state
+        while (hold := state.holds.get(thread.number)) is not None:
+            live = state.store.threads.in_memory(thread.number) or thread
             check(live)
             if hold.is_rolled_back:
                 return  # nothing of it can be archived; the deletion removes what is saved meanwhile
             # If this process ends here, the copy must not be ahead of HEAD.
             self._shipper.ship(hold, keeps=True)
-            live = desk.store.threads.in_memory(thread.number) or live
+            live = state.store.threads.in_memory(thread.number) or live
             if live.is_deleted:  # it was deleted on this disk meanwhile: nothing is left to ship or to close
-                desk.holds.pop(thread.number, None)
+                state.holds.pop(thread.number, None)
                 raise Gone
-            hold = desk.holds.get(thread.number)
+            hold = state.holds.get(thread.number)
             if hold is None:
                 return
-            if desk.orphans.release(live, hold.head.tip_sequence, row_of(hold.head, THREAD_ACCESS_REMOTE)):
+            if state.orphans.release(live, hold.head.tip_sequence, row_of(hold.head, THREAD_ACCESS_REMOTE)):
                 try:
-                    check(desk.store.threads.in_memory(thread.number) or live)
+                    check(state.store.threads.in_memory(thread.number) or live)
                 except Exception:
-                    self._settler.take_back(hold)
+                    self._reconciler.take_back(hold)
                     raise
                 return
 
     def _bury(self, thread: Thread) -> None:
-        desk, identity = self._desk, thread.identity
-        hold = desk.holds.get(thread.number)
+        state, identity = self._state, thread.identity
+        hold = state.holds.get(thread.number)
         if hold is None:
             raise self._taken(thread)
         seen: Seen | None = Seen(hold.head, hold.etag, None)
@@ -189,9 +191,9 @@ class Remover:
             seen = self._look(thread, hold.place)
         grave: Seen | None = None
         while grave is None and seen is not None and not seen.head.deleted and seen.head.uid == identity.uid:
-            head = tombstone(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
+            head = tombstone(seen.head, state.boot_id, state.options.owner_id, state.now_us())
             try:
-                etag = desk.wire.replace(
+                etag = state.wire.replace(
                     hold.place.head, seal_head(identity.namespace_keys, hold.place, head), seen.etag
                 )
                 grave = Seen(head, etag, None)
@@ -201,30 +203,30 @@ class Remover:
                     found is not None
                     and found.head.uid == identity.uid
                     and not found.head.deleted
-                    and (found.head.boot_id != desk.boot_id)
+                    and (found.head.boot_id != state.boot_id)
                 ):
                     raise self._taken(thread) from None
                 seen = found
         if grave is not None and seen is not None:
-            with desk.context.engine.read() as txn:
+            with state.context.engine.read() as txn:
                 blobs = {bytes(row.record.blob_id): row.record.stored_bytes for row in list_blobs(txn, identity)}
             self.clear(identity.namespace_keys, hold.place, seen.head, blobs, grave)
         else:  # HEAD may belong to the next thread of that name, whose key and objects stay
             epoch = hold.head.created_epoch
             # If the bucket lost this thread, the next one may have begun in the same epoch. Then the key is its key.
             if seen is None or seen.head.uid == identity.uid or seen.head.created_epoch != epoch:
-                desk.keys.destroy_thread(hold.place, epoch)
+                state.keys.destroy_thread(hold.place, epoch)
             if seen is not None and seen.head.deleted:  # by others, or by a write of ours whose answer was lost
                 self.finisher.finish(identity.namespace_keys, hold.place, seen)
-        desk.holds.pop(thread.number, None)
+        state.holds.pop(thread.number, None)
         self.finisher.delete_orphans(identity.uid)
 
     def _look(self, thread: Thread, place: Place) -> Seen | None:
         """Reads HEAD. Raises ArchiveUnavailable if the whole archive is away: the thread would come back with it."""
-        seen = self._settler.look(thread, place)
+        seen = self._reconciler.look(thread, place)
         if seen is None:
-            self._desk.wire.check_there()
-            seen = self._settler.look(thread, place)  # the directory may be mounted again
+            self._state.wire.check_there()
+            seen = self._reconciler.look(thread, place)  # the directory may be mounted again
         return seen
 
     @staticmethod
@@ -237,11 +239,11 @@ class Remover:
         """Destroys the key of a thread that has a tombstone, ``grave``. Deletes in the background what its last HEAD
         named, and ``blobs``, their sizes by id. Raises ArchiveUnavailable; then whoever finds the tombstone finishes
         the deletion."""
-        desk = self._desk
-        desk.keys.destroy_thread(place, head.created_epoch)
-        desk.keyless[place] = grave.head.write_id
+        state = self._state
+        state.keys.destroy_thread(place, head.created_epoch)
+        state.keyless[place] = grave.head.write_id
         self.finisher.begin(place)
-        desk.wire.later(partial(self._unlink, namespace, place, head, blobs, grave))
+        state.wire.later(partial(self._unlink, namespace, place, head, blobs, grave))
 
     def _unlink(
         self, namespace: NamespaceKeys, place: Place, head: ArchiveHead, blobs: Mapping[bytes, int], grave: Seen
@@ -259,12 +261,12 @@ class Remover:
         except (ArchiveUnavailable, Corrupt) as error:
             log.warning("objects of a deleted thread are left, and nobody can read them", error=error.message)
         finally:
-            if self._desk.keyless.get(place) == grave.head.write_id:
-                del self._desk.keyless[place]
+            if self._state.keyless.get(place) == grave.head.write_id:
+                del self._state.keyless[place]
 
     def _local(self, name: Name) -> Thread | None:
-        with self._desk.context.engine.read() as txn:
-            return self._desk.store.threads.find(txn, *name)
+        with self._state.context.engine.read() as txn:
+            return self._state.store.threads.find(txn, *name)
 
 
 class _Moved(Exception):
@@ -274,10 +276,12 @@ class _Moved(Exception):
 class Expirer:
     """Runs on the store's sweeping thread. May wait for the bucket."""
 
-    def __init__(self, desk: Desk, fetcher: Fetcher, settler: Settler, attacher: Attacher, remover: Remover) -> None:
-        self._desk = desk
+    def __init__(
+        self, state: ArchiveState, fetcher: Fetcher, reconciler: Reconciler, attacher: Attacher, remover: Remover
+    ) -> None:
+        self._state = state
         self._fetcher = fetcher
-        self._settler = settler
+        self._reconciler = reconciler
         self._attacher = attacher
         self._remover = remover
 
@@ -287,7 +291,7 @@ class Expirer:
         Returns whether the store may delete what is here. False = it must not be deleted now, or somebody else must do
         it. Raises ArchiveUnavailable, Corrupt, KeyUnavailable and others if that could not be found out.
         """
-        with self._desk.locks.of(name):
+        with self._state.locks.of(name):
             thread = self._local(name)
             if thread is None or thread.identity.uid != uid or expire_second(thread.head) != second:
                 return False
@@ -298,8 +302,8 @@ class Expirer:
     # -- threads that this process owns ---------------------------------------------------------------------------
 
     def _expire_own(self, name: Name, thread: Thread, second: int) -> bool:
-        desk = self._desk
-        if thread.number not in desk.holds:
+        state = self._state
+        if thread.number not in state.holds:
             if thread.access != THREAD_ACCESS_OWNED:  # it was written without an archive
                 try:
                     self._attacher.own(name, must_exist=True)
@@ -307,14 +311,14 @@ class Expirer:
                     return False
             elif not self._attacher.resume(thread):
                 return False  # it is a copy now, or gone; the next sweep reads HEAD
-        hold = desk.holds.get(thread.number)
+        hold = state.holds.get(thread.number)
         if hold is None:
             return False
         if hold.is_rolled_back:  # another sidecar may have continued from the older HEAD
             raise set_back(thread.name)
 
         def check(live: Thread) -> None:
-            if expire_second(live.head) != second or not has_expired(live.head, desk.now_us()):
+            if expire_second(live.head) != second or not has_expired(live.head, state.now_us()):
                 raise _Moved
 
         try:
@@ -322,27 +326,27 @@ class Expirer:
         except (Gone, _Moved):
             return False
         except NotOwner:
-            hold = desk.holds.get(thread.number)
+            hold = state.holds.get(thread.number)
             if hold is not None:  # another sidecar took it while it was idle here; it becomes a copy
-                seen = self._settler.look(thread, hold.place)
-                self._settler.settle(hold.thread, hold.head, hold.place, seen)
+                seen = self._reconciler.look(thread, hold.place)
+                self._reconciler.settle(hold.thread, hold.head, hold.place, seen)
             return False
         return True
 
     # -- copies of threads of others ------------------------------------------------------------------------------
 
     def _expire_copy(self, thread: Thread, second: int) -> bool:
-        desk, identity = self._desk, thread.identity
+        state, identity = self._state, thread.identity
         assert thread.archive is not None
-        known, place = thread.archive.head, desk.place(identity.namespace_keys, thread.name)
+        known, place = thread.archive.head, state.place(identity.namespace_keys, thread.name)
         for _ in range(ROUNDS):
             seen = self._fetcher.look(identity.namespace_keys, place, with_key=False)
             if seen is None:
-                desk.wire.check_there()
+                state.wire.check_there()
                 raise Corrupt("its HEAD is missing in the archive", thread.name)
             head = seen.head
             if head.uid != identity.uid or (head.deleted and head.epoch < known.epoch):
-                self._settler.settle(thread, known, place, seen)
+                self._reconciler.settle(thread, known, place, seen)
                 return False
             if head.deleted:
                 self._remover.finisher.finish(identity.namespace_keys, place, seen)
@@ -354,7 +358,7 @@ class Expirer:
                 with suppress(CopyGone):
                     self._attacher.refresh(identity.namespace_keys, place, seen, thread)
                 return False
-            if not head.detached and not desk.is_own(head):
+            if not head.detached and not state.is_own(head):
                 return False
             if self._bury(thread, place, seen):
                 return True
@@ -362,10 +366,10 @@ class Expirer:
 
     def _bury(self, thread: Thread, place: Place, seen: Seen) -> bool:
         """Replaces this HEAD by a tombstone. Returns False if HEAD has changed."""
-        desk, namespace = self._desk, thread.identity.namespace_keys
-        head = tombstone(seen.head, desk.boot_id, desk.options.owner_id, desk.now_us())
+        state, namespace = self._state, thread.identity.namespace_keys
+        head = tombstone(seen.head, state.boot_id, state.options.owner_id, state.now_us())
         try:
-            grave = Seen(head, desk.wire.replace(place.head, seal_head(namespace, place, head), seen.etag), None)
+            grave = Seen(head, state.wire.replace(place.head, seal_head(namespace, place, head), seen.etag), None)
         except (ObjectChanged, Unclear):
             found = self._fetcher.look(namespace, place, with_key=False)
             if found is None or found.head.write_id != head.write_id:
@@ -378,7 +382,7 @@ class Expirer:
 
     def _clear(self, thread: Thread, place: Place, seen: Seen, grave: Seen) -> None:
         """Destroys the key and deletes what HEAD named."""
-        with self._desk.context.engine.read() as txn:
+        with self._state.context.engine.read() as txn:
             blobs = {bytes(row.record.blob_id): row.record.stored_bytes for row in list_blobs(txn, thread.identity)}
         with suppress(Corrupt, KeyUnavailable, ArchiveUnavailable):  # garbage collection finds what is left
             if seen.head.image:  # the copy here may be older than HEAD
@@ -387,5 +391,5 @@ class Expirer:
         self._remover.clear(thread.identity.namespace_keys, place, seen.head, blobs, grave)
 
     def _local(self, name: Name) -> Thread | None:
-        with self._desk.context.engine.read() as txn:
-            return self._desk.store.threads.find(txn, *name)
+        with self._state.context.engine.read() as txn:
+            return self._state.store.threads.find(txn, *name)

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 import lmdb
 
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
-from stateward_sidecar.archive.objects.shared import Desk, Hold, row_of_hold
+from stateward_sidecar.archive.objects.shared import ArchiveState, Hold, row_of_hold
 from stateward_sidecar.archive.requests.waiting import Lanes
 from stateward_sidecar.archive.ship.ship import Shipper
 from stateward_sidecar.errors import ArchiveUnavailable, ShuttingDown, StatewardError
@@ -42,8 +42,8 @@ FAR_S, SOON_S = 3600.0, 0.01
 class Schedule:
     """Starts ships. ``ship`` ships one thread, by number."""
 
-    def __init__(self, desk: Desk, lanes: Lanes, ship: Callable[[int], None]) -> None:
-        self._desk = desk
+    def __init__(self, state: ArchiveState, lanes: Lanes, ship: Callable[[int], None]) -> None:
+        self._state = state
         self._lanes = lanes
         self._ship = ship
         self._condition = threading.Condition()
@@ -54,7 +54,7 @@ class Schedule:
         self._shipped: dict[int, float] = {}  # when last
         self._rows: set[int] = set()
         self._rows_at = 0.0
-        self._tokens, self._tokens_at = desk.options.puts_per_s, desk.context.clock.boottime()
+        self._tokens, self._tokens_at = state.options.puts_per_s, state.context.clock.boottime()
         self._wakes_at = 0.0
         self._is_closed = False
         self._thread = threading.Thread(target=self._loop, name="archive", daemon=True)
@@ -74,7 +74,7 @@ class Schedule:
             return
         now = self._now()
         with self._condition:
-            interval = self._desk.options.ships_every_s
+            interval = self._state.options.ships_every_s
             due = now if at_once else max(now, self._shipped.get(number, now - interval) + interval)
             if number in self._running:
                 self._again.add(number)
@@ -106,7 +106,7 @@ class Schedule:
         self.write_rows(wait=True)
 
     def _now(self) -> float:
-        return self._desk.context.clock.boottime()
+        return self._state.context.clock.boottime()
 
     def _loop(self) -> None:
         while not self._is_closed:
@@ -132,16 +132,16 @@ class Schedule:
                 self._ended(number, failed=True)
         if self._rows and self._now() >= self._rows_at:
             self.write_rows()
-            self._desk.trim()
+            self._state.trim()
 
     def _take(self, now: float) -> list[int]:
-        rate = self._desk.options.puts_per_s
+        rate = self._state.options.puts_per_s
         self._tokens = min(rate, self._tokens + (now - self._tokens_at) * rate)
         self._tokens_at = now
         ready = sorted((due, number) for number, due in self._due.items() if due <= now and number not in self._running)
         started = []
         for due, number in ready:
-            if self._tokens < 1 and due > now - self._desk.options.waits_s:
+            if self._tokens < 1 and due > now - self._state.options.waits_s:
                 break
             self._spend(1)
             del self._due[number]
@@ -151,18 +151,18 @@ class Schedule:
 
     def _spend(self, writes: int) -> None:
         """Takes writes from the budget. Waiting callers may overdraw it, which holds up the others for a second."""
-        self._tokens = max(self._tokens - writes, -self._desk.options.puts_per_s)
+        self._tokens = max(self._tokens - writes, -self._state.options.puts_per_s)
 
     def _next(self, now: float) -> float:
         dues = [due for number, due in self._due.items() if number not in self._running]
         wakes = min(dues, default=now + FAR_S)
         if wakes <= now:  # the budget is used up
-            has_budget_at = now + max(1 - self._tokens, 0.05) / self._desk.options.puts_per_s
-            wakes = min(has_budget_at, max(wakes + self._desk.options.waits_s, now + SOON_S))
+            has_budget_at = now + max(1 - self._tokens, 0.05) / self._state.options.puts_per_s
+            wakes = min(has_budget_at, max(wakes + self._state.options.waits_s, now + SOON_S))
         return min(wakes, self._rows_at) if self._rows else wakes
 
     def _start(self, number: int) -> None:
-        hold = self._desk.holds.get(number)
+        hold = self._state.holds.get(number)
         self._lanes.ship(hold.name if hold is not None else number, self._run, number)
 
     def _run(self, number: int) -> None:
@@ -186,7 +186,7 @@ class Schedule:
     def _ended(self, number: int, *, failed: bool) -> None:
         now = self._now()
         again = False
-        hold = self._desk.holds.get(number)
+        hold = self._state.holds.get(number)
         with self._condition:
             if hold is not None:
                 puts, hold.puts = hold.puts, 0
@@ -205,11 +205,11 @@ class Schedule:
                 self._rows.add(number)
                 if number in self._again:
                     self._again.discard(number)
-                    again = self._desk.waiters.is_waiting(number)
+                    again = self._state.waiters.is_waiting(number)
                     if not again:
-                        self._due.setdefault(number, now + self._desk.options.ships_every_s)
+                        self._due.setdefault(number, now + self._state.options.ships_every_s)
             if len(self._shipped) > 20_000:
-                old = now - self._desk.options.ships_every_s
+                old = now - self._state.options.ships_every_s
                 self._shipped = {key: at for key, at in self._shipped.items() if at > old}
             self._condition.notify()
         if again:
@@ -219,7 +219,7 @@ class Schedule:
         """Writes the archive rows of the threads that were shipped since the last call."""
         with self._condition:
             numbers, self._rows = self._rows, set()
-        holds = [hold for number in numbers if (hold := self._desk.holds.get(number)) is not None]
+        holds = [hold for number in numbers if (hold := self._state.holds.get(number)) is not None]
         if not holds:
             return
 
@@ -228,16 +228,16 @@ class Schedule:
                 self._write_row(txn, batch, hold)
 
         try:
-            write = self._desk.context.writer.submit(Write(run=run, background=True, frees_space=True), wait=wait)
+            write = self._state.context.writer.submit(Write(run=run, background=True, frees_space=True), wait=wait)
             if wait:
                 write.wait()
         except StatewardError:
             return  # the next start reads HEAD
 
     def _write_row(self, txn: lmdb.Transaction, batch: Batch, hold: Hold) -> None:
-        threads = self._desk.store.threads
+        threads = self._state.store.threads
         draft = threads.draft(txn, batch, *hold.name)
-        if draft is None or draft.identity.number != hold.number or self._desk.holds.get(hold.number) is not hold:
+        if draft is None or draft.identity.number != hold.number or self._state.holds.get(hold.number) is not hold:
             return
         if draft.thread.access == THREAD_ACCESS_REMOTE:
             return  # this row would let writes pass; the release or deletion under way writes the next row
@@ -263,8 +263,8 @@ RETRY_S = 0.2
 class Leaver:
     """Archives and detaches all threads. ``take_up`` attaches and ships a dirty thread that is not held."""
 
-    def __init__(self, desk: Desk, shipper: Shipper, take_up: Callable[[int], None]) -> None:
-        self._desk = desk
+    def __init__(self, state: ArchiveState, shipper: Shipper, take_up: Callable[[int], None]) -> None:
+        self._state = state
         self._shipper = shipper
         self._take_up = take_up
 
@@ -278,7 +278,7 @@ class Leaver:
 
         Starts nothing after ``grace_s`` or once ``is_over()``. Ships that began earlier may still wait for the bucket.
         """
-        clock = self._desk.context.clock
+        clock = self._state.context.clock
         end = clock.monotonic() + grace_s
 
         def is_late() -> bool:
@@ -305,23 +305,23 @@ class Leaver:
     def count_dirty(self) -> int:
         """Counts threads with entries that the archive lacks, and rolled back threads. Includes threads that nobody
         touched since the start."""
-        desk = self._desk
-        return len(self._dirty_elsewhere()) + sum(map(_is_dirty, list(desk.holds.values())))
+        state = self._state
+        return len(self._dirty_elsewhere()) + sum(map(_is_dirty, list(state.holds.values())))
 
     def _here(self) -> list[int]:
-        holds = sorted(self._desk.holds.values(), key=lambda hold: -hold.thread.head.update_time_us)
+        holds = sorted(self._state.holds.values(), key=lambda hold: -hold.thread.head.update_time_us)
         return [hold.number for hold in holds] + self._dirty_elsewhere()
 
     def _dirty_elsewhere(self) -> list[int]:
         """Returns threads with a row in the outbox that this process does not hold, left by earlier processes."""
-        desk = self._desk
+        state = self._state
         found = []
-        with desk.context.engine.read() as txn:
+        with state.context.engine.read() as txn:
             for number in [layout.marked_thread(key) for key, _ in rows(txn, b"O")]:
-                if number in desk.holds:
+                if number in state.holds:
                     continue
                 try:
-                    thread = desk.store.threads.by_number(txn, number)
+                    thread = state.store.threads.by_number(txn, number)
                 except StatewardError:  # damaged: the archive may lack entries
                     found.append(number)
                     continue
@@ -334,16 +334,16 @@ class Leaver:
 
     def _give_up(self, number: int) -> tuple[bool, bool]:
         """Returns whether the thread was given up, and whether it needs no further try."""
-        desk = self._desk
+        state = self._state
         try:
-            if number not in desk.holds:
+            if number not in state.holds:
                 self._take_up(number)
-            hold = desk.holds.get(number)
+            hold = state.holds.get(number)
             if hold is not None:
                 self._shipper.ship(hold, detach=True)
         except StatewardError:
             return False, False
-        left = desk.holds.get(number)
+        left = state.holds.get(number)
         return hold is not None and left is None, left is None or left.is_rolled_back or not _is_dirty(left)
 
 

@@ -42,9 +42,9 @@ from stateward_sidecar.archive.objects.fetch import Fetcher
 from stateward_sidecar.archive.objects.heads import bare, catch_up, follow
 from stateward_sidecar.archive.objects.image import Cutter, Part, seal_image, seal_part
 from stateward_sidecar.archive.objects.packs import is_pack, pack_entries, pack_snapshot
-from stateward_sidecar.archive.objects.shared import Desk, Hold, Taken, row_of
+from stateward_sidecar.archive.objects.shared import ArchiveState, Hold, Taken, row_of
 from stateward_sidecar.archive.own.pulse import Parted, Pulse, Uploads
-from stateward_sidecar.archive.own.reconcile import Settler
+from stateward_sidecar.archive.own.reconcile import Reconciler
 from stateward_sidecar.archive.own.takeover import Attacher
 from stateward_sidecar.archive.ship.blobs import BlobCarrier, delete_blobs
 from stateward_sidecar.archive.ship.compact import MERGED_BYTES_MAX, Older, discard, fold, trim
@@ -77,13 +77,13 @@ class Shipper:
     _pulse_type = Pulse
     is_repair = False  # True = a thread that lost something is shipped all the same
 
-    def __init__(self, desk: Desk, fetcher: Fetcher, settler: Settler, attacher: Attacher) -> None:
-        self._desk = desk
+    def __init__(self, state: ArchiveState, fetcher: Fetcher, reconciler: Reconciler, attacher: Attacher) -> None:
+        self._state = state
         self._fetcher = fetcher
-        self._settler = settler
+        self._reconciler = reconciler
         self._attacher = attacher
-        self._blobs = BlobCarrier(desk, attacher)
-        self._pulse = self._pulse_type(desk, settler)
+        self._blobs = BlobCarrier(state, attacher)
+        self._pulse = self._pulse_type(state, reconciler)
         self._warm: OrderedDict[int, Hold] = OrderedDict()
         self._indexed = OrderedDict[int, tuple[ObjectRef, set[int]]]()  # by thread: its newest index, and the snapshots
         self._warm_lock = threading.Lock()
@@ -94,20 +94,20 @@ class Shipper:
 
         Returns without an error if the thread was lost, deleted or rolled back. Raises ArchiveUnavailable, Corrupt.
         """
-        with self._desk.locks.of(hold.name):
-            current = self._desk.holds.get(hold.number)
+        with self._state.locks.of(hold.name):
+            current = self._state.holds.get(hold.number)
             if current is not hold or hold.is_rolled_back:
                 return
             if not hold.is_verified and not self._verify(hold):
                 return
-            current = self._desk.holds.get(hold.number)
+            current = self._state.holds.get(hold.number)
             if current is None:  # deleted on this disk meanwhile
                 return
             hold = current
             try:
                 self._ship_now(hold, detach=detach, keeps=keeps)
             except Parted:
-                settled = self._desk.holds.get(hold.number)
+                settled = self._state.holds.get(hold.number)
                 if settled is not None and not settled.is_rolled_back:  # an earlier write of ours landed late
                     raise ArchiveUnavailable("an earlier write of this sidecar changed HEAD; shipping again") from None
                 return
@@ -119,7 +119,7 @@ class Shipper:
         """Ships the thread as it is now. Begins again if a prune clears what is being read."""
         self._ship_before_large(hold)
         for _ in range(MOMENTS_MAX):
-            moment = self._desk.outbox.moment(hold.thread.identity, hold.opened_blobs)
+            moment = self._state.outbox.moment(hold.thread.identity, hold.opened_blobs)
             if moment is None or moment.tip_sequence == 0:
                 return
             # Not before what was pruned has left the bucket: the next owner may come in a year.
@@ -155,14 +155,14 @@ class Shipper:
                     self._ship(hold, moment, detach=False)
 
     def _verify(self, hold: Hold) -> bool:
-        seen = self._settler.look(hold.thread, hold.place)
-        settled = self._settler.settle(hold.thread, hold.head, hold.place, seen)
+        seen = self._reconciler.look(hold.thread, hold.place)
+        settled = self._reconciler.settle(hold.thread, hold.head, hold.place, seen)
         return settled is not None and not settled.is_rolled_back
 
     def _ship(self, hold: Hold, moment: Moment, *, detach: bool, taken: Taken | None = None) -> None:
-        desk = self._desk
+        state = self._state
         last, uploads = hold.head.write_id, self._pulse.uploads(hold)
-        head = follow(hold.head, desk.boot_id, desk.options.owner_id, desk.now_us())
+        head = follow(hold.head, state.boot_id, state.options.owner_id, state.now_us())
         hold.dropped_blobs = set()  # of this HEAD only: that of a failed ship may have had later entries
         tail, shipped_bytes = self._entries(hold, head, moment, uploads)
         pieces, missing = self._snapshots(hold, head, moment, uploads)
@@ -180,34 +180,34 @@ class Shipper:
         if pieces is not None and pieces[1]:
             head.snapshot_version = pieces[0]
             head.snapshot_pieces.extend(pieces[1])
-        head.settled_counter = hold.spares.settled(desk.names.boot, desk.names.last)
+        head.settled_counter = hold.spares.settled(state.names.boot, state.names.last)
         head.detached = detach
         gives_up = head.detached = detach and self._attacher.release(hold, head)
         try:
             landed = self._put(hold, head)
         except Exception:
             if gives_up:
-                self._settler.take_back(hold)
+                self._reconciler.take_back(hold)
             raise
         if not landed:
             raise Parted
         hold.tail, hold.pieces = tail, pieces
         self._keep_warm(hold)
-        desk.wire.traffic.entry_bytes += shipped_bytes
+        state.wire.traffic.entry_bytes += shipped_bytes
         self._archived(hold, head, moment.tip_sequence)
         due += hold.spares.landed(head, missing)
         if due:
             # HEAD landed, so the one before was still ours. If the bucket is set back, an older one may name these.
-            desk.wire.later(partial(self._delete, hold, due))
+            state.wire.later(partial(self._delete, hold, due))
         if dropped := hold.dropped_blobs:
             # HEAD landed with the entries of their removal, so no other sidecar names these blobs again.
             hold.dropped_blobs = set()
-            desk.wire.later(partial(delete_blobs, desk, hold.place, dropped))
+            state.wire.later(partial(delete_blobs, state, hold.place, dropped))
         if gives_up:
             try:
-                self._settler.write_row(hold.thread, row_of(head, THREAD_ACCESS_REMOTE))
+                self._reconciler.write_row(hold.thread, row_of(head, THREAD_ACCESS_REMOTE))
             finally:  # not earlier: until the row is on disk, only the hold stops writes
-                desk.holds.pop(hold.number, None)
+                state.holds.pop(hold.number, None)
         elif sum(len(row.record) for row in tail) > TAIL_SOFT_BYTES and not hold.spares.has_packs:
             self._pack_tail(hold, tail, head)
 
@@ -216,16 +216,16 @@ class Shipper:
         return self._pulse.put(hold, head)
 
     def _archived(self, hold: Hold, head: ArchiveHead, sequence: int) -> None:
-        desk = self._desk
+        state = self._state
         hold.head = bare(head)
         hold.is_verified = True
         hold.blobs.clear()
         self._keep_indexed(hold)
-        live = desk.store.threads.in_memory(hold.number) or hold.thread
+        live = state.store.threads.in_memory(hold.number) or hold.thread
         for thread in (live, hold.thread):
             thread.archived_sequence = max(thread.archived_sequence, sequence)
             thread.epoch = max(thread.epoch, head.epoch)
-        desk.waiters.archived(hold.number, sequence)
+        state.waiters.archived(hold.number, sequence)
 
     def _keep_warm(self, hold: Hold) -> None:
         """Keeps tail and snapshot in memory for the ``WARM_MAX`` threads that were shipped last."""
@@ -259,20 +259,20 @@ class Shipper:
 
     def _stage_part(self, hold: Hold, head: ArchiveHead, part: Part, uploads: Uploads) -> ObjectRef:
         """Adds the upload of a part of the image, unless it was uploaded for a HEAD that failed."""
-        desk, identity = self._desk, hold.thread.identity
+        state, identity = self._state, hold.thread.identity
         spare = hold.spares.find(OBJECT_KIND_IMAGE, part.digest)
         if spare is not None:
             return spare
         data = seal_part(identity.cipher, identity.uid, part)
-        ref = desk.names.ref(OBJECT_KIND_IMAGE, head.epoch, data)
-        return hold.spares.stage(desk.wire, hold.place, ref, data, uploads.add, content=part.digest)
+        ref = state.names.ref(OBJECT_KIND_IMAGE, head.epoch, data)
+        return hold.spares.stage(state.wire, hold.place, ref, data, uploads.add, content=part.digest)
 
     def _entries(
         self, hold: Hold, head: ArchiveHead, moment: Moment, uploads: Uploads
     ) -> tuple[list[PackedRow], int]:  # fmt: skip
         """Adds the new entries as packs if they do not fit into HEAD, and the blobs that they completed. Returns HEAD's
         tail, and the sealed size of the new entries in bytes."""
-        desk = self._desk
+        state = self._state
         for ref in hold.spares.packs(head.packed_sequence, hold.head.tip_sequence):  # of the tail
             self._add_pack(head, ref)
         known = hold.tail
@@ -282,7 +282,7 @@ class Shipper:
             known = [row for row in known if row.sequence > head.packed_sequence]
             after = max(hold.head.tip_sequence, head.packed_sequence)
         shipments = list[Shipment]()
-        for shipment in desk.outbox.entries(moment.thread, after, moment.tip_sequence):
+        for shipment in state.outbox.entries(moment.thread, after, moment.tip_sequence):
             shipments.append(shipment)
             uploads.tick()
         new_bytes = sum(shipment.size_bytes for shipment in shipments)
@@ -305,17 +305,17 @@ class Shipper:
         shipments = [shipment.after(head.packed_sequence) for shipment in shipments]
         for shipment in _joined(shipment for shipment in shipments if shipment.headers):
             uploads.tick()
-            ref, data = pack_entries(desk.names, head.epoch, shipment.rows, shipment.headers)
+            ref, data = pack_entries(state.names, head.epoch, shipment.rows, shipment.headers)
             after = head.packed_sequence
-            self._add_pack(head, hold.spares.stage(desk.wire, hold.place, ref, data, uploads.add, after=after))
+            self._add_pack(head, hold.spares.stage(state.wire, hold.place, ref, data, uploads.add, after=after))
         return [], new_bytes
 
     def _pack_tail(self, hold: Hold, tail: Sequence[PackedRow], head: ArchiveHead) -> None:
         """Uploads the tail as a pack, in the background. The next HEAD names the pack and drops the entries."""
         headers = [unpack(row.record, row.sequence).header for row in tail]
-        ref, data = pack_entries(self._desk.names, head.epoch, tail, headers)
+        ref, data = pack_entries(self._state.names, head.epoch, tail, headers)
         hold.puts += 1
-        hold.spares.send(self._desk.wire, hold.place, ref, data, after=head.packed_sequence)
+        hold.spares.send(self._state.wire, hold.place, ref, data, after=head.packed_sequence)
 
     @staticmethod
     def _add_pack(head: ArchiveHead, ref: ObjectRef) -> None:
@@ -329,14 +329,14 @@ class Shipper:
     ) -> tuple[tuple[int, list[bytes]] | None, list[int]]:
         """Adds snapshots that are not archived. Returns version and pieces of main's newest one, without pieces if
         it is too large for HEAD, and the versions that were not archived."""
-        desk, thread = self._desk, moment.thread
+        state, thread = self._state, moment.thread
         main = thread.branches.get("main")
         newest = main.snapshot_version if main is not None else 0
         known = {ref.first_version for ref in head.objects if ref.kind == OBJECT_KIND_SNAPSHOT}
         missing = sorted(version for version in thread.snapshots - known if not self._is_indexed(hold, head, version))
         inline = hold.pieces if hold.pieces is not None and hold.pieces[0] == newest else None
         if newest in thread.snapshots and inline is None:
-            pieces = desk.outbox.snapshot(thread, newest)
+            pieces = state.outbox.snapshot(thread, newest)
             # An empty list means too large. It is remembered too, so that the next HEAD does not read it again.
             inline = newest, pieces if sum(map(len, pieces)) <= INLINE_SNAPSHOT_BYTES_MAX else []
         for version in missing:
@@ -345,16 +345,16 @@ class Shipper:
                 head.objects.append(ref)
             elif inline is not None and version == inline[0] and inline[1]:
                 if not hold.spares.sends_snapshot(version):  # in the background, while HEAD carries it
-                    ref, data = pack_snapshot(desk.names, head.epoch, version, inline[1])
+                    ref, data = pack_snapshot(state.names, head.epoch, version, inline[1])
                     hold.puts += 1
-                    hold.spares.send(desk.wire, hold.place, ref, data)
+                    hold.spares.send(state.wire, hold.place, ref, data)
             else:
                 uploads.tick()
-                pieces = desk.outbox.snapshot(thread, version)
+                pieces = state.outbox.snapshot(thread, version)
                 if not pieces:
                     continue
-                ref, data = pack_snapshot(desk.names, head.epoch, version, pieces)
-                head.objects.append(hold.spares.stage(desk.wire, hold.place, ref, data, uploads.add))
+                ref, data = pack_snapshot(state.names, head.epoch, version, pieces)
+                head.objects.append(hold.spares.stage(state.wire, hold.place, ref, data, uploads.add))
         return inline, missing
 
     def _is_indexed(self, hold: Hold, head: ArchiveHead, version: int) -> bool:
@@ -391,8 +391,8 @@ class Shipper:
 
         if taken is not None:
             older = Older(read, partial(self._gone, hold, moment.thread))
-            trim(self._desk, hold, head, moment, uploads, older, taken)
-        fold(self._desk, hold, head, moment, tail, uploads)
+            trim(self._state, hold, head, moment, uploads, older, taken)
+        fold(self._state, hold, head, moment, tail, uploads)
 
     # -- garbage --------------------------------------------------------------------------------------------------
 
@@ -415,7 +415,7 @@ class Shipper:
         return [
             ref for ref in refs
             if (ref.first_version in unused if not is_pack(ref) else self._may_be_gone(thread, ref) and not
-                self._desk.outbox.may_need(thread, ref.first_sequence, ref.last_sequence))
+                self._state.outbox.may_need(thread, ref.first_sequence, ref.last_sequence))
         ]  # fmt: skip
 
     @staticmethod
@@ -437,7 +437,7 @@ class Shipper:
         if known.pairs() != pruned.pairs():
             known, needed = pruned, set()
         if missing - needed:
-            needed = self._desk.outbox.dictionaries(thread, missing)
+            needed = self._state.outbox.dictionaries(thread, missing)
         hold.needed = known, needed
         return missing - needed
 
@@ -446,7 +446,7 @@ class Shipper:
 
         Parts of images have a shorter grace time: they change often, and a reader of an old HEAD soon reads again.
         """
-        grace_s = self._desk.options.garbage_grace_s
+        grace_s = self._state.options.garbage_grace_s
         if item.object.kind == OBJECT_KIND_IMAGE:
             grace_s = min(grace_s, IMAGE_GRACE_S)
         return head.update_time_us - int(grace_s * 1e6)
@@ -455,7 +455,7 @@ class Shipper:
         """Deletes objects. A HEAD of ours dropped them ten minutes ago, so no reader follows an older HEAD any more."""
         with suppress(StatewardError):  # ``stateward archive gc`` finds what stays
             for ref in refs:
-                self._desk.wire.delete(hold.place.object(ref), ref.size_bytes)
+                self._state.wire.delete(hold.place.object(ref), ref.size_bytes)
 
 
 def _joined(shipments: Iterable[Shipment]) -> list[Shipment]:

@@ -50,7 +50,7 @@ class ArchiveService:
 
     async def get_archive(self, request: GetArchiveRequest, context: grpc.aio.ServicerContext) -> GetArchiveResponse:
         archive = self._calls.holding.need()
-        options = archive.desk.options
+        options = archive.state.options
         answer = GetArchiveResponse(
             url=options.url, archive_id=await self._calls.read(self._archive_id), owner_id=options.owner_id,
             stats=await self._calls.read(archive.stats),

@@ -106,11 +106,11 @@ async def await_archived(
         raise kept_until_upgrade(error, sequence) from None
     except (TimeoutError, Corrupt):  # too late, or HEAD was set back: the level reached is COMMITTED
         if future is not None:
-            archive.desk.waiters.drop(line.number, future)
+            archive.state.waiters.drop(line.number, future)
         return DURABILITY_COMMITTED, (archive.in_memory(line) or line).archived_sequence
     except asyncio.CancelledError:  # the caller left; while the bucket is away, its waiter would be kept for hours
         if future is not None:
-            archive.desk.waiters.drop(line.number, future)
+            archive.state.waiters.drop(line.number, future)
         raise
     return DURABILITY_ARCHIVED, max((archive.in_memory(line) or line).archived_sequence, sequence)
 

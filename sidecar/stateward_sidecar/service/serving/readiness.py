@@ -162,7 +162,7 @@ def check_key(path: Path, key: bytes) -> Check:
 
 def check_archive(archive: Archive, default_durability: Durability) -> Check:
     """Returns the check whether the bucket takes what the daemon ships."""
-    wire = archive.desk.wire
+    wire = archive.state.wire
     asked_at = float("-inf")
 
     def check() -> str:

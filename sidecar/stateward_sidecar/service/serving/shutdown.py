@@ -180,7 +180,7 @@ async def _leave(archive: Archive, end: float) -> None:
     if dirty:
         log.warning(
             "the grace time is over and threads have unarchived entries; the next start on this disk archives them",
-            threads=dirty, error=archive.desk.wire.error,
+            threads=dirty, error=archive.state.wire.error,
         )  # fmt: skip
     log.info("left the archive", detached=len(given), dirty=dirty)
 
