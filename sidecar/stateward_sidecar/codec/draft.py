@@ -1,7 +1,5 @@
 """A state between two edits, the effect of each kind of edit, and the changes that result.
 
-A state between two edits, and the effect of each kind of edit.
-
 The old tree is immutable. A draft copies each of its dicts and lists once, before the first change. So an appended
 entry costs the same whatever else the state holds, and a diff that is refused half-way leaves nothing.
 

@@ -1,7 +1,5 @@
 """Authenticated encryption of everything at rest, and keyed hashes of names.
 
-Authenticated encryption of everything at rest.
-
 Suite 1 is AES-256-GCM with a random 96-bit nonce. A thread's data key is never used directly: HKDF (RFC 5869) expands
 it into one key for encryption and one for digests. Records begin with two magic bytes, the format and the suite, so an
 unknown format is a typed error for a reader, and never garbage.

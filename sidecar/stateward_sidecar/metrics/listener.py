@@ -4,8 +4,6 @@ The HTTP listener of the metrics. It answers one scrape after another.
 
 Each connection has a thread, which reads the request and writes the answer, so that a slow client holds up nobody. A
 connection ends after ``CONNECTION_S``, whatever its client sends, and at once when the daemon stops.
-
-Puts collector, census and listener together.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What the collector reads: parts of the daemon, counts kept in the background, and the oldest reader.
 
 The oldest reader of the data file: while a read transaction is open, LMDB reuses no page that was freed since.
-
-The parts of the daemon that the collector reads, and counts that it keeps up to date in the background.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An overview of the archive, for commands only: its threads, their HEADs, and what this disk has of them.
 
-An overview of the archive: which threads it has, and what their HEADs say. For commands only: it lists the bucket.
+It lists the bucket.
 
     survey      one walk over all names: where there are HEADs, and where there are objects without a HEAD
     heads       the HEADs of many threads, in one round trip

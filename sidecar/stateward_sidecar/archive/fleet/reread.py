@@ -2,8 +2,6 @@
 
 Reads for commands. Works like ``Fetcher``, and counts the bytes, so that commands can report progress.
 
-Reads a thread's objects and checks every hash, every seal and every digest.
-
 Entries are opened with the dictionaries in the thread's own snapshot objects. This proves that a sidecar with an empty
 disk could read them. Pruned entries are opened if everything that they need still exists.
 

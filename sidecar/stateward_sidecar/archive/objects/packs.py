@@ -1,7 +1,5 @@
 """Immutable objects (packs of entries, snapshots, indexes), and what HEAD must say of them.
 
-Immutable objects: packs of entries, snapshots, indexes.
-
     "SK" ‖ format ‖ 0 ‖ serialized ArchivePack or ArchiveIndex
 
 Records are sealed one by one and bound to the thread, byte for byte as on disk. Entries are not in blocks. Every

@@ -1,11 +1,10 @@
 """What all parts of the archive share, and what the bucket has too much of each thread.
 
-What a disk has cleared of a thread, and what the bucket may therefore still have too much.
+What a disk has cleared of a thread is *owed*: the bucket may still have it. The next HEAD takes it, and gives it back
+if it does not land, or if an object could not be read. Thread-safe: clearing adds to it at any time, and the ship that
+takes it must miss nothing.
 
-The next HEAD takes it, and gives it back if it does not land, or if an object could not be read. Thread-safe: clearing
-adds to it at any time, and the ship that takes it must miss nothing.
-
-What all parts of the archive share: the wire, the keys, this process's ids, and the threads it holds.
+Shared are the access to the bucket, the keys, this process's ids, and the threads that it holds.
 """
 
 from __future__ import annotations

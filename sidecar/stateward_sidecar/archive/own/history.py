@@ -2,8 +2,6 @@
 
 Selects the rows of an object that belong below a copy: rows that this disk lacks, of the copy's own line.
 
-Fetches older history to this disk when a call asks for it.
-
 Fetches the entries that a retry may ask for, before anything is written to a thread.
 
 A copy that was made for a reader may lack them, and another sidecar may have answered a request id that it lacks. So a

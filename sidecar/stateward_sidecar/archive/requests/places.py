@@ -18,7 +18,7 @@ Names of objects in the bucket. They contain no name that a user chose.
     v1/t/<namespace>/<name>/HEAD                         the only object that is ever written twice
     v1/t/<namespace>/<name>/<epoch>-<boot>-<n>.<kind>    immutable; a name is never used twice
     v1/t/<namespace>/<name>/<id>.blob                    immutable; a name is never used twice
-    v1/t/<namespace>/<name>/….<number>                   a slice of a large one of these, see ``slices``
+    v1/t/<namespace>/<name>/….<number>                   a slice of a large one of these, see above
 
 <namespace> and <name> are keyed hashes of 32 hex digits. HEAD's name holds the hash of the thread's name; the uid is in
 HEAD. So a thread is found with one request, a deleted name keeps its HEAD as a tombstone, and if two sidecars make a

@@ -2,7 +2,7 @@
 
 Runs the archive's tasks on a few workers. Tasks of one name run one after the other.
 
-A task may hold the lock of its name (``locks``) while a request to the bucket hangs. The next task of that name waits
+A task may hold the lock of its name (``Locks``) while a request to the bucket hangs. The next task of that name waits
 in a queue and not on a worker. So any number of calls for one name occupies only one worker.
 
 A ship that uploads for long steps aside: another ship begins in its place. Otherwise a few large uploads would hold up

@@ -1,7 +1,5 @@
 """Decides when threads are shipped, and gives all of them up at the end.
 
-Decides when threads are shipped.
-
 A thread is shipped at once if a caller waits or if it was idle; else an interval after its last ship, or earlier if it
 has much to ship. A budget of writes per second bounds the cost of many threads. Waiting callers do not wait for it, and
 no ship waits for it longer than a quarter of a lease: HEAD is the only sign of life of an owner that has work.

@@ -1,15 +1,11 @@
 """The bridge between the event loop and the threads that do the work. Small writes are committed together.
 
-Small writes that arrive together are committed together.
-
 Two Python threads share the interpreter, and LMDB's binding releases it at every put. So a writer thread that runs the
 writes beside a busy loop spends most of its time waiting for the interpreter (measured with 64 saves in flight: 50
 hand-overs for each save, and half the throughput). Therefore the loop gathers writes until it has nothing else to do,
 and runs them together. The writer thread does the commit; meanwhile the loop serves other calls and gathers the next
 batch. The writer thread runs large writes itself, all writes if it is busy for long, and a lone one that comes after a
 pause, when it has no transaction open.
-
-The bridge between the event loop and the threads that do the work.
 
 Reads that may take a while run on workers. Writes are gathered or go to the writer's queue. The writer thread returns a
 whole finished batch to the loop in one call.

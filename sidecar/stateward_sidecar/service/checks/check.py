@@ -1,9 +1,4 @@
-"""Checks requests at the border, before any work: every rule that needs no stored state.
-
-Checks requests at the border, before any work: every rule that needs no stored state. Errors name the field.
-
-Checks requests that read logs, and watches that choose slots and logs.
-"""
+"""Checks requests at the border, before any work: every rule that needs no stored state. Errors name the field."""
 
 from __future__ import annotations
 

@@ -5,8 +5,6 @@ Measures calls, if metrics are on: counts how each call ended and how long it to
 A call begins when gRPC hands it over, before its message is read, and ends when its answer was made. A call whose
 client has left counts as CANCELLED.
 
-Wraps every call: reads and parses its message, and turns an error into a status.
-
 Handlers are plain async methods. A message that does not parse is INVALID_FIELD, a message that is too large is
 STATE_TOO_LARGE, and a StatewardError becomes its status. Any other error is logged once and becomes INTERNAL without
 details.

@@ -4,8 +4,6 @@ The server's HTTP/2 options for gRPC's core, each with its reason.
 
 The core ignores unknown options, so each option has a test of its effect (tests/service/test_clients_impatient.py,
 test_limits.py).
-
-The gRPC server: listeners, admission of calls, and an orderly stop.
 """
 
 from __future__ import annotations

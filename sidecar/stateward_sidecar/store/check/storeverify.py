@@ -7,8 +7,6 @@ find it: a retry is applied anew on a disk that lacks the first entry of its req
 checkpoint id of a pruned version may be used again while packs still have the version's entry.
 
 Verifies that every piece belongs to a snapshot, or to an entry with large edits.
-
-Verifies the store as a whole: rows that lead nowhere, threads without a name, and threads that were set back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The plan of a prune, and the effects that go with it.
 
-Deletes effects: those of pruned versions, and those that a caller names.
-
 An effect belongs to a version if its anchor is the version's checkpoint id. It goes with the last version that has this
 id, on any branch. The plan of a prune finds these effects outside the writer; the writer removes their rows in the
 transaction of the prune, and ``clear.py`` removes their entries as it removes the edits of the versions.

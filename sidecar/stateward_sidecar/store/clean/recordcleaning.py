@@ -11,7 +11,7 @@ begins is found outside the writer, because any number of saves may lie before i
 
 Deletes expired records, a bounded number in each step. Part of the sweep.
 
-A record is hidden from the moment it expires (``recordrows.is_expired``), so a late sweep shows nobody an old record. A
+A record is hidden from the moment it expires (``record.is_expired``), so a late sweep shows nobody an old record. A
 store-wide row leads to the threads whose records may have expired, and rows of the thread to these records.
 """
 

@@ -1,9 +1,7 @@
 """Lists: threads by time of change or by label, versions of a thread or of all threads.
 
-Lists: threads by time of change, versions of a thread or of all threads.
-
 A call looks at a bounded number of rows. A filter that matches nothing gets an empty page and a token to continue.
-Time, status and labels of a thread are in the keys of indexes (listing.py). All other conditions need the sealed head,
+Time, status and labels of a thread are in the keys of indexes. All other conditions need the sealed head,
 and opening a head costs as much as reading some hundred keys. So a page ends early after 100 heads that do not match.
 
 Threads by label: the search for the threads that have some labels.

@@ -1,7 +1,5 @@
 """What the times of entries mean if a clock was wrong, and when leases and claims end.
 
-What the times of entries mean if a clock was wrong.
-
 An entry has the time that the clock of its writer told. Small differences between machines are hidden: a time is never
 a little earlier than the last one. But a clock that is an hour behind the newest entry is not overruled, because one
 moment of a clock that ran ahead would stop all ageing until the true time has caught up. The head notes the place where

@@ -11,7 +11,7 @@ are written, and a replay never reads much more than twice the state. A rule by 
 
 The state is immutable, so a background worker serializes and compresses it while saves continue. The writer only puts
 sealed pieces, one in each transaction. A small piece joins a transaction that commits saves anyway. The first piece is
-put last: without it the snapshot does not exist (``snapshots.py``).
+put last: without it the snapshot does not exist.
 """
 
 from __future__ import annotations
