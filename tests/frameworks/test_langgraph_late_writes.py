@@ -217,7 +217,7 @@ def test_a_checkpoint_that_was_lost_with_its_machine(tmp_path: Path, owns: bool)
                 first = put(saver, place("t"), "a1", {"plan": "?", "log": ["p1"]})
                 with one.client() as client:
                     client.thread("t").archive.wait(1)
-                with Pair(one, one, place_of_all).slow():  # so that it is not archived
+                with Pair(tmp_path).slow():  # so that it is not archived
                     config = put(saver, first, "a2", {"plan": "PARIS", "log": ["p1", "p2"]})
                     one.kill()
                 with run_daemon(tmp_path / "two", key_file=one.key_file, **flags) as two:
