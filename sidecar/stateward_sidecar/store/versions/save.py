@@ -17,6 +17,7 @@ from typing import NamedTuple
 import lmdb
 
 from stateward.storage.v1.head_pb2 import BranchHead
+from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward.v1.checkpoint_service_pb2 import ON_MISMATCH_FORK, SaveRequest, SaveResponse
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.edits import Named
@@ -48,7 +49,7 @@ from stateward_sidecar.store.kinds.signal import acknowledged, drop_signals, use
 from stateward_sidecar.store.kinds.version import VERSION
 from stateward_sidecar.store.thread.cache import Facts
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import MAIN, Thread, ThreadDraft, write_branch
+from stateward_sidecar.store.thread.thread import MAIN, Identity, Thread, ThreadDraft, write_branch
 from stateward_sidecar.store.thread.threads import Threads, not_found
 from stateward_sidecar.store.versions.branches import (
     check_expectation,
@@ -377,12 +378,8 @@ class SaveWrite:
         head.last_version = made.version
         head.retained_versions += 1
         head.save_time_us = header.create_time_us
-        if request.checkpoint_id:
-            id_hash = identity.hash_id(b"checkpoint", self.branch, request.checkpoint_id)
-            txn.put(keys.checkpoint_id(id_hash), layout.u64(header.sequence))
-        if request.labels:
-            for key in label_keys(identity, header, request.labels):
-                txn.put(key, layout.PRESENT)
+        if request.checkpoint_id or request.labels:
+            self._index_names(txn, identity, header)
         if branch is None:
             check_room(draft, self.branch)
         moved = move_branch(txn, draft, branch, self.branch, entry.header, made.body)
@@ -406,6 +403,14 @@ class SaveWrite:
         draft.thread.saves += 1
         self.draft = draft
         return response(draft, header, entry.stored_bytes, made.body, request, replayed=False)
+
+    def _index_names(self, txn: lmdb.Transaction, identity: Identity, header: EntryHeader) -> None:
+        """Puts the rows that lead from the checkpoint id and the labels to the version."""
+        if self.request.checkpoint_id:
+            id_hash = identity.hash_id(b"checkpoint", self.branch, self.request.checkpoint_id)
+            txn.put(identity.keys.checkpoint_id(id_hash), layout.u64(header.sequence))
+        for key in label_keys(identity, header, self.request.labels):
+            txn.put(key, layout.PRESENT)
 
 
 class _Hot(NamedTuple):
