@@ -38,11 +38,11 @@ def show(language: str, daemon: FaultyDaemon) -> str:
     start = time.monotonic()
     try:
         program = building.build(language)
-        agent = script.Agent(program, f"example-{language}", daemon)
+        agent = script.ForeignAgent(program, f"example-{language}", daemon)
         built_s = time.monotonic() - start
         script.play(agent)
         script.count(agent)
-        script.pay_slowly(script.Agent(program, f"slow-{language}", daemon))
+        script.pay_slowly(script.ForeignAgent(program, f"slow-{language}", daemon))
         passed = script.conform(program)
     except building.ToolMissing as reason:
         print(f"examples/{language}: skipped: {reason}")

@@ -42,19 +42,19 @@ def program(language: str) -> Path:
 def test_it_resumes_after_a_crash(program: Path, language: str) -> None:
     """Killed together with its daemon, the agent resumes: pages, effect, answer and all versions are as they were."""
     with script.run_daemon() as daemon:
-        script.play(script.Agent(program, f"example-{language}", daemon))
+        script.play(script.ForeignAgent(program, f"example-{language}", daemon))
 
 
 def test_a_save_is_applied_once_while_the_daemon_is_killed(program: Path, language: str) -> None:
     """Every addition over TCP counts once, although answers are lost and the daemon is killed in between."""
     with script.run_daemon(script.TcpDaemon) as daemon:
-        script.count(script.Agent(program, f"example-{language}", daemon))
+        script.count(script.ForeignAgent(program, f"example-{language}", daemon))
 
 
 def test_it_renews_the_claim_of_a_tool_that_takes_long(program: Path, language: str) -> None:
     """Its claim is short, so that others need not wait for a dead agent, and lives as long as the tool works."""
     with script.run_daemon() as daemon:
-        script.pay_slowly(script.Agent(program, f"slow-{language}", daemon))
+        script.pay_slowly(script.ForeignAgent(program, f"slow-{language}", daemon))
 
 
 def test_it_conforms_where_a_fault_would_be_silent(program: Path) -> None:
