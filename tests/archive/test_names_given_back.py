@@ -60,7 +60,7 @@ def test_a_save_that_fails_after_its_claim_gives_the_name_back(driven: Town, mon
     """Its key is gone, a tombstone stays as after a deletion, and anybody may use the name at once."""
     machine, other = driven.machine("first"), driven.machine("other")
     with monkeypatch.context() as patched:
-        patched.setattr(SaveWrite, "_write", broken)
+        patched.setattr(SaveWrite, "_put_version", broken)
         with pytest.raises(DiskFull):
             machine.put(append(after=0))
     assert not keys(iter(driven.bucket.objects))
@@ -83,7 +83,7 @@ def test_whoever_gives_it_back_makes_the_thread_later(
 
         pair.bucket.before = away
         with monkeypatch.context() as patched:
-            patched.setattr(SaveWrite, "_write", broken)
+            patched.setattr(SaveWrite, "_put_version", broken)
             with pytest.raises(DiskFull):
                 pair.a.put("lost", after=0)
         pair.mend()

@@ -237,11 +237,12 @@ class SaveWrite:
         if made is None or not is_right or (made.body.branch or MAIN) != self.branch or not made.fits(draft):
             self._maker.branch = self.branch
             made = self._maker.make(txn, draft, parent, version)
+        write = self._write_all if request.effects else self._put_version
         if draft is not None:
-            return self._write(txn, batch, draft, branch, made, is_new=False)
+            return write(txn, batch, draft, branch, made, is_new=False)
         draft = self._threads.create(txn, batch, self.namespace, request.thread)
         try:
-            return self._write(txn, batch, draft, branch, made, is_new=True)
+            return write(txn, batch, draft, branch, made, is_new=True)
         except BaseException:
             context.keystore.give_up(draft.identity.uid)
             raise
@@ -327,7 +328,7 @@ class SaveWrite:
     def _is_answer(self, draft: ThreadDraft, entry: Entry) -> bool:
         return replay.open_metadata(draft.identity, entry).fingerprint == self._maker.fingerprint
 
-    def _write(
+    def _write_all(
         self,
         txn: lmdb.Transaction,
         batch: Batch,
@@ -338,8 +339,6 @@ class SaveWrite:
         is_new: bool,
     ) -> SaveResponse:
         """Writes the effects of the save and its version: all of them or none."""
-        if not self.request.effects:
-            return self._put_version(txn, batch, draft, branch, made, is_new=is_new)
         with all_or_none(batch, draft):
             asked = creates(self.request, is_new=is_new)
             Effects(self._context, self._threads).put_all(txn, batch, draft, self.request.effects, asked)
