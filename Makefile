@@ -15,7 +15,7 @@ FRAMEWORKS := agent-framework-core google-adk langgraph langgraph-checkpoint lan
 .DEFAULT_GOAL := help
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 JS := packages/langgraph-js
-.PHONY: help demo test test-fast test-frameworks-newest test-langgraph-js examples lint types layers format generate generate-check proto proto-check proto-lint promtool bench bench-peers plugins soak soak-tests mutants clean
+.PHONY: help demo test test-fast test-grpc test-frameworks-newest test-langgraph-js examples lint types layers format generate generate-check proto proto-check proto-lint promtool bench bench-peers plugins soak soak-tests mutants clean
 .PHONY: docs image-lock image-pin image-test package-test
 
 help: ## List the tasks
@@ -30,6 +30,9 @@ test: lint layers proto-check generate-check ## Check style, types, layers and s
 
 test-fast: .venv/ready-dev ## Run the tests that take less than about five seconds
 	@$(PYTEST) -m 'not slow and not soak'
+
+test-grpc: .venv/ready-dev ## Run the tests of the Python client over gRPC, which it speaks with other hosts
+	@STATEWARD_WIRE=grpc $(PYTEST) tests/client
 
 test-frameworks-newest: ## Test the adapters with the newest versions of their frameworks, in .venv-newest
 	@$(PYTHON) -m venv --clear .venv-newest

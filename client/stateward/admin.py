@@ -29,6 +29,8 @@ class ServerInfo(FromProto):
     start_time: datetime
     not_ready: tuple[str, ...]
     """Why the daemon is not ready, a line for each cause; empty = it is ready."""
+    wire: str
+    """How the client reaches the daemon: "grpc" or "frames"."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from stateward_sidecar.bucket.open import open_bucket
 from stateward_sidecar.bucket.retrying import Patience
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import StartError
-from stateward_sidecar.measures import Measures
+from stateward_sidecar.measures import Measures, Wires
 from stateward_sidecar.service.admission.memory import Room, keep_memory_together, make_room
 from stateward_sidecar.service.admission.order import Turns
 from stateward_sidecar.service.admission.tokens import Tokens
@@ -96,6 +96,8 @@ if TYPE_CHECKING:
 EXIT_OK, EXIT_DISK_FAILED = 0, 70
 # How long the last spans may take on their way to the collector.
 TRACES_END_S = 1.0
+# Each connection, blob and request is one.
+OPEN_FILES = 1 << 14
 # New objects between two runs of the cycle collector. Python's 700 is a few saves.
 GC_THRESHOLD = 5_000
 # How long a worker that computes may keep the interpreter from the event loop. With the default of 5 ms, each step of a
@@ -114,6 +116,7 @@ _RIGHT_KEY = (
 async def run(settings: Settings) -> NoReturn:
     """Runs the daemon until it is asked to stop, then ends the process. Raises StartError."""
     _keep_keys_out_of_dumps()
+    _allow_open_files()
     keep_memory_together()
     sys.setswitchinterval(SWITCH_S)
     loop = asyncio.get_running_loop()
@@ -248,7 +251,7 @@ def _make_parts(
 
     facts = ServerFacts(
         version=VERSION, key_id=fingerprint(key), default_durability=durability, warnings=warnings,
-        start_time_us=Clock().now_us(), list_reasons=readiness.list_reasons,
+        start_time_us=Clock().now_us(), has_frames=lambda: server.has_frames, list_reasons=readiness.list_reasons,
         examine=examine,
     )  # fmt: skip
     drain = Drain(store, holding, settings.grace_s, set_draining)
@@ -272,13 +275,14 @@ def _make_parts(
     server = Server(
         services,
         settings.max_state_bytes, holding.gate, room, turns, measures.calls if measures is not None else None,
-        tokens,
+        tokens, gather=calls.gather if settings.has_frames else None,
     )  # fmt: skip
     metrics = None
     if measures is not None and settings.metrics is not None:
         metrics = _open_metrics(
-            settings.metrics, measures, store, archive, lambda: server.open_calls, lambda: turns.waiting,
-            lambda: feed.listeners, lambda: {cause: bool(why) for cause, why in readiness.reasons.items()},
+            settings.metrics, measures, store, archive, lambda: server.open_calls, lambda: server.wires,
+            lambda: turns.waiting, lambda: feed.listeners,
+            lambda: {cause: bool(why) for cause, why in readiness.reasons.items()},
         )  # fmt: skip
     return _Parts(key, store, readiness, metrics, opening, archive, feed, writers, streamed, server, room, warnings)
 
@@ -333,6 +337,7 @@ def _open_metrics(
     store: Store,
     archive: Archive | None,
     open_calls: Callable[[], int],
+    wires: Callable[[], Wires],
     waiting_calls: Callable[[], tuple[int, int]],
     watches: Callable[[], int],
     not_ready: Callable[[], dict[str, bool]],
@@ -344,7 +349,7 @@ def _open_metrics(
         raise StartError(
             f"--metrics needs a package that is missing ({error.name}); run: pip install 'stateward[metrics]'"
         ) from None
-    sources = Sources(measures, store, archive, VERSION, FORMAT, open_calls, waiting_calls, watches, not_ready)
+    sources = Sources(measures, store, archive, VERSION, FORMAT, open_calls, wires, waiting_calls, watches, not_ready)
     return Metrics(address, sources)
 
 
@@ -500,6 +505,15 @@ def _spare_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
+
+
+def _allow_open_files() -> None:
+    """Raises the limit of open files, which many systems set to 1,024 for programs that use `select`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _keep_keys_out_of_dumps() -> None:

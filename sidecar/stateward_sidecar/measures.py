@@ -11,6 +11,7 @@ import threading
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 # From 50 µs: a save of a hot thread takes less than a millisecond.
 SECONDS = (
@@ -52,6 +53,15 @@ class SharedHistogram(Histogram):
         """Counts a value."""
         with self._lock:
             super().add(value)
+
+
+class Wires(NamedTuple):
+    """How calls have come since the start."""
+
+    grpc_calls: int
+    frames_calls: int
+    frames_connections: int
+    """Open now. gRPC does not say how many it has."""
 
 
 @dataclass(slots=True, eq=False)

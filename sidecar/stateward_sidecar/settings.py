@@ -57,6 +57,7 @@ class Settings:
 
     data_dir: Path
     listen: tuple[str, ...]
+    has_frames: bool  # beside each unix socket
     key_file: Path
     token_file: Path | None  # None = calls need no token
     default_durability: str
@@ -119,6 +120,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--config", metavar="FILE", help="settings file, in TOML")
     add("--data-dir", metavar="DIR", help="directory of the data (default: $XDG_DATA_HOME/stateward)")
     add("--listen", metavar="URL", action="append", help=_LISTEN_HELP)
+    add(
+        "--no-frames",
+        action="store_const",
+        const="yes",
+        help="make no second socket beside each unix socket: programs of this host then speak gRPC, which is slower",
+    )
     add("--key-file", metavar="FILE", help=_KEY_HELP)
     add(
         "--token-file",
@@ -248,10 +255,10 @@ _NUMBERS = (
     "archive_puts", "archive_lease", "archive_check", "idle_exit",
 )  # fmt: skip
 NAMES = (
-    "data_dir", "listen", "key_file", "token_file", "archive", "default_durability", "owner_id", "grace", "map_size",
-    "memory_limit", "cache_size", "max_state_size", "sweep_interval", "log_level", "log_format", "archive_interval",
-    "archive_puts", "archive_lease", "archive_check", "accept_local_key", "archive_must_exist", "archive_put_back",
-    "metrics", "metrics_remote", "traces", "idle_exit", "log_file",
+    "data_dir", "listen", "no_frames", "key_file", "token_file", "archive", "default_durability", "owner_id", "grace",
+    "map_size", "memory_limit", "cache_size", "max_state_size", "sweep_interval", "log_level", "log_format",
+    "archive_interval", "archive_puts", "archive_lease", "archive_check", "accept_local_key", "archive_must_exist",
+    "archive_put_back", "metrics", "metrics_remote", "traces", "idle_exit", "log_file",
 )  # fmt: skip
 
 
@@ -322,7 +329,8 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
     if memory_bytes < MEMORY_BYTES_MIN and "memory_limit" in given:
         raise StartError(f"--memory-limit: {memory_bytes} bytes are too few; give at least 64MiB")
     return Settings(
-        data_dir=data_dir, listen=tuple(item.strip() for item in listen), key_file=key_file,
+        data_dir=data_dir, listen=tuple(item.strip() for item in listen),
+        has_frames=not _is_yes(given, "no_frames"), key_file=key_file,
         token_file=Path(given["token_file"]).absolute() if given.get("token_file") else None,
         default_durability=durability,
         owner_id=str(given.get("owner_id") or socket.gethostname()),

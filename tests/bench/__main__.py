@@ -41,6 +41,7 @@ from tests.bench.sections import (
     steps,
     storage,
     watched,
+    wire,
     writer,
 )
 
@@ -60,6 +61,7 @@ SECTIONS: dict[str, Measure] = {
     "writer": writer.measure,
     "load": load.measure,
     "watched": watched.measure,
+    "wire": wire.measure,
     "neighbour": neighbour.measure,
     "saver": saver.measure,
     "graph": graph.measure,

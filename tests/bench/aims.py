@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.bench.payload import SIZES
 from tests.bench.peers.stateward import CLIENT, ECHO, ECHO_BOTH_WAYS, STUB
 from tests.bench.report import Aim, Report, Row
-from tests.bench.sections import archive, graph, lists, opening, saver, watched, writer
+from tests.bench.sections import archive, graph, lists, opening, saver, watched, wire, writer
 from tests.bench.sections import disk as disks
 
 LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES = "LangGraph SQLite saver", "LangGraph Postgres saver"
@@ -32,10 +32,29 @@ def judge(report: Report) -> list[Aim]:
         *aims,
         Aim("first page of a list, 100,000 threads", 20, _slowest_page(report), "ms", note=page_note),
         *_archive(report),
+        *_wire(report),
         *_saver(report),
         *_graph(report),
         Aim("sent by a writer, x saves one after the other", 2.0, sent, "x", True),
         Aim("acknowledged saves missing after kills, power loss", 0, None, note="make soak tells"),
+    ]
+
+
+def _wire(report: Report) -> list[Aim]:
+    """What frames gain over gRPC, with the same daemon."""
+    section = report.section("wire")
+
+    def found(case: str, figure: str) -> float | None:
+        return section.find(wire.name_of("frames"), case, figure)
+
+    return [
+        Aim("frames: lone save, x gRPC", 0.5, found(wire.LONE, "x_grpc")),
+        Aim("frames: lone save, x a gRPC echo", 1.5, found(wire.LONE, "x_echo")),
+        Aim("frames: Client.save, x gRPC", 0.55, found(wire.CLIENT, "x_grpc")),
+        Aim("frames: hot hydrate, x gRPC", 0.35, found(wire.HYDRATE, "x_grpc")),
+        Aim("frames: rate of 64 in flight, x gRPC", 2.0, found(wire.FLIGHT, "x_grpc"), "x", True),
+        Aim("frames: CPU by save of 64 in flight, x gRPC", 0.45, found(wire.FLIGHT, "cpu_x_grpc")),
+        Aim("frames: rate of 16 processes, x gRPC", 1.7, found(wire.PROCESSES, "x_grpc"), "x", True),
     ]
 
 

@@ -421,11 +421,14 @@ def is_made_anew(wire, space):
 
 def of_one_moment(found):
     """What a backup has of one moment: all but effects and records, which it reads later."""
-    thread = type(found["thread"])()
+    thread, described = type(found["thread"])(), type(found["described"])()
     thread.CopyFrom(found["thread"])
-    for name in ("records", "record_bytes"):
+    described.CopyFrom(found["described"])
+    for name in ("effects", "records", "record_bytes"):
         thread.ClearField(name)
-    return {key: value for key, value in found.items() if key[0] not in ("effects", "records")} | {"thread": thread}
+        described.thread.ClearField(name)
+    same = {key: value for key, value in found.items() if key[0] not in ("effects", "records")}
+    return same | {"thread": thread, "described": described}
 
 
 @pytest.mark.parametrize("happens", [goes_on, is_pruned, is_made_anew], ids=lambda each: each.__name__)

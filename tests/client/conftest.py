@@ -100,6 +100,19 @@ def _make_pair(directory: Path) -> Iterator[Pair]:
 
 
 @pytest.fixture
+def chosen_wire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wire that a client takes by itself, also in `make test-grpc`."""
+    monkeypatch.delenv("STATEWARD_WIRE", raising=False)
+
+
+@pytest.fixture(params=["frames", "grpc"])
+def each_wire(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The wire that clients speak; the other tests take frames where there are some."""
+    monkeypatch.setenv("STATEWARD_WIRE", request.param)
+    return str(request.param)
+
+
+@pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
     """A name of a thread that no other test uses."""
     return f"t{abs(hash(request.node.nodeid)) % 10**9}"

@@ -31,6 +31,7 @@ def test_a_signal_before_grpc_has_a_thread_for_the_call(
     """KeyboardInterrupt reaches the program, and the client is closed all the same."""
     if isinstance(real_daemon, str):
         pytest.skip(real_daemon)
+    monkeypatch.setenv("STATEWARD_WIRE", "grpc")
     start, states = grpc._channel._run_channel_spin_thread, list[Any]()
 
     def interrupted(state: Any) -> None:

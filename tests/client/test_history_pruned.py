@@ -6,11 +6,12 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import grpc
 import pytest
 
 from stateward import Client
 from stateward._io.blocking.driving import drive
-from stateward._io.channel import explain, grpc
+from stateward._io.stubs import explain
 from stateward._operations.steps import Pause, ThreadRef
 from stateward._operations.streams import END, HistoryReader, Open, Reading
 from stateward.changes import Append, SetSlot
@@ -35,7 +36,7 @@ class Cut:
         self.reading: Reading[HistoryEntry] = Reading(reader, lambda: 30.0)
         self.is_cut = False
         self._client = daemon.client()
-        self._stub = CheckpointServiceStub(self._client._session.connected()._channel)
+        self._stub = CheckpointServiceStub(self._client._session.connected().over_grpc()._channel)
         self._call: Any = None
 
     def cut(self) -> None:

@@ -19,6 +19,8 @@ warnings.simplefilter("ignore")
 from stateward import AsyncClient, Client, ForkedProcess
 
 target, name, end = sys.argv[1:]
+# What a child raises whose parent was not quiet: gRPC does not survive that, and frames do.
+forked = "ForkedProcess" if os.environ["STATEWARD_WIRE"] == "grpc" else ""
 
 def use(client, thread=name):
     client.thread(thread).append("l", os.getpid())
@@ -94,10 +96,11 @@ with client.lock(name):
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
     from stateward._io import forks
-    while not forks._here.calls:
+    until = time.monotonic() + 1
+    while not forks._here.calls and time.monotonic() < until:
         time.sleep(0.01)
-    fork(lambda: use(client, name + "-other"), "ForkedProcess")
-    fork(lambda: use(Client(target), name + "-other"), "ForkedProcess")
+    fork(lambda: use(client, name + "-other"), forked)
+    fork(lambda: use(Client(target), name + "-other"), forked)
     use(client, name + "-other")
 """,
     "an open stream": """
@@ -177,11 +180,11 @@ assert list(thread.hydrate().logs["l"]) == [0, 1]
     "asyncio used before": """
 client, runner = AsyncClient(target), asyncio.Runner()
 runner.run(use_on_loop(client))
-fork(lambda: asyncio.run(use_on_loop(client)), "ForkedProcess")
+fork(lambda: asyncio.run(use_on_loop(client)), forked)
 fork(lambda: runner.run(use_on_loop(client)), "ForkedProcess")
-fork(lambda: use(Client(target)), "ForkedProcess")
+fork(lambda: use(Client(target)), forked)
 fork(lambda: asyncio.run(client.close()))
-fork(lambda: fork(lambda: use(Client(target)), "ForkedProcess"))
+fork(lambda: fork(lambda: use(Client(target)), forked))
 runner.run(use_on_loop(client))
 runner.run(client.close())
 runner.close()
@@ -191,8 +194,65 @@ async def work():
     async with AsyncClient(target) as client:
         await use_on_loop(client)
 asyncio.run(work())
-fork(lambda: asyncio.run(work()), "ForkedProcess")
+fork(lambda: asyncio.run(work()), forked)
 asyncio.run(work())
+""",
+    "inside a running loop": """
+async def work():
+    async with AsyncClient(target) as client:
+        await use_on_loop(client)
+        calls = [asyncio.ensure_future(use_on_loop(client, f"{name}-{n}")) for n in range(20)]
+        await asyncio.sleep(0)
+        fork(lambda: use(Client(target)), forked)
+        fork(lambda: [use(client) for client in [Client(target)] for _ in range(5)], forked)
+        await asyncio.gather(*calls)
+        await use_on_loop(client)
+asyncio.run(work())
+""",
+    "a pool after asyncio": """
+import multiprocessing
+client = Client(target)
+use(client)
+async def before():
+    async with AsyncClient(target) as client:
+        await use_on_loop(client)
+asyncio.run(before())
+def work(number):
+    try:
+        use(client, f"{name}-{number}")
+        asyncio.run(use_on_loop(AsyncClient(target), f"{name}-{number}"))
+    except Exception as error:
+        return type(error).__name__
+    return ""
+with multiprocessing.get_context("fork").Pool(3) as pool:
+    assert set(pool.map(work, range(9))) == {forked}
+use(client)
+""",
+    "a server with workers": """
+client, ended = Client(target), threading.Event()
+use(client)
+def work(thread, count=8):
+    for _ in range(count):
+        use(client, thread)
+def busy():
+    while not ended.is_set():
+        use(client, name + "-busy")
+threads = [threading.Thread(target=busy) for _ in range(4)]
+for each in threads:
+    each.start()
+def worker():
+    asyncio.run(use_on_loop(AsyncClient(target)))
+    workers = [threading.Thread(target=work, args=(f"{name}-{n}",)) for n in range(4)]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+for _ in range(3):
+    fork(worker)
+ended.set()
+for each in threads:
+    each.join()
+use(client)
 """,
     "asyncio used after": """
 client = AsyncClient(target)
@@ -219,9 +279,14 @@ use(client)
 }
 
 
+@pytest.fixture(params=["frames", "grpc"])
+def wire(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATEWARD_WIRE", request.param)
+
+
 @pytest.mark.parametrize("end", ["_exit", "exit"])
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda name: name.replace(" ", "-"))
-def test_a_fork(real_daemon: Any, name: str, script: str, end: str) -> None:
+def test_a_fork(real_daemon: Any, name: str, script: str, end: str, wire: str) -> None:
     """The child works or raises at once, ends at once, and leaves everything of its parent as it is."""
     if isinstance(real_daemon, str):
         pytest.skip(real_daemon)
@@ -230,6 +295,7 @@ def test_a_fork(real_daemon: Any, name: str, script: str, end: str) -> None:
 
 def test_grpc_that_was_begun_before(real_daemon: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another package has begun gRPC without support for forks: the child is told, and does not wait."""
+    monkeypatch.setenv("STATEWARD_WIRE", "grpc")
     monkeypatch.setenv(warm.COLD, "1")  # the script comes before all imports
     if isinstance(real_daemon, str):
         pytest.skip(real_daemon)
@@ -249,13 +315,13 @@ list(saver.list({"configurable": {"thread_id": name}}))
 async def read():
     return await saver.aget_tuple({"configurable": {"thread_id": name}})
 asyncio.run(read())
-fork(lambda: list(saver.list({"configurable": {"thread_id": name}})), "ForkedProcess")
-fork(lambda: asyncio.run(read()), "ForkedProcess")
+fork(lambda: list(saver.list({"configurable": {"thread_id": name}})), forked)
+fork(lambda: asyncio.run(read()), forked)
 list(saver.list({"configurable": {"thread_id": name}}))
 """
 
 
-def test_a_saver(real_daemon: Any, name: str) -> None:
+def test_a_saver(real_daemon: Any, name: str, wire: str) -> None:
     """LangGraph's saver has a client of both kinds: it works, or says why not."""
     pytest.importorskip("langgraph.checkpoint.base")
     if isinstance(real_daemon, str):

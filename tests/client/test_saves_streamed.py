@@ -13,11 +13,20 @@ from stateward import AsyncClient, Checkpoint, Effect
 from stateward.errors import DeadlineExceeded, InvalidRequest
 from stateward.testing import Daemon, run_daemon
 
+pytestmark = pytest.mark.usefixtures("over_grpc")
+
+
+@pytest.fixture
+def over_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames have no such stream."""
+    monkeypatch.setenv("STATEWARD_WIRE", "grpc")
+
 
 def stream_of(client: AsyncClient) -> Any:
     """The open stream of calls; None = there is none."""
     connection = client._session.connection
-    return connection._calls if connection is not None and connection._calls and connection._calls.is_open else None
+    wire = connection.over_grpc() if connection is not None else None
+    return wire._calls if wire is not None and wire._calls and wire._calls.is_open else None
 
 
 async def append(client: AsyncClient, thread: str, *entries: int) -> list[int]:

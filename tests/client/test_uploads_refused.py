@@ -7,6 +7,8 @@ import pytest
 
 from stateward.errors import InvalidField, ServerUnavailable, UidMismatch
 
+pytestmark = pytest.mark.usefixtures("each_wire")
+
 PIECE, TIMES = bytes(1_000_000), 6
 CONTENT = PIECE * 20
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
+from tests.daemon.framed import FramedChannel
 
 from stateward.v1 import (
     admin_service_pb2_grpc,
@@ -102,8 +103,9 @@ def replayed(first: M) -> M:
 class Wire:
     """The services of a daemon."""
 
-    def __init__(self, target: str) -> None:
-        self.target = target
+    def __init__(self, target: str, *, frames: bool = False) -> None:
+        """``frames``: over its second socket."""
+        self.target, self.name = target, "frames" if frames else "grpc"
         options = [
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -112,7 +114,7 @@ class Wire:
             ("grpc.initial_reconnect_backoff_ms", 50),
             ("grpc.max_reconnect_backoff_ms", 200),
         ]
-        self.channel = grpc.insecure_channel(target, options=options)
+        self.channel: Any = FramedChannel(target) if frames else grpc.insecure_channel(target, options=options)
         self.backups: Any = backup_service_pb2_grpc.BackupServiceStub(self.channel)
         self.blobs: Any = blob_service_pb2_grpc.BlobServiceStub(self.channel)
         self.effects: Any = effect_service_pb2_grpc.EffectServiceStub(self.channel)

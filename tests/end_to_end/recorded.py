@@ -92,7 +92,7 @@ def disk_use(directory: Path) -> DiskUse:
 
 def verify_everything(daemon: Daemon) -> tuple[int, list[admin.VerifyFinding]]:
     """Records checked in all namespaces and in the store itself, and what is wrong with them."""
-    from stateward._io.channel import grpc
+    import grpc
 
     with grpc.insecure_channel(daemon.target) as channel:
         answers = list(admin_service_pb2_grpc.AdminServiceStub(channel).Verify(admin.VerifyRequest()))

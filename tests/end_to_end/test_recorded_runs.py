@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import grpc
 import pytest
 from tests.end_to_end.recorded import JSON, STEP_STATES, Run, disk_use, load_runs, verify_everything
 
 from stateward import Thread
-from stateward._io.channel import bind_methods, grpc
+from stateward._io.stubs import bind_methods
 from stateward.testing import Daemon, run_daemon
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import state_pb2

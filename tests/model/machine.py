@@ -6,12 +6,14 @@ import itertools
 import uuid
 from typing import Any
 
+import grpc
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
+from tests.daemon.framed import FramedChannel
 from tests.model.plain import Conflict, PlainState, PlainThread, PlainVersion, content_of, digest_of
 
 from stateward import Client
-from stateward._io.channel import bind_methods, grpc
+from stateward._io.stubs import bind_methods
 from stateward._operations.failures import error_from_rpc
 from stateward.attributes import write_attributes
 from stateward.errors import (
@@ -37,7 +39,8 @@ class Comparison(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.namespace = f"machine-{next(self.numbers)}"
+        self.number = next(self.numbers)
+        self.namespace = f"machine-{self.number}"
         self.model: dict[str, PlainThread] = {}
         self.former: dict[str, PlainThread] = {}  # the creations that were deleted last
         self.age = 0  # saves since the last crash
@@ -48,7 +51,8 @@ class Comparison(RuleBasedStateMachine):
 
     def connect(self) -> None:
         self.client = Client(self.daemon.target, namespace=self.namespace)
-        self.channel = grpc.insecure_channel(self.daemon.target, (("grpc.use_local_subchannel_pool", 1),))
+        over_grpc = grpc.insecure_channel(self.daemon.target, (("grpc.use_local_subchannel_pool", 1),))
+        self.channel: Any = over_grpc if self.number % 2 else FramedChannel(self.daemon.target)  # each second one
         self.methods = bind_methods(self.channel)
 
     def disconnect(self) -> None:

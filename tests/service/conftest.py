@@ -67,10 +67,10 @@ def walked() -> Iterator[Daemon]:
         yield running
 
 
-@pytest.fixture(scope="package")
-def wire(daemon: Daemon) -> Iterator[Wire]:
-    """One connection for all tests. What they leave behind is verified at the end, once: it is some hundred threads."""
-    opened = Wire(daemon.target)
+@pytest.fixture(scope="package", params=["grpc", "frames"])
+def wire(daemon: Daemon, request: pytest.FixtureRequest) -> Iterator[Wire]:
+    """Each wire, for all tests. What they leave behind is verified at the end, once: it is some hundred threads."""
+    opened = Wire(daemon.target, frames=request.param == "frames")
     yield opened
     assert opened.findings() == []
     opened.close()

@@ -57,7 +57,8 @@ def parts(wire: Wire) -> Parts:
 
 def send(wire: Wire, parts: Iterable[backup.ThreadPart], **begin: Any) -> Any:
     """The messages of an import."""
-    first = to_write(backup.ImportBegin, **{"namespace": "other", "thread": "t", "request_id": "r", **begin})
+    at = {"namespace": f"other {wire.name}", "thread": "t"}
+    first = to_write(backup.ImportBegin, **{**at, "request_id": "r", **begin})
     return iter([backup.ImportThreadRequest(begin=first, parts=parts)])
 
 
@@ -158,7 +159,7 @@ def test_wrong_parts_are_refused_by_name(wire: Wire, parts: Parts) -> None:
         found = refused(wire.backups.ImportThread, send(wire, change(parts)))
         assert found.field.endswith(field), (found, field)
         assert found.reason in ("INVALID_FIELD", "EDIT_CONFLICT")
-    assert len(wire.threads.ListThreads(ListThreadsRequest(namespace="other")).threads) == 0
+    assert len(wire.threads.ListThreads(ListThreadsRequest(namespace=f"other {wire.name}")).threads) == 0
     for begin, field in (({"thread": ""}, "begin.thread"), ({"request_id": ""}, "begin.options.request_id")):
         assert refused(wire.backups.ImportThread, send(wire, parts, **begin)).field == field
     assert refused(wire.backups.ImportThread, iter([])).field == "begin"

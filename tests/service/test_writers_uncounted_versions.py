@@ -24,9 +24,9 @@ def fill(wire: Wire, namespace: str) -> None:
 
 def test_frames_name_versions_before_they_are_answered(wire: Wire) -> None:
     """`last_version` counts the thread's versions: each frame after it is the next one, and may name the one before."""
-    fill(wire, "counted")
+    fill(wire, f"counted {wire.name}")
     for branch, version in (("", 1), ("side", 4), ("new", 0)):
-        stream = Agent(wire, "counted", "agent", "t").open(branch=branch)
+        stream = Agent(wire, f"counted {wire.name}", "agent", "t").open(branch=branch)
         last = stream.opened.last_version
         assert stream.opened.version == version
         for number in range(3):
@@ -43,14 +43,14 @@ def test_frames_name_versions_before_they_are_answered(wire: Wire) -> None:
 
 def test_a_new_thread_counts_from_nothing(wire: Wire) -> None:
     """A thread that the stream made has no version, and says so."""
-    opened = Agent(wire, "counted", "agent", new_id()).open().opened
+    opened = Agent(wire, f"counted {wire.name}", "agent", new_id()).open().opened
     assert (opened.version, opened.last_version) == (0, 0)
 
 
 def test_a_refusal_names_its_reason_as_every_error_does(wire: Wire) -> None:
     """A refused frame has the reason and the code that the same error has as the answer to a call."""
-    fill(wire, "refused")
-    stream = Agent(wire, "refused", "agent", "t").open()
+    fill(wire, f"refused {wire.name}")
+    stream = Agent(wire, f"refused {wire.name}", "agent", "t").open()
     stream.send(expected_version=3)
     stream.send()
     first, second = stream.next().refused, stream.next().refused

@@ -6,16 +6,18 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests import warm
+from tests.daemon.framed import FramedChannel
 
 from stateward import AsyncClient, Client
-from stateward._io.channel import bind_methods
+from stateward._io.stubs import bind_methods
 from stateward._io.token import resolve_token
 from stateward.errors import Unauthenticated
 from stateward.testing import Daemon, run_daemon
@@ -39,13 +41,15 @@ def daemon(tokens: Path) -> Iterator[Daemon]:
         yield running
 
 
-def test_no_method_is_served_without_a_token(daemon: Daemon) -> None:
+@pytest.mark.parametrize("connect", [grpc.insecure_channel, FramedChannel], ids=["grpc", "frames"])
+def test_no_method_is_served_without_a_token(daemon: Daemon, connect: Callable[[str], Any]) -> None:
     """Every method of every service is refused, whatever its message says; probes are answered."""
     refused = {}
-    with grpc.insecure_channel(daemon.target) as channel:
+    with connect(daemon.target) as channel:
         for name, method in bind_methods(channel).items():
             wrong = (("authorization", f"Bearer {NEW}"),) if len(refused) % 2 else None
-            is_upload = isinstance(method, grpc.StreamUnaryMultiCallable | grpc.StreamStreamMultiCallable)
+            streams = grpc.StreamUnaryMultiCallable | grpc.StreamStreamMultiCallable
+            is_upload = getattr(method, "takes_stream", isinstance(method, streams))
             request = iter(()) if is_upload else admin_service_pb2.GetStatsRequest()
             try:
                 next(iter(method(request, metadata=wrong, timeout=10)))

@@ -139,8 +139,12 @@ def place_of(span: trace.Span) -> tuple[int, int]:
     return found.trace_id, found.span_id
 
 
-async def test_the_python_client_names_its_span(collector: Collector) -> None:
+@pytest.mark.parametrize("wire", ["frames", "grpc"])
+async def test_the_python_client_names_its_span(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, wire: str
+) -> None:
     """Calls of both clients lie under the span in which the program makes them, also if many share a stream."""
+    monkeypatch.setenv("STATEWARD_WIRE", wire)
     tracer = own_tracer()
     callers = []
 
@@ -163,7 +167,8 @@ async def test_the_python_client_names_its_span(collector: Collector) -> None:
                 collector.wait_for(name, lambda found, span=span: parent_of(found) == place_of(span))
         for span in callers:
             collector.wait_for(SAVE, lambda found, span=span: parent_of(found) == place_of(span))
-        assert "stateward.v1.CallService/RunCalls" in {found.name for found in collector.spans}
+        is_streamed = "stateward.v1.CallService/RunCalls" in {found.name for found in collector.spans}
+        assert is_streamed is (wire == "grpc")
 
 
 def test_each_frame_of_a_stream_has_its_own_trace(collector: Collector) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Literal, Self, Unpack, overload
 
 from stateward._async.archive import AsyncArchive
 from stateward._async.boards import AsyncBoard
@@ -15,7 +15,7 @@ from stateward._async.thread import AsyncTakenThread, AsyncThread
 from stateward._frames import ends_at_the_caller
 from stateward._io.aio.session import AsyncSession
 from stateward._io.aio.stream import AsyncStream
-from stateward._io.channel import Settings, grpc
+from stateward._io.channel import Settings
 from stateward._io.target import resolve_target
 from stateward._io.token import resolve_token
 from stateward._operations import handoff, leases, migration_run, reading, saving, threads
@@ -36,6 +36,9 @@ from stateward.migrations import Migrations, Report
 from stateward.models import Checkpoint, Durability, Status, ThreadFilters, ThreadInfo
 from stateward.options import ThreadOptions
 from stateward.signals import Wake
+
+if TYPE_CHECKING:
+    import grpc
 
 CONNECT_S = 10.0
 

@@ -35,6 +35,10 @@ class _Process:
         self.calls = 0
         self.forks = 0
         self.set_aside: list[Any] = []
+        self.loops: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The event loops on which its clients have connected."""
+        self.inherited: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those of its parents, which it must not run: they share what they wait with."""
         self.moved = threading.Condition()
 
 
@@ -94,6 +98,13 @@ def opening(*, is_async: bool) -> None:
     _here.uses_threads = True
 
 
+def use_loop(loop: Any) -> None:
+    """Notes that a client connects on an event loop. Raises ForkedProcess for one of a parent process."""
+    if loop in _here.inherited:
+        raise ForkedProcess(f"this event loop belongs to the parent of this process; run one of your own, or {ADVICE}")
+    _here.loops.add(loop)
+
+
 def check() -> None:
     """Raises ForkedProcess if no client of this process can be used."""
     if _here.trouble:
@@ -120,8 +131,9 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
-    global _here  # noqa: PLW0603  one for each process
-    _here = _Process(_here.trouble or _trouble(_here))
+    global _here
+    parent, _here = _here, _Process(_here.trouble or _trouble(_here))
+    _here.inherited = parent.inherited | parent.loops
     for lock in list(locks):
         lock.renew()
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from stateward._operations.failures import error_from_status
 from stateward._operations.steps import Operation, Pause
+from stateward._operations.streams import END as END  # noqa: PLC0414  the answer of Take
 from stateward._state.unsaved import Unsaved
 from stateward.errors import NotArchivedYet, StatewardError
 from stateward.models import Checkpoint
 from stateward.state import State
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import writer_service_pb2 as writers
-
-END: Final = object()
 
 
 @dataclass(frozen=True, slots=True)

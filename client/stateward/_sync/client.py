@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Literal, Self, Unpack, overload
 
 from stateward._frames import ends_at_the_caller
 from stateward._io.blocking.session import Session
 from stateward._io.blocking.stream import Stream
-from stateward._io.channel import Settings, grpc
+from stateward._io.channel import Settings
 from stateward._io.target import resolve_target
 from stateward._io.token import resolve_token
 from stateward._operations import handoff, leases, migration_run, reading, saving, threads
@@ -37,6 +37,9 @@ from stateward.migrations import Migrations, Report
 from stateward.models import Checkpoint, Durability, Status, ThreadFilters, ThreadInfo
 from stateward.options import ThreadOptions
 from stateward.signals import Wake
+
+if TYPE_CHECKING:
+    import grpc
 
 CONNECT_S = 10.0
 

@@ -18,7 +18,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("version", "format", "features", "max_state_bytes", "max_message_bytes", "request_id_window_entries", "request_id_window", "default_durability", "key_id", "warnings", "start_time", "max_request_items", "not_ready")
+    __slots__ = ("version", "format", "features", "max_state_bytes", "max_message_bytes", "request_id_window_entries", "request_id_window", "default_durability", "key_id", "warnings", "start_time", "max_request_items", "not_ready", "wire")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class GetServerInfoResponse(_message.Message):
     START_TIME_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUEST_ITEMS_FIELD_NUMBER: _ClassVar[int]
     NOT_READY_FIELD_NUMBER: _ClassVar[int]
+    WIRE_FIELD_NUMBER: _ClassVar[int]
     version: str
     format: int
     features: _containers.RepeatedScalarFieldContainer[str]
@@ -45,7 +46,8 @@ class GetServerInfoResponse(_message.Message):
     start_time: _timestamp_pb2.Timestamp
     max_request_items: int
     not_ready: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[str] = ..., format: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., max_state_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., request_id_window_entries: _Optional[int] = ..., request_id_window: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., default_durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., key_id: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., max_request_items: _Optional[int] = ..., not_ready: _Optional[_Iterable[str]] = ...) -> None: ...
+    wire: str
+    def __init__(self, version: _Optional[str] = ..., format: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., max_state_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., request_id_window_entries: _Optional[int] = ..., request_id_window: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., default_durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., key_id: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., max_request_items: _Optional[int] = ..., not_ready: _Optional[_Iterable[str]] = ..., wire: _Optional[str] = ...) -> None: ...
 
 class GetStatsRequest(_message.Message):
     __slots__ = ()

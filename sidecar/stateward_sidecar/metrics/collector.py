@@ -83,12 +83,23 @@ class DaemonCollector(Collector):
     def _queues(self) -> Iterator[Metric]:
         sources = self._sources
         yield gauge("stateward_open_calls", "Calls that are being served, with streams.", sources.open_calls())
+        yield from self._wires()
         lines = GaugeMetricFamily("stateward_waiting_calls", "Calls that wait for their turn.", labels=("line",))
         for line, count in zip(("read", "write"), sources.waiting_calls(), strict=True):
             lines.add_metric((line,), count)
         yield lines
         yield gauge("stateward_queued_writes", "Writes in the writer's queue.", sources.store.context.writer.queued)
         yield gauge("stateward_watches", "Open watches.", sources.watches())
+
+    def _wires(self) -> Iterator[Metric]:
+        wires = self._sources.wires()
+        calls = CounterMetricFamily("stateward_calls", "Calls and streams begun.", labels=("wire",))
+        calls.add_metric(("grpc",), wires.grpc_calls)
+        calls.add_metric(("frames",), wires.frames_calls)
+        yield calls
+        connections = GaugeMetricFamily("stateward_connections", "Open connections.", labels=("wire",))
+        connections.add_metric(("frames",), wires.frames_connections)
+        yield connections
 
     def _store(self) -> Iterator[Metric]:
         context = self._sources.store.context

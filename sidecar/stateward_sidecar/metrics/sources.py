@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import lmdb
 
 from stateward_sidecar.clock import Clock
-from stateward_sidecar.measures import Measures
+from stateward_sidecar.measures import Measures, Wires
 from stateward_sidecar.store.clean.census import Census, Counted
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.telemetry import guarded
@@ -67,6 +67,7 @@ class Sources:
     version: str
     format: int
     open_calls: Callable[[], int]
+    wires: Callable[[], Wires]
     # Calls that wait for their turn: reads and writes.
     waiting_calls: Callable[[], tuple[int, int]]
     watches: Callable[[], int]

@@ -6,9 +6,8 @@ import asyncio
 from typing import Any
 
 from stateward._io.aio.connection import Connection
-from stateward._io.channel import Reaching, explain_written, grpc
-from stateward._operations.frames import END
-from stateward.errors import ServerUnavailable
+from stateward._io.channel import Reaching
+from stateward.errors import ServerUnavailable, StatewardError
 
 
 class WriterCall:
@@ -17,19 +16,16 @@ class WriterCall:
     def __init__(self, session: Reaching[Connection]) -> None:
         self._session = session
         connection = session.connected()
-        self._stream = connection.open("Write", None)  # type: ignore[arg-type]
+        self._stream = connection.open("Write", None)
         self._reading: asyncio.Future[Any] | None = None
         connection.streams.add(self)
 
     async def put(self, message: Any) -> None:
         """Sends a message; None = there are no more. The next `take` raises the error of a failed `put`."""
-        try:
-            if message is None:
-                await self._stream.done_writing()
-            else:
-                await self._stream.write(message)
-        except (grpc.RpcError, asyncio.InvalidStateError):
-            pass
+        if message is None:
+            await self._stream.done_writing()
+        else:
+            await self._stream.write(message)
 
     async def take(self, seconds: float | None) -> Any:
         """Returns the next message, or END. Raises ServerUnavailable if none comes within this many seconds."""
@@ -44,12 +40,11 @@ class WriterCall:
             raise ServerUnavailable("the writer's stream was ended here", code="CANCELLED")
         try:
             message = reading.result()
-        except grpc.RpcError as failure:
-            error = explain_written(failure, self._session.settings)
+        except StatewardError as error:
             self._session.has_met_daemon |= bool(error.reason)
-            raise error from None
+            raise
         self._session.has_met_daemon = True
-        return END if message is grpc.aio.EOF else message
+        return message
 
     async def close(self) -> None:
         """Ends the stream."""

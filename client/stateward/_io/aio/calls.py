@@ -12,9 +12,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 from google.protobuf.message import Message
 
-from stateward._io.channel import Settings, explain_written, grpc
+from stateward._io.channel import Settings
+from stateward._io.stubs import explain_written
 from stateward._operations.failures import error_from_status
 from stateward._operations.tracing import trace_parent
 from stateward.errors import DeadlineExceeded, ServerUnavailable, StatewardError

@@ -1,51 +1,48 @@
-"""The asyncio client's channel to the daemon. `blocking.connection` is the pair of this file."""
+"""The asyncio client's connection to the daemon: over frames, else gRPC. `blocking.connection` is the pair of this."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import suppress
-from functools import partial
-from typing import Any, TypeVar
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
-from stateward._io.aio.calls import CALL_BYTES_MAX, CLOSE_S, FIELDS, LINGER_S, CallStream, NotAnswered
-from stateward._io.channel import (
-    Settings,
-    bind_methods,
-    explain,
-    explain_written,
-    grpc,
-    open_channel,
-    upload_deadline_s,
-)
-from stateward._io.token import call_metadata, token_metadata
-from stateward.blobs import Content, slices
-from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
+from stateward._io import forks
+from stateward._io.aio.local import CLOSE_S, LocalWire
+from stateward._io.aio.localstream import LocalStream
+from stateward._io.channel import Settings
+from stateward._io.local import LOOK_S, NoFrames, frames_path
+from stateward.blobs import Content
+from stateward.errors import DeadlineExceeded, ServerUnavailable
+from stateward.v1.blob_service_pb2 import BlobBegin
 
-T = TypeVar("T")
-TOLD_S = 1.0
-"""How much later than a write that breaks the daemon's reason may come."""
+if TYPE_CHECKING:
+    from stateward._io.aio.grpcwire import GrpcStream, GrpcWire
 
 
 class Connection:
-    """A channel of one process and one event loop. gRPC connects with the first call."""
+    """The connection of one process and one event loop: frames if the daemon speaks them, else gRPC."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
+        forks.use_loop(self._loop)
         self.streams: weakref.WeakSet[Any] = weakref.WeakSet()
         """The open streams. `close` ends them."""
-        self._channel = open_channel(grpc.aio, settings)
-        self._methods = bind_methods(self._channel)
-        self._calls: CallStream | None = None
-        self._under_way = 0
+        path = frames_path(settings)
+        self._local = LocalWire(path, settings) if path else None
+        # While this time has not come, the daemon is taken for one that speaks no frames.
+        self._look_s = 0.0
+        self._grpc: GrpcWire | None = None
+        self._wires: list[Any] = [] if self._local is None else [self._local]
         # An event loop that ends, as in `asyncio.run`, closes the asynchronous generators that were started on it. If
         # another such generator makes a connection after that, the channel ends with this object.
-        self._lifetime: Any = _lifetime(self._channel, self.streams)
+        self._lifetime: Any = _lifetime(self._wires, self.streams)
         if not getattr(self._loop, "_asyncgens_shutdown_called", False):
             with suppress(StopIteration):
                 self._lifetime.__anext__().send(None)
@@ -62,80 +59,27 @@ class Connection:
     async def call(self, method: str, request: Message, deadline_s: float | None) -> Any:
         """Makes one attempt of a unary call. A call without a deadline has the client's."""
         timeout_s = self._settings.call_timeout_s if deadline_s is None else deadline_s
-        field = FIELDS.get(method)
-        if field is None:
-            return await self._call_alone(method, request, timeout_s)
-        self._under_way += 1
-        try:
-            if self._under_way > self._settings.streams_beside and (size := request.ByteSize()) <= CALL_BYTES_MAX:
-                until_s = self._loop.time() + timeout_s
-                try:
-                    return await self._streamed().call(field, request, size, timeout_s)
-                except NotAnswered as over:
-                    timeout_s = until_s - self._loop.time()
-                    if not self.is_open or timeout_s <= 0:
-                        raise over.error from None
-            return await self._call_alone(method, request, timeout_s)
-        finally:
-            self._under_way -= 1
-
-    async def _call_alone(self, method: str, request: Message, timeout_s: float) -> Any:
-        try:
-            return await self._methods[method](request, timeout=timeout_s, metadata=call_metadata(self._settings.token))
-        except grpc.RpcError as failure:
-            raise explain(failure, self._settings) from None
-
-    def _streamed(self) -> CallStream:
-        """Returns the open stream of calls, and opens one if there is none."""
-        if self._calls is None or not self._calls.is_open:
-            lingers_s = LINGER_S if self._settings.streams_beside else None
-            self._calls = CallStream(self._open_calls, self._settings, lingers_s)
-            self.streams.add(self._calls)
-        return self._calls
-
-    def _open_calls(self) -> Any:
-        # Its calls name their own spans.
-        return self._methods["RunCalls"](metadata=token_metadata(self._settings.token))
+        if (local := self._frames()) is not None:
+            try:
+                return await local.call(method, request, timeout_s)
+            except NoFrames:
+                self.note_no_frames()
+        return await self.over_grpc().call(method, request, timeout_s)
 
     async def upload(self, begin: BlobBegin, content: Content) -> Any:
         """Makes one attempt to write a blob. An error of the source of the bytes is raised unchanged."""
-        call = self._methods["WriteBlob"](
-            timeout=upload_deadline_s(self._settings, content), metadata=call_metadata(self._settings.token)
-        )
-        told: list[grpc.RpcError] = []
-        call.add_done_callback(partial(_note, told))
-        try:
-            broken = await self._send(call, begin, content)
-            try:  # around this alone: a source may raise TimeoutError, too
-                async with asyncio.timeout(TOLD_S if broken is not None else None):
-                    return await call
-            except TimeoutError:
-                assert broken is not None
-                raise explain_written(broken, self._settings) from broken
-        except grpc.RpcError as failure:
-            if not call.done():  # it is of the source
-                raise
-            raise explain_written(_first_told(told, failure), self._settings) from None
-        finally:
-            call.cancel()
-
-    @staticmethod
-    async def _send(call: Any, begin: BlobBegin, content: Content) -> grpc.RpcError | None:
-        """Sends a blob, until the daemon has answered or refused the call. Returns the error of a write that broke."""
-        async for message in _messages(begin, content):
+        if (local := self._frames()) is not None:
             try:
-                await call.write(message)
-            except asyncio.InvalidStateError:
-                return None
-            except grpc.RpcError as failure:
-                return failure
-        with suppress(asyncio.InvalidStateError, grpc.RpcError):
-            await call.done_writing()
-        return None
+                return await local.upload(begin, content)
+            except NoFrames:
+                self.note_no_frames()
+        return await self.over_grpc().upload(begin, content)
 
-    def open(self, method: str, request: Message) -> Any:
-        """Starts a streaming call. Does not wait."""
-        return self._methods[method](request, metadata=call_metadata(self._settings.token))
+    def open(self, method: str, request: Message | None) -> StartedStream | GrpcStream:
+        """Starts a streaming call. Does not wait. `request`: None = the requests are written."""
+        if (local := self._frames()) is not None:
+            return StartedStream(self, local.open(method, request), method, request)
+        return self.over_grpc().open(method, request)
 
     async def close(self) -> None:
         """Ends the streams and the connection. Any event loop may call it."""
@@ -146,63 +90,75 @@ class Connection:
         elif not self._loop.is_closed():  # else the channel ends with this object
             await self._lifetime.aclose()
 
+    def _frames(self) -> LocalWire | None:
+        """Returns the local wire, unless the daemon was seen a moment ago to have none."""
+        if self._local is None or (self._look_s and monotonic() < self._look_s):
+            return None
+        return self._local
 
-async def _lifetime(channel: Any, streams: weakref.WeakSet[Any]) -> AsyncGenerator[None, None]:
-    """Closes a channel when the generator is closed. Has no reference to the Connection, which refers to it."""
+    def note_no_frames(self) -> None:
+        """Notes that the daemon speaks no frames at present."""
+        self._look_s = monotonic() + LOOK_S
+
+    def over_grpc(self) -> GrpcWire:
+        """Returns gRPC's half, and loads gRPC if it is needed for the first time."""
+        if self._grpc is None:
+            from stateward._io.aio.grpcwire import GrpcWire  # noqa: PLC0415
+
+            self._grpc = GrpcWire(self._settings, self.streams)
+            self._wires.append(self._grpc)
+        return self._grpc
+
+
+async def _lifetime(wires: list[Any], streams: weakref.WeakSet[Any]) -> AsyncGenerator[None, None]:
+    """Closes a connection when the generator is closed. Has no reference to the Connection, which refers to it."""
     pid, loop = os.getpid(), asyncio.get_running_loop()
     try:
         yield
     finally:
-        if pid == os.getpid():  # a forked child never closes the parent's channels
+        if pid == os.getpid():  # a forked child never closes the parent's connections
             for stream in list(streams):
                 await stream.close()
-            await channel.close(CLOSE_S if loop is asyncio.get_running_loop() else None)
+            for wire in wires:
+                await wire.close(CLOSE_S if loop is asyncio.get_running_loop() else None)
 
 
-def _note(told: list[grpc.RpcError], call: Any) -> None:
-    """Notes a status of a call.
+class StartedStream:
+    """A streaming call that begins over frames, and over gRPC if the daemon speaks none."""
 
-    A daemon refuses an upload without reading the rest. A write that is under way then breaks, and gRPC puts INTERNAL
-    in the place of the daemon's status, before or after it came.
-    """
-    code, details, trailers = map(_at_once, (call.code(), call.details(), call.trailing_metadata()))
-    told.append(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailers, details))
+    def __init__(self, connection: Connection, stream: LocalStream, method: str, request: Message | None) -> None:
+        self._connection, self._asked = connection, (method, request)
+        self._stream: Any = stream
+        self._has_begun = self._is_cancelled = False
 
+    async def _begun(self) -> Any:
+        if not self._has_begun:
+            try:
+                await self._stream.begin()
+            except NoFrames:
+                if not self._has_begun:  # another task may have seen it, too
+                    self._connection.note_no_frames()
+                    self._stream = self._connection.over_grpc().open(*self._asked)
+                    if self._is_cancelled:
+                        self._stream.cancel()
+            self._has_begun = True
+        return self._stream
 
-def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of a coroutine that does not wait."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    raise AssertionError("the status of a call that is over has to be waited for")
+    async def read(self) -> Any:
+        """Returns the next message, or END. A wait may be cancelled and repeated: no message is lost."""
+        return await (await self._begun()).read()
 
+    async def write(self, message: Message) -> None:
+        """Sends a message. The next `read` raises the error of a stream that broke."""
+        with suppress(ServerUnavailable, DeadlineExceeded):
+            await (await self._begun()).write(message)
 
-def _first_told(told: list[grpc.RpcError], failure: grpc.RpcError) -> grpc.RpcError:
-    """Returns the first error that is not gRPC's own INTERNAL."""
-    own = (grpc.StatusCode.OK, grpc.StatusCode.INTERNAL)
-    return next((each for each in told if each.code() not in own or each.trailing_metadata()), failure)
+    async def done_writing(self) -> None:
+        """Sends no more messages."""
+        with suppress(ServerUnavailable, DeadlineExceeded):
+            await (await self._begun()).done_writing()
 
-
-async def _messages(begin: BlobBegin, content: Content) -> AsyncIterator[WriteBlobRequest]:
-    yield WriteBlobRequest(begin=begin)
-    async for piece in _each(content):
-        for part in slices(piece):
-            yield WriteBlobRequest(data=part)
-
-
-async def _each(content: Content) -> AsyncIterator[bytes]:
-    pieces = content.pieces()
-    if isinstance(pieces, AsyncIterable):
-        async for piece in pieces:
-            yield piece
-        return
-    iterator = iter(pieces)
-
-    def step() -> bytes | None:
-        return next(iterator, None)
-
-    # Files are read on another thread, so that they do not block the event loop.
-    while (found := await asyncio.to_thread(step) if content.is_blocking else step()) is not None:
-        yield found
+    def cancel(self) -> None:
+        """Ends the call."""
+        self._is_cancelled = True
+        self._stream.cancel()

@@ -10,9 +10,10 @@ from typing import Any, Generic, Self, TypeVar
 from stateward._frames import ends_at_the_caller
 from stateward._io.aio.connection import Connection
 from stateward._io.aio.driving import drive
-from stateward._io.channel import Reaching, explain, grpc
+from stateward._io.channel import Reaching
 from stateward._operations.steps import Pause
 from stateward._operations.streams import END, Open, Read, Reading
+from stateward.errors import StatewardError
 
 T = TypeVar("T")
 
@@ -106,12 +107,11 @@ class AsyncStream(Generic[T]):
             if self._closed.is_set() and not _is_being_cancelled():
                 return END
             raise
-        except grpc.RpcError as failure:
-            error = explain(failure, self._session.settings)
+        except StatewardError as error:
             self._session.has_met_daemon |= bool(error.reason)
-            raise error from None
+            raise
         self._session.has_met_daemon = True
-        return END if message is grpc.aio.EOF else message
+        return message
 
 
 def watching(stream: AsyncStream[T]) -> AsyncStream[T]:

@@ -12,9 +12,10 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from stateward._frames import ends_at_the_caller
 from stateward._io.blocking.connection import Connection
 from stateward._io.blocking.driving import drive
-from stateward._io.channel import Reaching, explain, grpc
+from stateward._io.channel import Reaching
 from stateward._operations.steps import Pause
-from stateward._operations.streams import END, Open, Read, Reading
+from stateward._operations.streams import Open, Read, Reading
+from stateward.errors import StatewardError
 
 T = TypeVar("T")
 
@@ -107,11 +108,10 @@ class Stream(Generic[T]):
 
     def _read(self) -> Any:
         try:
-            message = next(self._call, END)
-        except grpc.RpcError as failure:
-            error = explain(failure, self._session.settings)
+            message = self._call.read()
+        except StatewardError as error:
             self._session.has_met_daemon |= bool(error.reason)
-            raise error from None
+            raise
         self._session.has_met_daemon = True
         return message
 

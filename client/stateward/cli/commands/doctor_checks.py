@@ -63,7 +63,9 @@ def examine(client: Client, probe_bucket: bool, flags: Sequence[str]) -> list[It
         items.append(Item("daemon", "failed", said, _how_to_start(client.target)))
         return [*items, check_package(), *(run_check(flags) if _is_here(client.target) else ())]
     took_s = time.monotonic() - began
-    items.append(Item("daemon", "ok", f"answers within {took_s * 1e3:.1f} ms", facts={"answer_ms": took_s * 1e3}))
+    over = f" over {server.wire}" if server.wire else ""
+    facts = {"answer_ms": took_s * 1e3, "wire": server.wire}
+    items.append(Item("daemon", "ok", f"answers within {took_s * 1e3:.1f} ms{over}", facts=facts))
     items += [check_version(server), check_package()]
     found = client.diagnose(probe_bucket=probe_bucket)
     return [*items, check_clock(found, time.time()), *_of_daemon(found)]

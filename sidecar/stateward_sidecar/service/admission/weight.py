@@ -72,7 +72,7 @@ def _plan(kind: Any) -> _Plan:
     return made
 
 
-def count_items(kind: Any, data: bytes) -> int:
+def count_items(kind: Any, data: bytes | bytearray) -> int:
     """Counts the messages and repeated values of a message. Raises InvalidField; DecodeError if it is malformed."""
     try:
         return _Count(data).walk(_plan(kind), 0, len(data), "")
@@ -83,7 +83,7 @@ def count_items(kind: Any, data: bytes) -> int:
 class _Count:
     """The count of one message."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | bytearray) -> None:
         self._data = data
         self._items = self._fields = 0
 
@@ -127,7 +127,7 @@ class _Count:
         return at + size == end
 
 
-def fields_of(data: bytes) -> Iterator[tuple[int, int, bytes | int]]:
+def fields_of(data: bytes | bytearray) -> Iterator[tuple[int, int, bytes | int]]:
     """Returns number, wire type and content of each field of a message: bytes, or the number of a varint. The bytes of
     a fixed-size field are left out. Raises DecodeError if the message is malformed."""
     at, end = 0, len(data)
@@ -141,7 +141,7 @@ def fields_of(data: bytes) -> Iterator[tuple[int, int, bytes | int]]:
                 continue
             if wire == _BYTES:
                 size, at = _varint(data, at)
-                found = data[at : at + size]
+                found = bytes(data[at : at + size])
             elif wire in (_FIXED64, _FIXED32):
                 size = 8 if wire == _FIXED64 else 4
             else:
@@ -160,7 +160,7 @@ def _too_many(path: str, count: int, limit: int) -> InvalidField:
     return InvalidField(path, f"more than {ITEMS_MAX:,} edits, entries, slots and other items in one request")
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[at]

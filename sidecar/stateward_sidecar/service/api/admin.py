@@ -27,6 +27,7 @@ from stateward_sidecar.codec.edits import check_name
 from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.service.admission.weight import ITEMS_MAX
 from stateward_sidecar.service.calls.calls import Calls
+from stateward_sidecar.service.calls.localcall import LocalCall
 from stateward_sidecar.service.checks import check
 from stateward_sidecar.service.serving.shutdown import GRACE_S_MAX, Drain
 from stateward_sidecar.storage.engine import FORMAT
@@ -47,6 +48,8 @@ class ServerFacts:
     default_durability: Durability
     warnings: tuple[str, ...]
     start_time_us: int
+    # Whether clients of this host can speak frames.
+    has_frames: Callable[[], bool]
     # Why the daemon is not ready at present.
     list_reasons: Callable[[], list[str]]
     # Examines daemon and machine; True also probes the bucket. Takes some seconds.
@@ -73,9 +76,12 @@ class AdminService:
             max_message_bytes=limits.message_bytes, request_id_window_entries=REQUEST_WINDOW_ENTRIES,
             default_durability=facts.default_durability, key_id=facts.key_id, warnings=facts.warnings,
             features=FEATURES, max_request_items=ITEMS_MAX, not_ready=facts.list_reasons(),
+            wire="frames" if isinstance(context, LocalCall) else "grpc",
         )  # fmt: skip
         if self._calls.holding.archive is not None:
             answer.features.append("archive")
+        if facts.has_frames():
+            answer.features.append("frames")
         answer.request_id_window.FromSeconds(REQUEST_WINDOW_S)
         answer.start_time.FromMicroseconds(facts.start_time_us)
         return answer

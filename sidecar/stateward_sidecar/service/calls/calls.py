@@ -18,7 +18,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sized
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,6 +31,7 @@ from stateward_sidecar.errors import DeadlineExceeded, QueueFull, StatewardError
 from stateward_sidecar.measures import CallMeasures
 from stateward_sidecar.service.admission.memory import ANSWER_SHARE, FREE_ANSWER_BYTES, STREAMED_SHARE, Budget, Reserved
 from stateward_sidecar.service.admission.order import Turns
+from stateward_sidecar.service.calls.localcall import LocalCall
 from stateward_sidecar.service.calls.ownership import Holding
 from stateward_sidecar.storage.queue import BATCH_BYTES_MAX, BATCH_WRITES_MAX, Batch, Write
 from stateward_sidecar.storage.writer import Writer
@@ -59,11 +60,19 @@ class Gather:
         self._size_bytes = 0
         self._idle_turns = 0
         self._until = 0.0
+        # Those that come while a block keeps them back, and whether each may be committed at once.
+        self._held: list[tuple[Write, bool]] = []
+        self._is_held = False
         # Ends the wait for the writer.
         self._waiting: asyncio.TimerHandle | None = None
 
     def add(self, write: Write, *, at_once: bool = False) -> None:
         """Takes a write, to be committed soon. ``at_once``: now, unless other writes may be coming."""
+        if self._is_held:
+            if not self._held:
+                self._writer.wake()
+            self._held.append((write, at_once))
+            return
         if at_once and not self._writes and not self._ready:
             if write.prepare is not None and not _prepare(write):
                 return
@@ -82,6 +91,30 @@ class Gather:
         self._size_bytes += write.size_bytes
         if self._waiting is not None and self._is_full:
             self._give_up()
+
+    def __enter__(self) -> None:
+        """Keeps writes back until the end of a block: what has come together in it is committed together."""
+        self._is_held = True
+
+    def __exit__(self, *error: object) -> None:
+        self._is_held = False
+        held, self._held = self._held, []
+        if len(held) == 1 or self._writes:
+            for write, at_once in held:
+                self.add(write, at_once=at_once)
+        elif held:
+            self._begin([write for write, _ in held])
+
+    def _begin(self, writes: list[Write]) -> None:
+        """Takes writes that have come together: runs them now, unless others may be coming."""
+        self._writes = writes
+        self._size_bytes = sum(write.size_bytes for write in writes)
+        self._until = self._loop.time() + PATIENCE_S
+        self._idle_turns = 0
+        if self._ready:
+            self._loop.call_soon(self._turn)
+        else:
+            self._run()
 
     @property
     def _is_full(self) -> bool:
@@ -164,6 +197,7 @@ def _batches(writes: list[Write]) -> list[list[Write]]:
     return [[write for _, write in part] for _, part in parts]
 
 
+_NOTHING: AbstractContextManager[None] = nullcontext()
 T = TypeVar("T")
 M = TypeVar("M", bound=Message | None)
 LOADED_AT_ONCE, SCANNED_AT_ONCE = 2, 1
@@ -330,7 +364,8 @@ class Calls:
         )
         self._turns.begin_commit()
         try:
-            return await future
+            with context if isinstance(context, LocalCall) else _NOTHING:
+                return await future
         except asyncio.CancelledError:
             write.cancelled = True  # dropped if the writer has not taken it yet
             raise

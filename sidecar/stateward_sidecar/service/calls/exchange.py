@@ -20,6 +20,7 @@ from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
 from stateward.v1.writer_service_pb2 import OpenWriter, WriteRequest, WriteResponse, WriterReset
 from stateward_sidecar.errors import QueueFull, WriterAborted
 from stateward_sidecar.service.admission.memory import Share
+from stateward_sidecar.service.calls.localcall import LocalCall
 from stateward_sidecar.service.calls.method import Method
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.versions.save import SaveWrite
@@ -35,6 +36,8 @@ class Exchange(Generic[Q, A]):
     def __init__(self, method: Method, context: grpc.aio.ServicerContext) -> None:
         self._method = method
         self._context = context
+        # Of the last message: until it is opened, and from then on.
+        self._arrived: Share | None = None
         self._share: Share | None = None
 
     async def read(self) -> Q | None:
@@ -45,12 +48,19 @@ class Exchange(Generic[Q, A]):
     async def receive(self) -> bytes | None:
         """Returns the bytes of the next message; None after the last one. Gives the memory of the last one back."""
         self.close()
-        return await self._method.receive(self._context)
+        if not isinstance(self._context, LocalCall):
+            return await self._method.receive(self._context)
+        if (arrived := await self._context.take()) is None:
+            return None
+        data, self._arrived = arrived
+        return cast(bytes, data)
 
     async def open(self, data: bytes) -> Q:
         """Returns the message that these bytes are. Raises InvalidField, QueueFull."""
+        arrived, self._arrived = self._arrived, None
         self.close()
-        found, self._share = await self._method.open(data)
+        opening = self._method.open(data) if arrived is None else self._method.open_counted(data, arrived)
+        found, self._share = await opening
         return cast(Q, found)  # the method has a class of its own
 
     async def aside(self, data: bytes, verb: Callable[[bytes], T]) -> T:
@@ -59,9 +69,10 @@ class Exchange(Generic[Q, A]):
 
     def close(self) -> None:
         """Gives the memory of the last message back."""
-        if self._share is not None:
-            self._share.close()
-            self._share = None
+        for share in (self._share, self._arrived):
+            if share is not None:
+                share.close()
+        self._share = self._arrived = None
 
     def take_share(self) -> Share | None:
         """Hands over the memory of the last message, for the caller to close; None = the message is small."""

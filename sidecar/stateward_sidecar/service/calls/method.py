@@ -21,10 +21,12 @@ from stateward_sidecar.service.admission.memory import ANSWER_SHARE, FREE_ANSWER
 from stateward_sidecar.service.admission.order import Turns, flow_of
 from stateward_sidecar.service.admission.tokens import Tokens
 from stateward_sidecar.service.admission.weight import count_items
+from stateward_sidecar.service.calls.localcall import LocalCall
 from stateward_sidecar.spans import call_id
 from stateward_sidecar.store.thread.paging import small_pages
 
 T = TypeVar("T")
+B = TypeVar("B", bound=bytes | bytearray)
 Answer = Message | bytes | Reserved
 # Messages up to this size are parsed at once, and their memory is not counted.
 FREE_BYTES = 4 << 10
@@ -79,6 +81,9 @@ class Method:
 
         Raises InvalidField, StateTooLarge, QueueFull.
         """
+        if isinstance(context, LocalCall):
+            arrived = await context.take()
+            return await self.open_counted(*arrived) if arrived is not None else (None, None)
         data = await self.receive(context)
         return await self.open(data) if data is not None else (None, None)
 
@@ -127,20 +132,46 @@ class Method:
         self.room.tidy(len(data))  # gRPC had copies of it
         return request, share
 
+    async def open_counted(self, data: bytes | bytearray, share: Share | None) -> tuple[Message, Share | None]:
+        """Returns a message of the local wire, and its share of memory.
+
+        ``share``: what a large one was given for its bytes before it came. Its items are counted now. Raises
+        InvalidField, QueueFull.
+        """
+        if share is None:
+            return await self.open(cast(bytes, data))  # a small one is
+        message_bytes.set(len(data))
+        try:
+            items_bytes = ITEM_SHARE * await self.aside(data, self._count)
+            # Whoever has a share already does not wait behind others, which may be waiting for it.
+            more = await self.room.requests.take(items_bytes, is_ahead=True)
+            share.settle(share.size_bytes + items_bytes)
+            more.close()
+            return await self.aside(data, self.parse), share
+        except BaseException:
+            share.close()
+            raise
+
     async def read_only(self, context: grpc.aio.ServicerContext) -> tuple[Message, Share | None]:
         """Returns the only message of a call, when the call may begin. Raises the errors of ``read``."""
-        requests, share = self.room.requests, None
-        # If memory is scarce, a large message is received only when there is room for it.
-        held = await requests.take(RECEIVING_SHARE * self.bytes_max) if self.is_tight else Share(requests, 0)
-        try:
-            if (data := await self.receive(context, held)) is None:
-                raise InvalidField("request", "no message was sent")
-            request, share = await self.open(data, held)
-        finally:
-            if held.size_bytes and held is not share:
-                held.close()
+        if isinstance(context, LocalCall):
+            request, share = await self.read(context)
+        else:
+            requests, request, share = self.room.requests, None, None
+            # If memory is scarce, a large message is received only when there is room for it.
+            held = await requests.take(RECEIVING_SHARE * self.bytes_max) if self.is_tight else Share(requests, 0)
+            try:
+                if (data := await self.receive(context, held)) is not None:
+                    request, share = await self.open(data, held)
+            finally:
+                if held.size_bytes and held is not share:
+                    held.close()
+        if request is None:
+            raise InvalidField("request", "no message was sent")
         if self.has_options:
             call_id.set(request.options.request_id)  # type: ignore[attr-defined]
+        if isinstance(context, LocalCall) and context.has_turn:
+            return request, share
         if self.turns.passes(is_write=self.is_write):
             return request, share
         try:
@@ -151,10 +182,10 @@ class Method:
             raise
         return request, share
 
-    def parse(self, data: bytes) -> Message:
+    def parse(self, data: bytes | bytearray) -> Message:
         """Parses a message. Raises InvalidField."""
         try:
-            return self.request_class.FromString(data)
+            return self.request_class.FromString(cast(bytes, data))  # it takes both
         except DecodeError:
             raise InvalidField("request", f"the bytes are not a {self.request_class.DESCRIPTOR.name}") from None
 
@@ -171,13 +202,13 @@ class Method:
         held.settle(size_bytes)
         return held
 
-    async def aside(self, data: bytes, verb: Callable[[bytes], T]) -> T:
+    async def aside(self, data: B, verb: Callable[[B], T]) -> T:
         """Runs a verb with the bytes of a message: of a large one on the parser thread."""
         if len(data) <= ASIDE_BYTES:
             return verb(data)
         return await asyncio.get_running_loop().run_in_executor(self.room.parser, verb, data)
 
-    def _count(self, data: bytes) -> int:
+    def _count(self, data: bytes | bytearray) -> int:
         try:
             return count_items(self.request_class.DESCRIPTOR, data)
         except DecodeError:

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from inspect import isasyncgenfunction
 from time import perf_counter
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
@@ -36,6 +36,7 @@ from stateward_sidecar.service.admission.tokens import Tokens
 from stateward_sidecar.service.calls.exchange import Exchange
 from stateward_sidecar.service.calls.method import ASIDE_BYTES, RECEIVING_SHARE, TIGHT_MESSAGES, Method
 from stateward_sidecar.service.calls.status import as_expected, foreseen, to_status, trailers
+from stateward_sidecar.service.local.running import LocalMethod
 from stateward_sidecar.service.methods import METHODS, Kind
 from stateward_sidecar.spans import Tracer
 from stateward_sidecar.telemetry import log
@@ -135,6 +136,28 @@ def _code(error: BaseException, context: grpc.aio.ServicerContext) -> str:
 T = TypeVar("T")
 
 
+class Made(NamedTuple):
+    """What answers the calls of a method, on either wire."""
+
+    handle: Callable[..., Any]
+    """Takes None and the context of a call. Returns an awaitable of bytes, or an asynchronous generator of messages."""
+    method: Method
+
+    def for_grpc(self, descriptor: MethodDescriptor) -> grpc.RpcMethodHandler:
+        """Returns the handler that gRPC calls."""
+        if descriptor.server_streaming:
+            return grpc.stream_stream_rpc_method_handler(self.handle, response_serializer=_serialize)
+        return grpc.stream_unary_rpc_method_handler(self.handle)
+
+    def for_frames(self, descriptor: MethodDescriptor) -> LocalMethod:
+        """Returns what the local wire calls."""
+        return LocalMethod(
+            self.method.name, descriptor.input_type.name, self.handle, self.method.bytes_max,
+            descriptor.client_streaming, descriptor.server_streaming, self.method.is_holding,
+            METHODS[descriptor.name].is_streamed,
+        )  # fmt: skip
+
+
 def make_handler(
     descriptor: MethodDescriptor,
     verb: Callable[..., Any],
@@ -144,8 +167,8 @@ def make_handler(
     turns: Turns,
     measures: CallMeasures | None = None,
     tokens: Tokens | None = None,
-) -> grpc.RpcMethodHandler:
-    """Returns the handler that gRPC calls for a method.
+) -> Made:
+    """Returns what answers the calls of a method.
 
     ``measures``: None = metrics are off. ``tokens``: None = calls need none.
     """
@@ -168,9 +191,7 @@ def make_handler(
         handle = traced(handle, f"{descriptor.containing_service.full_name}/{descriptor.name}", spans.tracer)
     if measures is not None:
         handle = measured(handle, descriptor.name, measures.note)
-    if descriptor.server_streaming:
-        return grpc.stream_stream_rpc_method_handler(handle, response_serializer=_serialize)
-    return grpc.stream_unary_rpc_method_handler(handle)
+    return Made(handle, method)
 
 
 def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: Method) -> Callable[..., Any]:

@@ -24,14 +24,18 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from stateward_sidecar.errors import ShuttingDown, StartError
-from stateward_sidecar.measures import CallMeasures
+from stateward_sidecar.measures import CallMeasures, Wires
 from stateward_sidecar.service.admission.gate import Gate
 from stateward_sidecar.service.admission.memory import Room
 from stateward_sidecar.service.admission.order import Turns
 from stateward_sidecar.service.admission.tokens import Tokens
+from stateward_sidecar.service.calls.calls import Gather
+from stateward_sidecar.service.local.listener import SUFFIX, Listener
+from stateward_sidecar.service.local.running import LocalMethod
 from stateward_sidecar.service.methods import METHODS, Facts, verb_name
 from stateward_sidecar.service.serving.handlers import make_handler
 from stateward_sidecar.settings import LOOPBACK, PORT_MAX, private_directory
+from stateward_sidecar.telemetry import log
 
 # How far above the limit a message may be for the daemon to receive it and refuse it with ErrorInfo. The core keeps
 # three copies of such a message for a moment. It refuses larger messages without ErrorInfo, before it takes their
@@ -98,24 +102,31 @@ class Server:
         turns: Turns,
         measures: CallMeasures | None = None,
         tokens: Tokens | None = None,
+        *,
+        gather: Gather | None = None,
     ) -> None:
+        """``gather``: of the local wire, which unix sockets then have beside them; None = they have not."""
         message_bytes_max += MESSAGE_SLACK_BYTES
         self._server = grpc.aio.server(options=options(message_bytes_max))
         self._gate = gate
         self._calls = _OpenCalls()
+        framed = list[LocalMethod]()
         for descriptor, service in services.items():
-            handlers = {
-                method.name: make_handler(
+            handlers = dict[str, grpc.RpcMethodHandler]()
+            for method in descriptor.methods:
+                if not hasattr(service, verb_name(method)):
+                    continue
+                made = make_handler(
                     method, getattr(service, verb_name(method)),
                     message_bytes_max if METHODS[method.name].is_large else min(message_bytes_max, SMALL_BYTES_MAX),
                     _Admission(METHODS[method.name], gate, self._calls), room, turns, measures, tokens,
-                )
-                for method in descriptor.methods
-                if hasattr(service, verb_name(method))
-            }  # fmt: skip
+                )  # fmt: skip
+                handlers[method.name] = made.for_grpc(method)
+                framed.append(made.for_frames(method))
             self._server.add_generic_rpc_handlers(
                 (grpc.method_handlers_generic_handler(descriptor.full_name, handlers),)
             )
+        self._local = Listener(framed, room, gather) if gather is not None else None
         self._is_ready = True
         self._names = [*READINESS, "liveness", *(descriptor.full_name for descriptor in services)]
         self._health = health.aio.HealthServicer()
@@ -166,11 +177,30 @@ class Server:
             raise StartError(
                 f"--listen unix://{path}: the socket cannot be created; is the directory writable?"
             ) from None
+        self._listen_beside(path)
         return f"unix://{path}"
+
+    def _listen_beside(self, path: Path) -> None:
+        """Makes the socket of the local wire beside one of gRPC, unless its path would be too long."""
+        beside = path.with_name(path.name + SUFFIX)
+        if self._local is None:
+            with contextlib.suppress(StartError, OSError):
+                _clear_stale_socket(beside)  # of a daemon that had one
+            return
+        if len(os.fsencode(beside)) > SOCKET_PATH_BYTES_MAX:
+            log.info("there is no socket for frames, because its path would be too long", path=str(beside))
+            return
+        _clear_stale_socket(beside)
+        try:
+            self._local.bind(beside, SOCKET_MODE)
+        except OSError as error:
+            raise StartError(f"--listen unix://{path}: {beside}: {error.strerror}; or give --no-frames") from None
 
     async def start(self) -> None:
         """Accepts calls."""
         await self._server.start()
+        if self._local is not None:
+            await self._local.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         await self.set_ready(self._is_ready)
 
@@ -181,6 +211,8 @@ class Server:
         # gRPC's own grace also waits for idle connections, for seconds if a client does not poll its channel. A short
         # grace is needed: without it, clients see an error, and print a line on their stderr.
         await self._calls.drain(grace_s)
+        if self._local is not None:
+            self._local.stop()
         await asyncio.sleep(LAST_ANSWERS_S)  # the last answers are still on their way
         await self._server.stop(LAST_ANSWERS_S)
 
@@ -200,6 +232,18 @@ class Server:
     def begun_calls(self) -> int:
         """How many calls have begun since the start."""
         return self._calls.begun
+
+    @property
+    def wires(self) -> Wires:
+        """How calls have come since the start."""
+        local = self._local
+        framed, connections = (0, 0) if local is None else (local.begun_calls, local.connections)
+        return Wires(max(self._calls.begun - framed, 0), framed, connections)
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether a client of this host can speak the local wire."""
+        return self._local is not None and self._local.is_listening
 
     async def _set_health(self, status: Any) -> None:
         for name in self._names:

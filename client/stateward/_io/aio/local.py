@@ -1,0 +1,175 @@
+"""Calls of an asyncio client on the local wire. `blocking.local` is the pair of this file.
+
+Calls of an event loop share one connection, and those that are made in one turn of the loop go out together. A large
+call has a connection of its own, and so has a stream (`localstream`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+from google.protobuf.message import Message
+
+from stateward._io.aio.content import messages_of
+from stateward._io.aio.localstream import LocalStream
+from stateward._io.aio.pipe import Pipe
+from stateward._io.channel import Settings, upload_deadline_s
+from stateward._io.local import (
+    CANCEL,
+    LARGE_BYTES,
+    LATE_S,
+    Socket,
+    broken,
+    frame,
+    late,
+    read_answer,
+    request_frame,
+    shape_of,
+)
+from stateward._io.token import call_metadata
+from stateward.blobs import Content
+from stateward.v1.blob_service_pb2 import BlobBegin
+
+CLOSE_S = 5.0
+"""How long calls that are under way when a client is closed may still take."""
+_CALLS_MAX = 0xFFFFFFFF
+
+
+class _Calls(Pipe):
+    """Unary calls, answered in any order."""
+
+    def __init__(self, wire: Socket) -> None:
+        super().__init__(wire)
+        self._waiting: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
+        self._outbox: dict[int, bytes] = {}
+        self._last_number = 0
+
+    def _take(self, call: int, kind: int, body: bytes) -> None:
+        answer = self._waiting.pop(call, None)
+        if answer is not None and not answer.done():
+            answer.set_result((kind, body))
+
+    def _lose(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(broken())
+
+    async def call(self, method: str, request: Message, timeout_s: float, settings: Settings) -> Any:
+        """Makes a call."""
+        shape = shape_of(method)
+        call = self._last_number = self._last_number % _CALLS_MAX + 1
+        number, metadata = self.number_of(shape), call_metadata(settings.token)
+        sent = request_frame(number, call, shape, request, timeout_s, metadata)
+        answer = self._waiting[call] = self._loop.create_future()
+        if len(self._waiting) == 1:
+            self.write(sent)
+        else:  # others are under way, and more may come in this turn of the loop
+            if not self._outbox:
+                self._loop.call_soon(self._send)
+            self._outbox[call] = sent
+        if not self.is_open:
+            self._lose()
+        timer = self._loop.call_later(timeout_s + LATE_S, _give_up, answer)
+        try:
+            kind, body = await answer
+        finally:
+            timer.cancel()
+            if self._waiting.pop(call, None) is not None:  # its caller has left, or gave up
+                self._leave(call)
+        return read_answer(shape, kind, body)
+
+    def _leave(self, call: int) -> None:
+        if self._outbox.pop(call, None) is None:
+            self.write(frame(CANCEL, call))
+
+    def _send(self) -> None:
+        outbox, self._outbox = self._outbox, {}
+        self.write(b"".join(outbox.values()))
+
+    async def end(self, grace_s: float) -> None:
+        """Ends the connection. Calls under way may still end within the grace time."""
+        if grace_s and (waiting := [each for each in self._waiting.values() if not each.done()]):
+            await asyncio.wait(waiting, timeout=grace_s)
+        self.close()
+        self._lose()
+
+
+def _give_up(answer: asyncio.Future[Any]) -> None:
+    if not answer.done():
+        answer.set_exception(late())
+
+
+class LocalWire:
+    """The connections of a client on one event loop."""
+
+    def __init__(self, path: str, settings: Settings) -> None:
+        self._path, self._settings = path, settings
+        self._calls: _Calls | None = None
+        self._dialling: asyncio.Task[_Calls] | None = None
+        self._is_open = True
+
+    async def call(self, method: str, request: Message, timeout_s: float) -> Any:
+        """Makes one attempt of a unary call. Raises NoFrames if gRPC has to make it."""
+        if request.ByteSize() > LARGE_BYTES:
+            return await self._call_apart(method, request, timeout_s)
+        calls = self._calls
+        if calls is None or not calls.is_open:
+            until_s = monotonic() + timeout_s
+            calls = await self._dialled(timeout_s)
+            timeout_s = max(until_s - monotonic(), 1e-3)
+        return await calls.call(method, request, timeout_s, self._settings)
+
+    async def _call_apart(self, method: str, request: Message, timeout_s: float) -> Any:
+        until_s = monotonic() + timeout_s
+        calls = await _Calls.dial(self._path, self._settings, timeout_s)
+        try:
+            return await calls.call(method, request, max(until_s - monotonic(), 1e-3), self._settings)
+        finally:
+            calls.close()
+
+    async def _dialled(self, timeout_s: float) -> _Calls:
+        """Opens the connection of small calls, once for all that wait for it."""
+        if self._dialling is None:
+            dialling = _Calls.dial(self._path, self._settings, timeout_s)
+            self._dialling = asyncio.get_running_loop().create_task(dialling)
+        waited_for = self._dialling
+        try:
+            self._calls = await asyncio.shield(waited_for)
+        finally:
+            if waited_for.done() and self._dialling is waited_for:
+                self._dialling = None
+        return self._calls
+
+    async def upload(self, begin: BlobBegin, content: Content) -> Any:
+        """Makes one attempt to write a blob. An error of the source of the bytes is raised unchanged."""
+        timeout_s = upload_deadline_s(self._settings, content)
+        stream = self.open("WriteBlob", None, timeout_s)
+        await stream.begin()
+        answering = asyncio.ensure_future(stream.read())
+        try:
+            async for message in messages_of(begin, content):
+                if answering.done():  # it is answered or refused: nobody wants the rest
+                    break
+                await stream.write(message)
+            await stream.done_writing()
+            return await answering
+        finally:
+            stream.cancel()
+            answering.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await answering
+
+    def open(self, method: str, request: Message | None, timeout_s: float | None = None) -> LocalStream:
+        """Starts a streaming call, on a connection of its own. Does not wait. `request`: None = they are written."""
+        return LocalStream(self._path, self._settings, method, request, timeout_s)
+
+    async def close(self, grace_s: float | None) -> None:
+        """Ends the connection. Calls under way may still end within the grace time; None = they end now."""
+        if self._dialling is not None:
+            self._dialling.cancel()
+        if self._calls is not None:
+            await self._calls.end(grace_s or 0.0)

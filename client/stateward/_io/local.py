@@ -1,0 +1,256 @@
+"""The local wire: calls as frames on a unix socket beside that of gRPC, which both clients prefer. Nothing here waits.
+
+A frame is a head of 16 bytes and a body: u32 length of the body, u32 call, u8 kind, u8 flags, u16 method, u32 timeout
+in ms, little-endian. docs/protocol.md describes the wire, and `service/local` in the daemon is its other side.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from struct import Struct
+from typing import NamedTuple, cast
+
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from stateward._io.channel import MAX_SEND_BYTES, Settings, explain_away
+from stateward._io.token import Metadata
+from stateward._operations.failures import error_from_status
+from stateward._version import VERSION
+from stateward.errors import DeadlineExceeded, FeatureUnavailable, ServerUnavailable, StateTooLarge, StatewardError
+from stateward.v1 import (
+    admin_service_pb2,
+    archive_service_pb2,
+    backup_service_pb2,
+    blob_service_pb2,
+    checkpoint_service_pb2,
+    effect_service_pb2,
+    lease_service_pb2,
+    record_service_pb2,
+    signal_service_pb2,
+    thread_service_pb2,
+    writer_service_pb2,
+)
+
+_HEAD = Struct("<IIBBHI")
+HEAD_BYTES = _HEAD.size
+HELLO, REQUEST, ANSWER, ERROR, CANCEL, MESSAGE, END_OF_MESSAGES = range(7)
+_METADATA, _LAST = 1, 2
+_VERSION = 1
+SUFFIX = "~"
+VARIABLE = "STATEWARD_WIRE"
+WIRES = ("grpc", "frames")
+LARGE_BYTES = 64 << 10
+"""Larger requests have a connection of their own, so that small ones do not wait until the daemon has memory for it."""
+LATE_S = 0.1
+"""How much later than its deadline the daemon's own answer to a late call may come."""
+LOOK_S = 1.0
+"""How often a client that speaks gRPC looks whether the daemon speaks frames by now."""
+_MODULES = (
+    admin_service_pb2, archive_service_pb2, backup_service_pb2, blob_service_pb2, checkpoint_service_pb2,
+    effect_service_pb2, lease_service_pb2, record_service_pb2, signal_service_pb2, thread_service_pb2,
+    writer_service_pb2,
+)  # fmt: skip
+
+
+class NoFrames(Exception):
+    """Raised if the daemon does not speak this wire, or has no place for one more connection."""
+
+
+class Shape(NamedTuple):
+    """A method, as the contract has it."""
+
+    full_name: str
+    answer: type[Message]
+    is_stream: bool
+    """Whether a call has many requests or answers, and so a connection of its own."""
+    has_many_answers: bool
+
+
+@cache
+def shape_of(name: str) -> Shape:
+    """Returns what the contract says of a method. Names are unique across services."""
+    return _shapes()[name]
+
+
+@cache
+def _shapes() -> dict[str, Shape]:
+    return {
+        method.name: Shape(
+            method.full_name, GetMessageClass(method.output_type),
+            method.client_streaming or method.server_streaming, method.server_streaming,
+        )
+        for module in _MODULES
+        for service in module.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+    }  # fmt: skip
+
+
+def frames_path(settings: Settings, environment: Mapping[str, str] = os.environ) -> str:
+    """Returns where the daemon of a client may speak frames; "" = nowhere. Raises ValueError for an unknown wire."""
+    forced = environment.get(VARIABLE, "")
+    if forced not in {"", *WIRES}:
+        raise ValueError(f"{VARIABLE}={forced} is not known; use one of {', '.join(WIRES)}, or unset it")
+    is_possible = settings.target.startswith("unix://") and settings.credentials is None
+    if forced == "frames" and not is_possible:
+        raise ValueError(f"{VARIABLE}=frames needs a unix socket, not {settings.target}")
+    return settings.target.removeprefix("unix://") + SUFFIX if is_possible and forced != "grpc" else ""
+
+
+def is_forced(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a client must not speak gRPC."""
+    return environment.get(VARIABLE) == "frames"
+
+
+class Socket(socket.socket):
+    """A socket that ends silently with its last reference, and that a forked child closes: it is the parent's."""
+
+    greeting: Greeting
+
+    def __init__(self) -> None:
+        super().__init__(socket.AF_UNIX)
+        _sockets.add(self)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+_sockets: weakref.WeakSet[Socket] = weakref.WeakSet()
+
+
+def _leave_to_the_parent() -> None:
+    for each in list(_sockets):
+        each.close()  # the parent's own stays open
+    _sockets.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
+def meet_failure(failure: OSError, settings: Settings) -> StatewardError:
+    """Returns the error of a daemon that cannot be reached at its second socket. Raises NoFrames if it answers at its
+    first one."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(settings.target.removeprefix("unix://"))
+        except BlockingIOError:  # there is somebody, who is busy
+            pass
+        except OSError as found:
+            failure = found
+            raise
+        if not is_forced():
+            raise NoFrames
+        return FeatureUnavailable(
+            f"the daemon at {settings.target} speaks no frames; start it without --no-frames, or unset {VARIABLE}",
+            code="UNIMPLEMENTED",
+        )
+    return explain_away(settings, failure.strerror or str(failure), "UNAVAILABLE")
+
+
+def broken() -> ServerUnavailable:
+    """Returns the error of a call whose connection ended before its answer: the outcome is unknown."""
+    return ServerUnavailable("the daemon has gone away", code="UNAVAILABLE")
+
+
+def late() -> DeadlineExceeded:
+    """Returns the error of a call without an answer in time."""
+    return DeadlineExceeded("the daemon did not answer in time", code="DEADLINE_EXCEEDED")
+
+
+def hello() -> bytes:
+    """Returns the first frame of a client."""
+    return frame(HELLO, 0, json.dumps({"versions": [_VERSION], "client": f"stateward-python {VERSION}"}).encode())
+
+
+class Greeting(NamedTuple):
+    """What a daemon says of itself."""
+
+    numbers: dict[str, int]
+    """Of its methods, by full name."""
+
+    def number_of(self, shape: Shape) -> int:
+        """Returns the number of a method. Raises FeatureUnavailable."""
+        found = self.numbers.get(shape.full_name)
+        if found is None:
+            raise FeatureUnavailable(f"the daemon does not know {shape.full_name}", code="UNIMPLEMENTED")
+        return found
+
+
+def read_greeting(kind: int, body: bytes | bytearray) -> Greeting:
+    """Returns what a daemon has answered to a HELLO. Raises NoFrames for anything but a greeting of this version."""
+    if kind != HELLO:
+        raise NoFrames
+    return _greeting(bytes(body))
+
+
+@cache
+def _greeting(body: bytes) -> Greeting:
+    try:
+        told = json.loads(body)
+        if told["version"] != _VERSION:
+            raise NoFrames
+        return Greeting({name: number for number, (name, *_) in enumerate(told["methods"])})
+    except (ValueError, LookupError, TypeError):
+        raise NoFrames from None
+
+
+def frame(kind: int, call: int, body: bytes = b"") -> bytes:
+    """Returns a frame of a kind that is no request."""
+    return _HEAD.pack(len(body), call, kind, 0, 0, 0) + body
+
+
+def request_frame(
+    number: int, call: int, shape: Shape, request: Message | None, timeout_s: float | None, metadata: Metadata | None
+) -> bytes:
+    """Returns the frame that begins a call of the method with this number. Raises StateTooLarge."""
+    body, flags = b"" if request is None else request.SerializeToString(), 0
+    check_size(len(body))
+    if shape.is_stream and request is not None:
+        flags |= _LAST
+    if metadata:
+        lines = "\n".join(f"{key}:{value}" for key, value in metadata).encode()
+        body = len(lines).to_bytes(2, "little") + lines + body
+        flags |= _METADATA
+    timeout_ms = 0 if timeout_s is None else max(int(timeout_s * 1e3), 1) if timeout_s < 1e6 else 0
+    return _HEAD.pack(len(body), call, REQUEST, flags, number, timeout_ms) + body
+
+
+def check_size(size_bytes: int) -> None:
+    """Raises StateTooLarge for a message that this library does not send."""
+    if size_bytes > MAX_SEND_BYTES:
+        what = f"the message has {size_bytes} bytes, and this library sends {MAX_SEND_BYTES} at most"
+        raise StateTooLarge(what, code="RESOURCE_EXHAUSTED")
+
+
+def read_head(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[int, int, int]:
+    """Returns length of the body, call and kind."""
+    length, call, kind, *_ = _HEAD.unpack_from(data, at)
+    return length, call, kind
+
+
+def read_answer(shape: Shape, kind: int, body: bytes | bytearray) -> Message:
+    """Returns the answer of a call. Raises the daemon's error."""
+    if kind in {ANSWER, MESSAGE}:
+        try:
+            return shape.answer.FromString(cast(bytes, body))  # it takes both
+        except DecodeError:
+            raise broken() from None
+    raise read_error(body)
+
+
+def read_error(body: bytes | bytearray) -> StatewardError:
+    """Returns the exception for the body of an ERROR."""
+    from google.rpc.status_pb2 import Status  # noqa: PLC0415  only a failing program needs it
+
+    try:
+        return error_from_status(Status.FromString(cast(bytes, body)))
+    except DecodeError:
+        return broken()

@@ -1,0 +1,161 @@
+"""Listens on unix sockets of the local wire, beside those of gRPC, and bounds their connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from stateward._version import VERSION
+from stateward_sidecar.errors import QueueFull
+from stateward_sidecar.service.admission.memory import Room
+from stateward_sidecar.service.calls.calls import Gather
+from stateward_sidecar.service.calls.localcall import Peer
+from stateward_sidecar.service.local.connection import CALLS_MAX, Connection
+from stateward_sidecar.service.local.incoming import LARGE_BYTES
+from stateward_sidecar.service.local.passing import Passing
+from stateward_sidecar.service.local.peers import peer_of
+from stateward_sidecar.service.local.running import LocalMethod
+from stateward_sidecar.telemetry import log
+
+CONNECTIONS_MAX, OF_ONE_PROCESS_MAX = 1024, 512
+"""The most connections, and of them those of one process. Fewer if half of the files that the process may open are."""
+TAKEN_PART = 8
+"""Small messages that wait for their calls may have one part of this many of the memory for requests. Beyond it, each
+connection may have one call at a time."""
+BACKLOG = 1024
+SUFFIX = "~"
+"""The socket of the local wire has the name of gRPC's, and this behind it."""
+
+
+class Listener:
+    """All connections of the local wire. Used on the event loop only."""
+
+    def __init__(self, methods: Sequence[LocalMethod], room: Room, gather: Gather) -> None:
+        self.methods, self.room, self.gather = methods, room, gather
+        self.loop = asyncio.get_running_loop()
+        self.shared = memoryview(bytearray(LARGE_BYTES))
+        """What all connections read into: a read is taken apart before the next one."""
+        self.taken_bytes = 0
+        """Of small messages whose calls are not answered yet."""
+        self._connections_max = min(CONNECTIONS_MAX, _open_files() // 2)
+        self.passing = Passing(self.loop, gather)
+        self.begun_calls = 0
+        """Since the start."""
+        self._taken_max = room.requests.total_bytes // TAKEN_PART
+        self._connections: dict[Connection, int] = {}
+        self._of_process = Counter[int]()
+        self._waiting: dict[Connection, None] = {}
+        self._sockets: list[tuple[socket.socket, Path, tuple[int, int]]] = []
+        self._servers: list[asyncio.Server] = []
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._connections)
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether there is a socket of the local wire."""
+        return bool(self._sockets)
+
+    def bind(self, path: Path, mode: int) -> None:
+        """Makes a socket. Nobody is served before `start`. Raises OSError."""
+        made = socket.socket(socket.AF_UNIX)
+        before = os.umask(0o777 & ~mode)
+        try:
+            made.bind(os.fspath(path))
+            made.listen(BACKLOG)
+        except BaseException:
+            made.close()
+            raise
+        finally:
+            os.umask(before)
+        self._sockets.append((made, path, _identity(path)))
+
+    async def start(self) -> None:
+        """Serves what has come, and comes."""
+        for made, _, _ in self._sockets:
+            server = await self.loop.create_unix_server(partial(Connection, self), sock=made, backlog=BACKLOG)
+            self._servers.append(server)
+
+    def stop(self) -> None:
+        """Ends all connections, behind their last answers. Removes the sockets, unless others took their place."""
+        for server in self._servers:
+            server.close()
+        for made, path, identity in self._sockets:
+            made.close()
+            with suppress(OSError):
+                if _identity(path) == identity:
+                    path.unlink()
+        for each in list(self._connections):
+            each.close()
+
+    def greeting(self, version: int) -> bytes:
+        """Returns what a client is told: the place of a method is its number."""
+        methods = [[each.name, each.bytes_max] for each in self.methods]
+        told = {"version": version, "daemon": VERSION, "calls": CALLS_MAX, "methods": methods}
+        return json.dumps(told, separators=(",", ":")).encode()
+
+    # The bounds of connections.
+
+    def enter(self, connection: Connection, of: socket.socket) -> Peer:
+        """Counts a connection, and returns who is at its other end."""
+        peer = peer_of(of)
+        self._connections[connection] = peer.pid
+        self._of_process[peer.pid] += 1
+        return peer
+
+    def leave(self, connection: Connection) -> None:
+        """Counts the end of a connection."""
+        pid = self._connections.pop(connection)
+        self._of_process[pid] -= 1
+        if not self._of_process[pid]:
+            del self._of_process[pid]
+        self._waiting.pop(connection, None)
+
+    def why_full(self, peer: Peer) -> QueueFull | None:
+        """Returns why there is no place for a connection that has entered; None = there is one."""
+        count, whose = len(self._connections), "all processes"
+        if count <= self._connections_max:
+            count, whose = self._of_process[peer.pid], f"process {peer.pid}"
+            if count <= OF_ONE_PROCESS_MAX:
+                return None
+        log.warning("a connection was refused", wire="frames", pid=peer.pid, uid=peer.uid, connections=count - 1)
+        return QueueFull(f"{whose} have {count - 1} connections of the local wire; use gRPC", queued=count - 1)
+
+    # The bounds of messages.
+
+    def has_room(self, connection: Connection) -> bool:
+        """Whether a connection that has a call may have another one. Else it is told when it may."""
+        if self.taken_bytes < self._taken_max:
+            return True
+        self._waiting[connection] = None
+        return False
+
+    def give_back(self, size_bytes: int) -> None:
+        """The call of a small message has ended."""
+        self.taken_bytes -= size_bytes
+        if self._waiting and self.taken_bytes < self._taken_max:
+            waiting, self._waiting = self._waiting, {}
+            for each in waiting:
+                each.read_or_not()
+
+
+def _open_files() -> int:
+    """How many files the process may have open."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 2 * CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.lstat()
+    return found.st_dev, found.st_ino
+

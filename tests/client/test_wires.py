@@ -1,0 +1,261 @@
+"""The danger: a client takes the wrong wire, stays on one that its daemon does not speak any more, or loads gRPC for
+nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import warm
+
+from stateward import AsyncClient, Client
+from stateward.errors import FeatureUnavailable
+from stateward.testing import Daemon, run_daemon
+
+pytestmark = pytest.mark.usefixtures("chosen_wire")
+
+
+@pytest.fixture
+def own() -> Iterator[Daemon]:
+    """A daemon that may be replaced."""
+    with run_daemon() as daemon:
+        yield daemon
+
+
+def use(client: Any, thread: str) -> str:
+    """Works with a thread in each way that a wire has. Returns the wire."""
+    here = client.thread(thread)
+    here.append("log", 1)
+    here.blobs.write(b"x" * 300_000)
+    state = here.hydrate()
+    state.slots["large"] = "y" * 200_000
+    here.save(state)
+    assert here.hydrate().slots["large"] == "y" * 200_000
+    assert len(list(here.history())) == 2
+    with here.writer() as writer:
+        state.slots["large"] = "z"
+        writer.save(state)
+    return str(client.server_info().wire)
+
+
+def test_frames_are_taken_where_they_are(real_daemon: Daemon, open_client: Any, name: str) -> None:
+    assert use(open_client(real_daemon.target), name) == "frames"
+
+
+def test_an_older_daemon_is_spoken_to_in_grpc(open_client: Any) -> None:
+    """Without frames everything works, too."""
+    with run_daemon(no_frames=True) as daemon:
+        assert use(open_client(daemon.target), "t") == "grpc"
+
+
+@pytest.mark.parametrize("wire", ["grpc", "frames"])
+def test_a_wire_can_be_forced(
+    real_daemon: Daemon, open_client: Any, monkeypatch: pytest.MonkeyPatch, name: str, wire: str
+) -> None:
+    monkeypatch.setenv("STATEWARD_WIRE", wire)
+    assert use(open_client(real_daemon.target), name) == wire
+
+
+def test_frames_that_are_forced_and_not_there(open_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said how to get them."""
+    monkeypatch.setenv("STATEWARD_WIRE", "frames")
+    with run_daemon(no_frames=True) as daemon:
+        with pytest.raises(FeatureUnavailable, match="without --no-frames"):
+            open_client(daemon.target).server_info()
+        with pytest.raises(ValueError, match="needs a unix socket"):
+            open_client("127.0.0.1:1").server_info()
+
+
+def test_an_unknown_wire(real_daemon: Daemon, open_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATEWARD_WIRE", "pigeon")
+    with pytest.raises(ValueError, match="STATEWARD_WIRE=pigeon"):
+        open_client(real_daemon.target).server_info()
+
+
+def test_a_daemon_that_is_replaced_by_an_older_one_and_back(own: Daemon, open_client: Any) -> None:
+    """The wire is judged anew at each connection, and work goes on."""
+    client = open_client(own.target)
+    assert use(client, "a") == "frames"
+    for flags, wire in (({"no_frames": True}, "grpc"), ({}, "frames")):
+        own.kill()
+        own._flags = dict(flags)
+        own.start()
+        client.thread("a").append("log", 2)
+        until = time.monotonic() + 20
+        while client.server_info().wire != wire and time.monotonic() < until:
+            time.sleep(0.1)
+        assert use(client, f"b{wire}") == wire
+
+
+@contextmanager
+def stranger(path: Path, answer: Callable[[socket.socket], None]) -> Iterator[None]:
+    """Somebody who listens where the socket of frames would be."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(os.fspath(path))
+        listening.listen()
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    made, _ = listening.accept()
+                    with made, suppress(OSError):
+                        answer(made)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+ANSWERS: dict[str, Callable[[socket.socket], None]] = {
+    "noise": lambda made: made.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+    "nothing": lambda made: None,
+    "another version": lambda made: made.sendall((13).to_bytes(4, "little") + bytes(12) + b'{"version":2}'),
+    "no greeting": lambda made: made.sendall((4).to_bytes(4, "little") + bytes(12) + b"null"),
+}
+
+
+@pytest.mark.parametrize("how", ANSWERS)
+def test_who_does_not_greet_as_a_daemon_is_left_for_grpc(open_client: Any, how: str) -> None:
+    """A later daemon may speak a later version."""
+    with run_daemon(no_frames=True) as daemon, stranger(Path(f"{daemon.socket}~"), ANSWERS[how]):
+        assert use(open_client(daemon.target), "t") == "grpc"
+
+
+AGENTS = {
+    "blocking": """
+from stateward import Client
+with Client(target) as client:
+    thread = client.thread(name)
+    with thread.writer() as writer:
+        state = thread.hydrate()
+        state.slots["x"] = 1
+        writer.save(state)
+    thread.blobs.write(b"x" * 200_000)
+    thread.append("log", 1)
+    list(thread.history())
+    with client.watch() as events:
+        thread.append("log", 2)
+        next(events)
+    try:
+        thread.hydrate(at=99)
+    except Exception as error:
+        assert type(error).__name__ == "VersionNotFound", error
+""",
+    "asyncio": """
+import asyncio
+from stateward import AsyncClient
+async def work():
+    async with AsyncClient(target) as client:
+        thread = client.thread(name)
+        state = await thread.hydrate()
+        state.slots["x"] = 1
+        await thread.save(state)
+        await asyncio.gather(*(thread.append("log", n) for n in range(20)))
+        await thread.blobs.write(b"x" * 200_000)
+        async with client.watch() as events:
+            await thread.append("log", 2)
+            await anext(events)
+        async with thread.writer() as writer:
+            await writer.save(await thread.hydrate())
+asyncio.run(work())
+""",
+    "saver": """
+import asyncio
+from langgraph.checkpoint.base import empty_checkpoint
+from stateward.langgraph import StatewardSaver
+config = {"configurable": {"thread_id": name, "checkpoint_ns": ""}}
+with StatewardSaver(target) as saver:
+    saved = saver.put(config, empty_checkpoint(), {"source": "input", "step": -1}, {})
+    saver.put_writes(saved, [("channel", "value")], "task")
+    assert saver.get_tuple(config) is not None
+    async def work():
+        assert await saver.aget_tuple(config) is not None
+        return [each async for each in saver.alist(config)]
+    asyncio.run(work())
+""",
+    "a daemon that is away": """
+from stateward import Client, ServerUnavailable
+with Client(target + "-away", connect_timeout=0.2) as client:
+    try:
+        client.server_info()
+    except ServerUnavailable:
+        pass
+""",
+}
+
+
+@pytest.mark.parametrize("how", AGENTS)
+def test_grpc_is_not_loaded_by_who_speaks_frames(
+    real_daemon: Daemon, monkeypatch: pytest.MonkeyPatch, name: str, how: str
+) -> None:
+    """It takes a third of an agent's memory and a sixth of its start."""
+    monkeypatch.setenv(warm.COLD, "1")
+    if how == "saver":
+        pytest.importorskip("langgraph.checkpoint.base")
+    script = f"import sys\ntarget, name = sys.argv[1:]\n{AGENTS[how]}\nassert 'grpc' not in sys.modules\n"
+    command = [sys.executable, "-c", script, real_daemon.target, name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_wire_of_other_hosts_is_grpc(name: str) -> None:
+    """Over a port there are no frames."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with run_daemon(listen=f"127.0.0.1:{port}"), Client(f"127.0.0.1:{port}") as client:
+        assert client.server_info().wire == "grpc"
+
+
+def test_calls_of_many_threads_at_once(real_daemon: Daemon, name: str) -> None:
+    """Each has a connection of its own, and its own answer."""
+    with Client(real_daemon.target, namespace=name) as client:
+        found = dict[int, list[int]]()
+
+        def work(number: int) -> None:
+            found[number] = [client.thread(f"t{number}").append("log", each).version for each in range(20)]
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(24)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert found == {number: list(range(1, 21)) for number in range(24)}
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_event_loops_that_end_without_a_close(real_daemon: Daemon, name: str) -> None:
+    """Neither a warning nor a connection is left. (Warnings are errors here.)"""
+
+    async def work() -> None:
+        await AsyncClient(real_daemon.target, namespace=name).thread("t").append("log", 1)
+
+    def abandon() -> None:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(work())
+        loop.close()
+
+    abandon()
+    before = open_files()
+    for _ in range(3):
+        asyncio.run(work())
+        abandon()
+    until = time.monotonic() + 10
+    while open_files() > before and time.monotonic() < until:
+        gc.collect()
+        time.sleep(0.05)
+    assert open_files() <= before
