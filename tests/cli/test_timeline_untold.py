@@ -124,3 +124,12 @@ def test_effects_in_the_order_of_their_beginnings(stateward, client):
     for key in ("zeta", "alpha", "mid"):
         client.thread("t").effects.run(key, lambda: 1)
     assert [each["key"] for each in stateward("effects", "t", "--json").json] == ["zeta", "alpha", "mid"]
+
+
+def test_what_came_since_the_newest_version_is_told_to_scripts(stateward, story):
+    """As to people: a tool call that ended after the last save, and a signal that nobody has used."""
+    story.effects.run("pay", lambda: "paid", name="payment")
+    story.signals.send("hurry", 7, sender="cy")
+    newest, *older = stateward("history", "trip", "--json").json
+    assert [(each["what"], each.get("key")) for each in newest["later"]] == [("effect", "pay"), ("signal", None)]
+    assert all(each["later"] == [] for each in older)

@@ -23,6 +23,7 @@ from tests.faults.test_disk_full import tmpfs as tmpfs  # noqa: PLC0414  a fixtu
 from stateward.cli.commands.doctor_checks import check_socket
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.admin_service_pb2 import Diagnosis
+from stateward_sidecar.app import OPEN_FILES
 from stateward_sidecar.doctor import disk, examine, machine
 from stateward_sidecar.measures import events
 from stateward_sidecar.settings import load_settings
@@ -316,10 +317,15 @@ def test_a_directory_nobody_may_write(tmp_path: Path) -> None:
 
 
 def test_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A low ulimit -n, and a map that the process may not make."""
+    """A low ulimit -n that the daemon may not raise, and a map that the process may not make."""
     monkeypatch.setenv("TESTS_START_COLD", "1")  # the limit is this process's
     with limited(resource.RLIMIT_NOFILE, 512), run_daemon() as daemon:
-        assert "LimitNOFILE" in examined(daemon.target).of("limits", "warning")["advice"]
+        most = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], OPEN_FILES)
+        assert f"{most} open files" in examined(daemon.target).of("limits", "ok")["summary"]
+    with monkeypatch.context() as patch:
+        patch.setattr(resource, "getrlimit", lambda kind: (512, 512))
+        warned = [each.advice for each in machine.check_limits(load_settings([], {"HOME": "/nowhere"})[0])]
+    assert any("LimitNOFILE" in advice for advice in warned)
     with limited(resource.RLIMIT_FSIZE, 1 << 30), run_daemon() as daemon:
         assert "--map-size" in examined(daemon.target).of("limits", "failed")["advice"]
 

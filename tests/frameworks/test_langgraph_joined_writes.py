@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Annotated, Any, TypedDict
 
+import grpc
 import pytest
 
 from stateward._operations.steps import Call, ThreadRef
@@ -138,7 +139,6 @@ def claim(daemon: Daemon, anchor: str, key: str) -> None:
     """Somebody is at work on an effect."""
     from google.protobuf.duration_pb2 import Duration
 
-    from stateward._io.channel import grpc
     from stateward.v1.effect_service_pb2 import BeginEffectRequest
     from stateward.v1.effect_service_pb2_grpc import EffectServiceStub
     from stateward.v1.lease_pb2 import Holder

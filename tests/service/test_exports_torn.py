@@ -23,34 +23,39 @@ from stateward.v1.signal_service_pb2 import SendSignalRequest
 from stateward.v1.thread_service_pb2 import GetThreadRequest, PruneThreadRequest, SetTagRequest
 from stateward.v1.write_pb2 import WriteOptions
 
-AT = {"namespace": "torn", "thread": "t"}
 PIECES = 12
+
+
+def place_on(wire: Wire, thread: str = "t") -> dict[str, str]:
+    """A thread of its own for each wire."""
+    return {"namespace": "torn", "thread": f"{thread}-{wire.name}"}
 
 
 def fill(wire: Wire) -> tuple[str, int]:
     """A thread with a blob, two versions, a signal and an open claim; returns signal id and claim."""
-    begin = WriteBlobRequest(begin=BlobBegin(**AT, options=WriteOptions(create={})))
+    at = place_on(wire)
+    begin = WriteBlobRequest(begin=BlobBegin(**at, options=WriteOptions(create={})))
     wire.blobs.WriteBlob(iter([begin, *(WriteBlobRequest(data=os.urandom(1 << 20)) for _ in range(PIECES))]))
     for version in range(2):
-        wire.save(SaveRequest(**AT, options=WriteOptions(expected_version=version), diff=appends("x")))
+        wire.save(SaveRequest(**at, options=WriteOptions(expected_version=version), diff=appends("x")))
     signal = wire.signals.SendSignal(
-        SendSignalRequest(**AT, name="s", options=WriteOptions(request_id="s"))
+        SendSignalRequest(**at, name="s", options=WriteOptions(request_id="s"))
     ).signal.signal_id
     holder = Holder(name="h", incarnation="1")
     claim = wire.effects.BeginEffect(
-        BeginEffectRequest(**AT, key="k", holder=holder, options=WriteOptions(request_id="k"))
+        BeginEffectRequest(**at, key="k", holder=holder, options=WriteOptions(request_id="k"))
     ).claim_token
     return signal, claim
 
 
 def test_an_export_shows_one_moment(wire: Wire) -> None:
     """A signal that is acknowledged meanwhile is still there, without the version that did it; effects may be newer."""
-    signal, claim = fill(wire)
-    stream = wire.backups.ExportThread(backup.ExportThreadRequest(**AT))
+    (signal, claim), at = fill(wire), place_on(wire)
+    stream = wire.backups.ExportThread(backup.ExportThreadRequest(**at))
     parts = list(next(stream).parts)  # the blob keeps the daemon at work: nothing else was read yet
-    wire.save(SaveRequest(**AT, options=WriteOptions(expected_version=2), diff=appends("y"), ack_signals=[signal]))
-    wire.threads.SetTag(SetTagRequest(**AT, tag="late"))
-    done = CompleteEffectRequest(**AT, key="k", claim_token=claim, state=EFFECT_STATE_DONE, value=text("v"))
+    wire.save(SaveRequest(**at, options=WriteOptions(expected_version=2), diff=appends("y"), ack_signals=[signal]))
+    wire.threads.SetTag(SetTagRequest(**at, tag="late"))
+    done = CompleteEffectRequest(**at, key="k", claim_token=claim, state=EFFECT_STATE_DONE, value=text("v"))
     wire.effects.CompleteEffect(done)
     parts += [part for answer in stream for part in answer.parts]
     assert [part.version.checkpoint.version for part in parts if part.HasField("version")] == [1, 2]
@@ -62,7 +67,7 @@ def test_an_export_shows_one_moment(wire: Wire) -> None:
 
 def test_a_head_that_was_pruned_meanwhile_is_told(wire: Wire) -> None:
     """An export that lost a branch's head to pruning is refused by name, and not cut down without a word."""
-    place = {**AT, "thread": "pruned"}
+    place = place_on(wire, "pruned")
     begin = WriteBlobRequest(begin=BlobBegin(**place, options=WriteOptions(create={})))
     wire.blobs.WriteBlob(iter([begin, *(WriteBlobRequest(data=os.urandom(1 << 20)) for _ in range(PIECES))]))
     wire.save(SaveRequest(**place, options=WriteOptions(expected_version=0), diff=appends("x")))
@@ -81,7 +86,7 @@ def test_a_crash_leaves_nothing_of_an_import(tmp_path: Path) -> None:
     with run_daemon(tmp_path / "data") as daemon:
         wire = Wire(daemon.target)
         fill(wire)
-        answers = wire.backups.ExportThread(backup.ExportThreadRequest(**AT))
+        answers = wire.backups.ExportThread(backup.ExportThreadRequest(**place_on(wire)))
         parts = [part for answer in answers for part in answer.parts]
         first = backup.ImportThreadRequest(
             begin=backup.ImportBegin(namespace="torn", thread="copy", options=WriteOptions(request_id="r"))

@@ -30,7 +30,7 @@ from tests.daemon.framed import (
     FramedConnection,
     FramesGone,
 )
-from tests.service.inside import daemon_inside
+from tests.daemon.inside import daemon_inside
 
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.admin_service_pb2 import GetServerInfoRequest, GetServerInfoResponse

@@ -262,12 +262,12 @@ def test_a_client_knows_whose_socket_it_is() -> None:
 @not_yet("connections that send nothing are never closed")
 def test_idle_connections_lock_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More connections than the daemon may have files send nothing; an agent that comes later is still served."""
-    monkeypatch.setenv(COLD, "1")  # the daemon has the limit of this process
+    monkeypatch.setenv(COLD, "1")  # a process of its own, whose limit is nobody else's
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     tokens, held = token_file(tmp_path, OLD), list[socket.socket]()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
     try:
         with run_daemon(tmp_path / "data", token_file=tokens) as daemon:
+            resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (1024, 1024))
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
             with suppress(OSError):
                 for _ in range(1100):

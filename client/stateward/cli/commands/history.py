@@ -89,7 +89,7 @@ def history(
         timeline = Timeline(handle, info, min((each.sequence for each in found[: limit or None]), default=0))
         happened = [timeline.at(each, before) for each, before in zip_longest(found, found[1:])]
         head = next((each for each in found if each.version == info.version), None)
-        later = shown(timeline.later(head), internal=internal) if head is not None and not as_json else []
+        later = timeline.later(head) if head is not None else []
     has_more = bool(limit) and len(found) > limit
     if has_more:
         found.pop()
@@ -99,16 +99,21 @@ def history(
     if as_json:
         print_json(
             [
-                {**checkpoint_as_json(each), "tags": tags.get(each.version, []), "happened": for_scripts(things)}
+                {
+                    **checkpoint_as_json(each),
+                    "tags": tags.get(each.version, []),
+                    "happened": for_scripts(things),
+                    "later": for_scripts(later) if each is head else [],
+                }
                 for each, things in zip(found, happened, strict=False)
             ]
         )
     else:
         happened = [shown(each, internal=internal) for each in happened]
         _print(found, happened, tags, is_drawn=all_branches, is_archived=info.access in (Access.OWNED, Access.REMOTE))
-        if later:
+        if since := shown(later, internal=internal):
             say("since then", style="bold")
-            for line in lines(later):
+            for line in lines(since):
                 say(line)
         if info.access in (Access.REMOTE, Access.ORPHAN):
             note(f"this is {held_by(info)}")
