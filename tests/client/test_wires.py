@@ -132,6 +132,18 @@ def test_who_does_not_greet_as_a_daemon_is_left_for_grpc(open_client: Any, how: 
         assert use(open_client(daemon.target), "t") == "grpc"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a socket that belongs to somebody else")
+def test_a_socket_that_somebody_else_made_is_left_alone(open_client: Any) -> None:
+    """In a directory that all may write, anybody can make one beside gRPC's, and would get the calls and the token."""
+    asked = list[bytes]()
+    with run_daemon(no_frames=True) as daemon:
+        path = Path(f"{daemon.socket}~")
+        with stranger(path, lambda made: asked.append(made.recv(1000))):
+            os.chown(path, 65533, 65533)
+            assert use(open_client(daemon.target), "t") == "grpc"
+        assert asked == []
+
+
 AGENTS = {
     "blocking": """
 from stateward import Client

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from stateward import Client
-from stateward._io.aio import connection as aio
-from stateward._io.blocking import connection as blocking
+from stateward._io import local as common
 from stateward._io.blocking import local
 from stateward.testing import Daemon
 
@@ -72,8 +71,7 @@ class Relay:
 
 @pytest.fixture
 def relay(tmp_path: Path, real_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
-    for each in (aio, blocking):
-        monkeypatch.setattr(each, "LOOK_S", 0.0)  # the next connection speaks frames again
+    monkeypatch.setattr(common, "LOOK_S", 0.0)  # the next connection speaks frames again
     made = Relay(tmp_path, real_daemon)
     yield made
     made.close()

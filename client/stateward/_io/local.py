@@ -13,7 +13,9 @@ import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from struct import Struct
+from time import monotonic
 from typing import NamedTuple, cast
 
 from google.protobuf.message import DecodeError, Message
@@ -103,11 +105,6 @@ def frames_path(settings: Settings, environment: Mapping[str, str] = os.environ)
     return settings.target.removeprefix("unix://") + SUFFIX if is_possible and forced != "grpc" else ""
 
 
-def is_forced(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a client must not speak gRPC."""
-    return environment.get(VARIABLE) == "frames"
-
-
 class Socket(socket.socket):
     """A socket that ends silently with its last reference, and that a forked child closes: it is the parent's."""
 
@@ -134,6 +131,28 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
+def check_owner(path: str) -> None:
+    """Raises NoFrames if somebody else than the owner of gRPC's socket has made the one beside it: in a directory that
+    all may write, anybody can."""
+    try:
+        second, first = Path(path).stat(), Path(path.removesuffix(SUFFIX)).stat()
+    except OSError:
+        return  # connecting says why
+    if second.st_uid != first.st_uid:
+        raise NoFrames
+
+
+def when_to_look_again(settings: Settings) -> float:
+    """Returns until when a daemon that speaks no frames is taken for one that does not. Raises FeatureUnavailable if
+    its client must not speak gRPC."""
+    if os.environ.get(VARIABLE) == "frames":
+        raise FeatureUnavailable(
+            f"the daemon at {settings.target} speaks no frames; start it without --no-frames, or unset {VARIABLE}",
+            code="UNIMPLEMENTED",
+        )
+    return monotonic() + LOOK_S
+
+
 def meet_failure(failure: OSError, settings: Settings) -> StatewardError:
     """Returns the error of a daemon that cannot be reached at its second socket. Raises NoFrames if it answers at its
     first one."""
@@ -146,12 +165,7 @@ def meet_failure(failure: OSError, settings: Settings) -> StatewardError:
         except OSError as found:
             failure = found
             raise
-        if not is_forced():
-            raise NoFrames
-        return FeatureUnavailable(
-            f"the daemon at {settings.target} speaks no frames; start it without --no-frames, or unset {VARIABLE}",
-            code="UNIMPLEMENTED",
-        )
+        raise NoFrames
     return explain_away(settings, failure.strerror or str(failure), "UNAVAILABLE")
 
 

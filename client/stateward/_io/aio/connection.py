@@ -16,7 +16,7 @@ from stateward._io import forks
 from stateward._io.aio.local import CLOSE_S, LocalWire
 from stateward._io.aio.localstream import LocalStream
 from stateward._io.channel import Settings
-from stateward._io.local import LOOK_S, NoFrames, frames_path
+from stateward._io.local import NoFrames, frames_path, when_to_look_again
 from stateward.blobs import Content
 from stateward.errors import DeadlineExceeded, ServerUnavailable
 from stateward.v1.blob_service_pb2 import BlobBegin
@@ -97,8 +97,8 @@ class Connection:
         return self._local
 
     def note_no_frames(self) -> None:
-        """Notes that the daemon speaks no frames at present."""
-        self._look_s = monotonic() + LOOK_S
+        """Notes that the daemon speaks no frames at present. Raises FeatureUnavailable if only they are allowed."""
+        self._look_s = when_to_look_again(self._settings)
 
     def over_grpc(self) -> GrpcWire:
         """Returns gRPC's half, and loads gRPC if it is needed for the first time."""

@@ -18,6 +18,7 @@ from stateward._io.local import (
     LARGE_BYTES,
     Shape,
     Socket,
+    check_owner,
     hello,
     late,
     meet_failure,
@@ -57,6 +58,7 @@ class Pipe:
         wire, until_s = Socket(), monotonic() + timeout_s
         wire.setblocking(False)
         try:
+            check_owner(path)
             while True:
                 try:
                     wire.connect(path)

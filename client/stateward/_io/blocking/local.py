@@ -24,6 +24,7 @@ from stateward._io.local import (
     NoFrames,
     Socket,
     broken,
+    check_owner,
     check_size,
     frame,
     hello,
@@ -177,6 +178,7 @@ class LocalWire:
 def _greet(wire: _Wire, path: str, settings: Settings, timeout_s: float) -> None:
     """Connects and greets the daemon. Raises NoFrames, and the error of a daemon that is away."""
     try:
+        check_owner(path)
         wire.limit(timeout_s + LATE_S)
         wire.connect(path)
         wire.sendall(hello())
