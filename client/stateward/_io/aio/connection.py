@@ -62,8 +62,8 @@ class Connection:
         if (local := self._frames()) is not None:
             try:
                 return await local.call(method, request, timeout_s)
-            except NoFrames:
-                self.note_no_frames()
+            except NoFrames as none:
+                self.note_no_frames(none)
         return await self.over_grpc().call(method, request, timeout_s)
 
     async def upload(self, begin: BlobBegin, content: Content) -> Any:
@@ -71,8 +71,8 @@ class Connection:
         if (local := self._frames()) is not None:
             try:
                 return await local.upload(begin, content)
-            except NoFrames:
-                self.note_no_frames()
+            except NoFrames as none:
+                self.note_no_frames(none)
         return await self.over_grpc().upload(begin, content)
 
     def open(self, method: str, request: Message | None) -> StartedStream | GrpcStream:
@@ -96,8 +96,10 @@ class Connection:
             return None
         return self._local
 
-    def note_no_frames(self) -> None:
+    def note_no_frames(self, none: NoFrames) -> None:
         """Notes that the daemon speaks no frames at present. Raises FeatureUnavailable if only they are allowed."""
+        # The task that raised it would else keep this connection until the next garbage collection.
+        none.__traceback__ = none.__context__ = None
         self._look_s = when_to_look_again(self._settings)
 
     def over_grpc(self) -> GrpcWire:
@@ -135,9 +137,9 @@ class StartedStream:
         if not self._has_begun:
             try:
                 await self._stream.begin()
-            except NoFrames:
+            except NoFrames as none:
                 if not self._has_begun:  # another task may have seen it, too
-                    self._connection.note_no_frames()
+                    self._connection.note_no_frames(none)
                     self._stream = self._connection.over_grpc().open(*self._asked)
                     if self._is_cancelled:
                         self._stream.cancel()
