@@ -91,8 +91,6 @@ class SaveWrite:
         self.request = request
         self.branch = request.branch or MAIN
         self.namespace = request.namespace
-        self.is_alone = bool(request.effects)
-        """Whether the save writes several entries. If one of them fails, the batch must not keep the others."""
         self._maker = VersionMaker(context, request, self.branch, is_large=is_large)
         self._made: Made | None = None
         self._hot: _Hot | None = None
