@@ -59,7 +59,7 @@ from stateward_sidecar.service.api.threads import ThreadService
 from stateward_sidecar.service.api.writers import WriterService
 from stateward_sidecar.service.calls.calls import Calls, Delivery, Gather
 from stateward_sidecar.service.calls.feed import Feed
-from stateward_sidecar.service.calls.ownership import Holding
+from stateward_sidecar.service.calls.ownership import Ownership
 from stateward_sidecar.service.calls.streamed import CallService, verbs_of
 from stateward_sidecar.service.serving.readiness import (
     ARCHIVE,
@@ -228,8 +228,8 @@ def _make_parts(
     archive, commands = opening.make(store) if opening is not None else (None, None)
     durability = DURABILITY_ARCHIVED if settings.default_durability == "archived" else DURABILITY_COMMITTED
     turns = Turns(loop)
-    holding = Holding(store, archive, durability)
-    calls = Calls(store, Gather(loop, store.context.writer), holding, room.answers, turns)
+    ownership = Ownership(store, archive, durability)
+    calls = Calls(store, Gather(loop, store.context.writer), ownership, room.answers, turns)
     measures = Measures() if settings.metrics is not None else None
     if measures is not None:
         _measure(measures, store, archive, calls)
@@ -254,7 +254,7 @@ def _make_parts(
         start_time_us=Clock().now_us(), has_frames=lambda: server.has_frames, list_reasons=readiness.list_reasons,
         examine=examine,
     )  # fmt: skip
-    drain = Drain(store, holding, settings.grace_s, set_draining)
+    drain = Drain(store, ownership, settings.grace_s, set_draining)
     leasing = Leasing(calls)
     writers = WriterService(calls, leasing)
     modules = {
@@ -274,7 +274,7 @@ def _make_parts(
     streamed = services[_service_of(call_service_pb2)] = CallService(calls, turns, verbs_of(services))
     server = Server(
         services,
-        settings.max_state_bytes, holding.gate, room, turns, measures.calls if measures is not None else None,
+        settings.max_state_bytes, ownership.gate, room, turns, measures.calls if measures is not None else None,
         tokens, gather=calls.gather if settings.has_frames else None,
     )  # fmt: skip
     metrics = None

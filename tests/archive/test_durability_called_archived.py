@@ -68,7 +68,7 @@ def wait(sidecar: Driven, saved: SaveResponse, **changes: object) -> WaitDurable
     async def ask() -> WaitDurableResponse:
         loop = asyncio.get_running_loop()
         gather = Gather(sidecar.store.context.writer, loop)
-        calls = Calls(sidecar.store, gather, sidecar.holding, Budget(1 << 20), Turns(loop))
+        calls = Calls(sidecar.store, gather, sidecar.ownership, Budget(1 << 20), Turns(loop))
         return await ThreadService(calls, cast("Feed", None)).wait_durable(request, CONTEXT)
 
     return asyncio.run(ask())

@@ -12,7 +12,7 @@ import pytest
 from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED
 from stateward_sidecar.errors import ThreadNotFound
 from stateward_sidecar.service.calls import ownership as module
-from stateward_sidecar.service.calls.ownership import Holding
+from stateward_sidecar.service.calls.ownership import Ownership
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def asked() -> list[Future[None]]:
 
 
 @pytest.fixture
-def holding(asked: list[Future[None]], monkeypatch: pytest.MonkeyPatch) -> Holding:
+def ownership(asked: list[Future[None]], monkeypatch: pytest.MonkeyPatch) -> Ownership:
     """It holds every thread, and has not asked for it for long."""
     monkeypatch.setattr(module, "CHECK_WAIT_S", 0.05)
 
@@ -34,39 +34,39 @@ def holding(asked: list[Future[None]], monkeypatch: pytest.MonkeyPatch) -> Holdi
         holds=lambda *_: object(), is_fresh=lambda *_: False, know=None, lanes=SimpleNamespace(call=call)
     )
     nothing: Any = None
-    return Holding(nothing, archive, DURABILITY_COMMITTED)
+    return Ownership(nothing, archive, DURABILITY_COMMITTED)
 
 
 async def read() -> str:
     return "what is here"
 
 
-def test_a_bucket_that_hangs_delays_a_read_and_no_more(holding: Holding, asked: list[Future[None]]) -> None:
+def test_a_bucket_that_hangs_delays_a_read_and_no_more(ownership: Ownership, asked: list[Future[None]]) -> None:
     """Reads of one thread ask together, and answer with what is here; a late answer counts for the next read."""
 
     async def run() -> None:
         async with asyncio.timeout(2):
-            answers = await asyncio.gather(*(holding.read("n", "t", read) for _ in range(5)))
+            answers = await asyncio.gather(*(ownership.read("n", "t", read) for _ in range(5)))
         assert (answers, len(asked)) == (["what is here"] * 5, 1)
         module.CHECK_WAIT_S = 60
         async with asyncio.timeout(2):  # whoever comes later does not wait as long again
-            await holding.read("n", "t", read)
+            await ownership.read("n", "t", read)
         assert len(asked) == 1
         asked[0].set_exception(ThreadNotFound("deleted meanwhile"))
         with pytest.raises(ThreadNotFound):
-            await holding.read("n", "t", read)
+            await ownership.read("n", "t", read)
         module.CHECK_WAIT_S = 0.05
-        await holding.read("n", "t", read)
+        await ownership.read("n", "t", read)
         assert len(asked) == 2
 
     asyncio.run(run())
 
 
-def test_what_the_archive_says_in_time_counts(holding: Holding, asked: list[Future[None]]) -> None:
+def test_what_the_archive_says_in_time_counts(ownership: Ownership, asked: list[Future[None]]) -> None:
     """A thread that was deleted elsewhere is not read."""
 
     async def run() -> None:
-        reading = asyncio.ensure_future(holding.read("n", "t", read))
+        reading = asyncio.ensure_future(ownership.read("n", "t", read))
         for _ in range(3):  # turns of the loop until it asks
             await asyncio.sleep(0)
         asked[0].set_exception(ThreadNotFound("deleted meanwhile"))

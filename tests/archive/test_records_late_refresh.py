@@ -40,10 +40,10 @@ def test_the_next_thread_keeps_its_times(tmp_path: Path) -> None:
     with twins(tmp_path) as pair:
         put(pair.a, "old")
         pair.time.sleep(50)
-        before, write = get(pair.a, refreshes=False), pair.a.holding.write
+        before, write = get(pair.a, refreshes=False), pair.a.ownership.write
 
         async def late(*arguments: Any, **how: Any) -> Any:
-            pair.a.holding.write = write  # type: ignore[method-assign]
+            pair.a.ownership.write = write  # type: ignore[method-assign]
             pair.a.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=NAME))
             put(pair.a, "next")
             pair.time.sleep(50)
@@ -51,7 +51,7 @@ def test_the_next_thread_keeps_its_times(tmp_path: Path) -> None:
             return await write(*arguments, **how)
 
         next_ones = list[StoredRecord]()
-        pair.a.holding.write = late  # type: ignore[method-assign]
+        pair.a.ownership.write = late  # type: ignore[method-assign]
         assert get(pair.a, refreshes=True) == before
         assert [get(pair.a, refreshes=False)] == next_ones
         assert get(pair.a, refreshes=True).expire_time.seconds == next_ones[0].expire_time.seconds + 50

@@ -23,7 +23,7 @@ from stateward_sidecar.archive.ship import delete as archive_delete
 from stateward_sidecar.archive.ship.delete import Remover
 from stateward_sidecar.archive.ship.ship import Shipper
 from stateward_sidecar.bucket.memory import MemoryBucket, etag_of
-from stateward_sidecar.service.calls.ownership import Holding
+from stateward_sidecar.service.calls.ownership import Ownership
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.blobs import blobs as store_blobs
 from stateward_sidecar.store.blobs import blobsweep
@@ -299,7 +299,7 @@ def test_a_refusal_of_the_next_thread_is_found(broken: Rules, monkeypatch: pytes
     async def ask_nobody(*_: object, **__: object) -> None:
         return
 
-    monkeypatch.setattr(Holding, "hold_now", ask_nobody)
+    monkeypatch.setattr(Ownership, "hold_now", ask_nobody)
     with pytest.raises(AssertionError, match="the archive has its thread"):
         go_on_unknowing(broken, "versions", "makes anew and leaves", "blob new")
 

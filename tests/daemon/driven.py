@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from tests.daemon.between import Between
 from tests.daemon.clocks import FakeClock, SkewedClock
 from tests.daemon.store import KEY, findings, prepared, write
-from tests.daemon.unthreaded import Caller, DrivenBlobs, DrivenCalls, DrivenHolding, DrivenWire, Inline, run
+from tests.daemon.unthreaded import Caller, DrivenBlobs, DrivenCalls, DrivenOwnership, DrivenWire, Inline, run
 
 from stateward.v1.admin_service_pb2 import VerifyFinding
 from stateward.v1.archive_service_pb2 import CollectGarbageRequest
@@ -170,13 +170,13 @@ class Driven:
             Options(url="memory:", owner_id=self.disk.owner_id, lease_s=LEASE_S, garbage_grace_s=GRACE_S),
         )  # fmt: skip
         self._drive_archive()
-        self.holding = DrivenHolding(self.store, self.archive, DURABILITY_COMMITTED)
+        self.ownership = DrivenOwnership(self.store, self.archive, DURABILITY_COMMITTED)
         self.store.start()
         join(self.store, self.wire, retrying, KEY)
         self.archive.state.boots = remember_boot(self.store, self.archive.state.boot_id)
         self.archive.state.former = find_former_boots(self.store, self.archive.state.boot_id)
         none: Any = None
-        calls, feed = DrivenCalls(self.store, none, self.holding, none, none), none
+        calls, feed = DrivenCalls(self.store, none, self.ownership, none, none), none
         self.checkpoints, self.threads_ = CheckpointService(calls, feed), ThreadService(calls, feed)
         self.effects = EffectService(calls)
         self.records = RecordService(calls)
@@ -274,7 +274,7 @@ class Driven:
 
         async def read() -> bytes:
             request = ReadBlobRequest(namespace=NAMESPACE, thread=thread, blob=BlobRef(sha256=digest))
-            steps = await self.holding.read(
+            steps = await self.ownership.read(
                 NAMESPACE, thread, lambda: self.blobs._calls.read(self.store.blobs.read, request)
             )
             return b"".join(step().data for step in steps)

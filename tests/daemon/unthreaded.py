@@ -19,7 +19,7 @@ from stateward_sidecar.errors import ArchiveUnavailable, StatewardError
 from stateward_sidecar.service.admission.streams import Places
 from stateward_sidecar.service.api.blobs import BlobService
 from stateward_sidecar.service.calls.calls import Calls
-from stateward_sidecar.service.calls.ownership import Holding
+from stateward_sidecar.service.calls.ownership import Ownership
 from stateward_sidecar.storage.queue import Write
 
 T = TypeVar("T")
@@ -148,7 +148,7 @@ class DrivenWire(Wire):
             call()
 
 
-class DrivenHolding(Holding):
+class DrivenOwnership(Ownership):
     """Blocks instead of going to a thread: each call has its own."""
 
     async def block(self, name: Hashable, verb: Callable[..., T], *arguments: Any) -> T:

@@ -1,6 +1,6 @@
 """Decides whether this daemon accepts work. While it is drained, calls that would make more work are refused.
 
-The server asks the gate before every call. Streams that were open before ask again in ``Holding.write``, which
+The server asks the gate before every call. Streams that were open before ask again in ``Ownership.write``, which
 also counts the writes under way: a drain waits for them before it ships.
 """
 

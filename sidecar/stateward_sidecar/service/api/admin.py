@@ -78,7 +78,7 @@ class AdminService:
             features=FEATURES, max_request_items=ITEMS_MAX, not_ready=facts.list_reasons(),
             wire="frames" if isinstance(context, LocalCall) else "grpc",
         )  # fmt: skip
-        if self._calls.holding.archive is not None:
+        if self._calls.ownership.archive is not None:
             answer.features.append("archive")
         if facts.has_frames():
             answer.features.append("frames")
@@ -90,7 +90,7 @@ class AdminService:
         store = self._store.context
         counters = store.counters
         used, file_bytes = store.engine.sizes()
-        archive = self._calls.holding.archive
+        archive = self._calls.ownership.archive
         return GetStatsResponse(
             threads=await self._calls.read(self._store.count_threads), saves=counters.saves, entries=counters.entries,
             commits=store.writer.commits, entry_bytes=counters.entry_bytes, snapshot_bytes=counters.snapshot_bytes,
@@ -98,7 +98,7 @@ class AdminService:
             queued_writes=store.writer.queued, cache_bytes=store.cache.used_bytes,
             cache_limit_bytes=store.cache.limit_bytes, watches=self._count_watches(),
             background_failures=failures.count, blob_bytes=await self._calls.look(store.blob_files.size_bytes),
-            draining=not self._calls.holding.gate.is_open,
+            draining=not self._calls.ownership.gate.is_open,
             archive=await self._calls.read(archive.stats) if archive is not None else None,
         )  # fmt: skip
 

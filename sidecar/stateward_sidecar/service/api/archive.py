@@ -49,7 +49,7 @@ class ArchiveService:
         self._commands = commands
 
     async def get_archive(self, request: GetArchiveRequest, context: grpc.aio.ServicerContext) -> GetArchiveResponse:
-        archive = self._calls.holding.need()
+        archive = self._calls.ownership.need()
         options = archive.state.options
         answer = GetArchiveResponse(
             url=options.url, archive_id=await self._calls.read(self._archive_id), owner_id=options.owner_id,
@@ -106,11 +106,11 @@ class ArchiveService:
         _, commands = self._need()
         check.check_place(request)
         name = request.namespace, request.thread
-        return await self._calls.holding.block(name, commands.repair, request)
+        return await self._calls.ownership.block(name, commands.repair, request)
 
     def _need(self) -> tuple[Archive, Commands]:
         """Returns the archive and its commands. Raises NoArchive."""
-        archive = self._calls.holding.need()
+        archive = self._calls.ownership.need()
         assert self._commands is not None
         return archive, self._commands
 

@@ -55,7 +55,7 @@ class BackupService:
         self, request: ExportThreadRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[ExportThreadResponse]:
         check.check_place(request)
-        steps = await self._calls.holding.read(
+        steps = await self._calls.ownership.read(
             request.namespace, request.thread, lambda: self._calls.read(self._store.exporter.open, request)
         )
         while True:
@@ -73,11 +73,11 @@ class BackupService:
             if first is None or not first.HasField("begin"):
                 raise InvalidField("begin", "is required in the first message")
             check_import(first.begin)
-            with self._calls.holding.gate:  # a drain waits for the import
-                is_archived = self._calls.holding.asks_for_archived(first.begin.options.durability)
+            with self._calls.ownership.gate:  # a drain waits for the import
+                is_archived = self._calls.ownership.asks_for_archived(first.begin.options.durability)
                 answer = await self._import(first.begin, requests, first)
         if is_archived:  # without a place: another import may have it while this one waits for the archive
-            await self._calls.holding.reach(first.begin, answer.receipt, context)
+            await self._calls.ownership.reach(first.begin, answer.receipt, context)
         return answer
 
     async def _import(
@@ -86,18 +86,18 @@ class BackupService:
         known = await self._known(begin)
         if known is not None:
             return _answer(known, replayed=True)
-        holding = self._calls.holding
-        is_claimed = await holding.hold(begin.namespace, begin.thread, must_exist=False)
+        ownership = self._calls.ownership
+        is_claimed = await ownership.hold(begin.namespace, begin.thread, must_exist=False)
         try:
             try:
                 made = await self._begin(begin)
             except Unclaimed:  # another import of the name failed meanwhile, and gave it back
-                is_claimed = await holding.hold(begin.namespace, begin.thread, must_exist=False)
+                is_claimed = await ownership.hold(begin.namespace, begin.thread, must_exist=False)
                 made = await self._begin(begin)
             return await self._make(begin, made, requests, first)
         except (Exception, asyncio.CancelledError):
             if is_claimed:
-                holding.give_back(begin.namespace, begin.thread)
+                ownership.give_back(begin.namespace, begin.thread)
             raise
 
     async def _make(
@@ -159,7 +159,7 @@ class BackupService:
                 made.add_done_callback(self._give_up)
                 raise
             except QueueFull:
-                if time.monotonic() > end or self._calls.holding.gate.is_ended:
+                if time.monotonic() > end or self._calls.ownership.gate.is_ended:
                     raise
                 await asyncio.sleep(NAME_POLL_S)
 
@@ -171,7 +171,7 @@ class BackupService:
             return await self._calls.read(self._store.importer.known, begin)
 
         try:
-            return await self._calls.holding.read(begin.namespace, begin.thread, look)
+            return await self._calls.ownership.read(begin.namespace, begin.thread, look)
         except ThreadNotFound as error:  # the archive has no such thread
             if begin.options.expected_uid:
                 raise as_expected(error, begin) from None

@@ -63,7 +63,7 @@ class BlobService:
         with self._places.enter() as place:
             requests = place.watch(requests)
             begin = await self._begin(requests)
-            is_archived = self._calls.holding.asks_for_archived(begin.options.durability)
+            is_archived = self._calls.ownership.asks_for_archived(begin.options.durability)
             with saying_expected(begin):
                 thread = await self._thread(begin, context)
                 answer, lost = await self._known(begin, begin.sha256, thread, context)
@@ -73,7 +73,7 @@ class BlobService:
         is_unproven = receipt.durability == DURABILITY_COMMITTED and receipt.sequence <= receipt.archived_sequence
         if is_archived and not is_unproven:
             # Without a place: another upload may have it while this one waits for the archive.
-            await self._calls.holding.reach(begin, receipt, context)
+            await self._calls.ownership.reach(begin, receipt, context)
         return answer
 
     async def read_blob(
@@ -85,7 +85,7 @@ class BlobService:
             raise InvalidField("offset", f"{request.offset} is negative")
         if request.length < 0:
             raise InvalidField("length", f"{request.length} is negative")
-        steps = await self._calls.holding.read(
+        steps = await self._calls.ownership.read(
             request.namespace, request.thread, lambda: self._calls.read(self._store.blobs.read, request)
         )
         for step in steps:
@@ -95,7 +95,7 @@ class BlobService:
     async def stat_blob(self, request: StatBlobRequest, context: grpc.aio.ServicerContext) -> StatBlobResponse:
         check.check_place(request)
         check.check_sha256(request.sha256, "sha256")
-        return await self._calls.holding.read(
+        return await self._calls.ownership.read(
             request.namespace, request.thread, lambda: self._calls.read(self._store.blobs.stat, request)
         )
 
@@ -108,15 +108,15 @@ class BlobService:
 
     async def _thread(self, begin: BlobBegin, context: grpc.aio.ServicerContext) -> Thread:
         """Returns the thread of the blob. Makes the thread if the request says so."""
-        options, holding = begin.options, self._calls.holding
+        options, ownership = begin.options, self._calls.ownership
         must_exist = bool(options.expected_uid) or not options.HasField("create")
         claims = not options.lease_token and not options.expected_version  # else a missing thread is an error
-        is_claimed = await holding.hold(begin.namespace, begin.thread, must_exist=must_exist, claims=claims)
+        is_claimed = await ownership.hold(begin.namespace, begin.thread, must_exist=must_exist, claims=claims)
         try:
             return await self._made(begin, context, must_exist=must_exist)
         except (Exception, asyncio.CancelledError):
             if is_claimed:
-                holding.give_back(begin.namespace, begin.thread)
+                ownership.give_back(begin.namespace, begin.thread)
             raise
 
     async def _made(self, begin: BlobBegin, context: grpc.aio.ServicerContext, *, must_exist: bool) -> Thread:
@@ -124,7 +124,7 @@ class BlobService:
         try:
             thread = await self._calls.read(blobs.find_thread, begin)
         except UidMismatch:  # another creation has the name on this disk
-            await self._calls.holding.hold_now(begin.namespace, begin.thread, must_exist=must_exist)
+            await self._calls.ownership.hold_now(begin.namespace, begin.thread, must_exist=must_exist)
             thread = await self._calls.read(blobs.find_thread, begin)
         if thread is None:
             await self._calls.write(blobs.make_thread(begin), context, size_bytes=ENTRY_BYTES)
@@ -162,13 +162,13 @@ class BlobService:
         return is_here, is_there
 
     async def _ask_archive(self, thread: Thread, row: BlobRow, *, is_here: bool) -> bool | None:
-        blobs, archive = self._store.blobs, self._calls.holding.archive
+        blobs, archive = self._store.blobs, self._calls.ownership.archive
         if archive is None or not blobs.is_archived(thread, row):
             return None
         name, sha256 = (thread.identity.namespace, thread.name), bytes(row.record.sha256)
         try:
             async with asyncio.timeout(CHECK_WAIT_S if is_here else None):
-                return await self._calls.holding.block((*name, sha256), archive.has_blob, *name, row.record)
+                return await self._calls.ownership.block((*name, sha256), archive.has_blob, *name, row.record)
         except (ArchiveUnavailable, TimeoutError):
             return None
 
@@ -228,7 +228,7 @@ class BlobService:
 
     async def _written(self, thread: Thread, write: Callable[[], Awaitable[T]]) -> T:
         """Runs the write of an entry. An upload takes long, so this process may have given the thread up since."""
-        return await self._calls.holding.write(thread.identity.namespace, thread.name, write, must_exist=True)
+        return await self._calls.ownership.write(thread.identity.namespace, thread.name, write, must_exist=True)
 
     async def _work(self, verb: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._store.disk, verb, *args)

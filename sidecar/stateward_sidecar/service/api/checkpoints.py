@@ -57,8 +57,8 @@ class CheckpointService:
 
     async def save(self, request: SaveRequest, context: grpc.aio.ServicerContext) -> SaveResponse:
         named = await self._saving.check(request)
-        holding = self._calls.holding
-        is_archived = holding.asks_for_archived(request.options.durability)
+        ownership = self._calls.ownership
+        is_archived = ownership.asks_for_archived(request.options.durability)
         refusal: StatewardError | None = None
 
         async def save_now() -> SaveResponse:
@@ -72,23 +72,23 @@ class CheckpointService:
             self._saving.after(save)
             return answer
 
-        if holding.archive is None:
+        if ownership.archive is None:
             return await save_now()
         places = [Place(request.namespace, request.thread, bool(request.options.expected_uid), is_archived)]
         if request.HasField("guard"):
             guard = Place(request.namespace, request.guard.thread, must_exist=True)
-            refusal = await holding.try_hold(guard)
+            refusal = await ownership.try_hold(guard)
             places += [guard] if refusal is None else []
-        answer = await holding.write_all(places, save_now)
+        answer = await ownership.write_all(places, save_now)
         if is_archived:
-            await holding.reach(request, answer.receipt, context)
+            await ownership.reach(request, answer.receipt, context)
         return answer
 
     async def batch_save(self, request: BatchSaveRequest, context: grpc.aio.ServicerContext) -> BatchSaveResponse:
         named = check.check_batch(request)
-        holding = self._calls.holding
+        ownership = self._calls.ownership
         is_archived = [
-            _named(index, holding.asks_for_archived, item.options.durability)
+            _named(index, ownership.asks_for_archived, item.options.durability)
             for index, item in enumerate(request.saves)
         ]
         places: dict[tuple[str, str], Place] = {}
@@ -102,7 +102,7 @@ class CheckpointService:
             )
             if item.HasField("guard"):
                 guard = Place(item.namespace, item.guard.thread, must_exist=True, item=_item(index))
-                refusal = await holding.try_hold(guard)
+                refusal = await ownership.try_hold(guard)
                 if refusal is None:
                     places.setdefault((guard.namespace, guard.thread), guard)
                 else:
@@ -111,10 +111,13 @@ class CheckpointService:
         async def save_all() -> BatchSaveResponse:
             return await self._batch_save(request, named, refusals, context)
 
-        answer = await (save_all() if holding.archive is None else holding.write_all(list(places.values()), save_all))
+        if ownership.archive is None:
+            answer = await save_all()
+        else:
+            answer = await ownership.write_all(list(places.values()), save_all)
         for index, item in enumerate(request.saves):
             if is_archived[index]:
-                await holding.reach(item, answer.saves[index].receipt, context)
+                await ownership.reach(item, answer.saves[index].receipt, context)
         return answer
 
     async def _batch_save(
@@ -162,15 +165,15 @@ class CheckpointService:
 
     async def hydrate(self, request: HydrateRequest, context: grpc.aio.ServicerContext) -> bytes | Reserved:
         check.check_hydrate(request)
-        holding, reader = self._calls.holding, self._store.reader
+        ownership, reader = self._calls.ownership, self._store.reader
 
         async def read(max_bytes: int) -> bytes:
-            return await holding.read(
+            return await ownership.read(
                 request.namespace, request.thread, lambda: self._calls.load(reader.hydrate, request, max_bytes)
             )
 
         found = None
-        if holding.is_fresh(request.namespace, request.thread):
+        if ownership.is_fresh(request.namespace, request.thread):
             with suppress(StatewardError):  # a worker reads again, and may wait for a commit under way
                 found = reader.find_hot(request)
         if found is None:
@@ -187,7 +190,7 @@ class CheckpointService:
         check.check_place(request)
         if request.HasField("version"):
             check.check_ref(request.version, "version")
-        found = await self._calls.holding.read(
+        found = await self._calls.ownership.read(
             request.namespace, request.thread, lambda: self._calls.read(self._store.reader.get, request)
         )
         return GetCheckpointResponse(checkpoint=found)
@@ -208,7 +211,7 @@ class CheckpointService:
         if request.thread == check.ALL_THREADS:
             return await self._calls.scan(self._store.lister.checkpoints, request)
         read = self._calls.load if request.include_states else self._calls.scan
-        return await self._calls.holding.read(
+        return await self._calls.ownership.read(
             request.namespace, request.thread, lambda: read(self._store.lister.checkpoints, request)
         )
 
@@ -233,7 +236,7 @@ class CheckpointService:
             return first() if first is not None else None
 
         async def up_to_date(step: Callable[[], T]) -> T:
-            return await self._calls.holding.read(request.namespace, request.thread, lambda: self._calls.look(step))
+            return await self._calls.ownership.read(request.namespace, request.thread, lambda: self._calls.look(step))
 
         async def go_on(step: Callable[[], ReadHistoryResponse | None]) -> ReadHistoryResponse | None:
             try:
@@ -273,7 +276,7 @@ class CheckpointService:
         if request.HasField("target"):
             check.check_ref(request.target, "target")
         check.check_max_bytes(request.max_bytes)
-        return await self._calls.holding.read(
+        return await self._calls.ownership.read(
             request.namespace, request.thread, lambda: self._calls.load(self._store.reader.diff, request)
         )
 

@@ -21,8 +21,8 @@ from stateward.v1.effect_service_pb2 import (
     RenewEffectRequest,
     RenewEffectResponse,
 )
-from stateward_sidecar.service.calls import ownership
 from stateward_sidecar.service.calls.calls import Calls
+from stateward_sidecar.service.calls.ownership import timeout_s
 from stateward_sidecar.service.checks import check, checkparts
 from stateward_sidecar.service.methods import must_exist
 
@@ -40,21 +40,21 @@ class EffectService:
     async def begin_effect(self, request: BeginEffectRequest, context: grpc.aio.ServicerContext) -> BeginEffectResponse:
         check.check_write(request)
         checkparts.check_begin(request)
-        holding = self._calls.holding
-        strongest = DURABILITY_ARCHIVED if holding.archive is not None else DURABILITY_COMMITTED
+        ownership = self._calls.ownership
+        strongest = DURABILITY_ARCHIVED if ownership.archive is not None else DURABILITY_COMMITTED
         required = request.options.durability or strongest
-        is_archived = holding.asks_for_archived(required)
+        is_archived = ownership.asks_for_archived(required)
 
         async def begin() -> BeginEffectResponse:
-            waits_s = ownership.timeout_s(context) if is_archived else 0.0
+            waits_s = timeout_s(context) if is_archived else 0.0
             return await self._calls.write(self._effects.begin(request, waits_s), context, size_bytes=ENTRY_BYTES)
 
-        answer = await holding.write(
+        answer = await ownership.write(
             request.namespace, request.thread, begin, must_exist=must_exist(request), is_archived=is_archived
         )
         if is_archived and answer.claim_token:
             try:
-                await holding.reach(request, answer.receipt, context)
+                await ownership.reach(request, answer.receipt, context)
             finally:
                 self._effects.answered(request, answer)
         answer.required_durability = required
@@ -68,7 +68,7 @@ class EffectService:
 
         size = ENTRY_BYTES + request.ByteSize()
         write = partial(self._calls.write, self._effects.complete(request), context, size_bytes=size)
-        return await self._calls.holding.write_one(request, write, context)
+        return await self._calls.ownership.write_one(request, write, context)
 
     async def renew_effect(self, request: RenewEffectRequest, context: grpc.aio.ServicerContext) -> RenewEffectResponse:
         check.check_place(request)
@@ -79,7 +79,7 @@ class EffectService:
             return await self._calls.write(verb, context, size_bytes=ENTRY_BYTES, frees_space=True)
 
         # A renewal writes nothing. Neither a bucket that is away nor a full disk may end a claim whose tool is at work.
-        return await self._calls.holding.write(request.namespace, request.thread, renew, must_exist=True)
+        return await self._calls.ownership.write(request.namespace, request.thread, renew, must_exist=True)
 
     async def put_effects(self, request: PutEffectsRequest, context: grpc.aio.ServicerContext) -> PutEffectsResponse:
         check.check_write(request)
@@ -87,13 +87,13 @@ class EffectService:
 
         size = ENTRY_BYTES * len(request.effects) + request.ByteSize()
         write = partial(self._calls.write, self._effects.put(request), context, size_bytes=size)
-        return await self._calls.holding.write_one(request, write, context)
+        return await self._calls.ownership.write_one(request, write, context)
 
     async def list_effects(self, request: ListEffectsRequest, context: grpc.aio.ServicerContext) -> ListEffectsResponse:
         check.check_place(request)
         checkparts.check_list(request)
         request.page_size = check.check_page(request.page_size)
-        return await self._calls.holding.read(
+        return await self._calls.ownership.read(
             request.namespace, request.thread, lambda: self._calls.scan(self._calls.store.effect_list.read, request)
         )
 
@@ -106,4 +106,4 @@ class EffectService:
         async def delete() -> DeleteEffectsResponse:
             return await self._calls.work(self._calls.store.effect_deleter.delete, request)
 
-        return await self._calls.holding.write_one(request, delete, context)
+        return await self._calls.ownership.write_one(request, delete, context)

@@ -18,8 +18,8 @@ from stateward.v1.lease_service_pb2 import (
 )
 from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.errors import LeaseHeld, ShuttingDown, ThreadNotFound
-from stateward_sidecar.service.calls import ownership
 from stateward_sidecar.service.calls.calls import Calls
+from stateward_sidecar.service.calls.ownership import timeout_s
 from stateward_sidecar.service.checks import check, checkparts
 from stateward_sidecar.service.methods import must_exist
 from stateward_sidecar.store.journal.admitting import expected_uid
@@ -79,19 +79,19 @@ class Leasing:
     async def _acquire(
         self, request: AcquireLeaseRequest, context: grpc.aio.ServicerContext | None
     ) -> AcquireLeaseResponse:
-        holding = self._calls.holding
-        is_archived = holding.asks_for_archived(request.options.durability)
+        ownership = self._calls.ownership
+        is_archived = ownership.asks_for_archived(request.options.durability)
 
         async def acquire() -> AcquireLeaseResponse:
-            waits_s = ownership.timeout_s(context) if is_archived else 0.0
+            waits_s = timeout_s(context) if is_archived else 0.0
             return await self._calls.write(self._leases.acquire(request, waits_s), context, size_bytes=ENTRY_BYTES)
 
-        answer = await holding.write(
+        answer = await ownership.write(
             request.namespace, request.thread, acquire, must_exist=must_exist(request), is_archived=is_archived
         )
         if is_archived:
             try:
-                await holding.reach(request, answer.receipt, context)
+                await ownership.reach(request, answer.receipt, context)
             finally:
                 self._leases.answered(request, answer)
         return answer
@@ -113,7 +113,7 @@ class Leasing:
             return answer
 
         try:
-            return await self._calls.holding.write_one(request, release, context)
+            return await self._calls.ownership.write_one(request, release, context)
         except ThreadNotFound:  # the archive has no such thread, and so no lease
             if request.options.expected_uid:
                 raise
@@ -124,7 +124,7 @@ class Leasing:
 
         Then the thread is not taken again from its new owner just to learn that.
         """
-        if self._calls.holding.is_held(request.namespace, request.thread):
+        if self._calls.ownership.is_held(request.namespace, request.thread):
             return False
         return await self._calls.read(self._is_over, request, token)
 
@@ -162,7 +162,7 @@ class LeaseService:
 
         if await self._leasing.is_over(request, request.lease_token):
             return await run()  # raises LeaseHeld
-        return await self._calls.holding.write(request.namespace, request.thread, run, must_exist=True)
+        return await self._calls.ownership.write(request.namespace, request.thread, run, must_exist=True)
 
     async def release_lease(
         self, request: ReleaseLeaseRequest, context: grpc.aio.ServicerContext

@@ -40,8 +40,8 @@ class RecordService:
     async def put_records(self, request: PutRecordsRequest, context: grpc.aio.ServicerContext) -> PutRecordsResponse:
         check.check_write(request)
         checkrecords.check_put(request)
-        holding, size_bytes = self._calls.holding, size_of(request, message_bytes.get())
-        is_archived = holding.asks_for_archived(request.options.durability)
+        ownership, size_bytes = self._calls.ownership, size_of(request, message_bytes.get())
+        is_archived = ownership.asks_for_archived(request.options.durability)
 
         async def put() -> PutRecordsResponse:
             await self._prepare(request.namespace, request.thread)
@@ -55,7 +55,7 @@ class RecordService:
 
         must_exist = not makes_records(request) or bool(request.options.expected_uid)
         try:
-            answer = await holding.write(
+            answer = await ownership.write(
                 request.namespace, request.thread, put, must_exist=must_exist, is_archived=is_archived
             )
         except ThreadNotFound:
@@ -63,7 +63,7 @@ class RecordService:
                 raise
             return put_nothing(request)
         if is_archived:
-            await holding.reach(request, answer.receipt, context)
+            await ownership.reach(request, answer.receipt, context)
         return answer
 
     async def get_records(self, request: GetRecordsRequest, context: grpc.aio.ServicerContext) -> GetRecordsResponse:
@@ -106,7 +106,7 @@ class RecordService:
             return await self._calls.scan(self._list.prefixes, request)
 
         try:
-            return await self._calls.holding.read(request.namespace, request.thread, read)
+            return await self._calls.ownership.read(request.namespace, request.thread, read)
         except ThreadNotFound:  # the archive has no such thread either
             return ListRecordPrefixesResponse()
 
@@ -124,7 +124,7 @@ class RecordService:
             self._mover.consider(request.namespace, request.thread)
             return answer
 
-        return await self._calls.holding.write_one(request, delete, context)
+        return await self._calls.ownership.write_one(request, delete, context)
 
     async def _prepare(self, namespace: str, thread: str) -> None:
         """Compares many rows with the head's sum on a worker, because the writer would be held for as long."""
@@ -136,9 +136,9 @@ class RecordService:
         context: grpc.aio.ServicerContext,
     ) -> Page:  # fmt: skip
         """Reads, and begins the TTL of the records anew if the request asks for it and it is due."""
-        holding, namespace, thread = self._calls.holding, request.namespace, request.thread
+        ownership, namespace, thread = self._calls.ownership, request.namespace, request.thread
         try:
-            page = await holding.read(namespace, thread, read)
+            page = await ownership.read(namespace, thread, read)
         except ThreadNotFound:  # the archive has no such thread either
             return Page(ListRecordsResponse() if isinstance(request, ListRecordsRequest) else GetRecordsResponse())
         if not request.refresh_ttl or not page.due:
@@ -152,7 +152,7 @@ class RecordService:
             return times
 
         try:
-            page.take_times(await holding.write(namespace, thread, refresh, must_exist=True))
+            page.take_times(await ownership.write(namespace, thread, refresh, must_exist=True))
         except StatewardError as error:  # never in place of what was read: the records keep their times
             foreseen(error, "refresh")
         return page

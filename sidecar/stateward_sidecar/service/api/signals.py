@@ -42,7 +42,7 @@ class SignalService:
 
         size = ENTRY_BYTES + request.ByteSize()
         write = partial(self._calls.write, self._store.signals.send(request), context, size_bytes=size)
-        return await self._calls.holding.write_one(request, write, context)
+        return await self._calls.ownership.write_one(request, write, context)
 
     async def list_signals(self, request: ListSignalsRequest, context: grpc.aio.ServicerContext) -> ListSignalsResponse:
         check.check_place(request)
@@ -64,4 +64,4 @@ class SignalService:
             token = tokens.pack(binding, _SEQUENCE.pack(shown[-1].sequence)) if has_more else ""
             return ListSignalsResponse(signals=shown, next_page_token=token)
 
-        return await self._calls.holding.read(request.namespace, request.thread, lambda: self._calls.read(read))
+        return await self._calls.ownership.read(request.namespace, request.thread, lambda: self._calls.read(read))

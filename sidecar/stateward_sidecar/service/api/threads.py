@@ -88,7 +88,7 @@ class ThreadService:
 
     def __init__(self, calls: Calls, feed: Feed) -> None:
         self._calls = calls
-        self._holding = calls.holding
+        self._ownership = calls.ownership
         self._store = calls.store
         self._feed = feed
 
@@ -100,7 +100,7 @@ class ThreadService:
                 thread = self._store.threads.get(txn, request.namespace, request.thread)
             return describe_thread(thread, view_lease(self._store.context, thread.number, thread.head))
 
-        return await self._holding.read(request.namespace, request.thread, lambda: self._calls.read(get))
+        return await self._ownership.read(request.namespace, request.thread, lambda: self._calls.read(get))
 
     async def list_threads(self, request: ListThreadsRequest, context: grpc.aio.ServicerContext) -> ListThreadsResponse:
         check.check_namespace(request)
@@ -131,35 +131,35 @@ class ThreadService:
             check.check_ref(request.version, "version")
         if request.all_versions and (request.HasField("version") or request.branch):
             raise InvalidField("all_versions", "leaves no choice: leave version and branch out")
-        is_archived = self._holding.asks_for_archived(request.options.durability)
+        is_archived = self._ownership.asks_for_archived(request.options.durability)
 
         async def fork() -> ForkThreadResponse:
             while True:
                 try:
                     return await self._calls.work(self._store.forker.fork, request)
                 except QueueFull:  # waits here and not on a worker that others need
-                    if self._holding.gate.is_ended:
+                    if self._ownership.gate.is_ended:
                         raise
                     await asyncio.sleep(NAME_POLL_S)
 
         async def fork_readable() -> ForkThreadResponse:
-            return await self._holding.read(request.namespace, request.thread, fork)
+            return await self._ownership.read(request.namespace, request.thread, fork)
 
         if await self._is_known(request.namespace, request.new_thread):
             answer = await fork_readable()  # THREAD_EXISTS, or a retry
         else:
-            answer = await self._holding.write(request.namespace, request.new_thread, fork_readable)
+            answer = await self._ownership.write(request.namespace, request.new_thread, fork_readable)
         if is_archived:
-            await self._holding.reach_of(request.namespace, request.new_thread, answer.receipt, context)
+            await self._ownership.reach_of(request.namespace, request.new_thread, answer.receipt, context)
         return answer
 
     async def _is_known(self, namespace: str, name: str) -> bool:
         """Whether the archive has a thread of this name. Does not take the thread."""
-        archive = self._holding.archive
+        archive = self._ownership.archive
         if archive is None:
             return False
         try:
-            await self._holding.block((namespace, name), archive.know, namespace, name)
+            await self._ownership.block((namespace, name), archive.know, namespace, name)
         except ThreadNotFound:
             return False
         return True
@@ -183,11 +183,11 @@ class ThreadService:
         async def prune() -> PruneThreadResponse:
             name = request.namespace, request.thread
             # Also for a dry run: unarchived versions are never pruned, so the real call archives them first.
-            if (archive := self._holding.archive) is not None:
-                await self._holding.block(name, archive.flush, *name)
+            if (archive := self._ownership.archive) is not None:
+                await self._ownership.block(name, archive.flush, *name)
             return await self._calls.work(self._store.pruner.prune, request)
 
-        return await self._holding.write_one(request, prune, context)
+        return await self._ownership.write_one(request, prune, context)
 
     async def delete_thread(
         self, request: DeleteThreadRequest, context: grpc.aio.ServicerContext
@@ -195,8 +195,8 @@ class ThreadService:
         check.check_write(request)
         check.check_expected_sequence(request)
         if request.options.durability == DURABILITY_ARCHIVED:
-            self._holding.asks_for_archived(request.options.durability)
-        archive = self._holding.archive
+            self._ownership.asks_for_archived(request.options.durability)
+        archive = self._ownership.archive
         if archive is not None and not request.local_only:
             answer = await self._delete_everywhere(request, archive, context)
         else:
@@ -213,7 +213,7 @@ class ThreadService:
         """Deletes a thread in the archive, then here. Starts over if a save made the thread in between."""
         name = request.namespace, request.thread
         for _ in range(ROUNDS):
-            ended = await self._holding.block(name, archive.delete, request)
+            ended = await self._ownership.block(name, archive.delete, request)
             verb = self._store.deleter.delete_ended(request, ended)
             answer = await self._calls.write(verb, context, frees_space=True)
             if answer is not None:
@@ -228,7 +228,7 @@ class ThreadService:
         check.check_options(request.update, "update")
 
         write = partial(self._calls.write, self._store.settings.update(request), context, size_bytes=SMALL_WRITE_BYTES)
-        return await self._holding.write_one(request, write, context)
+        return await self._ownership.write_one(request, write, context)
 
     async def set_tag(self, request: SetTagRequest, context: grpc.aio.ServicerContext) -> SetTagResponse:
         check.check_write(request)
@@ -242,7 +242,7 @@ class ThreadService:
             check.check_digest(digest, "expected_tagged_digest", version, "expected_tagged_version")
 
         write = partial(self._calls.write, self._store.settings.set_tag(request), context, size_bytes=SMALL_WRITE_BYTES)
-        return await self._holding.write_one(request, write, context)
+        return await self._ownership.write_one(request, write, context)
 
     async def delete_tag(self, request: DeleteTagRequest, context: grpc.aio.ServicerContext) -> DeleteTagResponse:
         check.check_write(request)
@@ -254,14 +254,14 @@ class ThreadService:
             check.check_digest(digest, "expected_tagged_digest", version, "expected_tagged_version")
 
         write = partial(self._calls.write, self._store.settings.delete_tag(request), context, frees_space=True)
-        return await self._holding.write_one(request, write, context)
+        return await self._ownership.write_one(request, write, context)
 
     async def move_branch(self, request: MoveBranchRequest, context: grpc.aio.ServicerContext) -> MoveBranchResponse:
         check.check_write(request)
         check.check_ref(request.version, "version")
 
         write = partial(self._calls.write, self._store.mover.move(request), context, size_bytes=SMALL_WRITE_BYTES)
-        return await self._holding.write_one(request, write, context)
+        return await self._ownership.write_one(request, write, context)
 
     async def delete_branch(
         self, request: DeleteBranchRequest, context: grpc.aio.ServicerContext
@@ -271,7 +271,7 @@ class ThreadService:
             raise InvalidField("branch", "is required, and main cannot be deleted")
 
         write = partial(self._calls.write, self._store.mover.delete(request), context, frees_space=True)
-        return await self._holding.write_one(request, write, context)
+        return await self._ownership.write_one(request, write, context)
 
     async def watch(self, request: WatchRequest, context: grpc.aio.ServicerContext) -> AsyncIterator[WatchResponse]:
         check.check_place(request, all_allowed=True)
@@ -290,22 +290,22 @@ class ThreadService:
         check.check_durability(request.durability)
         check.check_written(request)
         entry = written(request, request.receipt)
-        wanted = self._holding.asks_for_archived(request.durability)
+        wanted = self._ownership.asks_for_archived(request.durability)
 
         async def find() -> Thread:
             return await self._calls.read(self._find_line, entry)
 
-        line = await self._holding.read(request.namespace, request.thread, find)
+        line = await self._ownership.read(request.namespace, request.thread, find)
         receipt = Receipt(
             uid=line.identity.uid_text, sequence=entry.sequence, digest=entry.digest, durability=DURABILITY_COMMITTED
         )
         answer = WaitDurableResponse(receipt=receipt, newest_sequence=line.head.tip_sequence)
         receipt = answer.receipt
-        if self._holding.archive is not None:
+        if self._ownership.archive is not None:
             receipt.archived_sequence = line.archived_sequence
         if wanted:
             receipt.durability, receipt.archived_sequence = await await_archived(
-                self._holding.need(), line, entry.sequence, context
+                self._ownership.need(), line, entry.sequence, context
             )
         elif entry.sequence <= receipt.archived_sequence:
             receipt.durability = DURABILITY_ARCHIVED
@@ -340,7 +340,7 @@ class ThreadService:
             wait_s = request.wait.ToMicroseconds() / 1e6
             if wait_s > WAIT_S_MAX:
                 raise InvalidField("wait", f"is longer than {WAIT_S_MAX:g} s")
-        archive, name = self._holding.need(), (request.namespace, request.thread)
+        archive, name = self._ownership.need(), (request.namespace, request.thread)
 
         def take() -> None:
             if request.mode == ATTACH_MODE_READ_ONLY:
@@ -351,19 +351,19 @@ class ThreadService:
         end = time.monotonic() + wait_s
         while True:
             try:
-                await self._holding.block(name, take)
+                await self._ownership.block(name, take)
                 break
             except (NotOwner, Fenced):  # a pause here occupies no worker
                 left = end - time.monotonic()
-                if left <= 0 or self._holding.gate.is_ended:
+                if left <= 0 or self._ownership.gate.is_ended:
                     raise
                 await asyncio.sleep(min(ATTACH_POLL_S, left))
         return AttachResponse(thread=await self._view(request.namespace, request.thread))
 
     async def detach(self, request: DetachRequest, context: grpc.aio.ServicerContext) -> DetachResponse:
         check.check_place(request)
-        archive, name = self._holding.need(), (request.namespace, request.thread)
-        await self._holding.block(name, archive.detach, *name)
+        archive, name = self._ownership.need(), (request.namespace, request.thread)
+        await self._ownership.block(name, archive.detach, *name)
         return DetachResponse(thread=await self._view(request.namespace, request.thread))
 
     async def _view(self, namespace: str, name: str) -> ThreadMessage:

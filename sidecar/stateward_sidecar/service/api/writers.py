@@ -243,12 +243,12 @@ class WriterService:
             request, place = item.save, stream.place
             request.namespace, request.thread, request.branch = place.namespace, place.thread, place.branch
             named = await self._saving.check(request)
-            frame.is_archived = self._calls.holding.asks_for_archived(request.options.durability)
+            frame.is_archived = self._calls.ownership.asks_for_archived(request.options.durability)
             save = self._saving.prepare_hot(request, named)
-            self._calls.holding.gate.check()
+            self._calls.ownership.gate.check()
             if frame.is_archived:
-                self._calls.holding.check_archivable(place.namespace, place.thread)
-            may_write = self._calls.holding.may_write(place.namespace, place.thread)
+                self._calls.ownership.check_archivable(place.namespace, place.thread)
+            may_write = self._calls.ownership.may_write(place.namespace, place.thread)
             if save is None or request.effects or save.size_bytes > INLINE_BYTES_MAX or not may_write:
                 await self._take_slowly(frame, item, stream, before)
                 return
@@ -273,7 +273,7 @@ class WriterService:
             return await asyncio.shield(frame.future)
 
         try:
-            answer = await self._calls.holding.write(
+            answer = await self._calls.ownership.write(
                 place.namespace, place.thread, save_now, must_exist=True, is_archived=frame.is_archived
             )
         except StatewardError as error:
@@ -370,7 +370,7 @@ class WriterService:
                 raise frame.error
             saved = await self._saved(frame, stream)
             if frame.is_archived:
-                await self._calls.holding.reach(place, saved.receipt, stream.context)
+                await self._calls.ownership.reach(place, saved.receipt, stream.context)
         except StatewardError as error:
             return WriteResponse(refused=_refused(frame.number, as_expected(error, place)))
         except asyncio.CancelledError:
@@ -412,7 +412,7 @@ class WriterService:
             assert frame.future is not None
             return await asyncio.shield(frame.future)
 
-        return await self._calls.holding.write(
+        return await self._calls.ownership.write(
             place.namespace, place.thread, save_again, must_exist=True, is_archived=frame.is_archived
         )
 

@@ -32,7 +32,7 @@ from stateward_sidecar.measures import CallMeasures
 from stateward_sidecar.service.admission.memory import ANSWER_SHARE, FREE_ANSWER_BYTES, STREAMED_SHARE, Budget, Reserved
 from stateward_sidecar.service.admission.order import Turns
 from stateward_sidecar.service.calls.localcall import LocalCall
-from stateward_sidecar.service.calls.ownership import Holding
+from stateward_sidecar.service.calls.ownership import Ownership
 from stateward_sidecar.storage.queue import BATCH_BYTES_MAX, BATCH_WRITES_MAX, Batch, Write
 from stateward_sidecar.storage.writer import Writer
 from stateward_sidecar.store.store import WORKERS, Store
@@ -228,10 +228,10 @@ class Delivery:
 class Calls:
     """Runs verbs for handlers."""
 
-    def __init__(self, store: Store, gather: Gather, holding: Holding, answers: Budget, turns: Turns) -> None:
+    def __init__(self, store: Store, gather: Gather, ownership: Ownership, answers: Budget, turns: Turns) -> None:
         self.store = store
         self.gather = gather
-        self.holding = holding
+        self.ownership = ownership
         self._answers = answers
         self._turns = turns
         # Set if metrics are on.

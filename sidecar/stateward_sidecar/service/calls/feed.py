@@ -153,13 +153,13 @@ async def follow(calls: Calls, feed: Feed, request: WatchRequest) -> AsyncIterat
                         yield answer
             except HistoryElsewhere as error:  # another sidecar wrote more than this disk fetched
                 tries += 1
-                await calls.holding.complete(error, tries)
+                await calls.ownership.complete(error, tries)
                 continue
             except ThreadNotFound:  # perhaps only the copy on this disk was deleted, or set aside
                 tries += 1
-                if calls.holding.archive is None or tries == ROUNDS:
+                if calls.ownership.archive is None or tries == ROUNDS:
                     raise
-                await calls.holding.know(request.namespace, request.thread)
+                await calls.ownership.know(request.namespace, request.thread)
                 continue
             tries = 0
             if answer is None and watch.place == before and not watch.is_over:
@@ -172,18 +172,18 @@ async def _open(calls: Calls, request: WatchRequest) -> Watch:
 
     if request.thread == ALL_THREADS:
         return await open_now()
-    return await calls.holding.read(request.namespace, request.thread, open_now)
+    return await calls.ownership.read(request.namespace, request.thread, open_now)
 
 
 async def read_page(calls: Calls, request: ReadLogRequest) -> LogPage:
     """Returns a page of a log as it is now."""
-    reader, holding = calls.store.log_reader, calls.holding
-    if reader.is_hot(request) and holding.is_fresh(request.namespace, request.thread):
+    reader, ownership = calls.store.log_reader, calls.ownership
+    if reader.is_hot(request) and ownership.is_fresh(request.namespace, request.thread):
         try:
             return reader.read(request)
         except StatewardError:
             pass  # a worker reads again, and may wait for a commit under way
-    return await holding.read(request.namespace, request.thread, lambda: calls.load(reader.read, request))
+    return await ownership.read(request.namespace, request.thread, lambda: calls.load(reader.read, request))
 
 
 async def await_page(calls: Calls, feed: Feed, request: ReadLogRequest, context: grpc.aio.ServicerContext) -> LogPage:
@@ -228,7 +228,7 @@ def _continues(page: LogPage, first: LogPage) -> bool:
 
 def _is_as_seen(calls: Calls, request: ReadLogRequest, page: LogPage) -> bool:
     """Whether the log is surely unchanged. Thousands of waits that end at once then do not all read again."""
-    is_ours = calls.holding.is_fresh(request.namespace, request.thread)
+    is_ours = calls.ownership.is_fresh(request.namespace, request.thread)
     return is_ours and calls.store.log_reader.shows(request, page.answer)
 
 

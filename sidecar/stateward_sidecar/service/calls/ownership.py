@@ -8,9 +8,9 @@ written a moment ago. Another thread looks for all other entries, because that m
 
 Wraps every call on a thread: with an archive, it first checks who may write the thread and how new this disk is.
 
-A verb of the store runs against this disk. ``Holding`` makes sure that the disk is up to date: before a write, that
+A verb of the store runs against this disk. ``Ownership`` makes sure that the disk is up to date: before a write, that
 this process holds the thread; before a read, that this disk has what the archive has. If a verb fails because the
-thread was given up, taken or deleted meanwhile, or because only the archive has the history, Holding mends that and
+thread was given up, taken or deleted meanwhile, or because only the archive has the history, Ownership mends that and
 runs the verb again. Without an archive it does nothing.
 """
 
@@ -150,7 +150,7 @@ class Place(NamedTuple):
     item: str = ""  # the item of a batch that errors name
 
 
-class Holding:
+class Ownership:
     """Runs verbs on threads that this process may write or read."""
 
     def __init__(self, store: Store, archive: Archive | None, default_durability: Durability) -> None:

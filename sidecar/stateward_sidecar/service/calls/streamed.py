@@ -290,7 +290,7 @@ class _Stream:
             raise DeadlineExceeded("the deadline passed before the call ended; its outcome is unknown") from None
 
     async def _admitted(self, verb: Verb, request: Any, deadline: Deadline, held: Held) -> Message:
-        self._calls.holding.gate.admit(METHODS[verb.name])
+        self._calls.ownership.gate.admit(METHODS[verb.name])
         assert verb.run is not None
         self._turns.begin_call()
         try:

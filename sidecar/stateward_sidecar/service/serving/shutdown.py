@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from stateward.v1.admin_service_pb2 import DrainResponse
 from stateward_sidecar.service.admission.gate import Gate
-from stateward_sidecar.service.calls.ownership import Holding
+from stateward_sidecar.service.calls.ownership import Ownership
 from stateward_sidecar.service.serving.server import Server
 from stateward_sidecar.storage.files import UsersLock
 from stateward_sidecar.store.store import Store
@@ -46,17 +46,17 @@ class Drain:
     """Begins and ends draining."""
 
     def __init__(
-        self, store: Store, holding: Holding, grace_s: float, set_draining: Callable[[bool], Awaitable[None]]
+        self, store: Store, ownership: Ownership, grace_s: float, set_draining: Callable[[bool], Awaitable[None]]
     ) -> None:
         self.grace_s = grace_s
         self._store = store
-        self._holding = holding
+        self._ownership = ownership
         self._set_draining = set_draining
         self._one_at_a_time = asyncio.Lock()
 
     @property
     def _gate(self) -> Gate:
-        return self._holding.gate
+        return self._ownership.gate
 
     async def begin(self, grace_s: float) -> DrainResponse:
         """Refuses new work, then archives and gives up the threads, for at most ``grace_s`` seconds."""
@@ -78,7 +78,7 @@ class Drain:
         return DrainResponse(dirty_threads=await self._count_dirty(), ready=True)
 
     async def _empty(self, end: float) -> DrainResponse:
-        loop, gate, archive = asyncio.get_running_loop(), self._gate, self._holding.archive
+        loop, gate, archive = asyncio.get_running_loop(), self._gate, self._ownership.archive
         if archive is None:
             return DrainResponse(dirty_threads=await self._count_dirty(), ready=gate.is_open)
         await gate.settle((end - loop.time()) * SETTLE_SHARE)
@@ -99,7 +99,7 @@ class Drain:
         return DrainResponse(detached_threads=len(given), dirty_threads=dirty, ready=gate.is_open)
 
     async def _count_dirty(self) -> int:
-        archive = self._holding.archive
+        archive = self._ownership.archive
         if archive is None:
             return await self._on_worker(self._store.count_threads)
         return await self._on_worker(archive.leaver.count_dirty)
