@@ -353,6 +353,7 @@ def test_a_write_goes_on_after_the_daemon_died(tmp_path: Path, open_client: Call
 
 async def test_a_stream_that_breaks_in_a_write_is_begun_anew(shared: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its asyncio client says INTERNAL, not UNAVAILABLE, if it finds the stream broken when it writes to it."""
+    monkeypatch.setenv("STATEWARD_WIRE", "grpc")  # frames: tests/client/test_wires_broken.py
     writes, really_write = list[int](), StreamUnaryCall.write
 
     async def write(call: Any, message: Any) -> None:
