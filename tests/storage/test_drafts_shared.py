@@ -173,3 +173,20 @@ def test_a_tag_that_does_not_fit_is_not_seen_by_the_next_write(tmp_path: Path, m
         assert isinstance(done[1].error, DiskFull)
         assert sorted(get(store).tags) == ["a", "c"]
         assert findings(store) == []
+
+
+def test_a_thread_whose_name_does_not_fit_leaves_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three new threads the second is refused at its first row: Verify finds no key without a thread."""
+    with opened(tmp_path) as store:
+        runs = [
+            SaveWrite(
+                store.context, store.threads, SaveRequest(namespace="default", thread=name, diff=appends("x"))
+            ).run
+            for name in "abc"
+        ]
+        with monkeypatch.context() as full:
+            full_at(full, "pack_name", 2)
+            done = together(store, runs)
+        assert isinstance(done[1].error, DiskFull)
+        assert [done[0].result.version, done[2].result.version] == [1, 1]
+        assert findings(store) == []

@@ -314,10 +314,14 @@ class Threads:
         # Removing the mark is not synced: after a crash, the next start finds a name for the key and removes the mark.
         batch.after_commit.append(lambda: keystore.mark_leaving(identity.uid, is_leaving=False))
         draft.head.update_time_us = draft.head.create_time_us
-        txn.put(layout.NEXT_THREAD_KEY, layout.u64(identity.number + 1))
         name_hash = identity.namespace_keys.names.thread(name)
-        txn.put(layout.name_key(name_hash), layout.pack_name(identity.number, identity.uid))
-        self.settle_claim(txn, batch, draft)
+        try:
+            txn.put(layout.NEXT_THREAD_KEY, layout.u64(identity.number + 1))
+            txn.put(layout.name_key(name_hash), layout.pack_name(identity.number, identity.uid))
+            self.settle_claim(txn, batch, draft)
+        except BaseException:  # other writes of the batch may be committed, and the key would stay
+            keystore.give_up(identity.uid)
+            raise
         return draft
 
     def begin(self, batch: Batch, namespace: str, name: str) -> ThreadDraft:
