@@ -98,9 +98,13 @@ def _reader(field: Field[Any], hint: Any) -> Callable[[Any], Any]:
     def read_optional(message: Message) -> Any:
         return read(message) if message.HasField(name) else None
 
-    if (NoneType in kinds and not issubclass(kinds[0], IntEnum)) or hint is DurationField:
+    if (NoneType in kinds and not _is_enum(kinds[0])) or hint is DurationField:
         return read_optional
     return get if convert is None else read
+
+
+def _is_enum(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, IntEnum)  # a hint such as Mapping[str, int] is no type
 
 
 def _converter(kind: Any) -> Callable[[Any], Any] | None:
@@ -108,6 +112,6 @@ def _converter(kind: Any) -> Callable[[Any], Any] | None:
     if get_origin(kind) is tuple:
         convert = _converter(get_args(kind)[0])
         return tuple if convert is None else lambda field: tuple(map(convert, field))
-    if isinstance(kind, type) and issubclass(kind, IntEnum):
+    if _is_enum(kind):
         return partial(read_member, kind)
     return _CONVERTERS.get(kind) or _CONVERTERS.get(get_origin(kind)) or getattr(kind, "from_proto", None)
