@@ -108,10 +108,12 @@ class Budget:
         self.refused: set[Share] = set()
         """Shares that were refused and are not closed yet."""
         self._waiting: deque[tuple[int, asyncio.Future[Share]]] = deque()
+        # Those that hold a share and wait for more of it: the share, how much more, and the end of the wait.
+        self._growing: deque[tuple[Share, int, asyncio.Future[None]]] = deque()
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether this much is free and nobody waits. If nothing is in use, there is room for any size."""
-        return not self._waiting and self._fits(size_bytes)
+        return not self._waiting and not self._growing and self._fits(size_bytes)
 
     def grant(self, size_bytes: int) -> Share:
         """Returns a share at once, even if there is no room."""
@@ -146,25 +148,72 @@ class Budget:
             f"{wait_s:g} s; try again", queued=len(self._waiting),
         )  # fmt: skip
 
+    async def enlarge(self, share: Share, more_bytes: int, wait_s: float = WAIT_S) -> None:
+        """Makes a share larger as soon as there is room. Raises QueueFull after ``wait_s``.
+
+        If all memory is held by shares that wait here, none of them would ever be closed. Then the one that has waited
+        longest gets what it needs without room.
+        """
+        grown: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        place = (share, more_bytes, grown)
+        self._growing.append(place)
+        self.pass_on()
+        if grown.done():
+            return
+        try:
+            async with asyncio.timeout(wait_s):
+                await asyncio.shield(grown)
+        except BaseException as error:
+            if not grown.done():
+                self._growing.remove(place)
+                self.pass_on()
+            if not isinstance(error, TimeoutError):
+                raise
+        else:
+            return
+        raise QueueFull(
+            f"requests and answers under way use {self.used_bytes} bytes of memory, and a message has waited for "
+            f"{wait_s:g} s for {more_bytes} more; try again", queued=len(self._growing),
+        )  # fmt: skip
+
+    def _grow(self) -> bool:
+        """Enlarges the share that has waited longest. Returns False if it has to wait on."""
+        if not self._growing:
+            return False
+        share, more_bytes, grown = self._growing[0]
+        held_bytes = sum(each.size_bytes for each, _, _ in self._growing)
+        if not self._fits(more_bytes) and self.used_bytes > held_bytes:
+            return False
+        self._growing.popleft()
+        self.used_bytes += more_bytes
+        share.size_bytes += more_bytes
+        grown.set_result(None)
+        return True
+
     def pass_on(self) -> None:
-        """Gives free memory to the call that has waited longest."""
-        while self._waiting and self._fits(self._waiting[0][0]):
+        """Gives free memory to those that hold some already, and then to the call that has waited longest."""
+        while self._grow():
+            pass
+        while not self._growing and self._waiting and self._fits(self._waiting[0][0]):
             size_bytes, granted = self._waiting.popleft()
             granted.set_result(self.grant(size_bytes))
         self._refuse_slow()
 
     def _refuse_slow(self) -> None:
         """Refuses slow messages, oldest first, if that makes room for the call that has waited longest."""
-        wanted_bytes = self._waiting[0][0] if self._waiting else 0
+        wanted_bytes = self._growing[0][1] if self._growing else self._waiting[0][0] if self._waiting else 0
         lacking = min(self.used_bytes + wanted_bytes - self.total_bytes, self.used_bytes)
         lacking -= sum(share.size_bytes for share in self.refused)
         if lacking > sum(share.size_bytes for share in self.slow):
             return
+        refusals = list[Callable[[], None]]()
         while lacking > 0:
             share = next(iter(self.slow))
             lacking -= share.size_bytes
             self.refused.add(share)
-            self.slow.pop(share)()
+            refusals.append(self.slow.pop(share))
+        for refuse in refusals:  # one may close its share at once, and so come here again
+            refuse()
 
     def _fits(self, size_bytes: int) -> bool:
         return self.used_bytes + size_bytes <= self.total_bytes or not self.used_bytes

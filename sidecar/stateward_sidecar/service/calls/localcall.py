@@ -26,6 +26,8 @@ class Peer(NamedTuple):
     gid: int = 0
 
 
+MESSAGE_BYTES = 200
+"""What a message takes beside its bytes, so that empty ones are bounded, too."""
 Metadata = tuple[tuple[str, str], ...]
 Send = Callable[[Message], Awaitable[None]]
 Arrived = tuple[bytes | bytearray, Share | None]
@@ -69,12 +71,17 @@ class LocalCall:
         self.handed_out: list[Callable[..., None]] = []
         """Called when the answer has been handed out, or nobody takes it."""
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether the caller sends no more messages."""
+        return self._is_ended
+
     # What the connection says.
 
     def put(self, data: bytes | bytearray, share: Share | None = None) -> None:
         """A message has come."""
         self._messages.append((data, share))
-        self.waiting_bytes += len(data)
+        self.waiting_bytes += len(data) + MESSAGE_BYTES
         self._wake()
 
     def end(self) -> None:
@@ -102,7 +109,7 @@ class LocalCall:
             self._more = asyncio.get_running_loop().create_future()
             await self._more
         taken = self._messages.popleft()
-        self.waiting_bytes -= len(taken[0])
+        self.waiting_bytes -= len(taken[0]) + MESSAGE_BYTES
         if self._on_taken is not None:
             self._on_taken()
         return taken
@@ -126,8 +133,9 @@ class LocalCall:
 
     def __exit__(self, *error: object) -> None:
         self.is_committing = False
-        if self.on_committed is not None:
-            self.on_committed()
+        on_committed, self.on_committed = self.on_committed, None  # a verb may run again, and commit once more
+        if on_committed is not None:
+            on_committed()
 
     def add_done_callback(self, callback: Callable[..., None]) -> None:
         """Calls a function when the answer has been handed out."""

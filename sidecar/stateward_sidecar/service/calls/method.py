@@ -143,10 +143,7 @@ class Method:
         message_bytes.set(len(data))
         try:
             items_bytes = ITEM_SHARE * await self.aside(data, self._count)
-            # Whoever has a share already does not wait behind others, which may be waiting for it.
-            more = await self.room.requests.take(items_bytes, is_ahead=True)
-            share.settle(share.size_bytes + items_bytes)
-            more.close()
+            await self.room.requests.enlarge(share, items_bytes)
             return await self.aside(data, self.parse), share
         except BaseException:
             share.close()

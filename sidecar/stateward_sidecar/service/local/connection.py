@@ -147,8 +147,11 @@ class Connection(asyncio.BufferedProtocol):
         """Decides on a frame by its head."""
         if head.kind == REQUEST and self._is_greeted:
             return self._judge_request(head)
-        if head.kind == MESSAGE and self._stream is not None and head.call == self._stream.number:
-            return self._judge_message(head, self._stream.method, self._stream.method.bytes_max)
+        stream = self._stream
+        if head.kind == MESSAGE and stream is not None and head.call == stream.number:
+            if stream.method.takes_stream and not stream.call.is_ended:
+                return self._judge_message(head, stream.method, stream.method.bytes_max)
+            return self._refuse_frame("the call takes no more messages")
         if head.kind == HELLO and not self._is_greeted and head.call == 0 and head.length <= GREETING_BYTES_MAX:
             return Verdict.TAKE
         if head.kind in {CANCEL, END} and self._is_greeted and not head.length:
@@ -182,9 +185,9 @@ class Connection(asyncio.BufferedProtocol):
         try:
             size_bytes = BYTE_SHARE * head.length
             self._share = await self._listener.room.requests.take(size_bytes, is_ahead=method.is_holding)
-        except QueueFull as full:
+        except Exception as error:  # noqa: BLE001  (QueueFull; of any other the body must not be kept either)
             self._incoming.skip()
-            self._refuse_message(head, full)
+            self._refuse_message(head, error)
         else:
             self._incoming.resume()
             self._slow = self._loop.call_later(RECEIVING_S, self._note_slow, head, self._share)
@@ -265,9 +268,11 @@ class Connection(asyncio.BufferedProtocol):
                 metadata, body = split_metadata(body)
             if method.takes_stream and (body or head.flags & LAST):
                 raise ValueError("a call of many messages has them in frames of their own")
-        except ValueError as error:
+        except Exception as error:
             if share is not None:
                 share.close()
+            if not isinstance(error, ValueError):
+                raise
             self._refuse_frame(str(error))
             return False
         timeout_s = head.timeout_ms / 1e3 if head.timeout_ms else None
@@ -343,7 +348,7 @@ class Connection(asyncio.BufferedProtocol):
         elif not self._is_reading:
             self.read_or_not()
 
-    def _refuse_message(self, head: Head, error: StatewardError) -> None:
+    def _refuse_message(self, head: Head, error: Exception) -> None:
         """Answers a message that is not taken. A stream ends with it."""
         running = self._running.get(head.call)
         if running is None:

@@ -56,7 +56,4 @@ def split_metadata(body: bytes | bytearray) -> tuple[Metadata, bytes | bytearray
     if not all(name and mark for name, mark, _ in found):
         raise ValueError("a line of metadata has no name")
     metadata = tuple((name, value) for name, _, value in found)
-    if isinstance(body, bytes):
-        return metadata, body[end:]
-    del body[:end]  # without a copy of the rest
-    return metadata, body
+    return metadata, bytes(memoryview(body)[end:])  # the event loop still holds a view of it, so it cannot be cut

@@ -91,10 +91,10 @@ class Listener:
         for server in self._servers:
             server.close()
         for made, path, identity in self._sockets:
-            made.close()
             with suppress(OSError):
                 if _identity(path) == identity:
                     path.unlink()
+            made.close()  # afterwards: the identity of a socket that is gone may be that of the next one
         for each in list(self._connections):
             each.close()
 
