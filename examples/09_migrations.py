@@ -89,13 +89,13 @@ def main() -> int:
         print(
             f"{migrated:,} migrated in {seconds:.1f} s, {report.unchanged} already were, {len(report.failures)} failed"
         )
-        print(f"meanwhile an agent saved {sum(saved.values()):,} times to {len(saved)} of them")
+        print(f"meanwhile an agent saved {sum(saved.values()):,} times to {sum(map(bool, saved.values()))} of them")
 
         right = sum(is_right(client, name, saved.get(name, 0)) for name in names)
         again = client.migrate(migrations)
     print(f"{right:,} of {len(names):,} threads are right, now and at version 1; left to migrate: "
           f"{sum(again.migrated.values())}")  # fmt: skip
-    held = dry.ok and report.ok and again.ok and not again.migrated and min(saved.values()) > 0
+    held = dry.ok and report.ok and again.ok and not again.migrated and sum(saved.values()) > 0
     return 0 if held and migrated + report.unchanged == right == len(names) else 1
 
 
