@@ -24,8 +24,10 @@ async def settle(write: Coroutine[Any, Any, T]) -> T:
         except asyncio.CancelledError as error:
             if not task.cancelled():
                 cancelled = cancelled or error
-        except BaseException:  # noqa: BLE001  the task's own: its result raises it
-            break
+        except BaseException:
+            if not task.done():  # not the task's own: whoever runs this coroutine ends it, such as with GeneratorExit
+                raise
+            break  # its result raises it
     if cancelled is not None:
         if not task.cancelled():
             task.exception()  # else asyncio logs that it was never retrieved

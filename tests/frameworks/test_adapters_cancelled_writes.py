@@ -17,6 +17,7 @@ import pytest
 
 from stateward import Client
 from stateward._operations.steps import Call
+from stateward._settling import settle
 from stateward.testing import Daemon, run_daemon
 
 pytest.importorskip("agents", reason="the extra openai-agents is not installed")
@@ -239,3 +240,14 @@ async def test_nothing_changes_after_a_cancelled_write(daemon: Daemon, make: Any
         if not is_met:
             break
     assert 1 < nth < 29
+
+
+async def test_a_coroutine_that_is_closed_ends_quietly() -> None:
+    """While its write is under way: the write goes on, and nothing looks for a result that is not there."""
+    may_end = asyncio.Event()
+    writing = settle(may_end.wait())
+    writing.send(None)
+    writing.close()
+    (task,) = asyncio.all_tasks() - {asyncio.current_task()}
+    may_end.set()
+    assert await task
