@@ -19,6 +19,7 @@ from stateward.v1.effect_pb2 import Effect
 pytest.importorskip("langgraph.graph", reason="the extra langgraph is not installed")
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 
 from stateward.langgraph import StatewardSaver, _joining
@@ -75,8 +76,6 @@ def talking(steps: int) -> Any:
 async def test_every_step_has_its_writes(daemon: Daemon, monkeypatch: pytest.MonkeyPatch, durability: Any) -> None:
     """A run leaves the same checkpoints and writes as with LangGraph's saver in memory, in fewer calls."""
     monkeypatch.setattr(_joining, "PATIENCE_S", WAIT_S)  # on a busy machine, too
-    from langgraph.checkpoint.memory import InMemorySaver
-
     async with StatewardSaver(daemon.target) as saver:
         calls, memory, found = calls_of(saver), InMemorySaver(), list[Any]()
         for each in (saver, memory):
@@ -241,3 +240,29 @@ def test_an_event_loop_that_ended_is_forgotten() -> None:
         asyncio.run(write())
     gc.collect()
     assert len(made) == 0
+
+
+A, B = ("branch:to:a", None), ("branch:to:b", None)
+TWICE = {
+    "sign-then-both": [[A], [A, ("said", 1)]],
+    "both-turned": [[("said", 1), A], [B, ("said", 2)]],
+    "both": [[("said", 1), A], [("said", 2), A]],
+    "with-a-question": [[("__interrupt__", "q")], [("said", 1), A, ("__resume__", [1])]],
+}
+
+
+@pytest.mark.parametrize("calls", TWICE.values(), ids=TWICE)
+async def test_a_task_that_writes_twice_has_one_write_of_each_index(daemon: Daemon, calls: Any) -> None:
+    """As with LangGraph's saver in memory: the first one stays. Also in a copy of the thread."""
+    async with StatewardSaver(daemon.target) as saver:
+        found = list[Any]()
+        for each in (saver, InMemorySaver()):
+            config = await each.aput(PLACE, empty_checkpoint(), {}, {})
+            for writes in calls:
+                await each.aput_writes(config, writes, "task", "path")
+            found.append(await each.aget_tuple(config))
+        await saver.acopy_thread("t", "copy")
+        found.append(await saver.aget_tuple({"configurable": {"thread_id": "copy", "checkpoint_ns": ""}}))
+    ours, memory, copied = (sorted(each.pending_writes, key=str) for each in found)
+    assert ours == memory
+    assert copied == memory

@@ -74,6 +74,11 @@ class Written:
     value: tuple[str, bytes]
     order: tuple[str, str, int]
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """Task, and index among its writes."""
+        return self.order[1:]
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -175,8 +180,15 @@ def _written(effect: effect_pb2.Effect) -> Iterator[Written]:
 
 
 def _all_written(recorded: Iterable[effect_pb2.RecordedEffect]) -> list[Written]:
-    """What is written in effects, in the order in which LangGraph applies it."""
-    return sorted((each for one in recorded for each in _written(one.effect)), key=lambda each: each.order)
+    """What is written in effects, in the order in which LangGraph applies it. A task has one write of each index, the
+    one that was stored first: a sign may be stored again within another write."""
+    pairs = [(one, each) for one in recorded for each in _written(one.effect)]
+    found = {each.place: each for _, each in pairs}
+    if len(found) < len(pairs):
+        # A copy of a thread keeps the times. It may have the sequences in another order.
+        pairs.sort(key=lambda pair: (pair[0].begin_time.ToNanoseconds(), pair[0].sequence), reverse=True)
+        found = {each.place: each for _, each in pairs}
+    return sorted(found.values(), key=lambda each: each.order)
 
 
 @dataclass(slots=True)
