@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import operator
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import grpc
 import pytest
 
 from stateward._operations.steps import Call, ThreadRef
-from stateward.errors import ClaimLost, ServerUnavailable
+from stateward.errors import ClaimLost, DeadlineExceeded, NotOwner, QueueFull, ServerUnavailable, StatewardError
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.effect_pb2 import Effect
 
@@ -223,7 +224,6 @@ async def test_signs_to_the_next_nodes_take_no_effect(daemon: Daemon) -> None:
 
 def test_an_event_loop_that_ended_is_forgotten() -> None:
     """A saver that lives longer than its event loops keeps nothing of them."""
-    import gc
     from weakref import WeakKeyDictionary
 
     made: WeakKeyDictionary[asyncio.AbstractEventLoop, _joining.Joining] = WeakKeyDictionary()
@@ -240,6 +240,91 @@ def test_an_event_loop_that_ended_is_forgotten() -> None:
         asyncio.run(write())
     gc.collect()
     assert len(made) == 0
+
+
+def fail(saver: StatewardSaver, error: StatewardError) -> list[tuple[str, int]]:
+    """Lets all writes fail from now on, and returns them: method, and number of effects."""
+    session: Any = saver._aio._session
+    perform, made = session.perform, list[tuple[str, int]]()
+
+    async def refuse(step: Any) -> Any:
+        if isinstance(step, Call) and step.method in ("Save", "PutEffects"):
+            made.append((step.method, len(step.request.effects)))
+            raise error
+        return await perform(step)
+
+    session.perform = refuse
+    return made
+
+
+LASTING = [QueueFull("full"), DeadlineExceeded("late"), NotOwner("elsewhere")]
+
+
+@pytest.mark.parametrize("error", LASTING, ids=lambda error: type(error).__name__)
+async def test_what_was_tried_to_its_end_is_not_tried_again(daemon: Daemon, error: StatewardError) -> None:
+    """The writes end with the error of the call in which they travelled: another one would take as long."""
+    async with StatewardSaver(daemon.target, retry_timeout=0.2, connect_timeout=0.2) as saver:
+        first = empty_checkpoint()
+        config = await saver.aput(PLACE, first, {}, {})
+        calls = fail(saver, error)
+        both = [saver.aput_writes(config, [("a", 1)], "task"), saver.aput(config, following(first), {}, {})]
+        assert await asyncio.gather(*both, return_exceptions=True) == [error, error]
+        several = [saver.aput_writes(config, [("a", 1)], f"task-{task}") for task in range(2)]
+        assert await asyncio.gather(*several, return_exceptions=True) == [error, error]
+    assert set(calls) == {("Save", 1), ("PutEffects", 2)}
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_saver_that_is_closed_stores_what_waits(daemon: Daemon, tasks: int, turns: int) -> None:
+    """Also what is under way, and the checkpoints."""
+    async with StatewardSaver(daemon.target) as saver:
+        first = empty_checkpoint()
+        config = await saver.aput(PLACE, first, {}, {})
+        writes = [saver.aput_writes(config, [("a", 1)], f"task-{each}") for each in range(tasks)]
+        writing = [asyncio.ensure_future(each) for each in writes]
+        for _ in range(1 + turns):
+            await asyncio.sleep(0)
+        saving = asyncio.ensure_future(saver.aput(config, following(first), {}, {}))
+        await asyncio.sleep(0)
+    assert await asyncio.gather(*writing) == [None] * tasks
+    await saving
+    async with StatewardSaver(daemon.target) as other:
+        found = await other.aget_tuple(config)
+    assert found is not None
+    assert found.pending_writes == [(f"task-{each}", "a", 1) for each in range(tasks)]
+
+
+async def test_an_error_of_a_shared_call_is_told_to_the_callers_alone() -> None:
+    """Each stores its writes by themselves, and asyncio logs nothing."""
+    logged = list[Any]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+
+    async def store(_: object) -> None:
+        raise RuntimeError
+
+    joining, ref = _joining.Joining(store), ThreadRef("default", "t", "main")
+    waits = [joining.wait(_joining.Writes(ref, "checkpoint", "", [Effect(key=key)])) for key in "ab"]
+    assert await asyncio.gather(*waits) == [False, False]
+    await asyncio.sleep(0)
+    gc.collect()
+    assert logged == []
+
+
+@pytest.mark.parametrize("is_pruned", [False, True])
+async def test_a_thread_that_is_deleted_stays_deleted(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, is_pruned: bool
+) -> None:
+    """Writes that wait are stored before; later they would make the thread again."""
+    monkeypatch.setattr(_joining, "IDLE_TURNS", 1_000_000)
+    async with StatewardSaver(daemon.target) as saver, StatewardSaver(daemon.target) as other:
+        config = await other.aput(PLACE, empty_checkpoint(), {}, {})
+        write = asyncio.ensure_future(saver.aput_writes(config, [("a", 1)], "task"))
+        await asyncio.sleep(0)
+        await (saver.aprune(["t"], strategy="delete") if is_pruned else saver.adelete_thread("t"))
+        await write
+        with daemon.client() as client:
+            assert list(client.threads()) == []
 
 
 A, B = ("branch:to:a", None), ("branch:to:b", None)
@@ -266,3 +351,33 @@ async def test_a_task_that_writes_twice_has_one_write_of_each_index(daemon: Daem
     ours, memory, copied = (sorted(each.pending_writes, key=str) for each in found)
     assert ours == memory
     assert copied == memory
+
+
+async def test_writes_that_are_awaited_first_do_not_wait(daemon: Daemon) -> None:
+    """After a few steps in which the checkpoint came too late, and until it comes in time again."""
+    async with StatewardSaver(daemon.target) as saver:
+        before = empty_checkpoint()
+        config, waited = await saver.aput(PLACE, before, {}, {}), list[bool]()
+        for step in range(8):
+            write = asyncio.ensure_future(saver.aput_writes(config, [("a", 1)], "task"))
+            await asyncio.sleep(0)
+            waited.append(bool(saver._joining()._waiting))
+            if step != 5:
+                await write
+            before = following(before)
+            config = await saver.aput(config, before, {}, {})
+            await write
+    assert waited == [True] * 3 + [False] * 3 + [True] * 2
+
+
+async def test_tasks_that_end_together_go_on_to_wait(daemon: Daemon) -> None:
+    """Although no checkpoint comes in time: they share a call."""
+    async with StatewardSaver(daemon.target) as saver:
+        before = empty_checkpoint()
+        config = await saver.aput(PLACE, before, {}, {})
+        calls = calls_of(saver)
+        for _ in range(5):
+            await asyncio.gather(*(saver.aput_writes(config, [("a", 1)], f"task-{task}") for task in range(3)))
+            before = following(before)
+            config = await saver.aput(config, before, {}, {})
+    assert calls == [("PutEffects", 3), ("Save", 0)] * 5

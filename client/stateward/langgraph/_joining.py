@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from stateward._operations.steps import ThreadRef
-from stateward.errors import StatewardError, Unavailable
+from stateward.errors import DeadlineExceeded, NotOwner, QueueFull, StatewardError, Unavailable
+from stateward.langgraph._expecting import Expecting
 from stateward.v1.effect_pb2 import Effect
 
 PATIENCE_S = 0.005
@@ -26,6 +27,8 @@ IDLE_TURNS = 2
 """After so many turns of the event loop without other work, no checkpoint is expected."""
 EFFECTS_MAX, BYTES_MAX = 12, 16 << 10
 """How many writes, and bytes of them, travel together. The daemon takes its time for calls with more."""
+_LASTING = Unavailable, QueueFull, DeadlineExceeded, NotOwner
+"""After such an error writes are not sent by themselves: the call was repeated, or has waited, as long as one does."""
 Store = Callable[[Sequence["Writes"]], Awaitable[None]]
 
 
@@ -41,14 +44,14 @@ class Writes:
     effects: Sequence[Effect]
     size_bytes: int = 0
     is_over: bool = False
-    """Whether nobody has to store them any more: they are stored, or the daemon was away all the time."""
+    """Whether nobody has to store them any more: they are stored, or another call would not help."""
     ended: asyncio.Future[None] | None = None
     """The end of the wait."""
 
     def __post_init__(self) -> None:
         self.size_bytes = sum(map(Effect.ByteSize, self.effects))
 
-    def end(self, error: Unavailable | None = None) -> None:
+    def end(self, error: StatewardError | None = None) -> None:
         """Ends the wait. `error`: why the writes are not stored, and another call would not help."""
         self.is_over = self.is_over or error is not None
         if self.ended is None or self.ended.done():
@@ -89,6 +92,8 @@ class Joining:
         self._ready: Sized = getattr(asyncio.get_running_loop(), "_ready", ())
         self._waiting: list[Writes] = []
         self._storing = set[asyncio.Task[None]]()
+        self._under_way = dict[asyncio.Future[None], tuple[str, ThreadRef]]()
+        self._expecting = Expecting()
         self._is_looking = False
         self._idle_turns, self._until_s = 0, 0.0
 
@@ -96,9 +101,9 @@ class Joining:
         """Waits for the checkpoint that follows. Returns whether the writes are stored.
 
         Otherwise the caller stores them, also if it is cancelled and they are not `is_over`. CancelledError comes when
-        no call with the writes is under way. Raises Unavailable if the daemon was away all the time.
+        no call with the writes is under way. Raises the error of that call if another one would not help.
         """
-        if not _Load().takes(writes):
+        if not _Load().takes(writes) or not self._expecting.expects(writes.ref, writes.anchor):
             return False
         ended = writes.ended = asyncio.get_running_loop().create_future()
         self._waiting.append(writes)
@@ -114,6 +119,25 @@ class Joining:
         return writes.is_over
 
     @contextmanager
+    def under_way(self, ref: ThreadRef, anchor: str = "") -> Iterator[None]:
+        """Surrounds a write, for which `finish` waits. `anchor`: that of the writes of a task."""
+        ended = asyncio.get_running_loop().create_future()
+        self._under_way[ended] = anchor, ref
+        try:
+            yield
+        finally:
+            del self._under_way[ended]
+            ended.cancel()
+
+    async def finish(self, thread: str = "") -> None:
+        """Sends what waits, and returns when that and what else is under way now has ended; empty = of all threads."""
+        sent = [each for each in self._waiting if thread in ("", each.ref.thread)]
+        self._waiting = [each for each in self._waiting if thread not in ("", each.ref.thread)]
+        self._send_all(sent)
+        if ended := [each for each, (_, ref) in self._under_way.items() if thread in ("", ref.thread)]:
+            await asyncio.wait(ended)
+
+    @contextmanager
     def saving(self, ref: ThreadRef, parent: str) -> Iterator[list[Writes]]:
         """Surrounds the write of a checkpoint. Gives the writes that may be stored with it. The caller sets `is_over`
         of those that are."""
@@ -121,6 +145,9 @@ class Joining:
         self._waiting = [
             each for each in self._waiting if each.anchor != parent or each.ref != ref or not load.takes(each)
         ]
+        # Those that travel by themselves now would have come with it, if they had waited.
+        is_met = bool(load.written) or (parent, ref) in self._under_way.values()
+        self._expecting.learn(ref, parent, is_met=is_met)
         with _ending(load.written):
             yield load.written
 
@@ -139,12 +166,15 @@ class Joining:
             loop.call_soon(self._turn)
             return
         self._is_looking = False
+        sent, self._waiting = self._waiting, []
+        self._send_all(sent)
+
+    def _send_all(self, sent: Sequence[Writes]) -> None:
         loads = dict[tuple[str, str], list[_Load]]()
-        for each in self._waiting:
+        for each in sent:
             found = loads.setdefault((each.ref.thread, each.uid), [_Load()])
             if not found[-1].takes(each):
                 found.append(_Load([each], len(each.effects), each.size_bytes))
-        self._waiting = []
         for found in loads.values():
             for load in found:
                 self._send(load.written)
@@ -153,6 +183,8 @@ class Joining:
         if len(written) == 1:
             written[0].end()  # its caller stores it
             return
+        for each in written:
+            self._expecting.learn(each.ref, each.anchor, is_met=True)
         task = asyncio.get_running_loop().create_task(self._store_all(written))
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)
@@ -161,17 +193,17 @@ class Joining:
         try:
             with _ending(written):
                 await self._store(written)
-        except StatewardError:
-            pass  # each caller has it, or stores its writes by themselves: the error is perhaps that of another
+        except Exception:  # noqa: BLE001, S110  each caller has it, or stores its writes by themselves and has its own
+            pass
 
 
 @contextmanager
 def _ending(written: Sequence[Writes]) -> Iterator[None]:
     """Surrounds the call that stores writes, and ends their wait."""
-    error = None
+    error: StatewardError | None = None
     try:
         yield
-    except Unavailable as failure:  # the daemon is away: by themselves they would wait as long once more
+    except _LASTING as failure:
         error = failure
         raise
     finally:

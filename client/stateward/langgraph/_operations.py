@@ -427,8 +427,8 @@ def put(
         try:
             saved = yield from _save(request, base, owns=owns)
             break
-        except _NOT_TOGETHER:
-            if not joined:
+        except _NOT_TOGETHER as error:
+            if not joined or error.retryable:  # it was repeated to its end
                 raise
             written = ()
         except _STALE as error:

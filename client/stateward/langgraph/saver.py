@@ -127,9 +127,15 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         self._blocking.close()
 
     async def aclose(self) -> None:
-        """Closes both connections. Closing again does nothing."""
+        """Closes both connections. Closing again does nothing.
+
+        What is being written on this event loop is written first; this takes `retry_timeout` at most.
+        """
         self._blocking.close()
-        await self._aio.close()
+        try:
+            await self._joining().finish()
+        finally:
+            await self._aio.close()
 
     def thread(self, thread_id: str) -> Thread:
         """Returns a handle on the Stateward thread of a LangGraph thread, for `resume_command` and whatever else only
@@ -182,7 +188,8 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         """As `put`."""
         ref, wanted = self._ref(config), _wanted(config, checkpoint, metadata, new_versions)
-        await settle(self._aput(ref, wanted))
+        with self._joining().under_way(ref):
+            await settle(self._aput(ref, wanted))
         return _config(wanted.thread_id, wanted.checkpoint_ns, wanted.checkpoint_id)
 
     async def _aput(self, ref: ThreadRef, wanted: Put) -> None:
@@ -225,6 +232,10 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         if not writes:
             return
         made = self._make(config, writes, task_id, task_path)
+        with self._joining().under_way(made.writes.ref, made.writes.anchor):
+            await self._aput_writes(made)
+
+    async def _aput_writes(self, made: _Made) -> None:
         try:
             if made.told is None and await self._joining().wait(made.writes):
                 return
@@ -304,8 +315,8 @@ class StatewardSaver(BaseCheckpointSaver[str]):
         self._blocking._session.run(whole.delete_thread(self._forget(thread_id)))
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """As `delete_thread`."""
-        await settle(self._aio._session.run(whole.delete_thread(self._forget(thread_id))))
+        """As `delete_thread`. What is being written to the thread on this event loop is written before."""
+        await settle(self._aprune(thread_id, "delete"))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copies all checkpoints and writes of a thread to a new thread, with a key of its own."""
@@ -327,7 +338,12 @@ class StatewardSaver(BaseCheckpointSaver[str]):
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """As `prune`."""
         for thread_id in thread_ids:
-            await settle(self._aio._session.run(self._prune(thread_id, strategy)))
+            await settle(self._aprune(thread_id, strategy))
+
+    async def _aprune(self, thread_id: str, strategy: str) -> None:
+        if strategy == "delete":
+            await self._joining().finish(thread_of(thread_id))
+        await self._aio._session.run(self._prune(thread_id, strategy))
 
     def _prune(self, thread_id: str, strategy: str) -> Operation[None]:
         if strategy == "keep_latest":
