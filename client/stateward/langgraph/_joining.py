@@ -4,7 +4,8 @@ LangGraph writes what the last task of a step wrote, and right after that the ch
 call both cost less, and they are stored in one transaction. So the writes of a task wait for that checkpoint as long as
 the event loop has other work, and at most ``PATIENCE_S``. Then the step has other tasks, or the program waits for
 something else, or LangGraph has gone on while an earlier checkpoint is still being written. Writes with which no
-checkpoint came are stored together with others of the same thread, or by themselves.
+checkpoint came are stored together with others of the same thread, or by themselves. Where it always comes
+too late, they do not wait (see `_expecting`).
 
 LangGraph learns that writes are stored when they are, one way or the other. They are lost together with the process if
 it dies before that, as they were without the wait: nothing is known to be stored before it is.
