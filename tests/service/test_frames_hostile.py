@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -98,6 +98,20 @@ def memory(daemon: Daemon) -> int:
     """What the process has that is no file's."""
     _, resident, shared, *_ = map(int, Path(f"/proc/{daemon.pid}/statm").read_text().split())
     return (resident - shared) * os.sysconf("SC_PAGESIZE")
+
+
+@contextmanager
+def memory_peak(daemon: Daemon) -> Iterator[Callable[[], int]]:
+    """Gives how much more memory the process has had since, at most."""
+    at = Path(f"/proc/{daemon.pid}")
+
+    def highest() -> int:
+        [line] = [each for each in (at / "status").read_text().splitlines() if each.startswith("VmHWM:")]
+        return int(line.split()[1]) << 10
+
+    (at / "clear_refs").write_text("5")  # forgets the peak
+    before = highest()
+    yield lambda: highest() - before
 
 
 # Frames that end a connection -----------------------------------------------------------------------------------------
@@ -295,6 +309,23 @@ def test_small_answers_that_nobody_reads(path: str, daemon: Daemon) -> None:
                     made.ask(HYDRATE, ask, call)
             assert call < 9_999
         assert memory(daemon) < MEMORY_LIMIT + MEMORY_SLACK
+
+
+@pytest.mark.timeout(120)
+def test_one_write_of_thousands_of_reads_takes_no_more_memory_than_there_is(path: str, daemon: Daemon) -> None:
+    """Each of 20 connections asks for 150 MB at once, with bytes that one read brings, and reads nothing."""
+    with FramedConnection(path) as made:
+        answer_to(made, SAVE, save(60_000, "to be read at once", "at once"))
+    ask = HydrateRequest(thread="at once").SerializeToString()
+    with ExitStack() as stack, memory_peak(daemon) as peak_bytes:
+        for _ in range(20):
+            made = stack.enter_context(FramedConnection(path))
+            number = made.numbers[HYDRATE]
+            made.socket.setblocking(False)
+            made.socket.send(b"".join(HEAD.pack(len(ask), call, REQUEST, 0, number, 0) + ask for call in range(1, 2500)))
+            with FramedConnection(path) as neighbour:
+                answer_to(neighbour, INFO)
+        assert peak_bytes() < MEMORY_SLACK
 
 
 # Many -----------------------------------------------------------------------------------------------------------------

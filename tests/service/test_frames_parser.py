@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain, repeat
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tests.daemon.framed import HEAD
 
 from stateward_sidecar.service.local.frame import HEAD_BYTES, Head, split_metadata
-from stateward_sidecar.service.local.incoming import LARGE_BYTES, Incoming, Verdict
+from stateward_sidecar.service.local.incoming import LARGE_BYTES, TURN_FRAMES, Incoming, Verdict
 
 BODY_MAX = 200_000
 U16, U32, BYTE = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.integers(0, 255)
@@ -27,6 +28,7 @@ class Taker:
     def __init__(self, judged: Callable[[Head], Verdict]) -> None:
         self.judged, self.heads, self.taken = judged, list[Head](), list[tuple[Head, bytes]]()
         self.closes_after = -1
+        self.may: Iterator[bool] = chain([True, False, True, True], repeat(True))
 
     def judge(self, head: Head) -> Verdict:
         self.heads.append(head)
@@ -35,6 +37,9 @@ class Taker:
     def take(self, head: Head, body: bytes | bytearray) -> bool:
         self.taken.append((head, bytes(body)))
         return len(self.taken) != self.closes_after
+
+    def may_go_on(self) -> bool:
+        return next(self.may)
 
 
 def feed(incoming: Incoming, data: bytes, cuts: list[int], on_read: Callable[[], None] = lambda: None) -> None:
@@ -47,6 +52,9 @@ def feed(incoming: Incoming, data: bytes, cuts: list[int], on_read: Callable[[],
         room[:count] = data[at : at + count]
         incoming.filled(count)
         on_read()
+        while incoming.has_rest:  # with the next turn of the loop
+            incoming.go_on()
+            on_read()
         at, turn = at + count, turn + 1
 
 
@@ -54,9 +62,9 @@ def shared() -> memoryview:
     return memoryview(bytearray(LARGE_BYTES))
 
 
-def encoded(frames: list[tuple[int, ...]]) -> tuple[bytes, list[tuple[Head, bytes]]]:
+def encoded(frames: Sequence[tuple[int, ...]]) -> tuple[bytes, list[tuple[Head, bytes]]]:
     """The bytes of frames, and what has to be made of them. Each body differs from the others."""
-    made = [(Head(*each), bytes([number + 1]) * each[0]) for number, each in enumerate(frames)]
+    made = [(Head(*each), bytes([number % 255 + 1]) * each[0]) for number, each in enumerate(frames)]
     return b"".join(HEAD.pack(*head) + body for head, body in made), made
 
 
@@ -68,6 +76,40 @@ def test_frames_come_whole_however_they_are_cut(frames: list[tuple[int, ...]], c
     incoming = Incoming(taker, shared())
     feed(incoming, data, cuts)
     assert taker.taken == wanted
+    assert incoming.kept_bytes == 0
+
+
+@pytest.mark.parametrize("length", [0, 9])
+def test_one_turn_takes_no_more_than_its_frames(length: int) -> None:
+    """A read of thousands: the rest is kept, and nothing of it is judged before its turn."""
+    data, wanted = encoded([(length, call, 1, 0, 0, 0) for call in range(LARGE_BYTES // (HEAD_BYTES + length))])
+    taker = Taker(lambda head: Verdict.TAKE)
+    taker.may = chain(repeat(True))
+    incoming = Incoming(taker, shared())
+    incoming.buffer()[: len(data)] = data
+    incoming.filled(len(data))
+    turns = 1
+    while incoming.has_rest:
+        assert len(taker.heads) == len(taker.taken) == turns * TURN_FRAMES
+        incoming.go_on()
+        turns += 1
+    assert [head for head, _ in taker.taken] == [head for head, _ in wanted]
+
+
+def test_a_frame_that_may_not_be_taken_yet_is_kept() -> None:
+    """It is not judged before somebody goes on, and dropped when the connection ends."""
+    data, wanted = encoded([(3, call, 1, 0, 0, 0) for call in range(9)])
+    taker = Taker(lambda head: Verdict.TAKE)
+    taker.may = iter([True, False, False])
+    incoming = Incoming(taker, shared())
+    incoming.buffer()[: len(data)] = data
+    incoming.filled(len(data))
+    assert taker.taken == [(head, body[:3]) for head, body in wanted[:2]]
+    assert incoming.kept_bytes == len(data) - 2 * (HEAD_BYTES + 3)
+    incoming.go_on()
+    assert len(taker.heads) == 3
+    incoming.end()
+    assert not incoming.has_rest
     assert incoming.kept_bytes == 0
 
 
@@ -121,7 +163,7 @@ def fuzz(data: bytes, cuts: list[int], closes_after: int) -> None:
     incoming = Incoming(taker, shared())
 
     def on_read() -> None:
-        assert incoming.kept_bytes <= allowed + HEAD_BYTES
+        assert incoming.kept_bytes <= allowed + HEAD_BYTES + LARGE_BYTES
 
     feed(incoming, data, cuts, on_read)
     for head, body in taker.taken:

@@ -75,6 +75,8 @@ class Connection(asyncio.BufferedProtocol):
         self._stream: Running | None = None
         self.peer = Peer()
         self._is_greeted = self._is_over = self._is_reading = self._is_taking = False
+        # Whether the rest of a read is taken with the next turn of the loop.
+        self._is_due = False
         # The large message that waits for memory or is being received: its share, and the task that takes it.
         self._share: Share | None = None
         self._starving: asyncio.Task[None] | None = None
@@ -110,9 +112,13 @@ class Connection(asyncio.BufferedProtocol):
         return self._incoming.buffer()
 
     def buffer_updated(self, count: int) -> None:
+        """Takes what was read. 0 = the rest of an earlier read."""
         with self._listener.gather:  # writes that have come together are committed together
             self._is_taking = True
-            self._incoming.filled(count)
+            if count:
+                self._incoming.filled(count)
+            else:
+                self._incoming.go_on()
             self._is_taking = False
             self._out.flush()
         self.read_or_not()
@@ -125,11 +131,23 @@ class Connection(asyncio.BufferedProtocol):
         self.read_or_not()
 
     def read_or_not(self) -> None:
-        """Reads on, or stops."""
+        """Reads on, or stops. What is left of an earlier read comes first, behind the calls of others."""
         if self._is_over:
             return
+        may_read = self.may_go_on()
+        if may_read and self._incoming.has_rest:
+            may_read = False
+            if not self._is_due:
+                self._is_due = True
+                self._loop.call_soon(self._go_on)
+        if may_read is not self._is_reading and not self._transport.is_closing():
+            self._is_reading = may_read
+            (self._transport.resume_reading if may_read else self._transport.pause_reading)()
+
+    def may_go_on(self) -> bool:
+        """Whether the bounds of this connection, and of all, leave room for a further frame."""
         stream = self._stream
-        may_read = (
+        return (
             self._starving is None
             and len(self._running) < CALLS_MAX
             and self._taken_bytes < TAKEN_BYTES_MAX
@@ -137,9 +155,11 @@ class Connection(asyncio.BufferedProtocol):
             and (stream is None or stream.call.waiting_bytes < LARGE_BYTES)
             and (self._taken_bytes == 0 or self._listener.has_room(self))
         )
-        if may_read is not self._is_reading and not self._transport.is_closing():
-            self._is_reading = may_read
-            (self._transport.resume_reading if may_read else self._transport.pause_reading)()
+
+    def _go_on(self) -> None:
+        self._is_due = False
+        if not self._is_over and self.may_go_on():
+            self.buffer_updated(0)
 
     # Frames -----------------------------------------------------------------------------------------------------------
 

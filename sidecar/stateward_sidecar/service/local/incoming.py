@@ -14,6 +14,8 @@ from stateward_sidecar.service.local.frame import HEAD_BYTES, Head, unpack_head
 
 LARGE_BYTES = 64 << 10
 """Larger bodies have a buffer of their own. The shared buffer has this size."""
+TURN_FRAMES = 64
+"""The most frames of one read that are taken in one turn of the event loop: a read may have four thousand."""
 
 
 class Verdict(Enum):
@@ -34,11 +36,14 @@ class Judge(Protocol):
     def take(self, head: Head, body: bytes | bytearray) -> bool:
         """Takes a whole frame. Returns False if nothing more is to be read."""
 
+    def may_go_on(self) -> bool:
+        """Whether the next frame may be taken at once. Asked only if more of a read is there."""
+
 
 class Incoming:
     """The frames of a connection."""
 
-    __slots__ = ("_body", "_head", "_is_over", "_judge", "_part", "_shared", "_skip", "_used")
+    __slots__ = ("_body", "_head", "_is_over", "_judge", "_part", "_rest", "_shared", "_skip", "_used")
 
     def __init__(self, judge: Judge, shared: memoryview) -> None:
         """``shared``: the buffer that all connections read into, of LARGE_BYTES."""
@@ -49,14 +54,21 @@ class Incoming:
         # A larger one, and how much of it has come.
         self._body: bytearray | None = None
         self._used = 0
+        # What a read had behind the last frame that could be taken.
+        self._rest = b""
         # Bytes of a body that are still to be thrown away.
         self._skip = 0
         self._is_over = False
 
     @property
     def kept_bytes(self) -> int:
-        """How much memory a part of a frame has."""
-        return len(self._part) + (0 if self._body is None else len(self._body))
+        """How much memory a part of a frame has, or the rest of a read."""
+        return len(self._part) + len(self._rest) + (0 if self._body is None else len(self._body))
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether a read was not taken to its end. Nothing more may be read before `go_on` has taken it."""
+        return bool(self._rest)
 
     def buffer(self) -> memoryview:
         """Returns where the next bytes are to be read into. Never empty."""
@@ -71,6 +83,11 @@ class Incoming:
         if self._used == len(self._body):
             body, self._body, self._used = self._body, None, 0
             self._give(body)
+
+    def go_on(self) -> None:
+        """Takes more of a read that was not taken to its end."""
+        rest, self._rest = self._rest, b""
+        self._feed(memoryview(rest))
 
     def resume(self) -> None:
         """Takes the body that a verdict has let wait."""
@@ -89,13 +106,14 @@ class Incoming:
     def end(self) -> None:
         """Drops what has come of a frame. Nothing more is taken."""
         self._is_over = True
+        self._rest = b""
         self._drop()
 
     def _drop(self) -> None:
         self._head, self._body, self._part, self._used = None, None, bytearray(), 0
 
     def _feed(self, data: memoryview) -> None:
-        at, end = 0, len(data)
+        at, end, frames = 0, len(data), 0
         while at < end and not self._is_over:
             if self._skip:
                 count = min(self._skip, end - at)
@@ -105,6 +123,11 @@ class Incoming:
             else:
                 count = self._take_body(data, at)
             at += count
+            if at < end and self._head is None and not self._skip and not self._is_over:  # behind a frame
+                frames += 1
+                if frames >= TURN_FRAMES or not self._judge.may_go_on():
+                    self._rest = bytes(data[at:])
+                    return
 
     def _take_head(self, data: memoryview, at: int) -> int:
         """Takes bytes of a head. Returns their number."""

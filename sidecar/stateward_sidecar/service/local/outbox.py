@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from stateward_sidecar.service.local.frame import pack_head
+from stateward_sidecar.service.local.frame import HEAD_BYTES, pack_head
 from stateward_sidecar.service.local.incoming import LARGE_BYTES
 from stateward_sidecar.telemetry import log
 
@@ -26,6 +26,7 @@ class Outbox:
         # The protocol is told of every byte that waits, and when none waits any more.
         transport.set_write_buffer_limits(0, 0)
         self._frames: list[bytes] = []
+        self._kept_bytes = 0
         self._is_flushing = False
         self._handed_out: list[Callable[..., None]] = []
         self._emptied: asyncio.Future[None] | None = None
@@ -34,13 +35,18 @@ class Outbox:
 
     @property
     def unsent_bytes(self) -> int:
-        """How much the peer has not taken."""
-        return self._transport.get_write_buffer_size()
+        """How much the peer has not taken. With what the next ``flush`` sends."""
+        return self._kept_bytes + self._transport.get_write_buffer_size()
+
+    @property
+    def _taken_bytes(self) -> int:
+        return self._written - self._transport.get_write_buffer_size()
 
     def put(self, kind: int, call: int, body: bytes) -> None:
         """Takes a frame, for the next ``flush``."""
         self._frames.append(pack_head(len(body), call, kind))
         self._frames.append(body)
+        self._kept_bytes += HEAD_BYTES + len(body)
 
     def when_handed_out(self, callbacks: list[Callable[..., None]]) -> None:
         """Calls these when all frames so far have been taken, or nobody takes them."""
@@ -55,7 +61,7 @@ class Outbox:
     def flush(self) -> None:
         """Sends what there is."""
         self._is_flushing = False
-        frames, self._frames = self._frames, []
+        frames, self._frames, self._kept_bytes = self._frames, [], 0
         if frames and not self._transport.is_closing():
             # A large body is not copied once more.
             for data in frames if any(len(each) > LARGE_BYTES for each in frames) else [b"".join(frames)]:
@@ -82,13 +88,13 @@ class Outbox:
 
     def watch(self) -> None:
         """Begins to look whether the peer takes anything. Called when something has to wait."""
-        self._taken_before = self._written - self.unsent_bytes
+        self._taken_before = self._taken_bytes
         if self._timer is None:
             self._timer = self._loop.call_later(OWED_S, self._look)
 
     def _look(self) -> None:
         self._timer = None
-        if self.unsent_bytes > OWED_BYTES and self._written - self.unsent_bytes == self._taken_before:
+        if self.unsent_bytes > OWED_BYTES and self._taken_bytes == self._taken_before:
             log.warning("a peer takes no answers; its connection ends", pid=self._pid, bytes=self.unsent_bytes)
             self._transport.abort()
         elif self.unsent_bytes:
@@ -96,7 +102,7 @@ class Outbox:
 
     def end(self) -> None:
         """Nothing is sent any more."""
-        self._frames = []
+        self._frames, self._kept_bytes = [], 0
         self.settle()
         if self._timer is not None:
             self._timer.cancel()
