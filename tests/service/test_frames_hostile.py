@@ -320,9 +320,9 @@ def test_one_write_of_thousands_of_reads_takes_no_more_memory_than_there_is(path
     with ExitStack() as stack, memory_peak(daemon) as peak_bytes:
         for _ in range(20):
             made = stack.enter_context(FramedConnection(path))
-            number = made.numbers[HYDRATE]
+            heads = [HEAD.pack(len(ask), call, REQUEST, 0, made.numbers[HYDRATE], 0) for call in range(1, 2500)]
             made.socket.setblocking(False)
-            made.socket.send(b"".join(HEAD.pack(len(ask), call, REQUEST, 0, number, 0) + ask for call in range(1, 2500)))
+            made.socket.send(b"".join(head + ask for head in heads))
             with FramedConnection(path) as neighbour:
                 answer_to(neighbour, INFO)
         assert peak_bytes() < MEMORY_SLACK

@@ -30,7 +30,10 @@ CONNECTIONS_MAX, OF_ONE_PROCESS_MAX = 1024, 512
 TAKEN_PART = 8
 """Small messages that wait for their calls may have one part of this many of the memory for requests. Beyond it, each
 connection may have one call at a time."""
-BACKLOG = 1024
+BACKLOG, TURN_CONNECTIONS = 1024, 8
+"""How many may wait to be accepted, and how many of them are in one turn of the event loop."""
+LOGGED_S = 60.0
+"""A process whose connections are refused is named in the log once in this time."""
 SUFFIX = "~"
 """The socket of the local wire has the name of gRPC's, and this behind it."""
 
@@ -52,6 +55,8 @@ class Listener:
         self._taken_max = room.requests.total_bytes // TAKEN_PART
         self._connections: dict[Connection, int] = {}
         self._of_process = Counter[int]()
+        # Who was named in the log as refused, since when.
+        self._logged, self._logged_s = set[int](), 0.0
         self._waiting: dict[Connection, None] = {}
         self._sockets: list[tuple[socket.socket, Path, tuple[int, int]]] = []
         self._servers: list[asyncio.Server] = []
@@ -83,7 +88,9 @@ class Listener:
     async def start(self) -> None:
         """Serves what has come, and comes."""
         for made, _, _ in self._sockets:
-            server = await self.loop.create_unix_server(partial(Connection, self), sock=made, backlog=BACKLOG)
+            # To asyncio this is also how many it accepts before it does anything else.
+            server = await self.loop.create_unix_server(partial(Connection, self), sock=made, backlog=TURN_CONNECTIONS)
+            made.listen(BACKLOG)
             self._servers.append(server)
 
     def stop(self) -> None:
@@ -109,27 +116,37 @@ class Listener:
     def enter(self, connection: Connection, of: socket.socket) -> Peer:
         """Counts a connection, and returns who is at its other end."""
         peer = peer_of(of)
-        self._connections[connection] = peer.pid
-        self._of_process[peer.pid] += 1
+        self._connections[connection] = whose = _whose(peer)
+        self._of_process[whose] += 1
         return peer
 
     def leave(self, connection: Connection) -> None:
         """Counts the end of a connection."""
-        pid = self._connections.pop(connection)
-        self._of_process[pid] -= 1
-        if not self._of_process[pid]:
-            del self._of_process[pid]
+        whose = self._connections.pop(connection)
+        self._of_process[whose] -= 1
+        if not self._of_process[whose]:
+            del self._of_process[whose]
         self._waiting.pop(connection, None)
 
     def why_full(self, peer: Peer) -> QueueFull | None:
         """Returns why there is no place for a connection that has entered; None = there is one."""
         count, whose = len(self._connections), "all processes"
         if count <= self._connections_max:
-            count, whose = self._of_process[peer.pid], f"process {peer.pid}"
+            count = self._of_process[_whose(peer)]
+            whose = f"process {peer.pid}" if peer.pid else f"the processes of user {peer.uid} in other containers"
             if count <= OF_ONE_PROCESS_MAX:
                 return None
-        log.warning("a connection was refused", wire="frames", pid=peer.pid, uid=peer.uid, connections=count - 1)
+        if self._is_news(_whose(peer)):
+            log.warning("connections were refused", wire="frames", pid=peer.pid, uid=peer.uid, connections=count - 1)
         return QueueFull(f"{whose} have {count - 1} connections of the local wire; use gRPC", queued=count - 1)
+
+    def _is_news(self, whose: int) -> bool:
+        """Whether the log has not named somebody just now: else a loop of connects would fill the disk."""
+        if (now := self.loop.time()) >= self._logged_s + LOGGED_S:
+            self._logged, self._logged_s = set(), now
+        is_news = whose not in self._logged
+        self._logged.add(whose)
+        return is_news
 
     # The bounds of messages.
 
@@ -153,6 +170,11 @@ def _open_files() -> int:
     """How many files the process may have open."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return 2 * CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+def _whose(peer: Peer) -> int:
+    """Returns whom a connection is counted to: the process, or below 0 the user of one that has no number here."""
+    return peer.pid or -1 - peer.uid
 
 
 def _identity(path: Path) -> tuple[int, int]:
