@@ -41,7 +41,7 @@ from stateward_sidecar.service.local.frame import (
 )
 from stateward_sidecar.service.local.incoming import LARGE_BYTES, Incoming, Verdict
 from stateward_sidecar.service.local.outbox import Outbox
-from stateward_sidecar.service.local.peers import is_stopped
+from stateward_sidecar.service.local.peers import has_gone, is_stopped
 from stateward_sidecar.service.local.running import LocalMethod, Running, status_of
 from stateward_sidecar.telemetry import log
 
@@ -61,7 +61,9 @@ STOPPED_S = 20.0
 """How often is looked whether the process at the other end of a writer's stream was stopped (SIGSTOP, a debugger). If
 it still is the next time, its stream ends, and with it the renewal of its lease. gRPC's keepalive does the same."""
 LINGER_S = 5.0
-"""How long a peer whose stream was refused may go on sending."""
+"""How long a peer whose stream is over may go on sending, when it has taken all answers."""
+GONE_S = 1.0
+"""How often is looked whether the peer of a connection that is not read is still there."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -86,6 +88,8 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         # Looks for a stopped process.
         self._looking: asyncio.TimerHandle | None = None
+        # Looks for a peer that has gone while nothing is read.
+        self._missing: asyncio.TimerHandle | None = None
 
     # The transport ----------------------------------------------------------------------------------------------------
 
@@ -128,7 +132,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._out.settle()
-        self.read_or_not()
+        if self._is_over:
+            self._abort_soon()
+        else:
+            self.read_or_not()
 
     def read_or_not(self) -> None:
         """Reads on, or stops. What is left of an earlier read comes first, behind the calls of others."""
@@ -143,6 +150,18 @@ class Connection(asyncio.BufferedProtocol):
         if may_read is not self._is_reading and not self._transport.is_closing():
             self._is_reading = may_read
             (self._transport.resume_reading if may_read else self._transport.pause_reading)()
+            if not may_read and self._missing is None:
+                self._missing = self._loop.call_later(GONE_S, self._miss_peer)
+
+    def _miss_peer(self) -> None:
+        """Ends the calls of a peer that has closed its socket: a read would say so, but nothing is read."""
+        self._missing = None
+        if self._is_reading or self._is_over:
+            return
+        if has_gone(self._transport.get_extra_info("socket")):
+            self._transport.abort()
+        else:
+            self._missing = self._loop.call_later(GONE_S, self._miss_peer)
 
     def may_go_on(self) -> bool:
         """Whether the bounds of this connection, and of all, leave room for a further frame."""
@@ -401,18 +420,25 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def _end(self) -> None:
-        """Takes nothing more. The peer has LINGER_S to take its answers."""
+        """Takes nothing more. The peer has as long to take its answers as it takes some of them each minute."""
         self._out.flush()
         self._is_over = True
         self._drop_large()
         self._cancel_timers()
-        self._timer = self._loop.call_later(LINGER_S, self._transport.abort)
+        self._out.expect_nothing()
+        if not self._out.unsent_bytes:
+            self._abort_soon()
+
+    def _abort_soon(self) -> None:
+        """The peer has taken everything. It has LINGER_S to close."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(LINGER_S, self._transport.abort)
 
     def _cancel_timers(self) -> None:
-        for timer in (self._timer, self._looking):
+        for timer in (self._timer, self._looking, self._missing):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._looking = None
+        self._timer = self._looking = self._missing = None
 
     # Answers ----------------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ class Outbox:
         self._emptied: asyncio.Future[None] | None = None
         self._written = self._taken_before = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._owed_max = OWED_BYTES
 
     @property
     def unsent_bytes(self) -> int:
@@ -94,11 +95,15 @@ class Outbox:
 
     def _look(self) -> None:
         self._timer = None
-        if self.unsent_bytes > OWED_BYTES and self._taken_bytes == self._taken_before:
+        if self.unsent_bytes > self._owed_max and self._taken_bytes == self._taken_before:
             log.warning("a peer takes no answers; its connection ends", pid=self._pid, bytes=self.unsent_bytes)
             self._transport.abort()
         elif self.unsent_bytes:
             self.watch()
+
+    def expect_nothing(self) -> None:
+        """The connection ends when all was taken. A peer that takes nothing is gone, however little it is owed."""
+        self._owed_max = 0
 
     def end(self) -> None:
         """Nothing is sent any more."""

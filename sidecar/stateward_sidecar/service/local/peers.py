@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import sys
@@ -22,6 +23,13 @@ def peer_of(made: socket.socket) -> Peer:
     with suppress(OSError):
         return Peer(*struct.unpack("3i", made.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)))
     return Peer()
+
+
+def has_gone(made: socket.socket) -> bool:
+    """Whether the other end has closed its socket, or ended. Reads nothing."""
+    poll = select.poll()
+    poll.register(made, 0)  # POLLHUP comes unasked; of a peer that only sends no more, it does not
+    return bool(poll.poll(0))
 
 
 def is_stopped(peer: Peer) -> bool:
