@@ -112,3 +112,37 @@ async def test_its_variables_are_its_own() -> None:
 
     assert (await ran(work))[0] == ["inside"]
     assert here.get() == "outside"
+
+
+async def test_a_group_of_tasks_ends_with_the_first_that_fails() -> None:
+    """`asyncio.TaskGroup` asks whether its task is done, and else cancels it."""
+
+    async def fail() -> None:
+        await asyncio.sleep(0.001)
+        raise ValueError("a child")
+
+    async def work(noted: list[Any]) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fail())
+                await asyncio.sleep(10)
+        except* ValueError:
+            noted.append("failed")
+        noted.append(await asyncio.sleep(0.001, "goes on"))
+
+    noted, made, _ = await ran(work)
+    assert (noted, made.done()) == (["failed", "goes on"], True)
+
+
+async def test_a_cancellation_that_is_taken_back_does_not_come() -> None:
+    """As a task of Python 3.13: not before the next wait, either."""
+
+    async def work(noted: list[Any]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        task.cancel()
+        assert (task.uncancel(), task.uncancel()) == (1, 0)
+        noted.append(await asyncio.sleep(0.001, "goes on"))
+
+    assert (await ran(work))[0] == ["goes on"]

@@ -19,6 +19,7 @@ from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.service.calls.localcall import LocalCall, Peer
+from stateward_sidecar.service.local.eager import Eager
 from stateward_sidecar.service.local.passing import PASS_MAX, Passing
 from stateward_sidecar.service.local.running import LocalMethod, Running
 
@@ -47,6 +48,13 @@ class Starter:
         self.begun.append((self.name, running))
         if self.commits:
             running.call.__enter__()
+
+
+class Broken:
+    """Stands for a connection whose call cannot begin."""
+
+    def start(self, running: Running) -> None:
+        raise RuntimeError(f"call {running.number}")
 
 
 def call() -> Running:
@@ -114,6 +122,45 @@ async def test_a_call_that_nobody_wants_is_forgotten(passing: Passing) -> None:
         each.call.__exit__()
     await asyncio.sleep(0)
     assert [running for _, running in begun[PASS_MAX:]] == [calls[-1]]
+
+
+async def test_a_call_that_cannot_begin_keeps_nobody_waiting(passing: Passing) -> None:
+    """An error of the daemon's own: the loop gets it, and the line goes on, though nothing waits for a commit."""
+    begun: list[tuple[str, Running]] = []
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: errors.append(told))
+    crowd, well = Starter(begun, "crowd"), Starter(begun, "well")
+    for _ in range(PASS_MAX):
+        passing.take(crowd, call())
+    passing.take(Broken(), call())
+    passing.take(well, call())
+    for _, running in begun[:PASS_MAX]:
+        running.call.__exit__()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert [name for name, _ in begun[PASS_MAX:]] == ["well"]
+    assert len(errors) == 1
+
+
+async def test_a_deadline_that_passes_in_the_line_says_that_nothing_was_written() -> None:
+    """And one that passes when the call has begun, that nobody knows."""
+    waits, runs, loop = call(), call(), asyncio.get_running_loop()
+    waits.drop = lambda running: None
+
+    def begin() -> None:
+        runs.task = Eager(asyncio.sleep(10), loop)
+
+    loop.call_soon(begin)
+    await asyncio.sleep(0)
+    messages = list[str]()
+    for each in (waits, runs):
+        each.be_late()
+        kind, body = each.ended()
+        assert kind == ERROR
+        messages.append(Status.FromString(body).message)
+    await asyncio.sleep(0)  # it ends
+    assert "nothing was written" in messages[0]
+    assert "its outcome is unknown" in messages[1]
 
 
 @pytest.fixture(scope="module")

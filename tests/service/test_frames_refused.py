@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def test_a_storm_of_connects_is_taken_a_few_at_a_time(tmp_path: Path) -> None:
             is_over.set()
         watching.result(WAIT_S)
         assert entered[-1] >= 300
-        most = max(after - before for before, after in zip(entered, entered[1:], strict=False))
+        most = max(after - before for before, after in pairwise(entered))
         assert most <= listener.TURN_CONNECTIONS
 
 

@@ -72,6 +72,10 @@ class Eager:
             self._must_cancel = True
         return True
 
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self.is_done
+
     def cancelling(self) -> int:
         """How often it was cancelled, less how often that was taken back."""
         return self._requests
@@ -79,4 +83,6 @@ class Eager:
     def uncancel(self) -> int:
         """Takes a cancellation back that was meant for somebody within the coroutine."""
         self._requests = max(self._requests - 1, 0)
+        if not self._requests:
+            self._must_cancel = False
         return self._requests

@@ -60,6 +60,9 @@ class Passing:
 
     def _end(self) -> None:
         self._uncommitted -= 1
+        self._pass_soon()
+
+    def _pass_soon(self) -> None:
         if self._waiting and not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._pass)
@@ -67,11 +70,15 @@ class Passing:
     def _pass(self) -> None:
         """Begins calls of all connections in turn."""
         self._is_due = False
-        with self._gather:
-            while self._waiting and self._uncommitted < PASS_MAX:
-                starter = next(iter(self._waiting))
-                calls = self._waiting.pop(starter)
-                running = calls.popleft()
-                if calls:
-                    self._waiting[starter] = calls  # behind the others
-                self._start(starter, running)
+        try:
+            with self._gather:
+                while self._waiting and self._uncommitted < PASS_MAX:
+                    starter = next(iter(self._waiting))
+                    calls = self._waiting.pop(starter)
+                    running = calls.popleft()
+                    if calls:
+                        self._waiting[starter] = calls  # behind the others
+                    self._start(starter, running)
+        finally:
+            if self._uncommitted < PASS_MAX:  # a call could not begin; the loop gets its error
+                self._pass_soon()

@@ -101,8 +101,10 @@ class Running:
         if self.is_left:
             return CANCEL, b""
         if self._is_late:
-            late = DeadlineExceeded("the deadline passed before the call ended; its outcome is unknown")
-            return ERROR, status_of(late, self.method.name)
+            what = "the deadline passed before the call ended; its outcome is unknown"
+            if self.task is None:
+                what = "the deadline passed before the call began; nothing was written"
+            return ERROR, status_of(DeadlineExceeded(what), self.method.name)
         code: int = grpc.StatusCode.CANCELLED.value[0]
         return ERROR, Status(code=code, message="the daemon has ended the call").SerializeToString()
 
