@@ -206,6 +206,15 @@ def test_a_number_used_twice_ends_the_connection(path: str) -> None:
         assert end_of(made) == "INVALID_FIELD"
 
 
+def test_the_number_of_a_cancelled_call_is_not_free(path: str) -> None:
+    """Its answer may have crossed the CANCEL: whoever uses it at once is told so."""
+    with FramedConnection(path) as made:
+        ask = HydrateRequest(thread="on a worker").SerializeToString()
+        request = HEAD.pack(len(ask), 7, REQUEST, 0, made.numbers[HYDRATE], 0) + ask
+        made.socket.sendall(request + HEAD.pack(0, 7, CANCEL, 0, 0, 0) + request)
+        assert end_of(made) == "INVALID_FIELD"
+
+
 def test_a_stream_beside_calls_ends_the_connection(path: str) -> None:
     """A stream's socket is its flow control, so nothing else may be on it."""
     watch = WatchRequest(thread="-").SerializeToString()

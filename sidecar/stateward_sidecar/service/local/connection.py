@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from google.protobuf.message import Message
 
 from stateward_sidecar.errors import (
+    DeadlineExceeded,
     FeatureUnavailable,
     InvalidField,
     QueueFull,
@@ -83,6 +84,8 @@ class Connection(asyncio.BufferedProtocol):
         self._share: Share | None = None
         self._starving: asyncio.Task[None] | None = None
         self._slow: asyncio.TimerHandle | None = None
+        # When its call has to end.
+        self._late: asyncio.TimerHandle | None = None
         self._taken_bytes = 0
         # Ends the greeting, or the connection.
         self._timer: asyncio.TimerHandle | None = None
@@ -202,7 +205,7 @@ class Connection(asyncio.BufferedProtocol):
         if head.method >= len(methods) or head.flags & ~(METADATA | LAST):
             return self._refuse_frame(f"method {head.method} with flags {head.flags} is not known")
         if not head.call or head.call in self._running:
-            return self._refuse_frame(f"call {head.call} is 0, or not answered yet")
+            return self._refuse_frame(f"call {head.call} is 0, or not over yet")
         method = methods[head.method]
         if (method.is_stream and self._running) or self._stream is not None:
             return self._refuse_frame("a streaming call has a connection of its own")
@@ -217,7 +220,33 @@ class Connection(asyncio.BufferedProtocol):
         if head.length <= LARGE_BYTES:
             return Verdict.TAKE
         self._starving = self._loop.create_task(self._make_room(head, method))
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        if head.kind == REQUEST and head.timeout_ms:
+            self._late = self._loop.call_later(head.timeout_ms / 1e3, self._refuse_late, head)
         return Verdict.WAIT
+
+    def _refuse_late(self, head: Head) -> None:
+        """Answers a call whose deadline passes while its large message waits for memory, or comes."""
+        starving, share, self._late = self._starving, self._arrived(), None
+        if starving is None and share is None:
+            return  # it was refused already
+        if starving is not None:
+            starving.cancel()
+        if share is not None:
+            share.close()
+        self._incoming.skip()
+        what = "the deadline passed before the message had come; nothing was written"
+        self._refuse_message(head, DeadlineExceeded(what))
+
+    def _with_time_left(self, head: Head) -> Head:
+        """Returns the head of a large message that has come, with the time that its call still has."""
+        late, self._late = self._late, None
+        if late is None:
+            return head
+        late.cancel()
+        return head._replace(timeout_ms=max(round((late.when() - self._loop.time()) * 1e3), 1))
 
     async def _make_room(self, head: Head, method: LocalMethod) -> None:
         """Takes the share of a large message before it is received. Nothing else of this connection is read."""
@@ -257,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
         if head.kind == HELLO:
             return self._greet(body)
         if head.kind == REQUEST:
-            return self._take_request(head, body)
+            return self._take_request(head if self._share is None else self._with_time_left(head), body)
         stream = self._stream
         if head.kind == CANCEL:
             if (running := self._running.get(head.call)) is not None:
@@ -435,10 +464,10 @@ class Connection(asyncio.BufferedProtocol):
             self._timer = self._loop.call_later(LINGER_S, self._transport.abort)
 
     def _cancel_timers(self) -> None:
-        for timer in (self._timer, self._looking, self._missing):
+        for timer in (self._timer, self._looking, self._missing, self._late):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._looking = self._missing = None
+        self._timer = self._looking = self._missing = self._late = None
 
     # Answers ----------------------------------------------------------------------------------------------------------
 
