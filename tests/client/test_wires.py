@@ -246,6 +246,24 @@ def test_calls_of_many_threads_at_once(real_daemon: Daemon, name: str) -> None:
         assert found == {number: list(range(1, 21)) for number in range(24)}
 
 
+@pytest.fixture
+def default_timeout_s() -> Iterator[float]:
+    """Of the sockets of the program, as a library for HTTP may have set it."""
+    socket.setdefaulttimeout(10.0)
+    yield 10.0
+    socket.setdefaulttimeout(None)
+
+
+def test_a_default_timeout_of_the_program_is_not_for_these_sockets(
+    real_daemon: Daemon, name: str, default_timeout_s: float
+) -> None:
+    """A look whether the daemon is still there would take that long, before each call."""
+    with Client(real_daemon.target, namespace=name) as client:
+        began_s = time.monotonic()
+        assert [client.thread("t").append("log", entry).version for entry in range(3)] == [1, 2, 3]
+        assert time.monotonic() - began_s < default_timeout_s
+
+
 def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 

@@ -112,6 +112,8 @@ class Socket(socket.socket):
 
     def __init__(self) -> None:
         super().__init__(socket.AF_UNIX)
+        if self.gettimeout() is not None:  # by `socket.setdefaulttimeout`, which is for other sockets of the program
+            self.settimeout(None)
         _sockets.add(self)
 
     def __del__(self) -> None:
