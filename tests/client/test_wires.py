@@ -98,6 +98,38 @@ def test_a_daemon_that_is_replaced_by_an_older_one_and_back(own: Daemon, open_cl
         assert use(client, f"b{wire}") == wire
 
 
+RESTARTED = """
+import sys
+from stateward import Client
+with Client(sys.argv[1], retry_timeout=60) as client:
+    print(client.server_info().wire, flush=True)
+    for _ in sys.stdin:
+        break
+    print(client.server_info().wire, flush=True)
+    assert "grpc" not in sys.modules
+"""
+
+
+def test_a_daemon_whose_second_socket_comes_late_is_waited_for(own: Daemon) -> None:
+    """A program that calls across a restart does not load gRPC, with which it could hardly be forked."""
+    second = Path(f"{own.socket}~")
+    aside = second.with_name("aside")
+    command = [sys.executable, "-c", RESTARTED, own.target]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdin is not None
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == "frames\n"
+        own.kill()
+        own.start()
+        second.rename(aside)
+        agent.stdin.write("\n")
+        agent.stdin.flush()
+        time.sleep(0.1)
+        aside.rename(second)
+        assert agent.stdout.readline() == "frames\n"
+    assert agent.returncode == 0
+
+
 @contextmanager
 def stranger(path: Path, answer: Callable[[socket.socket], None]) -> Iterator[None]:
     """Somebody who listens where the socket of frames would be."""

@@ -7,6 +7,8 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,38 @@ def test_a_link_to_the_socket_leads_to_grpc(tmp_path: Path) -> None:
         link.symlink_to(daemon.socket)
         with Client(f"unix://{link}") as client:
             assert client.server_info().wire == "grpc"
+
+
+def first_socket(daemon: Daemon) -> tuple[int, int] | None:
+    """Returns which file the first socket is; None = there is none."""
+    try:
+        found = daemon.socket.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_ctime_ns
+
+
+def seen(daemon: Daemon, until: threading.Event) -> set[tuple[bool, bool]]:
+    """Looks again and again which of the two sockets are there at one moment: the first, the second."""
+    found = set[tuple[bool, bool]]()
+    while not until.is_set():
+        first = first_socket(daemon)
+        second = beside(daemon).exists()
+        if first_socket(daemon) == first:
+            found.add((first is not None, second))
+    return found
+
+
+def test_it_is_there_whenever_the_first_is() -> None:
+    """A client that finds the first alone takes gRPC, and programs that have used it can be forked less often."""
+    with run_daemon() as daemon:
+        is_over = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            looking = pool.submit(seen, daemon, is_over)
+            for _ in range(3):
+                daemon.stop()
+                daemon.start()
+            is_over.set()
+            found = looking.result()
+        assert (True, True) in found
+        assert (True, False) not in found

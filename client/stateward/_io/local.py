@@ -11,7 +11,6 @@ import os
 import socket
 import weakref
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from struct import Struct
@@ -54,6 +53,8 @@ LATE_S = 0.1
 """How much later than its deadline the daemon's own answer to a late call may come."""
 LOOK_S = 1.0
 """How often a client that speaks gRPC looks whether the daemon speaks frames by now."""
+AGAIN_S = 0.25
+"""How long a daemon that spoke frames before, and now answers at gRPC's socket only, may just be starting or ending."""
 _MODULES = (
     admin_service_pb2, archive_service_pb2, backup_service_pb2, blob_service_pb2, checkpoint_service_pb2,
     effect_service_pb2, lease_service_pb2, record_service_pb2, signal_service_pb2, thread_service_pb2,
@@ -155,20 +156,47 @@ def when_to_look_again(settings: Settings) -> float:
     return monotonic() + LOOK_S
 
 
+_spoken: dict[str, float] = {}
+"""Where daemons have spoken frames, and since when they do not, in seconds of the monotonic clock; 0 = they do."""
+
+
+def note_frames(settings: Settings) -> None:
+    """Notes that the daemon has greeted as one that speaks frames."""
+    _spoken[settings.target] = 0.0
+
+
 def meet_failure(failure: OSError, settings: Settings) -> StatewardError:
     """Returns the error of a daemon that cannot be reached at its second socket. Raises NoFrames if it answers at its
-    first one."""
-    with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+    first one, unless it may just be starting: a process that has used gRPC can be forked less often."""
+    if (found := _failure_of_grpc(settings, failure)) is not None:
+        if settings.target in _spoken:
+            _spoken[settings.target] = 0.0
+        return explain_away(settings, found.strerror or str(found), "UNAVAILABLE")
+    if (since_s := _spoken.get(settings.target)) is None:
+        raise NoFrames
+    now_s = monotonic()
+    if since_s and now_s - since_s > AGAIN_S:
+        _spoken.pop(settings.target, None)
+        raise NoFrames
+    _spoken[settings.target] = since_s or now_s
+    return ServerUnavailable(f"the daemon at {settings.target} is starting or ending", code="UNAVAILABLE")
+
+
+def _failure_of_grpc(settings: Settings, failure: OSError) -> OSError | None:
+    """Returns why nobody answers at gRPC's socket; None = somebody does. `failure`: if it cannot be found out."""
+    try:
+        probe = socket.socket(socket.AF_UNIX)
+    except OSError:
+        return failure
+    with probe:
         probe.setblocking(False)
         try:
             probe.connect(settings.target.removeprefix("unix://"))
         except BlockingIOError:  # there is somebody, who is busy
             pass
         except OSError as found:
-            failure = found
-            raise
-        raise NoFrames
-    return explain_away(settings, failure.strerror or str(failure), "UNAVAILABLE")
+            return found
+    return None
 
 
 def broken() -> ServerUnavailable:

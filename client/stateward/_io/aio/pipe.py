@@ -22,6 +22,7 @@ from stateward._io.local import (
     hello,
     late,
     meet_failure,
+    note_frames,
     read_greeting,
     read_head,
 )
@@ -69,6 +70,7 @@ class Pipe:
                     await asyncio.sleep(_BUSY_S)
             pipe = cls(wire)
             await pipe._greet(until_s)
+            note_frames(settings)
         except OSError as failure:
             wire.close()
             raise meet_failure(failure, settings) from None

@@ -30,6 +30,7 @@ from stateward._io.local import (
     hello,
     late,
     meet_failure,
+    note_frames,
     read_answer,
     read_greeting,
     read_head,
@@ -183,6 +184,7 @@ def _greet(wire: _Wire, path: str, settings: Settings, timeout_s: float) -> None
         wire.connect(path)
         wire.sendall(hello())
         wire.greeting = read_greeting(*wire.receive())
+        note_frames(settings)
     except _LATE:
         wire.close()
         raise late() from None

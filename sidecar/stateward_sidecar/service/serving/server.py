@@ -166,6 +166,7 @@ class Server:
             if is_private:
                 _check_private(path.parent)
             _clear_stale_socket(path)
+            self._listen_beside(path)  # first: a client that finds gRPC's socket alone takes gRPC
             before = os.umask(0o777 & ~SOCKET_MODE)
             try:
                 self._server.add_insecure_port(f"unix:{path}")
@@ -177,7 +178,6 @@ class Server:
             raise StartError(
                 f"--listen unix://{path}: the socket cannot be created; is the directory writable?"
             ) from None
-        self._listen_beside(path)
         return f"unix://{path}"
 
     def _listen_beside(self, path: Path) -> None:
@@ -193,6 +193,8 @@ class Server:
         _clear_stale_socket(beside)
         try:
             self._local.bind(beside, SOCKET_MODE)
+        except PermissionError:
+            raise  # gRPC's socket could not be made, either
         except OSError as error:
             raise StartError(f"--listen unix://{path}: {beside}: {error.strerror}; or give --no-frames") from None
 
@@ -211,10 +213,11 @@ class Server:
         # gRPC's own grace also waits for idle connections, for seconds if a client does not poll its channel. A short
         # grace is needed: without it, clients see an error, and print a line on their stderr.
         await self._calls.drain(grace_s)
-        if self._local is not None:
-            self._local.stop()
         await asyncio.sleep(LAST_ANSWERS_S)  # the last answers are still on their way
         await self._server.stop(LAST_ANSWERS_S)
+        if self._local is not None:  # last: a client that finds gRPC's socket alone takes gRPC
+            self._local.stop()
+            await asyncio.sleep(LAST_ANSWERS_S)
 
     async def set_ready(self, is_ready: bool) -> None:
         """Sets the readiness that probes see. Liveness does not change."""
