@@ -20,7 +20,8 @@ import pytest
 from tests import warm
 
 from stateward import AsyncClient, Client
-from stateward.errors import FeatureUnavailable
+from stateward._io import local, token
+from stateward.errors import FeatureUnavailable, InvalidRequest, StateTooLarge
 from stateward.testing import Daemon, run_daemon
 
 pytestmark = pytest.mark.usefixtures("chosen_wire")
@@ -276,6 +277,36 @@ def test_calls_of_many_threads_at_once(real_daemon: Daemon, name: str) -> None:
         for each in threads:
             each.join()
         assert found == {number: list(range(1, 21)) for number in range(24)}
+
+
+@pytest.mark.parametrize("size_bytes", [9_000, 70_000])
+def test_a_token_that_is_too_long(real_daemon: Daemon, open_client: Any, name: str, size_bytes: int) -> None:
+    """Its size is named at once, by calls and streams."""
+    client = open_client(real_daemon.target, namespace=name, token="a" * size_bytes)
+    for each in (client.server_info, lambda: list(client.thread("t").history())):
+        with pytest.raises(StateTooLarge, match=rf"have {size_bytes + len('authorization:Bearer ')} bytes.*8190"):
+            each()
+
+
+def test_a_trace_that_is_too_long_is_left_out(
+    real_daemon: Daemon, open_client: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call does not fail because of what stands in its trace."""
+    spans = (("traceparent", f"00-{1:032x}-{1:016x}-01"), ("tracestate", "a=" + "b" * 9_000))
+    monkeypatch.setattr(token, "trace_metadata", lambda: spans)
+    thread = open_client(real_daemon.target, namespace=name).thread("t")
+    thread.append("log", 1)
+    assert len(list(thread.history())) == 1
+
+
+def test_why_the_daemon_ends_a_connection_is_told(
+    real_daemon: Daemon, open_client: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so on no call, and then closes."""
+    monkeypatch.setattr(local, "_METADATA_BYTES_MAX", 1 << 14)
+    client = open_client(real_daemon.target, namespace=name, token="a" * 9_000)
+    with pytest.raises(InvalidRequest, match="metadata do not fit"):
+        client.server_info()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from struct import Struct
@@ -43,6 +43,7 @@ _HEAD = Struct("<IIBBHI")
 HEAD_BYTES = _HEAD.size
 HELLO, REQUEST, ANSWER, ERROR, CANCEL, MESSAGE, END_OF_MESSAGES = range(7)
 _METADATA, _LAST = 1, 2
+_METADATA_BYTES_MAX = (8 << 10) - 2
 _VERSION = 1
 SUFFIX = "~"
 VARIABLE = "STATEWARD_WIRE"
@@ -260,11 +261,25 @@ def request_frame(
     if shape.is_stream and request is not None:
         flags |= _LAST
     if metadata:
-        lines = "\n".join(f"{key}:{value}" for key, value in metadata).encode()
-        body = len(lines).to_bytes(2, "little") + lines + body
+        body = _metadata_bytes(metadata) + body
         flags |= _METADATA
     timeout_ms = 0 if timeout_s is None else max(int(timeout_s * 1e3), 1) if timeout_s < 1e6 else 0
     return _HEAD.pack(len(body), call, REQUEST, flags, number, timeout_ms) + body
+
+
+def _metadata_bytes(metadata: Metadata) -> bytes:
+    """Returns the metadata as they stand before a message. Raises StateTooLarge."""
+    lines = _lines(metadata)
+    if len(lines) > _METADATA_BYTES_MAX:  # a tracestate may be left out, and a call must not fail because of it
+        lines = _lines(each for each in metadata if each[0] != "tracestate")
+    if len(lines) > _METADATA_BYTES_MAX:
+        what = f"token and trace of a call have {len(lines)} bytes, and {_METADATA_BYTES_MAX} are taken at most"
+        raise StateTooLarge(what, code="RESOURCE_EXHAUSTED")
+    return len(lines).to_bytes(2, "little") + lines
+
+
+def _lines(metadata: Iterable[tuple[str, str]]) -> bytes:
+    return "\n".join(f"{key}:{value}" for key, value in metadata).encode()
 
 
 def check_size(size_bytes: int) -> None:

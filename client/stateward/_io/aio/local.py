@@ -19,6 +19,7 @@ from stateward._io.aio.pipe import Pipe
 from stateward._io.channel import Settings, upload_deadline_s
 from stateward._io.local import (
     CANCEL,
+    ERROR,
     LARGE_BYTES,
     LATE_S,
     Socket,
@@ -26,6 +27,7 @@ from stateward._io.local import (
     frame,
     late,
     read_answer,
+    read_error,
     request_frame,
     shape_of,
 )
@@ -46,8 +48,11 @@ class _Calls(Pipe):
         self._waiting: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
         self._outbox: dict[int, bytes] = {}
         self._last_number = 0
+        self._why: bytes | None = None
 
     def _take(self, call: int, kind: int, body: bytes) -> None:
+        if not call and kind == ERROR:  # why the daemon ends the connection
+            self._why = body
         answer = self._waiting.pop(call, None)
         if answer is not None and not answer.done():
             answer.set_result((kind, body))
@@ -56,7 +61,7 @@ class _Calls(Pipe):
         waiting, self._waiting = self._waiting, {}
         for answer in waiting.values():
             if not answer.done():
-                answer.set_exception(broken())
+                answer.set_exception(broken() if self._why is None else read_error(self._why))
 
     async def call(self, method: str, request: Message, timeout_s: float, settings: Settings) -> Any:
         """Makes a call."""

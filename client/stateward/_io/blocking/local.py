@@ -40,7 +40,7 @@ from stateward._io.local import (
 from stateward._io.token import call_metadata
 from stateward._operations.streams import END
 from stateward.blobs import Content, slices
-from stateward.errors import DeadlineExceeded, ServerUnavailable
+from stateward.errors import ServerUnavailable, StatewardError
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 
 FREE_MAX = 16
@@ -227,14 +227,15 @@ class LocalStream:
             if self._failed is not None:
                 raise self._failed
             _greet(self._wire, self._path, settings, settings.call_timeout_s)
-        except (ServerUnavailable, DeadlineExceeded, NoFrames) as failed:
+            number, metadata = self._wire.greeting.number_of(shape), call_metadata(settings.token)
+            asked = request_frame(number, 1, shape, self._request, self._timeout_s, metadata)
+        except (StatewardError, NoFrames) as failed:
             self._failed = failed  # of a `write`, whose message is lost
             if self._is_cancelled:
                 raise _ended_here() from None
             raise
-        number, metadata = self._wire.greeting.number_of(shape), call_metadata(settings.token)
         self._has_begun = True
-        self._send(request_frame(number, 1, shape, self._request, self._timeout_s, metadata))
+        self._send(asked)
 
     def read(self, seconds: float | None = None) -> Any:
         """Returns the next message, or END. `seconds`: how long it may take; None = as long as the call."""
