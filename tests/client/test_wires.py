@@ -309,6 +309,68 @@ def test_why_the_daemon_ends_a_connection_is_told(
         client.server_info()
 
 
+MANY_LARGE = """
+import asyncio, resource, sys
+from stateward import AsyncClient
+async def work():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    async with AsyncClient(sys.argv[1], namespace=sys.argv[2]) as client:
+        threads = [client.thread(f"t{each}") for each in range(120)]
+        saved = await asyncio.gather(*(each.append("log", "x" * 100_000) for each in threads))
+        assert [each.version for each in saved] == [1] * 120
+asyncio.run(work())
+"""
+OUT_OF_FILES = """
+import asyncio, resource, sys
+from contextlib import contextmanager
+from stateward import AsyncClient, Client, ServerUnavailable
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+@contextmanager
+def no_files():
+    taken = []
+    try:
+        while True:
+            taken.append(open("/dev/null"))
+    except OSError:
+        pass
+    try:
+        yield
+        raise AssertionError("a file was left")
+    except ServerUnavailable as error:
+        assert "Too many open files" in str(error), error
+    finally:
+        for each in taken:
+            each.close()
+async def work():
+    async with AsyncClient(sys.argv[1], namespace=sys.argv[2], retry_timeout=0) as client:
+        thread = client.thread("t")
+        await thread.append("log", 1)
+        with no_files():
+            await thread.append("log", "x" * 100_000)
+        with no_files():
+            [each async for each in thread.history()]
+        assert len([each async for each in thread.history()]) == 1
+asyncio.run(work())
+with Client(sys.argv[1], namespace=sys.argv[2], retry_timeout=0) as client:
+    thread = client.thread("t")
+    thread.append("log", 2)
+    with no_files():
+        list(thread.history())
+    assert len(list(thread.history())) == 2
+"""
+
+
+@pytest.mark.parametrize("script", [MANY_LARGE, OUT_OF_FILES], ids=["many large calls", "no files left"])
+def test_a_program_that_may_open_few_files(
+    real_daemon: Daemon, name: str, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    """Large calls wait for each other, and a connection that cannot be opened is an error of this library."""
+    monkeypatch.setenv("STATEWARD_WIRE", "frames")
+    command = [sys.executable, "-c", script, real_daemon.target, name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.fixture
 def default_timeout_s() -> Iterator[float]:
     """Of the sockets of the program, as a library for HTTP may have set it."""

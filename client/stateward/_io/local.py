@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from struct import Struct
 from time import monotonic
-from typing import NamedTuple, cast
+from typing import NamedTuple, Self, cast
 
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
@@ -118,8 +118,18 @@ class Socket(socket.socket):
             self.settimeout(None)
         _sockets.add(self)
 
+    @classmethod
+    def made(cls) -> Self:
+        """Returns a socket. Raises ServerUnavailable if the process may open no more files."""
+        try:
+            return cls()
+        except OSError as failure:
+            what = f"no connection to the daemon can be opened: {failure.strerror}"
+            raise ServerUnavailable(what, code="UNAVAILABLE") from None
+
     def __del__(self) -> None:
-        self.close()
+        if self.fileno() >= 0:  # else it was closed, or never made
+            self.close()
 
 
 _sockets: weakref.WeakSet[Socket] = weakref.WeakSet()

@@ -37,6 +37,8 @@ from stateward.v1.blob_service_pb2 import BlobBegin
 
 CLOSE_S = 5.0
 """How long calls that are under way when a client is closed may still take."""
+_APART_MAX = 16
+"""The most connections for large calls: each is an open file of client and daemon."""
 _CALLS_MAX = 0xFFFFFFFF
 
 
@@ -115,6 +117,7 @@ class LocalWire:
         self._path, self._settings = path, settings
         self._calls: _Calls | None = None
         self._dialling: asyncio.Task[_Calls] | None = None
+        self._places = asyncio.Semaphore(_APART_MAX)
         self._is_open = True
 
     async def call(self, method: str, request: Message, timeout_s: float) -> Any:
@@ -130,11 +133,19 @@ class LocalWire:
 
     async def _call_apart(self, method: str, request: Message, timeout_s: float) -> Any:
         until_s = monotonic() + timeout_s
-        calls = await _Calls.dial(self._path, self._settings, timeout_s)
         try:
-            return await calls.call(method, request, max(until_s - monotonic(), 1e-3), self._settings)
+            async with asyncio.timeout(timeout_s):
+                await self._places.acquire()
+        except TimeoutError:
+            raise late() from None
+        try:
+            calls = await _Calls.dial(self._path, self._settings, max(until_s - monotonic(), 1e-3))
+            try:
+                return await calls.call(method, request, max(until_s - monotonic(), 1e-3), self._settings)
+            finally:
+                calls.close()
         finally:
-            calls.close()
+            self._places.release()
 
     async def _dialled(self, timeout_s: float) -> _Calls:
         """Opens the connection of small calls, once for all that wait for it."""

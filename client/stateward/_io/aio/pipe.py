@@ -56,7 +56,7 @@ class Pipe:
     @classmethod
     async def dial(cls, path: str, settings: Settings, timeout_s: float) -> Self:
         """Opens a connection and greets the daemon. Raises NoFrames, and the error of a daemon that is away."""
-        wire, until_s = Socket(), monotonic() + timeout_s
+        wire, until_s = Socket.made(), monotonic() + timeout_s
         wire.setblocking(False)
         try:
             check_owner(path)

@@ -164,7 +164,7 @@ class LocalWire:
             if wire.is_quiet():
                 return wire
             wire.close()
-        wire = _Wire()
+        wire = _Wire.made()
         _greet(wire, self._path, self._settings, timeout_s)
         return wire
 
@@ -212,7 +212,7 @@ class LocalStream:
     def __init__(
         self, path: str, settings: Settings, method: str, request: Message | None, timeout_s: float | None
     ) -> None:
-        self._wire = _Wire()
+        self._wire = _Wire.made()
         self._path, self._settings, self._shape = path, settings, shape_of(method)
         self._request, self._timeout_s = request, timeout_s
         self._has_begun = self._is_cancelled = self._is_broken = False
