@@ -21,7 +21,7 @@ from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest, PruneThreadRequest, WaitDurableRequest
 from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar.archive.fleet.repair import Repairer
-from stateward_sidecar.archive.objects.shared import Hold
+from stateward_sidecar.archive.objects.holds import Hold
 from stateward_sidecar.archive.ship.ship import Shipper
 from stateward_sidecar.bucket.base import BucketUnavailable
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, NotOwner

@@ -6,7 +6,7 @@ import pytest
 from tests.daemon.driven import LEASE_S, append
 from tests.daemon.town import Town
 
-from stateward_sidecar.archive.objects import shared
+from stateward_sidecar.archive.objects import holds
 from stateward_sidecar.archive.requests.places import Place
 from stateward_sidecar.errors import NotOwner
 
@@ -39,7 +39,7 @@ def test_a_head_that_changes_starts_the_clock_anew(driven: Town) -> None:
 
 def test_what_is_known_of_others_has_an_end(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading a million threads of others does not fill the memory; the newest are kept."""
-    monkeypatch.setattr(shared, "OBSERVED_MAX", 3)
+    monkeypatch.setattr(holds, "OBSERVED_MAX", 3)
     first, second = driven.machine("first"), driven.machine("second")
     first.put(append(after=0))
     first.ship_now()

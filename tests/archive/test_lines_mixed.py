@@ -15,7 +15,7 @@ from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import ListThreadsRequest, WatchRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.archive.objects import heads
-from stateward_sidecar.archive.objects.shared import row_of
+from stateward_sidecar.archive.objects.holds import row_of
 from stateward_sidecar.archive.own import takeover
 from stateward_sidecar.errors import Corrupt, Fenced, InvalidField
 

@@ -18,7 +18,7 @@ from tests.daemon.unthreaded import DrivenBlobs, DrivenCalls, run
 
 from stateward.v1.effect_service_pb2 import BeginEffectRequest, BeginEffectResponse
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.archive.objects.shared import Name
+from stateward_sidecar.archive.objects.holds import Name
 from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.store.thread.thread import Thread
 

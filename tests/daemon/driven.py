@@ -65,7 +65,7 @@ from stateward.v1.thread_service_pb2 import (
 from stateward.v1.write_pb2 import Receipt, WriteOptions
 from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.archive.fleet.collect import Collector, Verbs
-from stateward_sidecar.archive.objects.shared import Hold, Options
+from stateward_sidecar.archive.objects.holds import Hold, Options
 from stateward_sidecar.archive.objects.start import fetch_root, find_former_boots, join, remember_boot
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.retrying import Patience, RetryingBucket

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.daemon.unthreaded import Inline, NoLoop
 
-from stateward_sidecar.archive.objects import image, shared
+from stateward_sidecar.archive.objects import holds, image
 from stateward_sidecar.archive.requests import metered, places
 from stateward_sidecar.archive.ship import blobs as archiveblobs
 from stateward_sidecar.archive.ship import compact, schedule, ship
@@ -45,7 +45,7 @@ SIZES: dict[tuple[object, str], Any] = {
     (recordcleaning, "RECORDS_A_STEP"): 2,
     (recordlist, "CHECKED_BY_WRITER_MAX"): 2,
     (recordlist, "DELETED_MAX"): 3,
-    (shared, "HOLDS_MAX"): 1,
+    (holds, "HOLDS_MAX"): 1,
     (exporting, "MESSAGE_BYTES"): 1,  # a message for each part
     (schedule, "ThreadPoolExecutor"): Inline,
     (blobsweep, "KEPT_S"): BLOB_KEPT_S,

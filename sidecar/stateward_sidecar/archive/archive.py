@@ -21,9 +21,9 @@ from stateward.v1.admin_service_pb2 import ArchiveStats
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.objects.fetch import Fetcher
+from stateward_sidecar.archive.objects.holds import MOMENTS_MAX, ArchiveState, Hold, Name, Options
 from stateward_sidecar.archive.objects.keys import Keys
 from stateward_sidecar.archive.objects.packs import Names
-from stateward_sidecar.archive.objects.shared import MOMENTS_MAX, ArchiveState, Hold, Name, Options
 from stateward_sidecar.archive.objects.start import BOOT_ID_BYTES, find_former_boots, remember_boot
 from stateward_sidecar.archive.own.completing import Completer
 from stateward_sidecar.archive.own.history import History

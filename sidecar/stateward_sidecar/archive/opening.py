@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.archive.commands import Commands
-from stateward_sidecar.archive.objects.shared import Options
+from stateward_sidecar.archive.objects.holds import Options
 from stateward_sidecar.archive.objects.start import expect_archive, fetch_root, join
 from stateward_sidecar.archive.requests.metered import Wire
 from stateward_sidecar.bucket.base import Bucket

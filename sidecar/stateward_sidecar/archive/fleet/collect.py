@@ -36,7 +36,7 @@ from stateward_sidecar.archive.fleet.fleet import Fleet, Found, Survey, in_chunk
 from stateward_sidecar.archive.fleet.reread import CountedFetcher
 from stateward_sidecar.archive.objects.fetch import Seen
 from stateward_sidecar.archive.objects.heads import FORMAT, check_writable, is_over
-from stateward_sidecar.archive.objects.shared import ArchiveState, Name
+from stateward_sidecar.archive.objects.holds import ArchiveState, Name
 from stateward_sidecar.archive.requests.metered import PARALLEL
 from stateward_sidecar.archive.requests.places import FORMAT_KEY, THREAD_KEYS, Place, is_blob, origin_of, whole_of
 from stateward_sidecar.clock import Clock

@@ -32,11 +32,11 @@ from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, T
 from stateward.v1.thread_pb2 import ThreadInfo as ThreadMessage
 from stateward_sidecar.archive.objects.fetch import Seen
 from stateward_sidecar.archive.objects.heads import open_head
+from stateward_sidecar.archive.objects.holds import ArchiveState, Name, row_of
 from stateward_sidecar.archive.objects.image import open_image, part_refs
 from stateward_sidecar.archive.objects.judge import Local, Verdict, judge
 from stateward_sidecar.archive.objects.keys import ThreadKey, slot_of
 from stateward_sidecar.archive.objects.packs import check_object
-from stateward_sidecar.archive.objects.shared import ArchiveState, Name, row_of
 from stateward_sidecar.archive.own.takeover import Attacher
 from stateward_sidecar.archive.requests.metered import PARALLEL
 from stateward_sidecar.archive.requests.places import FIRST_EPOCH, HEAD, THREADS, Place, place_of

@@ -21,6 +21,7 @@ from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward_sidecar.archive.fleet.fleet import Fleet, Found, Survey, in_chunks, judge_here, known_head
 from stateward_sidecar.archive.fleet.reread import CountedFetcher, Rereader, find_missing_blobs, reread_blob
+from stateward_sidecar.archive.objects.holds import ArchiveState
 from stateward_sidecar.archive.objects.judge import Verdict, set_back_text
 from stateward_sidecar.archive.objects.packs import (
     Flaw,
@@ -30,7 +31,6 @@ from stateward_sidecar.archive.objects.packs import (
     is_pack,
     open_tail,
 )
-from stateward_sidecar.archive.objects.shared import ArchiveState
 from stateward_sidecar.archive.objects.start import missing
 from stateward_sidecar.archive.requests.places import Place, whole_sizes
 from stateward_sidecar.bucket.base import ObjectNotFound

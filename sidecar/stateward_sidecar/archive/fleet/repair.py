@@ -35,9 +35,9 @@ from stateward_sidecar.archive.objects.heads import (
     seal_head,
     update_us,
 )
+from stateward_sidecar.archive.objects.holds import ArchiveState, Hold, Name, row_of
 from stateward_sidecar.archive.objects.judge import Verdict, set_back_text
 from stateward_sidecar.archive.objects.keys import ThreadKey
-from stateward_sidecar.archive.objects.shared import ArchiveState, Hold, Name, row_of
 from stateward_sidecar.archive.own.pulse import Pulse
 from stateward_sidecar.archive.own.reconcile import Reconciler
 from stateward_sidecar.archive.own.takeover import Attacher

@@ -1,11 +1,8 @@
 """Reads a thread's objects and checks every hash, every seal, every digest and every blob.
 
-Reads for commands. Works like ``Fetcher``, and counts the bytes, so that commands can report progress.
-
-Entries are opened with the dictionaries in the thread's own snapshot objects. This proves that a sidecar with an empty
-disk could read them. Pruned entries are opened if everything that they need still exists.
-
-Checks that the archive has the blobs of a thread, and that they can be opened.
+Works like ``Fetcher``, and counts the bytes, so that commands can report progress. Entries are opened with the
+dictionaries in the thread's own snapshot objects. This proves that a sidecar with an empty disk could read them. Pruned
+entries are opened if everything that they need still exists.
 """
 
 from __future__ import annotations

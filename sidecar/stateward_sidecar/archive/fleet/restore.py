@@ -14,7 +14,7 @@ from stateward.v1.archive_service_pb2 import RestoreArchiveRequest, RestoreArchi
 from stateward.v1.thread_pb2 import THREAD_ACCESS_REMOTE
 from stateward_sidecar.archive.fleet.fleet import Fleet, Found, Survey, in_chunks, object_refs
 from stateward_sidecar.archive.fleet.reread import CountedFetcher
-from stateward_sidecar.archive.objects.shared import ArchiveState, Name
+from stateward_sidecar.archive.objects.holds import ArchiveState, Name
 from stateward_sidecar.archive.own.completing import Completer
 from stateward_sidecar.archive.own.history import History
 from stateward_sidecar.archive.own.reconcile import Reconciler

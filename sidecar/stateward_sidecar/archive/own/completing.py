@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stateward_sidecar.archive.objects.fetch import Missing
-from stateward_sidecar.archive.objects.shared import ArchiveState, Name
+from stateward_sidecar.archive.objects.holds import ArchiveState, Name
 from stateward_sidecar.archive.own.history import History, HistoryChanged
 from stateward_sidecar.archive.own.reconcile import set_back
 from stateward_sidecar.archive.own.takeover import Attacher

@@ -25,8 +25,8 @@ from stateward.storage.v1.archive_pb2 import (
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward_sidecar.archive.objects.fetch import HISTORY_AT_ONCE, Fetcher, headers_of, tail_rows
+from stateward_sidecar.archive.objects.holds import ArchiveState, Name
 from stateward_sidecar.archive.objects.packs import is_pack, snapshot_rows
-from stateward_sidecar.archive.objects.shared import ArchiveState, Name
 from stateward_sidecar.archive.own.pulse import Pulse
 from stateward_sidecar.archive.own.reconcile import Reconciler
 from stateward_sidecar.archive.requests.places import Place

@@ -16,7 +16,7 @@ from typing import NoReturn, TypeVar
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward_sidecar.archive.objects.fetch import Seen
 from stateward_sidecar.archive.objects.heads import bare, follow, seal_head, wrote
-from stateward_sidecar.archive.objects.shared import ArchiveState, Hold
+from stateward_sidecar.archive.objects.holds import ArchiveState, Hold
 from stateward_sidecar.archive.own.reconcile import Reconciler
 from stateward_sidecar.archive.requests.metered import Unclear
 from stateward_sidecar.archive.requests.waiting import step_aside

@@ -27,10 +27,10 @@ from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.archive.objects.fetch import NEVER, Fetcher, Missing, Seen
 from stateward_sidecar.archive.objects.heads import check_writable, seal_head, tombstone
+from stateward_sidecar.archive.objects.holds import ArchiveState, Hold, row_of, row_of_hold
 from stateward_sidecar.archive.objects.judge import Judgement, Local, Verdict, judge
 from stateward_sidecar.archive.objects.keys import ThreadKey
 from stateward_sidecar.archive.objects.packs import is_pack
-from stateward_sidecar.archive.objects.shared import ArchiveState, Hold, row_of, row_of_hold
 from stateward_sidecar.archive.requests.metered import PARALLEL, Unclear
 from stateward_sidecar.archive.requests.places import Place, is_blob, origin_of
 from stateward_sidecar.bucket.base import ObjectChanged

@@ -28,8 +28,8 @@ from stateward_sidecar.archive.objects.heads import (
     is_unused,
     seal_head,
 )
+from stateward_sidecar.archive.objects.holds import ArchiveState, Hold, Name, row_of
 from stateward_sidecar.archive.objects.keys import ThreadKey
-from stateward_sidecar.archive.objects.shared import ArchiveState, Hold, Name, row_of
 from stateward_sidecar.archive.own.history import History, HistoryChanged, Window
 from stateward_sidecar.archive.own.reconcile import Finisher, Reconciler
 from stateward_sidecar.archive.requests.metered import Unclear

@@ -12,7 +12,7 @@ from functools import partial
 
 from stateward.storage.v1.journal_pb2 import BlobRecord
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
-from stateward_sidecar.archive.objects.shared import ArchiveState, Hold, Name
+from stateward_sidecar.archive.objects.holds import ArchiveState, Hold, Name
 from stateward_sidecar.archive.own.pulse import Uploads
 from stateward_sidecar.archive.own.takeover import Attacher
 from stateward_sidecar.archive.requests.places import SLICE_BYTES, Place

@@ -14,7 +14,7 @@ the indexes, too. An index is never changed, so it is put anew, with all newer o
 
 The work is bounded: packs are read when something of them was cleared, indexes when anything was cleared, and the rest
 once in ``LOOK_ENTRIES``. Indexes are written if they are few, or if what goes is an eighth of their number; until then
-it waits (``shared.py``).
+it waits (``holds.py``).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from stateward.storage.v1.archive_pb2 import (
     PackedRow,
 )
 from stateward.storage.v1.journal_pb2 import EntryHeader
+from stateward_sidecar.archive.objects.holds import ArchiveState, Hold, Taken
 from stateward_sidecar.archive.objects.packs import is_pack, pack_entries, pack_index, packed_bytes, snapshots_of
-from stateward_sidecar.archive.objects.shared import ArchiveState, Hold, Taken
 from stateward_sidecar.archive.own.pulse import Uploads
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.errors import ArchiveUnavailable, StatewardError

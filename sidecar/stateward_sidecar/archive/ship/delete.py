@@ -28,8 +28,8 @@ from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, T
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.objects.fetch import Fetcher, Seen
 from stateward_sidecar.archive.objects.heads import is_unused, seal_head, tombstone
+from stateward_sidecar.archive.objects.holds import ArchiveState, Name, row_of
 from stateward_sidecar.archive.objects.image import part_refs
-from stateward_sidecar.archive.objects.shared import ArchiveState, Name, row_of
 from stateward_sidecar.archive.own.reconcile import Finisher, Reconciler, set_back
 from stateward_sidecar.archive.own.takeover import ROUNDS, Attacher
 from stateward_sidecar.archive.requests.metered import Unclear

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 import lmdb
 
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
-from stateward_sidecar.archive.objects.shared import ArchiveState, Hold, row_of_hold
+from stateward_sidecar.archive.objects.holds import ArchiveState, Hold, row_of_hold
 from stateward_sidecar.archive.requests.waiting import Lanes
 from stateward_sidecar.archive.ship.ship import Shipper
 from stateward_sidecar.errors import ArchiveUnavailable, ShuttingDown, StatewardError

@@ -40,9 +40,9 @@ from stateward.v1.checkpoint_pb2 import (
 from stateward.v1.thread_pb2 import THREAD_ACCESS_REMOTE
 from stateward_sidecar.archive.objects.fetch import Fetcher
 from stateward_sidecar.archive.objects.heads import bare, catch_up, follow
+from stateward_sidecar.archive.objects.holds import ArchiveState, Hold, Taken, row_of
 from stateward_sidecar.archive.objects.image import Cutter, Part, seal_image, seal_part
 from stateward_sidecar.archive.objects.packs import is_pack, pack_entries, pack_snapshot
-from stateward_sidecar.archive.objects.shared import ArchiveState, Hold, Taken, row_of
 from stateward_sidecar.archive.own.pulse import Parted, Pulse, Uploads
 from stateward_sidecar.archive.own.reconcile import Reconciler
 from stateward_sidecar.archive.own.takeover import Attacher

@@ -1,17 +1,14 @@
 """Wraps every call on a thread: who may write it, how new this disk must be, and how durable its entry.
 
-Waits until an entry reaches a durability level.
-
-The entry is identified by its digest, on a line that has a number on this disk. A thread is not looked up by its name a
-second time, because after a takeover another line has the name. The loop looks in memory and at entries that were
-written a moment ago. Another thread looks for all other entries, because that may wait for the disk.
-
-Wraps every call on a thread: with an archive, it first checks who may write the thread and how new this disk is.
-
 A verb of the store runs against this disk. ``Ownership`` makes sure that the disk is up to date: before a write, that
 this process holds the thread; before a read, that this disk has what the archive has. If a verb fails because the
 thread was given up, taken or deleted meanwhile, or because only the archive has the history, Ownership mends that and
 runs the verb again. Without an archive it does nothing.
+
+Whoever waits for a durability level names the entry by its digest, on a line that has a number on this disk. A thread
+is not looked up by its name a second time, because after a takeover another line has the name. The loop looks in memory
+and at entries that were written a moment ago. Another thread looks for all other entries, because that may wait for the
+disk.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
-"""Removes blobs that nothing names, and files that no row names.
-
-The rows of blobs that come with an image, and the files that no row names any more.
-
-An image has all blobs of its thread, so rows of other blobs go: their blobs were collected elsewhere, or written anew.
-
-Removes blobs that nothing names, and blob files that a crash left.
+"""Removes blobs that nothing names, and files that no row names: those of a crash, and of blobs that an image lacks.
 
 A blob is named if the edits of a retained version put it into the state, or if the snapshot of a retained version holds
 it. This is never less than the blobs that retained states name: a blob from before the oldest retained version is in
 the snapshot of that version. An unnamed blob stays for a day after it was last written, because its writer may not have
 saved yet.
+
+An image has all blobs of its thread, so rows of other blobs go: their blobs were collected elsewhere, or written anew.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The plan of a prune, and the effects that go with it.
 
+It is made outside the writer, which checks that it still holds.
+
 An effect belongs to a version if its anchor is the version's checkpoint id. It goes with the last version that has this
-id, on any branch. The plan of a prune finds these effects outside the writer; the writer removes their rows in the
-transaction of the prune, and ``clear.py`` removes their entries as it removes the edits of the versions.
+id, on any branch. The plan finds these effects; the writer removes their rows in the transaction of the prune, and
+``clear.py`` removes their entries as it removes the edits of the versions.
 
 ``Pruned.effects`` names all entries of deleted effects, the replaced ones too: each entry names the one before it. So a
 machine that reads old entries from the archive does not bring a deleted effect back.
-
-The plan of a prune. It is made outside the writer; the writer only checks that it still holds.
 """
 
 from __future__ import annotations

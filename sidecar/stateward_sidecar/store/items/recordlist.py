@@ -194,7 +194,7 @@ class RecordList:
                     answer.next_page_token = self._context.tokens.pack(binding, position)
                     break
                 last = item.revision, item.key
-                if 0 < item.expire_time_us <= now_us:
+                if is_expired(item, now_us):
                     missed += 1
                     continue
                 if skip and not request.filters:
@@ -238,7 +238,7 @@ class RecordList:
             order = view.order
         counts = dict[str, int]()
         for item in order.walk(request.prefix):
-            if not 0 < item.expire_time_us <= now_us:
+            if not is_expired(item, now_us):
                 prefix = _prefix_of(item.key, request.prefix, request.delimiter, request.max_depth)
                 counts[prefix] = counts.get(prefix, 0) + 1
         most = request.page_size or PAGE_SIZE

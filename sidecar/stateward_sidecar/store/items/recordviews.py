@@ -1,11 +1,8 @@
-"""The records of a thread at one moment, and the conditions of a list.
+"""The records of a thread as they are at one moment, and the comparison of attributes with the conditions of a list.
 
-Compares the attributes of a record or a version with the conditions of a list.
-
-The records of a thread as they are at one moment: a transaction, the thread as the transaction shows it, the order.
-
-The thread and the order in memory change while a transaction is open. An order is chosen by the sum in the head that
-the transaction shows, so a record that a commit moves or renames meanwhile is in the view once.
+A view has a transaction, the thread as the transaction shows it, and the order of the records. Thread and order in
+memory change while a transaction is open. An order is chosen by the sum in the head that the transaction shows, so a
+record that a commit moves or renames meanwhile is in the view once.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.kind import Kind, Watched
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
+from stateward_sidecar.store.thread.recordorder import Item
 from stateward_sidecar.store.thread.table import Table
 from stateward_sidecar.store.thread.thread import Identity, Thread, ThreadDraft, add_to_sum, rows
 from stateward_sidecar.store.thread.times import SECOND_US
@@ -167,9 +168,9 @@ def facts_bytes(facts: RecordFacts) -> int:
 # -- expiry -------------------------------------------------------------------------------------------------------
 
 
-def is_expired(facts: RecordFacts, now_us: int) -> bool:
+def is_expired(record: RecordFacts | Item, now_us: int) -> bool:
     """Returns whether a record counts as missing."""
-    return 0 < facts.expire_time_us <= now_us
+    return 0 < record.expire_time_us <= now_us
 
 
 def _expiry_key(identity: Identity, row_key: bytes, row: RecordRow | None) -> bytes | None:

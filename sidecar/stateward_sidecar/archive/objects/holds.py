@@ -1,10 +1,10 @@
-"""What all parts of the archive share, and what the bucket has too much of each thread.
+"""The threads that this process holds, how fresh each is, and what else all parts of the archive share.
+
+That is the access to the bucket, the keys, and this process's ids.
 
 What a disk has cleared of a thread is *owed*: the bucket may still have it. The next HEAD takes it, and gives it back
 if it does not land, or if an object could not be read. Thread-safe: clearing adds to it at any time, and the ship that
 takes it must miss nothing.
-
-Shared are the access to the bucket, the keys, this process's ids, and the threads that it holds.
 """
 
 from __future__ import annotations
