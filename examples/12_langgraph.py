@@ -1,6 +1,6 @@
 """A person in a LangGraph graph: two nodes ask at once, the shell answers, and `stateward run` starts the graph again.
 
-    pip install 'stateward[langgraph,sidecar,cli]' langgraph
+    pip install '.[langgraph,sidecar,cli]'
     python examples/12_langgraph.py
 
 The graph knows Stateward as its saver only. `interrupt` in two parallel nodes makes one question with two parts:
@@ -30,7 +30,7 @@ try:
 
     from stateward.langgraph import StatewardSaver, resume_command
 except ModuleNotFoundError as error:
-    sys.exit(f"{error}; run: pip install 'stateward[langgraph]' langgraph")
+    sys.exit(f"{error}; run in the clone: pip install '.[langgraph]'")
 
 THREAD = "trip-1"
 

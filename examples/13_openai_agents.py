@@ -1,6 +1,6 @@
 """A person approves a call of a tool of the OpenAI Agents SDK, and `stateward run` starts the agent again.
 
-    pip install 'stateward[openai-agents,sidecar,cli]'
+    pip install '.[openai-agents,sidecar,cli]'
     python examples/13_openai_agents.py
 
 The run stops before the tool pays. The session keeps the run and the program ends. `stateward waiting` shows the call,
@@ -29,7 +29,7 @@ try:
 
     from stateward.openai_agents import StatewardSession
 except ModuleNotFoundError as error:
-    sys.exit(f"{error}; run: pip install 'stateward[openai-agents]'")
+    sys.exit(f"{error}; run in the clone: pip install '.[openai-agents]'")
 
 SESSION = "chat-7"
 SETTINGS = RunConfig(tracing_disabled=True)

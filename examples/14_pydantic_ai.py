@@ -1,6 +1,6 @@
 """A person approves a deferred call of a tool of Pydantic AI, and `stateward run` starts the agent again.
 
-    pip install 'stateward[pydantic-ai,sidecar,cli]'
+    pip install '.[pydantic-ai,sidecar,cli]'
     python examples/14_pydantic_ai.py
 
 The run ends with the call that needs an approval, and the store keeps the conversation. `stateward waiting` shows the
@@ -30,7 +30,7 @@ try:
 
     from stateward.pydantic_ai import StatewardConversationStore
 except ModuleNotFoundError as error:
-    sys.exit(f"{error}; run: pip install 'stateward[pydantic-ai]'")
+    sys.exit(f"{error}; run in the clone: pip install '.[pydantic-ai]'")
 
 THREAD = "chat-8"
 

@@ -1,6 +1,6 @@
 """A person confirms a call of a tool of Google ADK, and `stateward run` starts the agent again.
 
-    pip install 'stateward[adk,sidecar,cli]'
+    pip install '.[adk,sidecar,cli]'
     python examples/15_adk.py
 
 The tool needs a confirmation, so the run ends with a request for it. `stateward waiting` shows the call, `stateward
@@ -34,7 +34,7 @@ try:
 
     from stateward.adk import StatewardSessionService
 except ModuleNotFoundError as error:
-    sys.exit(f"{error}; run: pip install 'stateward[adk]'")
+    sys.exit(f"{error}; run in the clone: pip install '.[adk]'")
 
 USER, SESSION = "ana", "9"
 THREAD = f"adk/sessions/trips/{USER}/{SESSION}"

@@ -1,6 +1,6 @@
 """A person answers a workflow of Microsoft's Agent Framework, and `stateward run` starts it again.
 
-    pip install 'stateward[agent-framework,sidecar,cli]'
+    pip install '.[agent-framework,sidecar,cli]'
     python examples/16_agent_framework.py
 
 The workflow asks with `request_info` and has nothing else to do. `stateward waiting` shows the request, `stateward
@@ -27,7 +27,7 @@ try:
 
     from stateward.agent_framework import StatewardCheckpointStorage
 except ModuleNotFoundError as error:
-    sys.exit(f"{error}; run: pip install 'stateward[agent-framework]'")
+    sys.exit(f"{error}; run in the clone: pip install '.[agent-framework]'")
 
 THREAD, NAME = "order-7", "trip"
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from stateward import values
 from stateward._frames import at_the_caller
+from stateward._version import install_command
 from stateward.arguments import message
 from stateward.fromproto import FromProto
 from stateward.v1 import signal_pb2, state_pb2
@@ -116,7 +117,7 @@ class Question:
             faults = validator(self.schema, registry=known.REGISTRY).iter_errors(answer)
             error = jsonschema.exceptions.best_match(faults)
         except ModuleNotFoundError:
-            why = "the package jsonschema is not installed; run: pip install 'stateward[schema]'"
+            why = f"the package jsonschema is not installed; run: {install_command('schema')}"
         except Exception as failure:  # noqa: BLE001  an agent's schema may be anything; the answer is what matters
             why = f"the question's schema is wrong: {failure}"
         else:

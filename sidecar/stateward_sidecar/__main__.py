@@ -28,10 +28,12 @@ def main() -> None:
         import lmdb  # noqa: F401
         import zstandard  # noqa: F401
     except ImportError as error:
+        from stateward._version import install_command
+
         _fail(
             1,
-            f"the daemon's dependencies are not installed ({error.name} is missing); run: pip install "
-            "'stateward[sidecar]'",
+            f"the daemon's dependencies are not installed ({error.name} is missing); run: "
+            f"{install_command('sidecar')}",
         )
     from stateward_sidecar.errors import StartError
 

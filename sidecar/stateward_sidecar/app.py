@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from google.protobuf.descriptor import ServiceDescriptor
 
-from stateward._version import VERSION
+from stateward._version import VERSION, install_command
 from stateward.v1 import (
     admin_service_pb2,
     archive_service_pb2,
@@ -324,7 +324,7 @@ def _open_traces(settings: Settings) -> OtelTracer | None:
         from stateward_sidecar.tracing import OtelTracer
     except ImportError as error:
         raise StartError(
-            f"--traces needs a package that is missing ({error.name}); run: pip install 'stateward[otel]'"
+            f"--traces needs a package that is missing ({error.name}); run: {install_command('otel')}"
         ) from None
     tracer = OtelTracer(settings.traces, VERSION, settings.owner_id)
     spans.tracer = tracer
@@ -347,7 +347,7 @@ def _open_metrics(
         from stateward_sidecar.metrics.sources import Sources
     except ImportError as error:
         raise StartError(
-            f"--metrics needs a package that is missing ({error.name}); run: pip install 'stateward[metrics]'"
+            f"--metrics needs a package that is missing ({error.name}); run: {install_command('metrics')}"
         ) from None
     sources = Sources(measures, store, archive, VERSION, FORMAT, open_calls, wires, waiting_calls, watches, not_ready)
     return Metrics(address, sources)

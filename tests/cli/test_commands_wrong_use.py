@@ -465,7 +465,7 @@ def test_missing_extra(tmp_path, missing):
         check=False,
     )
     assert answer.returncode == 1
-    assert "pip install 'stateward[cli]'" in answer.stderr
+    assert "pip install '.[cli]'" in answer.stderr
     assert len(answer.stderr.splitlines()) == 1
 
 
@@ -477,7 +477,7 @@ def test_demo_without_the_daemon(tmp_path):
         [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, env=environment(), check=False
     )
     assert answer.returncode == 1
-    assert "stateward[sidecar,cli]" in answer.stderr
+    assert "'.[sidecar,cli]'" in answer.stderr
     assert len(answer.stderr.splitlines()) == 1
 
 

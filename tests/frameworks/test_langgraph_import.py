@@ -407,7 +407,7 @@ def test_a_missing_package_is_named(
         source = "postgresql://a@b/c" if package.endswith("postgres") else filled
         error = import_(daemon, namespace, source).error
         assert package.replace(".", "-").removeprefix("stateward-") in error.replace(".", "-")
-        assert error.endswith("run: pip install 'stateward[langgraph-import]'")
+        assert "run: pip install '.[langgraph-import]'" in error
 
 
 def test_a_postgres_database_of_something_else(daemon: Daemon, namespace: str, postgres: str) -> None:

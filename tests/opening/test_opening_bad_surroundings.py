@@ -154,7 +154,7 @@ SURROUNDINGS: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], None], str]] 
     "a link for the lock": (linked("users.lock"), "is a symbolic link"),
     "a link for the directory of the socket": (linked_run, "is not a directory"),
     "a short directory that all may write": (anothers_run, "mode 0777"),
-    "no extra": (no_extra, "pip install 'stateward[sidecar]'"),
+    "no extra": (no_extra, "pip install '.[sidecar]'"),
     "a frozen program": (frozen, "has no Python interpreter"),
     "a starter that stands still": (being_started, "process 4711 starts the daemon"),
     "a daemon that stands still at its end": (ending, "is ending"),

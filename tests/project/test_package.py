@@ -67,5 +67,5 @@ def test_daemon_without_its_extra_says_what_to_install(repository: Path, tmp_pat
     command = [sys.executable, "-c", WITHOUT_EXTRA]
     answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
     assert answer.returncode == 1, answer.stderr
-    assert "stateward[sidecar]" in answer.stderr
+    assert "'.[sidecar]'" in answer.stderr
     assert len(answer.stderr.strip().splitlines()) == 1

@@ -456,7 +456,7 @@ class AsyncThread:
 
         Raises StaleAnswer if the thread does not ask that question any more, or has an answer to it. Raises
         AnswerRefused, and sends nothing, if the value does not fit the question's JSON schema. The package jsonschema
-        checks that (`pip install 'stateward[schema]'`); without it the answer is sent with the warning
+        checks that (the extra `schema`); without it the answer is sent with the warning
         SchemaNotChecked.
         """
         return await self._run(signals.answer(self._ref, ANSWER, value, **options))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 
+from stateward._version import install_command
+
 NEEDED = ("typer", "rich")
 EXIT_INTERRUPTED = 130
 
@@ -26,7 +28,7 @@ def main() -> None:
             raise
         print(
             f"stateward: the command needs the package {error.name}, which is not installed; "
-            "run: pip install 'stateward[cli]'",
+            f"run: {install_command('cli')}",
             file=sys.stderr,
         )
         sys.exit(1)

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from stateward._version import install_command
 from stateward.langgraph._verbatim import Encrypted, Verbatim
 
 KEY_VARIABLE = "LANGGRAPH_AES_KEY"
-EXTRA = "stateward[langgraph-import]"
 _POSTGRES = ("postgres://", "postgresql://")
 
 
@@ -217,7 +217,7 @@ def _open_postgres(url: str, serde: SerializerProtocol) -> Iterator[Source]:
 
 
 def _missing(package: str, error: ImportError) -> SourceInvalid:
-    return SourceInvalid(f"this needs {package} ({error}); run: pip install '{EXTRA}'")
+    return SourceInvalid(f"this needs {package} ({error}); run: {install_command('langgraph-import')}")
 
 
 def _first_line(error: Exception) -> str:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from stateward._version import install_command
 from stateward.errors import CannotStart
 from stateward.opening.places import Place, find_sockets, log_files
 from stateward.opening.record import dial
@@ -64,8 +65,8 @@ def launch(place: Place, asked: Asked, kept_target: str, idle_exit_s: float, dea
     missing = next((name for name in NEEDED if importlib.util.find_spec(name) is None), "")
     if missing:
         raise CannotStart(
-            f"the daemon's package {missing} is not installed; run: pip install 'stateward[sidecar]', or give the "
-            "target of a daemon"
+            f"the daemon's package {missing} is not installed; give the target of a daemon, or run: "
+            f"{install_command('sidecar')}"
         )
     if not sys.executable or getattr(sys, "frozen", False):  # a frozen program would start itself again
         raise CannotStart("this program has no Python interpreter to start the daemon with; give the target of one")

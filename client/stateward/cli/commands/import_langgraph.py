@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stateward._version import install_command
 from stateward.cli.files.workers import OF_ONE_RUN
 from stateward.cli.options.connect import NamespaceOption, TargetOption, connect
 from stateward.cli.show.output import CommandError, clean, counted, fail, is_terminal, note, print_facts, say
@@ -129,7 +130,7 @@ def _open(source: str) -> Iterator[Source]:
     try:
         from stateward.langgraph.sources import SourceInvalid, open_source  # noqa: PLC0415  an extra
     except ModuleNotFoundError as error:
-        raise CommandError(f"this needs {error.name}; run: pip install 'stateward[langgraph-import]'") from None
+        raise CommandError(f"this needs {error.name}; run: {install_command('langgraph-import')}") from None
     try:
         with open_source(source) as opened:
             yield opened

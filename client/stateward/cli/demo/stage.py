@@ -24,6 +24,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from stateward._version import install_command
 from stateward.cli.show.output import CommandError
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class Stage:
         if missing:
             raise CommandError(
                 f"the demo starts a daemon, which needs the package {missing}; it is not installed; "
-                "run: pip install 'stateward[sidecar,cli]'"
+                f"run: {install_command('sidecar,cli')}"
             )
         self._keep = _prepare(keep)
         self._machines: list[Daemon] = []

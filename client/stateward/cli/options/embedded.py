@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stateward._version import install_command
 from stateward.cli.options.connect import READY_TIMEOUT_S, Globals, connect
 from stateward.cli.show.output import CommandError
 
@@ -70,8 +71,8 @@ def run_embedded(archive: str, key_file: Path | None) -> Iterator[str]:
     missing = next((name for name in NEEDED if importlib.util.find_spec(name) is None), "")
     if missing:
         raise CommandError(
-            f"--archive starts a daemon, whose package {missing} is not installed; run: pip install "
-            "'stateward[sidecar,cli]'"
+            f"--archive starts a daemon, whose package {missing} is not installed; run: "
+            f"{install_command('sidecar,cli')}"
         )
     if key_file is None:
         raise CommandError("--archive needs --key-file: the archive can be read only with its key")
