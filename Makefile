@@ -16,7 +16,7 @@ FRAMEWORKS := agent-framework-core google-adk langgraph langgraph-checkpoint lan
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 JS := packages/langgraph-js
 .PHONY: help demo test test-fast test-grpc test-frameworks-newest test-langgraph-js examples lint types layers format generate generate-check proto proto-check proto-lint promtool bench bench-peers plugins soak soak-tests mutants clean
-.PHONY: docs image-lock image-pin image-test package-test
+.PHONY: docs release image-lock image-pin image-test package-test
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-23s %s\n", $$1, $$2 }' Makefile
@@ -113,6 +113,9 @@ proto-lint: .venv/ready-dev ## Check the contract's style and find breaking chan
 plugins: ## Install protoc's plugins for TypeScript and Rust into build/plugins, for tests (needs npm and cargo)
 	@npm install --prefix build/plugins/npm --no-audit --no-fund --save-exact --loglevel=error @bufbuild/protoc-gen-es@2.13.0
 	@cargo install --quiet --locked --root build/plugins/cargo protoc-gen-prost@0.5.0 protoc-gen-tonic@0.5.0
+
+release: .venv/ready-dev ## Build the packages of a release in dist/; refuses what is undecided, undated or uncommitted
+	@$(PY) docs/release.py && rm -rf dist && $(PY) -m hatchling build -d dist
 
 bench: .venv/ready-bench ## Compare with SQLite, LangGraph's savers and the peers of bench-peers; BENCH='--section save' for less
 	@$(PY) -m tests.bench $(BENCH) --json build/bench/bench.json --svg build/bench/bench.svg

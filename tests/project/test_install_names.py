@@ -1,4 +1,4 @@
-"""The danger: a page or a message that tells people to install a name which no registry has, or which is somebody else's."""
+"""The danger: a page or a message that tells people to install a name which no registry has, or somebody else has."""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from stateward._version import VERSION
 
 
@@ -25,4 +27,21 @@ def test_everything_has_the_version_of_the_distribution(repository: Path) -> Non
         for tag in re.findall(r"image: stateward:(\S+)|newTag: \"?([\w.]+)\"?", manifest.read_text()):
             assert VERSION in tag, manifest
     changelog = (repository / "CHANGELOG.md").read_text()
-    assert "## [Unreleased]" in changelog or f"## [{VERSION}]" in changelog
+    assert "## [Unreleased]" in changelog or f"\n## {VERSION}" in changelog
+
+
+# Formats that cannot read the one place; the test above compares them.
+COPIES = {
+    "CHANGELOG.md", "client/stateward/_version.py", "deploy/kubernetes/sidecar/kustomization.yaml",
+    "packages/langgraph-js/package.json", "packages/langgraph-js/package-lock.json",
+}  # fmt: skip
+
+
+def test_one_place_has_the_version(repository: Path) -> None:
+    """No page, manifest or module repeats the version beside those that cannot read it."""
+    command = ["git", "grep", "--name-only", "--fixed-strings", "--untracked", VERSION, "--", "."]
+    command += [":!tests", ":!examples", ":!*.lock", ":!*requirements.txt"]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    if done.returncode > 1:
+        pytest.skip("not a git checkout")
+    assert set(done.stdout.split()) - COPIES == set()

@@ -172,7 +172,8 @@ def check_package() -> Item:
     if installed != VERSION:
         return Item(
             "package", "warning", f"version {VERSION} is imported, and {installed} is installed",
-            "Install it again, with pip's --force-reinstall. Stubs of one version with code of another fail in odd ways.", {**facts, "installed": installed},
+            "Install it again, with pip's --force-reinstall. Stubs of one version with code of another fail in odd "
+            "ways.", {**facts, "installed": installed},
         )  # fmt: skip
     return Item("package", "ok", said, facts=facts)
 
