@@ -1,13 +1,15 @@
-"""A hook of mkdocs: pages of the site that lie elsewhere in the repository, and links between them.
+"""A hook of mkdocs: pages of the site that lie elsewhere in the repository, links between them, version and source.
 
 Links are written for people who read the repository. In the site, a link to a page leads to the page, and a link to
-anything else of the repository becomes its name.
+anything else leads to the repository, or is its name until the repository is decided. Each page ends with the name of its source, which is a link for editing
+once the repository is decided (`[project.urls]` in pyproject.toml).
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
     "client/stateward/cli/README.md": "design/cli.md",
     "client/stateward/opening/README.md": "design/opening.md",
     "deploy/README.md": "deploy.md",
@@ -53,6 +58,21 @@ _CODE = re.compile(r"^```.*?^```$|^ {4}.*?$|`[^`\n]+`", re.DOTALL | re.MULTILINE
 _LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<path>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
 
 
+def on_config(config: Any) -> Any:
+    """Puts the version beside the name, and the repository into the head, if there is one."""
+    (version,) = re.findall(r'^VERSION = "(.+)"$', (ROOT / "client/stateward/_version.py").read_text(), re.MULTILINE)
+    config.site_name = f"Stateward {version}"
+    if repository := find_repository():
+        config.repo_url, config.repo_name = repository, "Repository"
+    return config
+
+
+def find_repository() -> str | None:
+    """The repository's URL; None = not decided."""
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    return None if ".invalid" in urls["Repository"] else str(urls["Repository"]).rstrip("/")
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Adds the pages that lie elsewhere."""
     for here, there in PAGES.items():
@@ -63,10 +83,17 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Makes the links of a page lead to pages of the site."""
     source = _SOURCES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
-    return rewrite(markdown, source, page.file.src_uri)
+    repository = find_repository()
+    return rewrite(markdown, source, page.file.src_uri, repository) + sign(source, repository)
 
 
-def rewrite(markdown: str, source: str, place: str) -> str:
+def sign(source: str, repository: str | None) -> str:
+    """The last line of a page: where its text is, and a link for editing it."""
+    where = f'Edit <a href="{repository}/edit/main/{source}">{source}</a>' if repository else f"Source: {source}"
+    return f'\n\n<p class="source">{where}</p>\n'
+
+
+def rewrite(markdown: str, source: str, place: str, repository: str | None = None) -> str:
     """Returns a page's text with its links as the site needs them. Code stays as it is."""
 
     def link(found: re.Match[str]) -> str:
@@ -80,7 +107,7 @@ def rewrite(markdown: str, source: str, place: str) -> str:
         elif target == "proto":
             where = "contract.md"
         if where is None:
-            return found["text"]
+            return f"[{found['text']}]({repository}/blob/main/{target}{anchor})" if repository else found["text"]
         relative = posixpath.relpath(where, posixpath.dirname(place) or ".")
         return f"{found['image']}[{found['text']}]({relative}{anchor})"
 

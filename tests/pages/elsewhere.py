@@ -45,7 +45,6 @@ class Elsewhere:
 
 
 ELSEWHERE = [
-    Elsewhere("README.md", "text", "agent ──gRPC──▶", "a drawing"),
     Elsewhere("deploy/README.md", "yaml", "apiVersion: kustomize", "a cluster takes it; here it is rendered",
               "tests/deploy/test_manifests.py"),
     Elsewhere("docs/operations.md", "text", "agents × saves per day", "a formula"),
