@@ -27,6 +27,7 @@ PAGES = {
     "client/stateward/cli/README.md": "design/cli.md",
     "client/stateward/opening/README.md": "design/opening.md",
     "deploy/README.md": "deploy.md",
+    "examples/README.md": "examples.md",
     "packages/langgraph-js/README.md": "langgraph-js.md",
     "proto/README.md": "contract.md",
     "sidecar/DESIGN.md": "design.md",

@@ -86,8 +86,13 @@ class Refused:
 
 REFUSED = [
     Refused("examples/README.md", "timeout --signal KILL", 137, "it is a kill"),
+    Refused("docs/tutorial.md", "timeout --signal KILL", 137, "it is a kill"),
     Refused("docs/frameworks.md", "stateward import langgraph postgresql://user@host/db", 1, "there is no such host"),
 ]
+
+
+# What the blocks of a page must have printed in the end, and how often.
+SAID = {"docs/tutorial.md": {"looking at Lima": 1, "asked, and ending": 1, "paying\n": 1, "done: {'receipt'": 1}}
 
 
 @dataclass(frozen=True)

@@ -131,9 +131,9 @@ class Reader:
         if fault := json.loads(answer) if answer else self.said():
             raise Failed(f"{name}:\n{fault}")
 
-    def said(self) -> str:
-        """The end of what all blocks have printed."""
-        return self._output.read_text(errors="replace")[-6000:]
+    def said(self, *, whole: bool = False) -> str:
+        """The end of what all blocks have printed, or all of it."""
+        return self._output.read_text(errors="replace")[0 if whole else -6000 :]
 
     def close(self) -> None:
         """Ends shell, Python, and what they have started."""

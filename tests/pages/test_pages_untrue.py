@@ -23,6 +23,7 @@ from tests.pages.elsewhere import (
     NEEDED,
     PLACES,
     REFUSED,
+    SAID,
     STAND_INS_BECAUSE,
     WITH_DAEMON,
     Elsewhere,
@@ -142,6 +143,8 @@ def test_every_block_runs_as_written(page: str) -> None:
             if not lacks and not elsewhere(block):
                 run(reader, block)
             missing |= lacks
+        counts = {text: reader.said(whole=True).count(text) for text in SAID.get(page, ())}
+        assert counts == SAID.get(page, {})
     if missing:
         pytest.skip(f"all but what needs {', '.join(missing)}")
 
