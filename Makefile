@@ -59,11 +59,11 @@ layers: .venv/ready-dev ## Check that imports point down
 format: .venv/ready-dev ## Format the code
 	@$(BIN)/ruff check --fix --quiet; $(BIN)/ruff format
 
-generate: .venv/ready-dev ## Generate the blocking client, and the index of the tests
-	@$(PY) client/generate.py && $(PY) tests/make_index.py
+generate: .venv/ready-dev ## Generate the blocking client, the index of the tests, and the pictures of the pages
+	@$(PY) client/generate.py && $(PY) tests/make_index.py && $(PY) docs/pictures/draw.py
 
-generate-check: .venv/ready-dev ## Check that the blocking client and the index of the tests are up to date
-	@$(PY) client/generate.py --check && $(PY) tests/make_index.py --check
+generate-check: .venv/ready-dev ## Check that the blocking client, the index and the pictures are up to date
+	@$(PY) client/generate.py --check && $(PY) tests/make_index.py --check && $(PY) docs/pictures/draw.py --check
 
 proto: .venv/ready-dev ## Generate the stubs in client/ from proto/
 	@$(PY) proto/generate.py

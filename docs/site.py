@@ -1,8 +1,8 @@
 """A hook of mkdocs: pages of the site that lie elsewhere in the repository, links between them, version and source.
 
 Links are written for people who read the repository. In the site, a link to a page leads to the page, and a link to
-anything else leads to the repository, or is its name until the repository is decided. Each page ends with the name of its source, which is a link for editing
-once the repository is decided (`[project.urls]` in pyproject.toml).
+anything else leads to the repository, or is its name until the repository is decided. Each page ends with the name of
+its source, which is a link for editing once the repository is decided (`[project.urls]` in pyproject.toml).
 """
 
 from __future__ import annotations

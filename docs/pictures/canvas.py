@@ -57,7 +57,9 @@ class Picture:
         extra = " dashed" if dashed else ""
         self._body.append(f'<path d="M{way}" class="gone line{extra}" marker-end="url(#tip)"{start}/>')
 
-    def text(self, x: float, y: float, words: str, *, kind: str = "quiet", anchor: str = "start", size: int = 12) -> None:
+    def text(
+        self, x: float, y: float, words: str, *, kind: str = "quiet", anchor: str = "start", size: int = 12
+    ) -> None:
         """A line of text. `kind`: ink, quiet, good, bad. Raises ValueError if it would be cut off in a wide font."""
         wide = len(words) * size * LETTER
         left = x - {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor] * wide

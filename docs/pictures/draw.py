@@ -109,7 +109,7 @@ def diff() -> Picture:
 
 @drawn
 def digest() -> Picture:
-    picture = Picture("Of two writers that build on the same version and digest, one wins; the other is told", 150)
+    picture = Picture("Of two writers that build on the same version, one wins, and the other is told", 150)
     picture.box(16, 16, 120, 46, "writer A", "knows 3 · a1b2")
     picture.box(16, 88, 120, 46, "writer B", "knows 3 · a1b2")
     picture.version(208, 75, "3")
@@ -143,7 +143,7 @@ def durability() -> Picture:
 
 @drawn
 def effect() -> Picture:
-    picture = Picture("A tool call is claimed, made and recorded; after a crash the next agent learns of the claim", 174)
+    picture = Picture("A call is claimed, made and recorded; after a crash the next agent learns of the claim", 174)
     picture.box(16, 18, 92, 34, "claim", kind="ours")
     picture.arrow((110, 35), (142, 35))
     picture.box(146, 18, 104, 34, "call the tool")
@@ -153,13 +153,13 @@ def effect() -> Picture:
     picture.cross(198, 88)
     picture.text(212, 92, "killed here", kind="bad")
     picture.arrow((198, 100), (198, 112))
-    picture.box(16, 114, 388, 46, "the next agent learns: it may have happened", "it asks the tool, and does not pay twice")
+    picture.box(16, 114, 388, 46, "the next agent learns: it may have happened", "it asks the tool, and pays once")
     return picture
 
 
 @drawn
 def question() -> Picture:
-    picture = Picture("An agent asks and ends; a person answers later; the agent starts again and finds the answer", 142)
+    picture = Picture("An agent asks and ends; a person answers; the agent starts again and finds the answer", 142)
     picture.box(16, 20, 96, 46, "agent asks", "and ends", kind="ours")
     picture.arrow((114, 43), (146, 43))
     picture.box(150, 20, 100, 46, "thread waits", "no process")
@@ -188,7 +188,7 @@ def lease() -> Picture:
 
 @drawn
 def archive() -> Picture:
-    picture = Picture("Machine A archives to the bucket and is lost; machine B takes the thread over, and A is fenced", 196)
+    picture = Picture("Machine A is lost; machine B takes the thread over from the bucket, and A is fenced", 196)
     picture.box(16, 22, 112, 46, "machine A", "wrote 1 to 7", kind="gone")
     picture.cross(118, 28)
     picture.arrow((130, 45), (162, 45))

@@ -1,140 +1,227 @@
-"""The picture of a run: saves and reads of every contender at three sizes as bars on a log axis, and a row of facts.
+"""The picture of a run: first what users get, then what a call costs, with bars that are sorted, the best first.
 
-Plain SVG with the reader's own fonts, made to be read at a width of 800.
+    python -m tests.bench.picture RESULTS.json PICTURE.svg
+
+draws saved results again. Plain SVG with the reader's own fonts and colours for light and dark pages, narrow enough to
+be read on a telephone. A part whose section did not run is left out.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 from tests.bench.payload import SIZES
-from tests.bench.peers.stateward import CLIENT, STUB
+from tests.bench.peers.stateward import CLIENT, STUB, WHOLE
 from tests.bench.report import Report, Section, format_bytes, format_ms
 from tests.bench.sections import graph
 
-WIDTH, MARGIN, LABELS, GAP, ROW, BAR = 800, 28, 206, 16, 20, 12
-PANEL = (WIDTH - 2 * MARGIN - LABELS - 2 * GAP) / 3
-FIGURE = 58
+WIDTH, MARGIN, LABELS, ROW, BAR = 520, 20, 204, 19, 11
+FIGURE = 108
 """Room for the figure behind the longest bar."""
-INK, QUIET, LINE, TRACK = "#1f2937", "#6b7280", "#e5e7eb", "#f6f7f9"
-OURS, FLOOR, PEER = "#0f766e", "#9ca3af", "#93a8c9"
+SHORTEST, *_, LONGEST = SIZES
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+# class: (property, in light, in dark)
+COLOURS = {
+    "ink": ("fill", "#1f2937", "#e5e7eb"), "quiet": ("fill", "#5b6472", "#a3adbb"),
+    "ours": ("fill", "#0f766e", "#2dd4bf"), "peer": ("fill", "#93a8c9", "#5d7299"),
+    "floor": ("fill", "#b6bdc8", "#4b5363"), "tile": ("fill", "#f3f5f8", "#272c35"),
+    "back": ("fill", "#ffffff", "#1b1e24"), "edge": ("stroke", "#e2e8f0", "#343a46"),
+}  # fmt: skip
+BOUGHT = (
+    "The extra tenths of a millisecond buy, with each save: two syncs of the disk before",
+    "the answer, a version that stays readable, a check against other writers, encryption",
+    "with a key for each thread, and, with an archive, a copy in the bucket a second later.",
+)
+NAMES = {
+    CLIENT: "Stateward, frames (Python)", STUB: "Stateward, gRPC", WHOLE: "Stateward, whole state",
+    graph.OURS: "Stateward", graph.SQLITE: "LangGraph SQLite saver", graph.POSTGRES: "LangGraph Postgres saver",
+    graph.MEMORY: "in memory, nothing kept", "echo": "a bare gRPC echo",
+}  # fmt: skip
+
+
+@dataclass
+class Bar:
+    """A line of a panel: whose, how long, and what is written behind it."""
+
+    contender: str
+    value: float
+    figure: str
+
+    @property
+    def kind(self) -> str:
+        """Its colour: ours, a floor that keeps nothing for anybody, or a peer."""
+        if self.contender.startswith(STUB):
+            return "ours"
+        return "floor" if self.contender.startswith(("echo", "file", graph.MEMORY)) else "peer"
+
+
+Panel = tuple[str, str, list[Bar]]
+"""A title, what is measured, and the bars."""
+Fact = tuple[str, str, str]
+"""A figure, what it is, and what to compare it with."""
 
 
 def draw(report: Report) -> str:
     """The whole picture."""
-    body, y = list[str](), 44.0
-    body.append(text(MARGIN, y, "What it costs to keep an agent's state", size=21, weight=650))
-    y += 22
-    told = "Everybody in turn, in one run, synced to the disk before the answer. Medians; bars on a log scale."
-    body.append(text(MARGIN, y, told, fill=QUIET, size=12.5))
-    y = draw_run(body, report, y + 22)
-    for name, title in (("save", "Save a message"), ("hydrate", "Read the state")):
-        section = report.section(name)
-        if section.rows:
-            y = draw_bars(body, section, title, y + 40)
-    y = draw_facts(body, report, y + 26)
-    facts, source = report.machine, report.payload.split(" ", maxsplit=1)[0]
-    where = f"{facts['cpus']} CPUs, {facts['system'].split('-')[0]}, {facts['file_system']}, Python {facts['python']}"
-    y += 24
-    body.append(text(MARGIN, y, f"{where}, {source} messages", fill=QUIET, size=11))
-    height = round(y + 20)
+    body, y = list[str](), 38.0
+    body.append(text(MARGIN, y, "What it costs to keep an agent's state", size=19, weight=650))
+    told = "All in turn, in one run; everybody syncs to the disk before the answer."
+    for line in (told, "Medians. Shorter is better."):
+        y += 18
+        body.append(text(MARGIN, y, line, kind="quiet"))
+    y = draw_panels(body, find_gains(report), y)
+    y = draw_facts(body, list(find_lives(report)), y + 18)
+    y = draw_panels(body, find_times(report), y - 6)
+    y = draw_facts(body, list(find_facts(report)), y + 18)
+    for line in ("", *BOUGHT, "", machine(report)):
+        y += 17 if line else 8
+        body.append(text(MARGIN, y, line, kind="ink" if line in BOUGHT else "quiet", size=12 if line in BOUGHT else 11))
+    height = round(y + 18)
+    light, dark = ("".join(f".{name}{{{c[0]}:{c[at]}}}" for name, c in COLOURS.items()) for at in (1, 2))
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         f'role="img" aria-label="Benchmark of Stateward and its peers" font-family="{FONT}">'
+        f"<style>{light}@media (prefers-color-scheme:dark){{{dark}}}</style>"
     )
-    back = f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="10" fill="#fff" stroke="{LINE}"/>'
+    back = f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="10" class="back edge"/>'
     return "\n".join((head, back, *body, "</svg>\n"))
 
 
-def draw_run(body: list[str], report: Report, y: float) -> float:
-    """What a step of a whole LangGraph agent costs, in a tile of its own. Returns where it ends."""
-    run, others = report.section("graph"), {"SQLite": graph.SQLITE, "Postgres": graph.POSTGRES}
-    step, size = (run.find(graph.OURS, "sync", figure) for figure in ("step_ms", "disk_bytes"))
-    if step is None or size is None:
-        return y - 22
-    beside = [f"{format_bytes(size)} on disk"]
-    for name, saver in others.items():
-        theirs, taken = (run.find(saver, "sync", figure) for figure in ("step_ms", "disk_bytes"))
-        if theirs is not None and taken is not None:
-            beside.append(f"LangGraph's {name} saver {format_ms(theirs)}, {format_bytes(taken)}")
-    body.append(f'<rect x="{MARGIN}" y="{y}" width="{WIDTH - 2 * MARGIN}" height="62" rx="8" fill="{TRACK}"/>')
-    body.append(text(MARGIN + 14, y + 38, format_ms(step), size=22, weight=650, fill=OURS))
-    body.append(text(MARGIN + 130, y + 27, "a step of a LangGraph agent whose every checkpoint is synced", size=12.5))
-    body.append(text(MARGIN + 130, y + 46, "; ".join(beside), size=11, fill=QUIET))
-    return y + 62
+def machine(report: Report) -> str:
+    """What the figures depend on."""
+    facts, source = report.machine, report.payload.split(" ", maxsplit=1)[0]
+    return (
+        f"{facts['cpus']} CPUs, {facts['system'].split('-')[0]}, {facts['file_system']}, Python {facts['python']}, "
+        f"{source} messages"
+    )
 
 
-def draw_bars(body: list[str], section: Section, title: str, y: float) -> float:
-    """A line for each contender, a panel for each size, one axis for all of them. Returns where it ends."""
-    values = {(row.contender, row.case): row.figures["p50_ms"] or 0.0 for row in section.rows}
-    names = list(dict.fromkeys(row.contender for row in section.rows))
-    low = 10 ** math.floor(math.log10(min(values.values())))
-    scale = (PANEL - FIGURE) / math.log10(max(values.values()) / low)
-    body.append(text(MARGIN, y, title, size=15, weight=650))
-    top = y + 14
-    for panel, case in enumerate(SIZES):
-        x = MARGIN + LABELS + panel * (PANEL + GAP)
-        body.append(text(x, y, f"state of {case}", size=12.5, weight=600, fill=QUIET))
-        body.append(f'<rect x="{x:.1f}" y="{top}" width="{PANEL:.1f}" height="{len(names) * ROW}" fill="{TRACK}"/>')
-        body.extend(draw_axis(x, top, len(names) * ROW, low, max(values.values()), scale))
-    for place, name in enumerate(names):
-        middle = top + place * ROW + ROW / 2
-        ours = name in {STUB, CLIENT}
-        weight, color = (650, INK) if ours else (400, "#374151")
-        body.append(text(MARGIN, middle + 4, label(name), size=12, weight=weight, fill=color))
-        for panel, case in enumerate(SIZES):
-            if (value := values.get((name, case))) is None:
-                continue
-            x, width = MARGIN + LABELS + panel * (PANEL + GAP), max(math.log10(value / low) * scale, 1.5)
-            fill = OURS if name.startswith(STUB) else FLOOR if name.startswith(("echo", "file")) else PEER
-            body.append(
-                f'<rect x="{x:.1f}" y="{middle - BAR / 2}" width="{width:.1f}" height="{BAR}" rx="2" fill="{fill}"/>'
-            )
-            body.append(text(x + width + 5, middle + 4, format_ms(value), size=11, weight=weight, fill=color))
-    return top + len(names) * ROW + 14
+def find_gains(report: Report) -> Iterator[Panel]:
+    """What users get."""
+    yield "Bytes at rest, for each step of a run", *at_rest(report.section("bytes"))
+    yield (
+        "A save while the run grows", f"state of {SHORTEST} → {LONGEST}; the bar is the time at {LONGEST}",
+        growing(report.section("save")),
+    )  # fmt: skip
+    yield (
+        "A whole LangGraph agent, time for a step", "200 steps, messages of 2 KB, durability=sync; on disk: 15 runs",
+        whole_runs(report.section("graph")),
+    )  # fmt: skip
+
+
+def find_times(report: Report) -> Iterator[Panel]:
+    """What single calls take."""
+    save, hydrate, wire = (report.section(name) for name in ("save", "hydrate", "wire"))
+    yield f"Save a message, state of {SHORTEST}", "one at a time", latencies(save)
+    yield f"Read the newest state of {SHORTEST}", "one at a time", latencies(hydrate)
+    yield "Both wires of one daemon", "frames: Python on the same host; gRPC: everybody else", wires(wire)
+
+
+def at_rest(section: Section) -> tuple[str, list[Bar]]:
+    """Of a run of so many steps that is saved step by step."""
+    steps = int((re.findall(r"(\d+) steps", section.title) or ["1"])[0])
+    bars = [(row.contender, (row.figures["disk_bytes"] or 0) / steps) for row in section.rows]
+    return f"one run of {steps} steps, saved step by step", [Bar(name, size, format_bytes(size)) for name, size in bars]
+
+
+def growing(section: Section) -> list[Bar]:
+    """What a save costs when the state is short and when it is long."""
+    bars = []
+    for name in dict.fromkeys(row.contender for row in section.rows):
+        short, long = (section.find(name, case, "p50_ms") for case in (SHORTEST, LONGEST))
+        if short is not None and long is not None and not name.startswith(("echo", "file")):
+            bars.append(Bar(name, long, f"{short:.1f} → {format_ms(long)}"))
+    return bars
+
+
+def whole_runs(section: Section) -> list[Bar]:
+    """A step of an agent with each saver, and what its runs leave on disk."""
+    bars = []
+    for row in section.rows:
+        step, size = row.figures["step_ms"], row.figures["disk_bytes"]
+        if row.case == "sync" and step is not None:
+            bars.append(Bar(row.contender, step, format_ms(step) + (f", {format_bytes(size)}" if size else "")))
+    return bars
+
+
+def latencies(section: Section) -> list[Bar]:
+    """Everybody's time at the shortest state."""
+    rows = [(row.contender, row.figures["p50_ms"]) for row in section.rows if row.case == SHORTEST]
+    shown = [(name, value) for name, value in rows if value is not None and name != "echo, both ways"]
+    return [Bar(name, value, format_ms(value)) for name, value in shown]
+
+
+def wires(section: Section) -> list[Bar]:
+    """One caller on each wire, by the kind of call."""
+    rows = [(f"{row.contender}: {row.case}", row.figures.get("p50_ms")) for row in section.rows]
+    return [Bar(name, value, format_ms(value)) for name, value in rows if value is not None]
+
+
+def draw_panels(body: list[str], panels: Iterable[Panel], y: float) -> float:
+    """Those that have bars, one below the other. Returns where they end."""
+    for title, note, bars in panels:
+        if bars:
+            y = draw_panel(body, title, note, sorted(bars, key=lambda bar: bar.value), y + 34)
+    return y
+
+
+def draw_panel(body: list[str], title: str, note: str, bars: list[Bar], y: float) -> float:
+    """A line for each contender, on one linear scale. Returns where it ends."""
+    body.append(text(MARGIN, y, title, size=14, weight=650))
+    body.append(text(MARGIN, y + 16, note, kind="quiet", size=11))
+    top, scale = y + 24, (WIDTH - 2 * MARGIN - LABELS - FIGURE) / max(bar.value for bar in bars)
+    for place, bar in enumerate(bars):
+        middle, width = top + place * ROW + ROW / 2, max(bar.value * scale, 1.5)
+        weight, kind = (650, "ink") if bar.kind == "ours" else (400, "quiet" if bar.kind == "floor" else "ink")
+        x = MARGIN + LABELS
+        body.append(text(MARGIN, middle + 4, label(bar.contender), kind=kind, weight=weight))
+        body.append(
+            f'<rect x="{x}" y="{middle - BAR / 2}" width="{width:.1f}" height="{BAR}" rx="2" class="{bar.kind}"/>'
+        )
+        body.append(text(x + width + 6, middle + 4, bar.figure, kind=kind, size=11, weight=weight))
+    return top + len(bars) * ROW
 
 
 def label(name: str) -> str:
     """A contender's name at the beginning of a line; etcd writes itself small."""
-    return name if name.startswith("etcd") else name[0].upper() + name[1:]
+    name = NAMES.get(name, name).replace(f"{STUB}, ", "").replace(": ", ", ")
+    return name if name.startswith(("etcd", "gRPC")) else name[0].upper() + name[1:]
 
 
-def draw_axis(x: float, top: float, height: float, low: float, high: float, scale: float) -> Iterable[str]:
-    """A line at each power of ten, with its name below."""
-    for power in range(round(math.log10(low)), math.floor(math.log10(high)) + 1):
-        at = x + (power - math.log10(low)) * scale
-        yield f'<path d="M{at:.1f} {top}v{height}" stroke="{LINE}"/>'
-        tick = f"{10.0**power:g}" + (" ms" if power == 0 else "")
-        yield text(at, top + height + 13, tick, size=10, fill=QUIET, anchor="middle" if at > x else "start")
-
-
-def draw_facts(body: list[str], report: Report, y: float) -> float:
-    """Tiles with one large figure each. Returns where they end."""
-    tiles = list(find_facts(report))
-    width = (WIDTH - 2 * MARGIN - (len(tiles) - 1) * 12) / max(len(tiles), 1)
+def draw_facts(body: list[str], tiles: list[Fact], y: float) -> float:
+    """Tiles with one large figure each, two in a line. Returns where they end."""
+    width = (WIDTH - 2 * MARGIN - 12) / 2
     for place, (figure, what, beside) in enumerate(tiles):
-        x = MARGIN + place * (width + 12)
-        body.append(f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="84" rx="8" fill="{TRACK}"/>')
-        body.append(text(x + 14, y + 31, figure, size=20, weight=650, fill=OURS))
-        body.append(text(x + 14, y + 51, what, size=11.5, fill=INK))
-        body.append(text(x + 14, y + 68, beside, size=11, fill=QUIET))
-    return y + (84 if tiles else 0)
+        x, top = MARGIN + place % 2 * (width + 12), y + place // 2 * 84
+        body.append(f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="74" rx="8" class="tile"/>')
+        body.append(text(x + 12, top + 27, figure, size=18, weight=650, kind="ours"))
+        body.append(text(x + 12, top + 46, what))
+        body.append(text(x + 12, top + 62, beside, size=11, kind="quiet"))
+    return y + (len(tiles) + 1) // 2 * 84
 
 
-def find_facts(report: Report) -> Iterable[tuple[str, str, str]]:
-    """(figure, what it is, what to compare it with) of the sections that ran."""
-    disk, flight = report.section("bytes"), report.section("flight")
-    if (ours := disk.find(CLIENT, "", "disk_bytes")) is not None:
-        savers = ("LangGraph SQLite saver", "SQLite, whole state")
-        theirs = next(filter(None, (disk.find(name, "", "disk_bytes") for name in savers)), None)
-        beside = f"whole states: {format_bytes(theirs)}" if theirs else disk.title.split(":")[0]
-        yield format_bytes(ours), "on disk, every step of a run", beside
-    if (rate := flight.find(STUB, "", "calls_per_s")) is not None:
-        share = flight.find(STUB, "", "x_echo") or 0
-        yield f"{rate:,.0f} /s", "saves, 64 in flight", f"{share * 100:.0f} % of a bare echo"
+def find_lives(report: Report) -> Iterator[Fact]:
+    """After a lost machine, and late in a long run."""
+    if rows := report.section("cold").rows:
+        first, more = rows[-1].figures["first_hydrate_s"] or 0, rows[0].figures["p50_ms"] or 0
+        yield f"{first:.2f} s", "a lost machine: start to first state", f"each further thread {format_ms(more)}"
+    if len(rows := report.section("steps").rows) > 1:
+        early, late = (row.figures["p50_ms"] or 0 for row in (rows[0], rows[-1]))
+        steps = " → ".join(row.contender.rpartition(" ")[2] for row in (rows[0], rows[-1]))
+        yield f"{early:.2f} → {format_ms(late)}", "a save, early and late in a run", f"step {steps}"
+
+
+def find_facts(report: Report) -> Iterator[Fact]:
+    """Load, start and memory."""
+    if len(rows := [row for row in report.section("wire").rows if row.case == "64 in flight"]) > 1:
+        slow, fast = sorted(row.figures["calls_per_s"] or 0 for row in rows)
+        yield f"{fast:,.0f} /s", "saves, 64 in flight, frames", f"{slow:,.0f} with gRPC"
     if rows := report.section("start").rows:
         seconds, threads = rows[-1].figures["first_hydrate_s"], rows[-1].contender.split(", ", 1)[1]
         yield f"{seconds:.2f} s", "start to first answer", threads
@@ -143,11 +230,13 @@ def find_facts(report: Report) -> Iterable[tuple[str, str, str]]:
         yield format_bytes(rows[0].figures["idle_bytes"] or 0), "resident, idle", f"{after} after load"
 
 
-def text(
-    x: float, y: float, words: str, *, size: float = 12, weight: int = 400, fill: str = INK, anchor: str = "start"
-) -> str:
+def text(x: float, y: float, words: str, *, size: float = 12, weight: int = 400, kind: str = "ink") -> str:
     """One line of text."""
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" fill="{fill}" '
-        f'text-anchor="{anchor}">{escape(words)}</text>'
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" class="{kind}">{escape(words)}</text>'
     )
+
+
+if __name__ == "__main__":
+    results, picture = map(Path, sys.argv[1:])
+    picture.write_text(draw(Report.from_json(json.loads(results.read_text(encoding="utf-8")))), encoding="utf-8")

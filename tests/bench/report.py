@@ -89,6 +89,13 @@ class Report:
         aims = [{**asdict(aim), "met": aim.met} for aim in self.aims]
         return {**asdict(self), "aims": aims}
 
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Report:
+        """The report of a run that was saved."""
+        sections = [Section(**{**each, "rows": [Row(**row) for row in each["rows"]]}) for each in found["sections"]]
+        aims = [Aim(**{name: value for name, value in each.items() if name != "met"}) for each in found["aims"]]
+        return cls(**{**found, "sections": sections, "aims": aims})
+
 
 def machine_facts(work: Path, versions: dict[str, str]) -> dict[str, Any]:
     """What the figures depend on. Nothing that names the machine."""

@@ -63,7 +63,7 @@ def test_whole_bench_without_servers(tmp_path: Path, capsys: pytest.CaptureFixtu
     picture = ET.parse(tmp_path / "b" / "b.svg").getroot()
     assert "href" not in ET.tostring(picture, encoding="unicode"), "the picture loads something"
     words = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"Stateward", "SQLite, whole state", "start to first answer"} <= set(words)
+    assert {"Stateward, gRPC", "SQLite, whole state", "start to first answer"} <= set(words)
     printed = capsys.readouterr().out
     assert "left out: PostgreSQL (not installed: make bench-peers)" in printed
     assert "all data on" in printed
@@ -139,6 +139,35 @@ def test_nothing_recorded_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     appended = payload.appended()
     lengths = [len(next(appended)) for _ in range(100)]
     assert MESSAGE_BYTES[0] <= min(lengths) <= max(lengths) <= MESSAGE_BYTES[1]
+
+
+def test_the_picture_leads_with_what_users_get(repository: Path) -> None:
+    """Bytes, growth, a whole agent and recovery come before the time of a call; the best is first; both schemes."""
+    from tests.bench.picture import BOUGHT, draw
+    from tests.bench.report import Report
+
+    bench = Section("save", "", [])
+    for name, figure in (("stateward", 1.2), ("LangGraph Postgres saver", 0.9), ("stateward, Python client", 1.0)):
+        for case, times in (("10 KB", 1), ("1 MB", 2 if name.startswith("stateward") else 20)):
+            bench.add(name, case, p50_ms=figure * times)
+    disk = Section("bytes", "one run of 10 steps, saved step by step")
+    disk.add("stateward, Python client", disk_bytes=1000)
+    runs, cold, wire = Section("graph", ""), Section("cold", ""), Section("wire", "")
+    runs.add("AsyncSqliteSaver", "sync", step_ms=1.5, disk_bytes=1e9)
+    cold.add("stateward", "in HEAD", first_hydrate_s=0.2, p50_ms=3.0)
+    wire.add("stateward, frames", "Client.save", p50_ms=0.7)
+    facts = {"cpus": 2, "system": "Linux 6", "file_system": "ext4", "python": "3.11"}
+    report = Report(facts, "generated", 2, sections=[wire, cold, runs, bench, disk])
+    picture = ET.fromstring(draw(Report.from_json(json.loads(json.dumps(report.as_json())))))
+    words = [element.text or "" for element in picture.iter("{http://www.w3.org/2000/svg}text")]
+    order = ["Bytes at rest, for each step of a run", "100 B", "A save while the run grows", "1.0 → 2.00 ms",
+             "1.2 → 2.40 ms", "0.9 → 18.0 ms", "A whole LangGraph agent, time for a step", "1.50 ms, 1.0 GB", "0.20 s",
+             "Save a message, state of 10 KB", "0.90 ms", "1.00 ms", "1.20 ms", "Both wires of one daemon", "0.70 ms",
+             *BOUGHT]  # fmt: skip
+    assert [word for word in words if word in order] == order
+    assert "prefers-color-scheme:dark" in ET.tostring(picture, encoding="unicode")
+    committed = (repository / "tests/bench/bench.svg").read_text()
+    assert all(line in committed for line in (*BOUGHT, "Both wires of one daemon", "prefers-color-scheme:dark"))
 
 
 def test_aims_are_not_met_by_what_was_not_measured() -> None:

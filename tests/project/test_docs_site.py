@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import stateward
+from stateward._version import VERSION
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +35,42 @@ def test_every_page_is_in_the_menu(repository: Path) -> None:
     pages = {str(path.relative_to(repository / "docs")) for path in (repository / "docs").rglob("*.md")}
     assert pages - set(menu) == set(), "add these pages to `nav` in mkdocs.yml"
     assert len(menu) == len(set(menu))
+
+
+# Whoever uses Stateward needs none of these.
+MAINTAINERS = ("design", "decisions/", "format.md", "rooms.md", "soak.md", "histories.md", "releasing.md", "conduct.md",
+               "contributing.md")  # fmt: skip
+
+
+def test_pages_of_maintainers_are_apart(repository: Path) -> None:
+    """They have a part of the menu of their own, and it has no page for users."""
+    menu = (repository / "mkdocs.yml").read_text().partition("\nnav:")[2]
+    users, _, inside = menu.partition("  - For maintainers:\n")
+    pages = [re.findall(r": ([\w/-]+\.md)$", part, re.MULTILINE) for part in (users, inside)]
+    assert [page for page in pages[0] if page.startswith(MAINTAINERS)] == []
+    assert [page for page in pages[1] if not page.startswith(MAINTAINERS)] == []
+    assert pages[0][:5] == ["index.md", "install.md", "concepts.md", "tutorial.md", "which.md"]
+
+
+@pytest.fixture(scope="module")
+def hook(repository: Path) -> ModuleType:
+    """docs/site.py."""
+    spec = importlib.util.spec_from_file_location("site_hook", repository / "docs/site.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_page_can_be_edited_once_the_repository_is_decided(hook: ModuleType) -> None:
+    """Until then it names its source, and links to nothing that does not exist."""
+    assert "href" not in hook.sign("docs/guide.md", None)
+    assert 'href="https://host.example/s/edit/main/docs/guide.md"' in hook.sign("docs/guide.md", "https://host.example/s")
+    text = "See [it](../examples/01_effects.py) and [Install](install.md)."
+    assert hook.rewrite(text, "docs/guide.md", "guide.md") == "See it and [Install](install.md)."
+    linked = hook.rewrite(text, "docs/guide.md", "guide.md", "https://host.example/s")
+    assert "[it](https://host.example/s/blob/main/examples/01_effects.py)" in linked
 
 
 class Links(HTMLParser):
@@ -56,6 +95,11 @@ def test_the_site_is_whole(site: Path) -> None:
     """It builds without a warning; each link within it has a target; a page loads nothing from another host."""
     pages = {path: Links(path) for path in site.rglob("*.html")}
     assert len(pages) > 15
+    guide = (site / "guide/index.html").read_text()
+    assert f"<title>Guide - Stateward {VERSION}</title>" in guide
+    assert '<p class="source">' in guide
+    assert re.search(r'<link rel="stylesheet" href="[./]*site\.css">', guide)
+    assert "white-space: pre-wrap" in (site / "site.css").read_text(), "lines of code are cut off"
     for page, links in pages.items():
         if page.name == "404.html":
             continue
