@@ -34,9 +34,10 @@ COLOURS = {
     "back": ("fill", "#ffffff", "#1b1e24"), "edge": ("stroke", "#e2e8f0", "#343a46"),
 }  # fmt: skip
 BOUGHT = (
-    "The extra tenths of a millisecond buy, with each save: two syncs of the disk before",
-    "the answer, a version that stays readable, a check against other writers, encryption",
-    "with a key for each thread, and, with an archive, a copy in the bucket a second later.",
+    "What the extra tenths of a millisecond buy, with each save: two syncs",
+    "of the disk before the answer, a version that stays readable, a check",
+    "against other writers, encryption with a key for each thread, and,",
+    "with an archive, a copy in the bucket a second later.",
 )
 NAMES = {
     CLIENT: "Stateward, frames (Python)", STUB: "Stateward, gRPC", WHOLE: "Stateward, whole state",
@@ -81,7 +82,8 @@ def draw(report: Report) -> str:
     y = draw_facts(body, list(find_facts(report)), y + 18)
     for line in ("", *BOUGHT, "", machine(report)):
         y += 17 if line else 8
-        body.append(text(MARGIN, y, line, kind="ink" if line in BOUGHT else "quiet", size=12 if line in BOUGHT else 11))
+        kind, size = ("ink", 12) if line in BOUGHT else ("quiet", 11)
+        body += [text(MARGIN, y, line, kind=kind, size=size)] if line else []
     height = round(y + 18)
     light, dark = ("".join(f".{name}{{{c[0]}:{c[at]}}}" for name, c in COLOURS.items()) for at in (1, 2))
     head = (

@@ -13,6 +13,8 @@ import pytest
 SVG = "{http://www.w3.org/2000/svg}"
 NARROW = 520
 """Pixels: on a telephone of 400 the letters are then still nine pixels high."""
+LETTER = 0.535
+"""Width of a letter by size, on average, in a wide font."""
 
 
 def pictures(repository: Path) -> list[Path]:
@@ -36,6 +38,9 @@ def test_each_can_be_read(repository: Path) -> None:
         assert not re.search(r"href|url\((?!#)|@import|src=", text), path
         for words in picture.iter(f"{SVG}text"):
             assert words.get("class"), f"{path}: {words.text} has one colour for both schemes"
+            wide = len(words.text or "") * float(words.get("font-size") or 0) * LETTER
+            left = float(words.get("x") or 0) - {"middle": wide / 2}.get(words.get("text-anchor") or "", 0)
+            assert 0 < left < left + wide < float(picture.get("width") or 0), f"{path}: {words.text} is cut off"
 
 
 def test_words_leave_no_picture(repository: Path) -> None:
