@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 
@@ -115,6 +120,60 @@ def test_the_site_is_whole(site: Path) -> None:
         loaded = re.findall(r'(?:<script[^>]+src|<img[^>]+src|<link[^>]+rel="stylesheet"[^>]+href)="(https?:[^"]+)"',
                             page.read_text())  # fmt: skip
         assert loaded == [], page
+
+
+# Opens each page in a frame, as wide as a telephone and as a laptop, and names what is wider than its place.
+PROBE = """<body><pre id="found"></pre><script>
+const found = [], open = (frame, url) => new Promise(done => {
+  frame.onload = () => setTimeout(done, 50); frame.src = url });
+(async () => {
+  for (const width of [400, 1280]) {
+    const frame = document.createElement("iframe");
+    frame.style.width = width + "px"; document.body.append(frame);
+    for (const page of PAGES) {
+      await open(frame, "/" + page);
+      const root = frame.contentDocument;
+      if (root.documentElement.scrollWidth > width + 1) found.push(`${width} ${page} is wider than the window`);
+      for (const each of root.querySelectorAll(".md-content pre, .md-content pre code"))
+        if (each.clientWidth && each.scrollWidth > each.clientWidth + 1)
+          found.push(`${width} ${page}: ${each.innerText.slice(0, 60)}`);
+      for (const each of root.querySelectorAll(".md-content img"))
+        if (each.getBoundingClientRect().right > width + 1) found.push(`${width} ${page}: ${each.src}`);
+    }
+    frame.remove();
+  }
+  document.getElementById("found").textContent = ["opened", ...found].join("\\n");
+})();
+</script>"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)  # it opens all pages twice
+def test_no_line_is_cut_off(site: Path, tmp_path: Path) -> None:
+    """In a browser, no block of code, picture or page is wider than its place, at 400 and at 1,280 pixels."""
+    if (chromium := shutil.which("chromium")) is None:
+        pytest.skip("chromium is not installed")
+    pages = sorted(str(path.parent.relative_to(site)) + "/" for path in site.rglob("index.html"))
+    (site / "probe.html").write_text(PROBE.replace("PAGES", json.dumps(pages)))
+    handler = functools.partial(QuietHandler, directory=str(site))
+    try:
+        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            command = [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
+            command += ["--window-size=1400,900", "--virtual-time-budget=120000", "--dump-dom"]
+            url = f"http://127.0.0.1:{server.server_port}/probe.html"
+            done = subprocess.run([*command, url], capture_output=True, text=True, check=False)
+            server.shutdown()
+    finally:
+        (site / "probe.html").unlink()
+    found = re.findall(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found, done.stderr[-1000:]
+    assert found[0].splitlines() == ["opened"]
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
 
 
 @pytest.mark.slow
