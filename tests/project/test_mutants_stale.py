@@ -1,5 +1,7 @@
 """The danger: a mutant that no longer breaks anything, because the line it breaks has moved."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,3 +23,12 @@ def test_the_patch_applies(mutant: Mutant, repository: Path) -> None:
     assert changed
     assert all(path.startswith(("sidecar/", "client/", "packages/")) for path in changed)
     assert all(path.partition("/")[0] in COPIED for path in changed)
+
+
+def test_the_tests_they_name_are_there(repository: Path) -> None:
+    """With their parameters: one name that is not there, and a run of all mutants does not begin."""
+    named = sorted({test for mutant in [*load(), *load_of_model()] for test in mutant.tests})
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "", "--collect-only", *named]
+    collected = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    missing = [line for line in (collected.stdout + collected.stderr).splitlines() if line.startswith("ERROR")]
+    assert (collected.returncode, missing) == (0, [])
