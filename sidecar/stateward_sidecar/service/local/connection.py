@@ -13,17 +13,8 @@ from typing import TYPE_CHECKING, cast
 
 from google.protobuf.message import Message
 
-from stateward_sidecar.errors import (
-    DeadlineExceeded,
-    FeatureUnavailable,
-    InvalidField,
-    QueueFull,
-    StateTooLarge,
-    StatewardError,
-)
-from stateward_sidecar.service.admission.memory import Share
+from stateward_sidecar.errors import FeatureUnavailable, InvalidField, StateTooLarge, StatewardError
 from stateward_sidecar.service.calls.localcall import LocalCall, Peer
-from stateward_sidecar.service.calls.method import BYTE_SHARE, RECEIVING_S
 from stateward_sidecar.service.local.eager import Eager
 from stateward_sidecar.service.local.frame import (
     CANCEL,
@@ -41,6 +32,7 @@ from stateward_sidecar.service.local.frame import (
     split_metadata,
 )
 from stateward_sidecar.service.local.incoming import LARGE_BYTES, Incoming, Verdict
+from stateward_sidecar.service.local.large import Large
 from stateward_sidecar.service.local.outbox import Outbox
 from stateward_sidecar.service.local.peers import has_gone, is_stopped
 from stateward_sidecar.service.local.running import LocalMethod, Running, status_of
@@ -80,12 +72,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_greeted = self._is_over = self._is_reading = self._is_taking = False
         # Whether the rest of a read is taken with the next turn of the loop.
         self._is_due = False
-        # The large message that waits for memory or is being received: its share, and the task that takes it.
-        self._share: Share | None = None
-        self._starving: asyncio.Task[None] | None = None
-        self._slow: asyncio.TimerHandle | None = None
-        # When its call has to end.
-        self._late: asyncio.TimerHandle | None = None
+        requests = listener.room.requests
+        self._large = Large(self._loop, requests, self._incoming, self._refuse_message, self.read_or_not)
         self._taken_bytes = 0
         # Ends the greeting, or the connection.
         self._timer: asyncio.TimerHandle | None = None
@@ -110,7 +98,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_over = True
         self._listener.leave(self)
         self._cancel_timers()
-        self._drop_large()
+        self._incoming.end()
+        self._large.drop()
         for running in list(self._running.values()):
             running.leave()
         self._out.end()
@@ -170,7 +159,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the bounds of this connection, and of all, leave room for a further frame."""
         stream = self._stream
         return (
-            self._starving is None
+            not self._large.is_waiting
             and len(self._running) < CALLS_MAX
             and self._taken_bytes < TAKEN_BYTES_MAX
             and self._out.unsent_bytes < UNSENT_BYTES_MAX
@@ -219,94 +208,25 @@ class Connection(asyncio.BufferedProtocol):
             return Verdict.SKIP
         if head.length <= LARGE_BYTES:
             return Verdict.TAKE
-        self._starving = self._loop.create_task(self._make_room(head, method))
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
-        if head.kind == REQUEST and head.timeout_ms:
-            self._late = self._loop.call_later(head.timeout_ms / 1e3, self._refuse_late, head)
+        self._large.expect(head, method)
         return Verdict.WAIT
-
-    def _refuse_late(self, head: Head) -> None:
-        """Answers a call whose deadline passes while its large message waits for memory, or comes."""
-        starving, share, self._late = self._starving, self._arrived(), None
-        if starving is None and share is None:
-            return  # it was refused already
-        if starving is not None:
-            starving.cancel()
-        if share is not None:
-            share.close()
-        self._incoming.skip()
-        what = "the deadline passed before the message had come; nothing was written"
-        self._refuse_message(head, DeadlineExceeded(what))
-
-    def _with_time_left(self, head: Head) -> Head:
-        """Returns the head of a large message that has come, with the time that its call still has."""
-        late, self._late = self._late, None
-        if late is None:
-            return head
-        late.cancel()
-        return head._replace(timeout_ms=max(round((late.when() - self._loop.time()) * 1e3), 1))
-
-    async def _make_room(self, head: Head, method: LocalMethod) -> None:
-        """Takes the share of a large message before it is received. Nothing else of this connection is read."""
-        try:
-            size_bytes = BYTE_SHARE * head.length
-            self._share = await self._listener.room.requests.take(size_bytes, is_ahead=method.is_holding)
-        except Exception as error:  # noqa: BLE001  (QueueFull; of any other the body must not be kept either)
-            self._incoming.skip()
-            self._refuse_message(head, error)
-        else:
-            self._incoming.resume()
-            self._slow = self._loop.call_later(RECEIVING_S, self._note_slow, head, self._share)
-        finally:
-            self._starving = None
-            self.read_or_not()
-
-    def _drop_large(self) -> None:
-        """Takes nothing more, and gives back what a large message had."""
-        self._incoming.end()
-        if self._starving is not None:
-            self._starving.cancel()
-        if (share := self._arrived()) is not None:
-            share.close()
-
-    def _note_slow(self, head: Head, share: Share) -> None:
-        def refuse() -> None:
-            what = "the message did not come in time, and others need the memory; try again"
-            self._incoming.skip()
-            self._share = None
-            share.close()
-            self._refuse_message(head, QueueFull(what, queued=0))
-
-        share.slow_down(share.size_bytes, refuse)
 
     def take(self, head: Head, body: bytes | bytearray) -> bool:
         """Takes a whole frame. Returns False if nothing more is to be read."""
         if head.kind == HELLO:
             return self._greet(body)
         if head.kind == REQUEST:
-            return self._take_request(head if self._share is None else self._with_time_left(head), body)
+            return self._take_request(head, body)
         stream = self._stream
         if head.kind == CANCEL:
             if (running := self._running.get(head.call)) is not None:
                 running.leave()
         elif stream is not None and head.call == stream.number:
             if head.kind == MESSAGE:
-                stream.call.put(body, self._arrived())
+                stream.call.put(body, self._large.arrived())
             else:
                 stream.call.end()
         return not self._is_over
-
-    def _arrived(self) -> Share | None:
-        """Returns the share of the large message that has come."""
-        share, self._share = self._share, None
-        if self._slow is not None:
-            self._slow.cancel()
-            self._slow = None
-        if share is not None:
-            share.arrive()
-        return share
 
     def _greet(self, body: bytes | bytearray) -> bool:
         try:
@@ -329,7 +249,9 @@ class Connection(asyncio.BufferedProtocol):
     # Calls ------------------------------------------------------------------------------------------------------------
 
     def _take_request(self, head: Head, body: bytes | bytearray) -> bool:
-        method, share = self._listener.methods[head.method], self._arrived()
+        method = self._listener.methods[head.method]
+        timeout_ms = self._large.left_ms(head.timeout_ms)
+        share = self._large.arrived()
         metadata: Metadata = ()
         try:
             if head.flags & METADATA:
@@ -343,7 +265,7 @@ class Connection(asyncio.BufferedProtocol):
                 raise
             self._refuse_frame(str(error))
             return False
-        timeout_s = head.timeout_ms / 1e3 if head.timeout_ms else None
+        timeout_s = timeout_ms / 1e3 if timeout_ms else None
         if method.is_stream:
             call = LocalCall(self.peer, timeout_s, metadata, self._write_message, self.read_or_not)
         else:
@@ -452,7 +374,8 @@ class Connection(asyncio.BufferedProtocol):
         """Takes nothing more. The peer has as long to take its answers as it takes some of them each minute."""
         self._out.flush()
         self._is_over = True
-        self._drop_large()
+        self._incoming.end()
+        self._large.drop()
         self._cancel_timers()
         self._out.expect_nothing()
         if not self._out.unsent_bytes:
@@ -464,10 +387,10 @@ class Connection(asyncio.BufferedProtocol):
             self._timer = self._loop.call_later(LINGER_S, self._transport.abort)
 
     def _cancel_timers(self) -> None:
-        for timer in (self._timer, self._looking, self._missing, self._late):
+        for timer in (self._timer, self._looking, self._missing):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._looking = self._missing = self._late = None
+        self._timer = self._looking = self._missing = None
 
     # Answers ----------------------------------------------------------------------------------------------------------
 
