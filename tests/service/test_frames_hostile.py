@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -29,6 +30,7 @@ from tests.daemon.framed import (
     REQUEST,
     FramedConnection,
     FramesGone,
+    FramesRefused,
 )
 from tests.daemon.inside import daemon_inside
 
@@ -365,6 +367,51 @@ def test_one_process_has_no_more_than_its_share_of_connections(path: str, daemon
         with daemon.client() as here:
             assert here.server_info().wire == "grpc"
     assert f"{os.getpid()}" in daemon.stderr
+
+
+# Greets on so many connections, says how many were taken and how many refused with QUEUE_FULL, and keeps them.
+CROWD = """
+import sys
+from tests.daemon.framed import FramedConnection, FramesRefused
+taken, refused = [], 0
+for _ in range(int(sys.argv[2])):
+    try:
+        taken.append(FramedConnection(sys.argv[1], timeout_s=60.0))
+    except FramesRefused:
+        refused += 1
+print(len(taken), refused, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.timeout(180)
+def test_two_thousand_connections(path: str, daemon: Daemon) -> None:
+    """Of four processes: so many as there are places are taken, each other one is refused, memory stays within its
+    bound, and who was there before is served as before. When they have gone, the places are free."""
+    with FramedConnection(path) as neighbour, memory_peak(daemon) as peak_bytes:
+        crowd = [
+            subprocess.Popen(
+                [sys.executable, "-c", CROWD, path, "500"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            for _ in range(4)
+        ]
+        try:
+            told = [tuple(map(int, each.stdout.readline().split())) for each in crowd if each.stdout is not None]
+            for call in range(1, 100):
+                answer_to(neighbour, INFO, call=call)
+        finally:
+            for each in crowd:
+                each.communicate()
+        assert sum(taken + refused for taken, refused in told) == 2000
+        places = min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        assert 0.8 * places <= sum(taken for taken, _ in told) < places
+        assert peak_bytes() < MEMORY_SLACK
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with suppress(FramesRefused), FramedConnection(path) as late:
+                answer_to(late, INFO)
+                return
+        raise AssertionError("no place became free")
 
 
 def test_a_stopped_peer_harms_no_other(path: str) -> None:
