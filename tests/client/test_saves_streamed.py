@@ -58,7 +58,8 @@ async def test_many_calls_at_once_take_a_stream_and_one_does_not(real_daemon: Da
 async def test_a_killed_daemon_applies_each_call_once(name: str) -> None:
     """Calls that were on the stream when the daemon was killed are made again, under their request ids."""
     with run_daemon() as daemon:
-        async with AsyncClient(daemon.target) as client:
+        async with AsyncClient(daemon.target, retry_timeout=60) as client:
+            await client.server_info()  # else the first call may find no daemon, which is an error at once
             rounds = []
             for first in range(0, 300, 100):
                 calls = asyncio.ensure_future(append(client, name, *range(first, first + 100)))
