@@ -128,10 +128,14 @@ def test_an_emptied_token_file_opens_nothing(tmp_path: Path, change: str) -> Non
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param(each, marks=not_yet("the command prints the value as it is"))
-        for each in (("records", "get", "t", "k"), ("export", "t"))
+        ("records", "get", "t", "k"),
+        ("records", "list", "t"),
+        ("export", "t", "--versions"),
+        ("show", "t", "--log", "messages", "--full"),
+        ("show", "t", "--slot", "s", "--raw"),
+        ("show", "t", "--json"),
     ],
-    ids=lambda arguments: arguments[0],
+    ids=" ".join,
 )
 def test_a_terminal_gets_no_escapes(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     """A value of unknown origin is shown with escapes in place of control characters, by every command."""
@@ -139,6 +143,9 @@ def test_a_terminal_gets_no_escapes(tmp_path: Path, arguments: tuple[str, ...]) 
         with Client(daemon.target) as client:
             client.thread("t").records.put("k", HOSTILE)
             client.thread("t").append("messages", {"role": "user", "content": HOSTILE})
+            state = client.thread("t").hydrate()
+            state.slots["s"] = HOSTILE
+            client.thread("t").save(state)
         shown = on_a_terminal(daemon, *arguments)
     assert b"gpj" in shown
     raw = (b"\x1b]0;owned", b"\x1b[2J", b"\xc2\x9b31m", "\u202e".encode())

@@ -77,9 +77,8 @@ def test_a_key_that_is_missing_is_said(tmp_path: Path) -> None:
         with store.context.engine.read() as txn:
             number = store.threads.get(txn, "default", "t").number
     with opened(tmp_path) as store:
-        store.context.keystore._slots = {
-            key: slot for key, slot in store.context.keystore._slots.items() if key[1] != _uid(store, number)
-        }
+        store.context.keystore.give_up(_uid(store, number))
+        store.context.keystore.release(_uid(store, number))
         with store.context.engine.read() as txn:
             for read in READERS.values():
                 with pytest.raises(KeyUnavailable, match="missing"):

@@ -21,8 +21,8 @@ from __future__ import annotations
 import errno
 import hmac
 import os
-import struct
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,16 +33,17 @@ from stateward_sidecar.codec.seal import KEY_BYTES, NONCE_BYTES, NameKey, length
 from stateward_sidecar.errors import DiskFull, KeyUnavailable, StartError
 from stateward_sidecar.measures import Histogram, events
 from stateward_sidecar.storage.files import create_file
+from stateward_sidecar.storage.keyslots import HEAD, SLOT_BYTES, KeySlots, read_slots
 from stateward_sidecar.storage.secretfiles import fingerprint
 from stateward_sidecar.syncing import grow_file, sync_data
 
 FORMAT = 1
-SLOT_BYTES = 128
 GROW_SLOTS = 128
+FIRST_SLOT = 2
+"""The first one that is no fixed place."""
 FREE, ROOT, NAMESPACE, THREAD, ERASED = range(5)
 _MAGIC = b"SWKEYS"
 _LEAVING = b"\1"
-_HEAD = struct.Struct(">BBxx16s16s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,6 @@ class KeyStore:
         self.syncs: Histogram | None = None
         self._namespaces: dict[bytes, NamespaceKeys] = {}
         self._ids: dict[str, bytes] = {}
-        self._slots: dict[tuple[int, bytes], int] = {}
         self._free: list[int] = []
         self._needed: set[bytes] = set()  # namespaces that wrapped a thread's key
         self._leaving: set[bytes] = set()
@@ -105,23 +105,31 @@ class KeyStore:
         return first + (root or _wrap(ROOT, b"\0" * 16, self._key_id, key, os.urandom(2 * KEY_BYTES)))
 
     def _read_slots(self) -> None:
-        data = os.pread(self._fd, os.fstat(self._fd).st_size, 0)
-        if data[: len(_MAGIC)] != _MAGIC or len(data) < 2 * SLOT_BYTES:
+        """Reads the file. Raises StartError."""
+        begin, size = os.pread(self._fd, SLOT_BYTES, 0), os.fstat(self._fd).st_size
+        if begin[: len(_MAGIC)] != _MAGIC or size < 2 * SLOT_BYTES:
             raise StartError(f"{self._path} is not a key store, or is truncated")
-        if data[len(_MAGIC)] != FORMAT:
-            raise StartError(f"{self._path} has format {data[len(_MAGIC)]}; this version reads format {FORMAT}")
-        for slot in range(2, len(data) // SLOT_BYTES):
-            kind, _, owner, wrapping_id = _HEAD.unpack_from(data, slot * SLOT_BYTES)
+        if begin[len(_MAGIC)] != FORMAT:
+            raise StartError(f"{self._path} has format {begin[len(_MAGIC)]}; this version reads format {FORMAT}")
+        self._slots = KeySlots(self._fd, self._used())
+        self._free.reverse()
+
+    def _used(self) -> Iterator[tuple[bytes, int]]:
+        """Yields owner and number of each slot that is not free, and notes what else the slots say."""
+        for slot, data in read_slots(self._fd):
+            if slot < FIRST_SLOT:
+                continue
+            kind, _, owner, wrapping_id = HEAD.unpack_from(data)
+            if not any(data):  # a damaged slot is not free
+                self._free.append(slot)
+                continue
+            yield owner, slot
             if kind == THREAD:
                 self._needed.add(wrapping_id)
-                if data[(slot + 1) * SLOT_BYTES - 1]:
-                    self._leaving.add(owner)
-            if not any(data[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]):  # a damaged slot is not free
-                self._free.append(slot)
-            else:
-                self._slots[kind, owner] = slot
-        self._free.reverse()
-        self._unfinished = self._leaving | {owner for kind, owner in self._slots if kind == ERASED}
+            if kind == THREAD and data[-1]:
+                self._leaving.add(owner)
+            if kind == ERASED or (kind == THREAD and data[-1]):
+                self._unfinished.add(owner)
 
     @property
     def unfinished(self) -> frozenset[bytes]:
@@ -131,11 +139,17 @@ class KeyStore:
     @property
     def has_settled_threads(self) -> bool:
         """True if there is a key of a thread that was committed."""
-        return any(kind == THREAD and owner not in self._leaving for kind, owner in self._slots)
+        return next(self._settled(), None) is not None
 
     def settled_threads(self) -> set[bytes]:
         """Uids of threads that were committed and are not being deleted."""
-        return {owner for kind, owner in list(self._slots) if kind == THREAD} - self._leaving
+        return set(self._settled())
+
+    def _settled(self) -> Iterator[bytes]:
+        for slot, data in read_slots(self._fd):
+            kind, _, owner, _ = HEAD.unpack_from(data)
+            if slot >= FIRST_SLOT and kind == THREAD and not data[-1] and owner not in self._leaving:
+                yield owner
 
     def is_leaving(self, uid: bytes) -> bool:
         """Whether a key is marked: the next start removes it unless a name leads to its thread."""
@@ -145,7 +159,7 @@ class KeyStore:
         """Marks a thread that is being deleted or has no name yet, or removes the mark. Durable after ``sync``. Writer
         thread only."""
         self._unfinished.discard(uid)
-        slot = self._slots.get((THREAD, uid))
+        slot = self._slots.find(THREAD, uid)
         if slot is not None:
             os.pwrite(self._fd, _LEAVING if is_leaving else b"\0", (slot + 1) * SLOT_BYTES - 1)
             self._dirty = True
@@ -170,7 +184,7 @@ class KeyStore:
         """The same, by the hash of the name."""
         found = self._namespaces.get(identity)
         if found is None:
-            slot = self._slots.get((NAMESPACE, identity))
+            slot = self._slots.find(NAMESPACE, identity)
             if slot is None and identity in self._needed:
                 raise KeyUnavailable("the key of a namespace is missing or damaged", namespace_id=identity.hex())
             if slot is None:
@@ -222,7 +236,7 @@ class KeyStore:
         """Replaces this store's root by one that other sidecars use, durably, before the store is used. Returns False,
         and changes nothing, if this root has wrapped keys already, or if the key does not open the other root."""
         root = _open(slot, ROOT, b"\0" * 16, key)
-        if root is None or self._slots:
+        if root is None or len(self._slots):
             return False
         os.pwrite(self._fd, slot, SLOT_BYTES)
         self._dirty = True
@@ -244,13 +258,13 @@ class KeyStore:
 
     def namespace_slot(self, identity: bytes) -> bytes | None:
         """The slot of a namespace's keys, wrapped; None if it has none here."""
-        slot = self._slots.get((NAMESPACE, identity))
+        slot = self._slots.find(NAMESPACE, identity)
         return os.pread(self._fd, SLOT_BYTES, slot * SLOT_BYTES) if slot is not None else None
 
     def adopt_namespace(self, identity: bytes, slot: bytes) -> None:
         """Stores the keys that other sidecars use for a namespace. Durable after ``sync``. Writer thread only. Raises
         DiskFull."""
-        if (NAMESPACE, identity) not in self._slots:
+        if self._slots.find(NAMESPACE, identity) is None:
             self._put(NAMESPACE, identity, slot)
 
     @staticmethod
@@ -261,7 +275,7 @@ class KeyStore:
     @staticmethod
     def open_thread(slot: bytes, namespace: NamespaceKeys) -> tuple[bytes, bytes]:
         """The uid and data key in a thread's slot. Raises KeyUnavailable."""
-        uid = bytes(_HEAD.unpack_from(slot)[2]) if len(slot) >= _HEAD.size else b""
+        uid = bytes(HEAD.unpack_from(slot)[2]) if len(slot) >= HEAD.size else b""
         key = _open(slot, THREAD, uid, namespace.wrapping_key)
         if key is None:
             raise KeyUnavailable("the thread's data key in the archive does not open")
@@ -269,7 +283,7 @@ class KeyStore:
 
     def thread_key(self, uid: bytes, namespace: NamespaceKeys) -> bytes | None:
         """A thread's data key; None if there is none or it was erased. Raises KeyUnavailable if it is damaged."""
-        slot = self._slots.get((THREAD, uid))
+        slot = self._slots.find(THREAD, uid)
         if slot is None:
             return None
         key = self._unwrap(slot, THREAD, uid, namespace.wrapping_key)
@@ -279,27 +293,26 @@ class KeyStore:
 
     def namespace_of(self, uid: bytes) -> bytes | None:
         """Id of the namespace whose key wraps a thread's key."""
-        slot = self._slots.get((THREAD, uid))
+        slot = self._slots.find(THREAD, uid)
         if slot is None:
             return None
-        return bytes(_HEAD.unpack_from(os.pread(self._fd, SLOT_BYTES, slot * SLOT_BYTES))[3])
+        return bytes(HEAD.unpack_from(os.pread(self._fd, SLOT_BYTES, slot * SLOT_BYTES))[3])
 
     def has_thread(self, uid: bytes) -> bool:
         """Whether there is a slot for a thread's key, also if it is damaged or erased."""
-        return (THREAD, uid) in self._slots or (ERASED, uid) in self._slots
+        return self._slots.find(THREAD, uid) is not None or self.is_erased(uid)
 
     def is_erased(self, uid: bytes) -> bool:
         """True if the thread's deletion was begun and is not finished."""
-        return (ERASED, uid) in self._slots
+        return self._slots.find(ERASED, uid) is not None
 
     def erase_thread(self, uid: bytes) -> None:
         """Destroys a thread's data key. Durable when it returns. Writer thread only."""
-        slot = self._slots.pop((THREAD, uid), None)
+        slot = self._slots.find(THREAD, uid)
         if slot is None:
             return
-        os.pwrite(self._fd, _HEAD.pack(ERASED, FORMAT, uid, b"\0" * 16).ljust(SLOT_BYTES, b"\0"), slot * SLOT_BYTES)
+        os.pwrite(self._fd, HEAD.pack(ERASED, FORMAT, uid, b"\0" * 16).ljust(SLOT_BYTES, b"\0"), slot * SLOT_BYTES)
         sync_data(self._fd)
-        self._slots[ERASED, uid] = slot
         self._leaving.discard(uid)
         self._unfinished.discard(uid)
 
@@ -318,8 +331,9 @@ class KeyStore:
 
     def _free_slots(self, uid: bytes, kinds: tuple[int, ...]) -> None:
         for kind in kinds:
-            slot = self._slots.pop((kind, uid), None)
+            slot = self._slots.find(kind, uid)
             if slot is not None:
+                self._slots.remove(uid, slot)
                 os.pwrite(self._fd, b"\0" * SLOT_BYTES, slot * SLOT_BYTES)
                 self._dirty = True
                 self._free.append(slot)
@@ -339,7 +353,7 @@ class KeyStore:
 
     def _put(self, kind: int, owner: bytes, data: bytes) -> None:
         try:
-            slot = self._slots.get((kind, owner))  # a second slot would outlive the deletion of the first
+            slot = self._slots.find(kind, owner)  # a second slot would outlive the deletion of the first
             if slot is None:
                 slot = self._take_free()
             os.pwrite(self._fd, data, slot * SLOT_BYTES)
@@ -348,7 +362,7 @@ class KeyStore:
                 raise DiskFull("there is no room for another thread's key") from None
             raise
         self._dirty = True
-        self._slots[kind, owner] = slot
+        self._slots.add(owner, slot)
 
     def _take_free(self) -> int:
         if not self._free:
@@ -368,9 +382,9 @@ def opens_root(slot: bytes, key: bytes) -> bool:
 
 def _open(data: bytes, kind: int, owner: bytes, wrapping_key: bytes) -> bytes | None:
     """The keys in a slot; None if the slot belongs to another owner, is damaged, or is wrapped by another key."""
-    if len(data) != SLOT_BYTES or data[0] != kind or _HEAD.unpack_from(data)[2] != owner:
+    if len(data) != SLOT_BYTES or data[0] != kind or HEAD.unpack_from(data)[2] != owner:
         return None
-    head, rest = data[: _HEAD.size], data[_HEAD.size :]
+    head, rest = data[: HEAD.size], data[HEAD.size :]
     wrapped_bytes = NONCE_BYTES + (1 if kind == THREAD else 2) * KEY_BYTES + 16
     try:
         return AESGCM(wrapping_key).decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:wrapped_bytes], length_prefixed(head))
@@ -380,7 +394,7 @@ def _open(data: bytes, kind: int, owner: bytes, wrapping_key: bytes) -> bytes | 
 
 
 def _wrap(kind: int, owner: bytes, wrapping_id: bytes, wrapping_key: bytes, keys: bytes) -> bytes:
-    head = _HEAD.pack(kind, FORMAT, owner, wrapping_id)
+    head = HEAD.pack(kind, FORMAT, owner, wrapping_id)
     nonce = os.urandom(NONCE_BYTES)
     slot = head + nonce + AESGCM(wrapping_key).encrypt(nonce, keys, length_prefixed(head))
     return slot.ljust(SLOT_BYTES, b"\0")

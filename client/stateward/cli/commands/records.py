@@ -23,6 +23,7 @@ from stateward.cli.show.output import (
     print_json,
     print_table,
     say,
+    say_value,
     size,
 )
 from stateward.cli.show.times import time_ago
@@ -147,7 +148,7 @@ def get(
         print_json(_as_json(found))
     else:
         value = _value(found)
-        say(value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False, indent=2))
+        say_value(value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False, indent=2))
 
 
 @records.command(short_help="Write a record.")

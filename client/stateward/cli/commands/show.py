@@ -30,7 +30,16 @@ from stateward.cli.show.describe import (
     whole,
 )
 from stateward.cli.show.layouts import InternalOption, is_internal, say_hidden
-from stateward.cli.show.output import CommandError, clean, print_facts, print_json, say, size
+from stateward.cli.show.output import (
+    CommandError,
+    clean,
+    is_terminal,
+    print_facts,
+    print_json,
+    say,
+    say_value,
+    size,
+)
 from stateward.cli.show.timeline import Happening, Timeline, effect_line, for_scripts, lines, open_effects, said
 from stateward.cli.show.times import clock_time
 from stateward.signals import answer_in
@@ -85,12 +94,22 @@ def show(
         # Inside `with`, because large values are read on access.
         if raw:
             assert slot is not None
-            sys.stdout.buffer.write(state.slots.raw(slot).data)
-            sys.stdout.buffer.flush()
+            _print_raw(slot, state.slots.raw(slot).data)
         elif as_json:
             print_json(state_as_json(state, last, _told_of(handle, state)))
         else:
             _print_state(handle, state, last, full=full, internal=internal or slot is not None)
+
+
+def _print_raw(slot: str, data: bytes) -> None:
+    if is_terminal():
+        try:
+            say_value(data.decode())
+        except UnicodeDecodeError:
+            raise CommandError(f"slot {slot!r} is not text; write it to a file: --raw > FILE") from None
+        return
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def _print_state(handle: Thread, state: State, last: int | None, *, full: bool, internal: bool) -> None:

@@ -7,6 +7,7 @@ destroy it.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import secrets
@@ -18,11 +19,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO, cast
 
 import typer
 
-from stateward.cli.show.output import CommandError
+from stateward.cli.show.output import CommandError, clean_lines, is_terminal
 
 MODE = 0o600
 """The mode of the finished file. Only its owner may read what agents wrote."""
@@ -104,9 +105,26 @@ def written(path: Path | None) -> Iterator[Output]:
 
 
 def _written_to_stdout() -> Iterator[Output]:
-    output = Output(sys.stdout.buffer, is_stream=True)
+    file = sys.stdout.buffer
+    output = Output(cast(BinaryIO, _Terminal(file)) if is_terminal() else file, is_stream=True)
     yield output
     output.finish()
+
+
+class _Terminal:
+    """Text of unknown origin on its way to a terminal, which it must not control."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def write(self, data: bytes) -> None:
+        """Writes it with escapes in place of control characters."""
+        self._file.write(clean_lines(self._decoder.decode(data)).encode())
+
+    def flush(self) -> None:
+        """Writes what is left in memory."""
+        self._file.flush()
 
 
 def _replaced(path: Path, target: Path) -> Iterator[Output]:

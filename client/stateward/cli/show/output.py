@@ -45,6 +45,14 @@ def clean(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
+def clean_lines(text: str) -> str:
+    """The text with escapes in place of what is not printable, but for ends of lines and tabs. They are those of JSON,
+    so that JSON stays JSON."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in "\n\t" else json.dumps(each)[1:-1] for each in text)
+
+
 def shorten(text: str, width: int) -> str:
     """At most `width` characters, cleaned. What is cut away is never looked at."""
     cleaned = clean(text[: width + 1])
@@ -89,6 +97,11 @@ def say(text: str = "", style: str = "") -> None:
         console().print(text, style=style or None, soft_wrap=True)
     else:
         print(text, flush=True)
+
+
+def say_value(text: str) -> None:
+    """Prints a value of unknown origin: as it is into a pipe, and so that it cannot control a terminal."""
+    print(clean_lines(text) if is_terminal() else text, flush=True)
 
 
 def print_json(value: Any) -> None:

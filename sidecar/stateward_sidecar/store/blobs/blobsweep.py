@@ -275,7 +275,7 @@ def remove_blob(context: Context, txn: lmdb.Transaction, batch: Batch, draft: Th
 def clear_leftovers(context: Context, threads: Threads, found: dict[bytes, list[int]]) -> None:
     """Removes the blob files that a crash left. Runs at a start, and waits for the writer. Raises ShuttingDown.
 
-    ``found``: the numbers of all threads by uid. An orphan has the uid of its thread.
+    ``found``: the numbers of the threads that have files, by uid. An orphan has the uid of its thread.
     """
 
     def named(uid: bytes) -> set[bytes] | None:

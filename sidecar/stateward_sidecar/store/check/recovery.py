@@ -26,7 +26,9 @@ from stateward_sidecar.telemetry import log, log_damage
 class _Found:
     """The threads and rows on this disk."""
 
-    named: dict[bytes, list[int]] = field(default_factory=dict)  # numbers by uid; an orphan has its thread's uid
+    wanted: frozenset[bytes]  # uids whose numbers are asked for
+    numbers: dict[bytes, list[int]] = field(default_factory=dict)  # those; an orphan has its thread's uid
+    keyless: list[int] = field(default_factory=list)  # threads whose key is gone
     headless: list[int] = field(default_factory=list)  # rows of deleted threads and unfinished copies
     nameless: list[int] = field(default_factory=list)  # threads whose name row is gone
 
@@ -49,22 +51,22 @@ class Recovery:
         with self._context.engine.read() as txn:
             found = self._look(txn, below)
         if found is not None:
-            has_key = self._context.keystore.has_thread
-            lost = (numbers for uid, numbers in found.named.items() if not has_key(uid))
-            self._context.keyless = frozenset(number for numbers in lost for number in numbers)
+            self._context.keyless = frozenset(found.keyless)
             self._recover(found)
 
     def _look(self, txn: lmdb.Transaction, below: int) -> _Found | None:
         """Reads names and threads. Returns None if a name row cannot be read: it may lead to any thread, so nothing may
         be removed. Verify reports that row."""
-        found, numbers = _Found(), set[int]()
+        # There may be millions of threads, so only what is needed of a few is kept.
+        wanted = self._context.keystore.unfinished | set(self._context.blob_files.found_at_start)
+        found, numbers = _Found(wanted), set[int]()
         for _, value in rows(txn, b"N"):
             try:
                 number, uid = layout.unpack_name(value)
             except Corrupt:
                 return None
             numbers.add(number)
-            found.named.setdefault(uid, []).append(number)
+            self._note(uid, number, found)
         cursor = txn.cursor()
         more = cursor.set_range(b"T")
         while more and bytes(cursor.key()[:1]) == b"T":
@@ -81,19 +83,25 @@ class Recovery:
             found.headless.append(number)
         elif not self._context.keystore.is_erased(head_uid(head)):
             found.nameless.append(number)
-            found.named.setdefault(head_uid(head), []).append(number)  # its key and its files stay
+            self._note(head_uid(head), number, found)  # its key and its files stay
+
+    def _note(self, uid: bytes, number: int, found: _Found) -> None:
+        if uid in found.wanted:
+            found.numbers.setdefault(uid, []).append(number)
+        if not self._context.keystore.has_thread(uid):
+            found.keyless.append(number)
 
     def _recover(self, found: _Found) -> None:
         for number in found.nameless:
             self._name_again(number)
         if unfinished := self._context.keystore.unfinished:
             log.info("finishing deletions and copies", keys=len(unfinished))
-            write = Write(run=self._settle(set(found.named)), background=True, frees_space=True)
+            write = Write(run=self._settle(set(found.numbers)), background=True, frees_space=True)
             self._context.writer.submit(write, wait=True).wait()
         for number in found.headless:
             self._deleter.purge(number, b"")
         clear(self._context)
-        clear_leftovers(self._context, self._threads, found.named)
+        clear_leftovers(self._context, self._threads, found.numbers)
 
     def _settle(self, named: set[bytes]) -> Callable[[lmdb.Transaction, Batch], None]:
         """Returns the write that settles unfinished keys. If a thread came back while names were read, its key is no

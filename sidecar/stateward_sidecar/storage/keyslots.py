@@ -1,0 +1,78 @@
+"""Where each key is in the key store's file, in eight bytes a key.
+
+A number for each slot: the first half of its owner's id, which is random, then the slot. The numbers are sorted, so the
+slots of an owner stand together. Which of them it is, the file says: it has the kind and the whole id.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from threading import Lock
+
+SLOT_BYTES = 128
+HEAD = struct.Struct(">BBxx16s16s")
+"""How a slot begins: kind, format, id, id of the wrapping key."""
+_SLOT_BITS = 32
+_READ_SLOTS = 1 << 9
+"""So many slots are read at a time."""
+
+
+def read_slots(fd: int) -> Iterator[tuple[int, memoryview]]:
+    """Yields the number and the bytes of each whole slot of the file, a part of the file at a time."""
+    first = 0
+    while data := os.pread(fd, _READ_SLOTS * SLOT_BYTES, first * SLOT_BYTES):
+        view = memoryview(data)
+        for at in range(len(data) // SLOT_BYTES):
+            yield first + at, view[at * SLOT_BYTES : (at + 1) * SLOT_BYTES]
+        if len(data) < _READ_SLOTS * SLOT_BYTES:
+            return
+        first += _READ_SLOTS
+
+
+class KeySlots:
+    """The slots that are not free. One thread changes them, and any thread may look."""
+
+    def __init__(self, fd: int, used: Iterable[tuple[bytes, int]]) -> None:
+        """``used``: owner and number of each slot."""
+        self._fd = fd
+        self._numbers = array("Q", sorted(array("Q", (_number(owner, slot) for owner, slot in used))))
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def find(self, kind: int, owner: bytes) -> int | None:
+        """Returns the slot of a kind that an owner has."""
+        for slot in self._candidates(owner):
+            found, _, of, _ = HEAD.unpack(os.pread(self._fd, HEAD.size, slot * SLOT_BYTES))
+            if found == kind and of == owner:
+                return slot
+        return None
+
+    def add(self, owner: bytes, slot: int) -> None:
+        """A slot was written. Does nothing if it is known."""
+        number = _number(owner, slot)
+        with self._lock:
+            at = bisect_left(self._numbers, number)
+            if self._numbers[at : at + 1] != array("Q", (number,)):
+                self._numbers.insert(at, number)
+
+    def remove(self, owner: bytes, slot: int) -> None:
+        """A slot is free."""
+        with self._lock:
+            self._numbers.remove(_number(owner, slot))
+
+    def _candidates(self, owner: bytes) -> list[int]:
+        first = _number(owner, 0)
+        with self._lock:
+            begin = bisect_left(self._numbers, first)
+            end = bisect_left(self._numbers, first + (1 << _SLOT_BITS), begin)
+            return [number - first for number in self._numbers[begin:end]]
+
+
+def _number(owner: bytes, slot: int) -> int:
+    return int.from_bytes(owner[:4], "big") << _SLOT_BITS | slot
