@@ -112,7 +112,7 @@ def replacing(words: list[str], *, after: int) -> SaveRequest:
     """A save of a full state whose log holds these words."""
     state = State()
     for word in words:
-        state.logs["m"].entries.add(media_type="text/plain", data=word.encode())
+        state.logs["m"].entries.add(media_type="application/octet-stream", data=word.encode())
     return SaveRequest(
         namespace=NAMESPACE, thread=NAME, options=WriteOptions(request_id="whole", expected_version=after), state=state
     )
