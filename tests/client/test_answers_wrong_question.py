@@ -128,7 +128,7 @@ def test_an_unchecked_answer_is_said(client: Any, name: str, monkeypatch: pytest
     asked(client, name, schema=SEAT)
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "jsonschema", None)
-        with pytest.warns(SchemaNotChecked, match=r"stateward\[schema\]"):
+        with pytest.warns(SchemaNotChecked, match=r"install '\.\[schema\]'"):
             client.thread(name).answer("anything")
     wrong = Question("ok?", {"type": "no such type"})  # of a client in another language; `ask` refuses it
     client.thread(name).save(client.thread(name).hydrate(), status="waiting", wait_id="w", question=wrong)
