@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from tests.deploy.manifests import OVERLAY, WORKLOADS, pod, render, sidecar, workload
+from tests.deploy.manifests import WORKLOADS, pod, render, render_mine, sidecar, workload
+from tests.deploy.strangers import workload_of
 
 from stateward_sidecar.settings import NAMES, load_settings, make_parser
 
@@ -93,7 +92,7 @@ def test_nothing_has_more_rights_than_it_needs(objects: list[dict[str, Any]]) ->
     (key,) = [volume for volume in spec["volumes"] if volume["name"] == "stateward-key"]
     assert key["secret"]["secretName"] == "stateward-key"
     (policy,) = [item for item in objects if item["kind"] == "NetworkPolicy"]
-    assert "ingress" not in policy["spec"]  # nobody is let in
+    assert policy["spec"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": 9464}]}]  # nobody but Prometheus
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= (
         workload(objects)["spec"]["template"]["metadata"]["labels"].items()
     )
@@ -114,23 +113,21 @@ def test_a_pod_that_loses_its_disk_has_an_archive(objects: list[dict[str, Any]])
 
 
 @pytest.mark.parametrize("cloud", IDENTITIES)
-def test_workload_identity(repository: Path, tmp_path: Path, cloud: str) -> None:
-    """An overlay with the component of a cloud gives the service account its annotation, and fits the schemas."""
-    base = tmp_path / "kubernetes"
-    shutil.copytree(repository / "deploy/kubernetes", base)
-    overlay = base / "overlay"
-    overlay.mkdir()
+@pytest.mark.parametrize("account", ["stateward-agent", "theirs"])
+def test_workload_identity(repository: Path, tmp_path: Path, cloud: str, account: str) -> None:
+    """The component of a cloud annotates the service account: ours, or one of somebody else that has the label."""
+    agent = workload_of("its own service account")
     components = f"../sidecar, ../archive, ../identity/{cloud}"
-    (base / "deployment/kustomization.yaml").unlink()
-    text = OVERLAY.format(base="../plain", components=components)
-    (base / "plain").mkdir()
-    shutil.copy(base / "deployment/agent.yaml", base / "plain")
-    (base / "plain/kustomization.yaml").write_text("kind: Kustomization\nresources: [agent.yaml]\n")
-    (overlay / "kustomization.yaml").write_text(text)
-    found = render(overlay)
+    labelled = {"name": "theirs", "labels": {"stateward": "sidecar"}}
+    own = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": labelled}
+    if account == "theirs":
+        found = render_mine(repository, tmp_path, [agent, own], components=components)
+    else:
+        found = render_mine(repository, tmp_path, [agent], components=f"../service-account, {components}")
     check_schema(found)
-    (account,) = [item for item in found if item["kind"] == "ServiceAccount"]
-    assert IDENTITIES[cloud] in account["metadata"]["annotations"]
+    (made,) = [item for item in found if item["kind"] == "ServiceAccount"]
+    assert IDENTITIES[cloud] in made["metadata"]["annotations"]
+    assert made["metadata"]["name"] == pod(found)["serviceAccountName"] == account
     if cloud == "azure":
         labels = workload(found)["spec"]["template"]["metadata"]["labels"]
         assert labels["azure.workload.identity/use"] == "true"
@@ -138,11 +135,8 @@ def test_workload_identity(repository: Path, tmp_path: Path, cloud: str) -> None
 
 def test_a_token_comes_from_a_secret(repository: Path, tmp_path: Path) -> None:
     """With the component, the daemon reads its tokens where the Secret is mounted; the key stays where it was."""
-    base = tmp_path / "kubernetes"
-    shutil.copytree(repository / "deploy/kubernetes", base)
-    (base / "mine").mkdir()
-    (base / "mine/kustomization.yaml").write_text(OVERLAY.format(base="../job", components="../token"))
-    found = render(base / "mine")
+    agent = workload_of("says nothing")
+    found = render_mine(repository, tmp_path, [agent], components="../sidecar, ../token")
     check_schema(found)
     container = sidecar(found)
     settings, _ = load_settings([], {entry["name"]: entry["value"] for entry in container["env"]})
@@ -152,57 +146,3 @@ def test_a_token_comes_from_a_secret(repository: Path, tmp_path: Path) -> None:
     assert settings.key_file.parent == Path(mounts["stateward-key"]["mountPath"])
     (volume,) = [volume for volume in pod(found)["volumes"] if volume["name"] == "stateward-token"]
     assert volume["secret"]["secretName"] == "stateward-token"
-
-
-def test_the_overlay_of_the_page(repository: Path, tmp_path: Path) -> None:
-    """The overlay of deploy/README.md renders as written, with an agent that has no sidecar of its own yet."""
-    base = tmp_path / "kubernetes"
-    shutil.copytree(repository / "deploy/kubernetes", base)
-    (text,) = re.findall(r"```yaml\n(.*?)```", (repository / "deploy/README.md").read_text(), re.DOTALL)
-    (base / "mine").mkdir()
-    (base / "mine/kustomization.yaml").write_text(text)
-    shutil.copy(base / "job/agent.yaml", base / "mine/your-agent.yaml")
-    found = render(base / "mine")
-    check_schema(found)
-    (bucket,) = [item["data"]["STATEWARD_ARCHIVE"] for item in found if item["kind"] == "ConfigMap"]
-    assert bucket == "s3://my-bucket/agents"
-    assert sidecar(found)["restartPolicy"] == "Always"
-
-
-STRANGER = """
-apiVersion: apps/v1
-kind: Deployment
-metadata: { name: web-agent, labels: { stateward: sidecar } }
-spec:
-  selector: { matchLabels: { app: web } }
-  template:
-    metadata: { labels: { app: web } }
-    spec:
-      serviceAccountName: my-own
-      automountServiceAccountToken: true
-      terminationGracePeriodSeconds: 600
-      securityContext: { runAsUser: 1000, supplementalGroups: [7] }
-      containers: [{ name: web, image: web, volumeMounts: [{ name: data, mountPath: /data }] }]
-      volumes: [{ name: data, persistentVolumeClaim: { claimName: mine } }]
-"""
-
-
-def test_a_pod_of_somebody_else_stays_as_it_is(repository: Path, tmp_path: Path) -> None:
-    """The overlay of the page leaves account, users, grace and volumes of a pod alone; every mount has a volume."""
-    base = tmp_path / "kubernetes"
-    shutil.copytree(repository / "deploy/kubernetes", base)
-    (text,) = re.findall(r"```yaml\n(.*?)```", (repository / "deploy/README.md").read_text(), re.DOTALL)
-    (base / "mine").mkdir()
-    (base / "mine/kustomization.yaml").write_text(text)
-    (base / "mine/your-agent.yaml").write_text(STRANGER)
-    found = render(base / "mine")
-    check_schema(found)
-    before, spec = yaml.safe_load(STRANGER)["spec"]["template"]["spec"], pod(found)
-    for name in ("serviceAccountName", "automountServiceAccountToken", "terminationGracePeriodSeconds", "containers"):
-        assert spec[name] == before[name], name
-    assert spec["securityContext"].items() >= before["securityContext"].items()
-    assert spec["securityContext"].keys() - before["securityContext"] == {"fsGroup", "fsGroupChangePolicy"}
-    assert before["volumes"][0] in spec["volumes"]
-    names = {volume["name"] for volume in spec["volumes"]}
-    for container in (*spec["initContainers"], *spec["containers"]):
-        assert {mount["name"] for mount in container["volumeMounts"]} <= names

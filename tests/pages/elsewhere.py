@@ -45,8 +45,8 @@ class Elsewhere:
 
 
 ELSEWHERE = [
-    Elsewhere("deploy/README.md", "yaml", "apiVersion: kustomize", "a cluster takes it; here it is rendered",
-              "tests/deploy/test_manifests.py"),
+    Elsewhere("deploy/README.md", "yaml", "", "a cluster takes it; here it is rendered",
+              "tests/deploy/test_page_of_deploy.py"),
     Elsewhere("docs/operations.md", "text", "agents × saves per day", "a formula"),
     Elsewhere("docs/protocol.md", "textproto", "", "messages, which are sent to a daemon",
               "tests/conformance/test_protocol_untrue_page.py"),

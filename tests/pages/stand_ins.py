@@ -19,6 +19,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from stateward_sidecar.settings import make_parser
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -111,6 +113,7 @@ def docker(arguments: Sequence[str]) -> None:
     run.add_argument("-v", action="append", default=[])
     run.add_argument("image", choices=["stateward"])
     run.add_argument("flags", nargs="*")
+    commands.add_parser("push").add_argument("image")
     commands.add_parser("image").add_argument("words", nargs=2)
     commands.add_parser("inspect").add_argument("-f")
     commands.choices["inspect"].add_argument("container")
@@ -126,27 +129,49 @@ def docker(arguments: Sequence[str]) -> None:
 
 
 SECRETS = ("sidecar/sidecar.yaml", "token/token.yaml")
+# A folder that a page has its reader make; tests/deploy/test_page_of_deploy.py renders the page's files.
+OWN_FOLDER = "deploy/kubernetes/mine"
 
 
 def kubectl(arguments: Sequence[str]) -> None:
-    """A Secret is made of a key, under the name that the manifests use; a folder renders."""
+    """A Secret is made of a key, under the name that the manifests use; a folder renders; the sidecar is asked."""
+    if arguments[:1] == ["-n"]:
+        arguments = arguments[2:]
     match arguments:
+        case ["create", "namespace", _] | ["rollout", "status", _]:
+            pass
         case ["create", "secret", "generic", name, source] if source.startswith("--from-file="):
-            key = Path(source.partition("=")[2])
-            files = [(REPOSITORY / "deploy/kubernetes" / file).read_text() for file in SECRETS]
-            mounted = next((text for text in files if f"secretName: {name}\n" in text), "")
-            if not re.fullmatch("[0-9a-f]{64}\n", key.read_text()) or not mounted:
-                raise Wrong("no key, or no Secret that the manifests use")
-            if not re.search(rf"_FILE, value: /[\w/]+/{key.name} }}", mounted):
-                raise Wrong("the manifests look for the secret under another name")
-        case ["apply", "-k", folder]:
-            if not (Path(folder) / "kustomization.yaml").exists():
-                raise Wrong(f"{folder} has no kustomization.yaml")
-            path = os.environ["PATH"].partition(os.pathsep)[2]
-            if program := shutil.which("kubectl", path=path):
-                subprocess.run([program, "kustomize", folder], check=True, stdout=subprocess.DEVNULL)
+            secret_of_a_file(name, Path(source.partition("=")[2]))
+        case ["create", "secret", "generic", name, *literals]:
+            used = (REPOSITORY / "deploy/kubernetes/archive/archive.yaml").read_text()
+            if f"secretRef: {{ name: {name}," not in used:
+                raise Wrong("no Secret that the manifests use")
+            if not all(re.fullmatch(r"--from-literal=[A-Z_]+=\S+", literal) for literal in literals):
+                raise Wrong("not variables")
+        case ["exec", _, "-c", "stateward", "--", "stateward-sidecar", *flags]:
+            make_parser().parse_args(flags)
+        case ["apply", "-k", folder] | ["kustomize", folder]:
+            if folder != OWN_FOLDER:
+                render(folder)
         case _:
             raise Wrong("not a command that the pages may have")
+
+
+def secret_of_a_file(name: str, key: Path) -> None:
+    files = [(REPOSITORY / "deploy/kubernetes" / file).read_text() for file in SECRETS]
+    mounted = next((text for text in files if f"secretName: {name}\n" in text), "")
+    if not re.fullmatch("[0-9a-f]{64}\n", key.read_text()) or not mounted:
+        raise Wrong("no key, or no Secret that the manifests use")
+    if not re.search(rf"_FILE, value: /[\w/]+/{key.name} }}", mounted):
+        raise Wrong("the manifests look for the secret under another name")
+
+
+def render(folder: str) -> None:
+    if not (Path(folder) / "kustomization.yaml").exists():
+        raise Wrong(f"{folder} has no kustomization.yaml")
+    path = os.environ["PATH"].partition(os.pathsep)[2]
+    if program := shutil.which("kubectl", path=path):
+        subprocess.run([program, "kustomize", folder], check=True, stdout=subprocess.DEVNULL)
 
 
 STAND_INS: dict[str, Callable[[Sequence[str]], None]] = {
