@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.deploy import programs
-from tests.deploy.manifests import paths_of, pod, render_mine, sidecar, workload
+from tests.deploy.manifests import paths_of, pod, render, render_mine, sidecar, workload
 from tests.deploy.podrules import faults
 
 
@@ -103,3 +103,17 @@ def test_every_folder_is_on_the_page(page: str, repository: Path) -> None:
     }
     named = {name.strip("`/") for row in rows(page, "### The components") for name in row[0].split(", ")}
     assert named == components
+
+
+def test_the_pod_of_the_page_is_injected(page: str, repository: Path) -> None:
+    """The page's CronJob is one, and its pods get the sidecar and the mount from the policy."""
+    job = yaml.safe_load(block(page, "apiVersion: batch/v1"))
+    verdicts = programs.check([job])
+    assert [verdict["kind"] for verdict in verdicts] == ["CronJob", "Pod"]
+    assert not any(verdict.keys() & {"errors", "warnings"} for verdict in verdicts), verdicts
+    template = job["spec"]["jobTemplate"]["spec"]["template"]
+    template["metadata"]["name"] = "nightly"
+    policy = render(repository / "deploy/kubernetes/policy")
+    (answer,) = programs.admit([*policy, {"apiVersion": "v1", "kind": "Pod", **template}])
+    assert answer["pod"]["spec"]["initContainers"][0]["name"] == "stateward"
+    assert answer["pod"]["spec"]["containers"][0]["volumeMounts"][0]["mountPath"] == "/run/stateward"

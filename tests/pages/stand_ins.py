@@ -138,7 +138,7 @@ def kubectl(arguments: Sequence[str]) -> None:
     if arguments[:1] == ["-n"]:
         arguments = arguments[2:]
     match arguments:
-        case ["create", "namespace", _] | ["rollout", "status", _]:
+        case ["create", "namespace", _] | ["rollout", "status", _] | ["edit", "configmap", "stateward-defaults"]:
             pass
         case ["create", "secret", "generic", name, source] if source.startswith("--from-file="):
             secret_of_a_file(name, Path(source.partition("=")[2]))

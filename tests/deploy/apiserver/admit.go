@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -122,7 +123,7 @@ func one(plugin *mutating.Plugin, pod *core.Pod) (admitted, error) {
 
 // policies is the API server's plugin, with the objects in place of what a cluster holds.
 func policies(objects []runtime.Object) (*mutating.Plugin, func(), error) {
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	client := &cluster{Interface: fake.NewSimpleClientset(append(objects, canaries()...)...)}
 	factory := informers.NewSharedInformerFactory(client, 0)
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{corev1.SchemeGroupVersion})
@@ -141,7 +142,11 @@ func policies(objects []runtime.Object) (*mutating.Plugin, func(), error) {
 	}
 	factory.Core().V1().ConfigMaps().Informer()
 	factory.Start(ctx.Done())
-	factory.WaitForCacheSync(ctx.Done())
+	for kind, synced := range factory.WaitForCacheSync(ctx.Done()) {
+		if !synced {
+			return nil, stop, fmt.Errorf("%s were not read", kind)
+		}
+	}
 	return plugin, stop, settle(ctx, plugin)
 }
 
@@ -190,6 +195,9 @@ func settle(ctx context.Context, plugin *mutating.Plugin) error {
 
 // cluster is a client whose discovery knows the schemas of the API. The other parts of discovery are not asked.
 type cluster struct{ kubernetes.Interface }
+
+// IsWatchListSemanticsUnSupported says that lists come before watches, as the fake client says of itself.
+func (*cluster) IsWatchListSemanticsUnSupported() bool { return true }
 
 type schemas struct{ discovery.DiscoveryInterface }
 

@@ -32,6 +32,7 @@ import (
 
 	"k8s.io/kubernetes/pkg/registry/admissionregistration/mutatingadmissionpolicy"
 	"k8s.io/kubernetes/pkg/registry/admissionregistration/mutatingadmissionpolicybinding"
+	"k8s.io/kubernetes/pkg/registry/admissionregistration/resolver"
 	"k8s.io/kubernetes/pkg/registry/apps/daemonset"
 	"k8s.io/kubernetes/pkg/registry/apps/deployment"
 	"k8s.io/kubernetes/pkg/registry/apps/statefulset"
@@ -52,7 +53,7 @@ var strategies = map[string]rest.RESTCreateStrategy{
 	"Deployment":                     deployment.Strategy,
 	"Job":                            job.Strategy,
 	"MutatingAdmissionPolicy":        mutatingadmissionpolicy.NewStrategy(nil, nil),
-	"MutatingAdmissionPolicyBinding": mutatingadmissionpolicybinding.NewStrategy(nil, nil, nil),
+	"MutatingAdmissionPolicyBinding": mutatingadmissionpolicybinding.NewStrategy(nil, nil, resolver.ResourceResolverFunc(nil)),
 	"NetworkPolicy":                  networkpolicy.Strategy,
 	"Pod":                            pod.Strategy,
 	"Secret":                         secret.Strategy,
@@ -135,7 +136,7 @@ func read(text []byte) ([]document, error) {
 // judge runs what the API server runs when the object is created.
 func judge(kind string, strategy rest.RESTCreateStrategy, object runtime.Object) verdict {
 	access, _ := meta.Accessor(object)
-	ctx := request.NewContext()
+	ctx := request.WithNamespace(request.NewContext(), metav1.NamespaceNone)
 	if strategy.NamespaceScoped() {
 		if access.GetNamespace() == "" {
 			access.SetNamespace("default")
