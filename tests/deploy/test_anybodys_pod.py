@@ -53,7 +53,7 @@ def test_the_api_server_takes_the_pods(rendered: tuple[str, list[dict[str, Any]]
     verdicts = programs.check(rendered[1])
     assert [verdict["kind"] for verdict in verdicts].count("Pod") == len(EACH)
     for verdict in verdicts:
-        assert not verdict.keys() & {"errors", "warnings", "unknown"}, verdict
+        assert not verdict.keys() & {"errors", "warnings", "unjudged"}, verdict
 
 
 def test_the_pod_of_the_strictest_namespace(repository: Path, tmp_path: Path) -> None:

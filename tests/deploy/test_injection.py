@@ -54,7 +54,7 @@ def test_the_policy_is_one(policy: list[dict[str, Any]]) -> None:
     """The API server takes the policy: every expression compiles, and none costs too much."""
     verdicts = {verdict["kind"]: verdict for verdict in programs.check(policy)}
     for kind in ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "ConfigMap"):
-        assert not verdicts[kind].keys() & {"errors", "warnings", "unknown"}, verdicts[kind]
+        assert not verdicts[kind].keys() & {"errors", "warnings", "unjudged"}, verdicts[kind]
     broken = deepcopy(policy)
     (one,) = [item for item in broken if item["kind"] == "MutatingAdmissionPolicy"]
     assert one["spec"]["failurePolicy"] == "Fail"

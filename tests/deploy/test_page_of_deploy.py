@@ -53,7 +53,7 @@ def test_the_api_server_takes_the_files(objects: list[dict[str, Any]]) -> None:
     verdicts = programs.check(objects)
     assert {verdict["kind"] for verdict in verdicts} == {"ConfigMap", "Deployment", "Pod"}
     for verdict in verdicts:
-        assert not verdict.keys() & {"errors", "warnings", "unknown"}, verdict
+        assert not verdict.keys() & {"errors", "warnings", "unjudged"}, verdict
 
 
 def rows(page: str, heading: str) -> list[list[str]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 STAND_INS_BECAUSE = {
     "docker": "there is no container engine; `make image-test` builds and runs the image without one",
+    "helm": "there is no cluster; tests/deploy renders the chart",
     "kubectl": "there is no cluster; tests/deploy renders the manifests and plays a pod's life",
     "make": "its tasks run these tests, or build for minutes; the task and its prerequisites must exist",
     "pip": "installs from a registry; tests/project/test_package_bare_pythons.py installs the packages of this tree",

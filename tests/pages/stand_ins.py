@@ -174,8 +174,24 @@ def render(folder: str) -> None:
         subprocess.run([program, "kustomize", folder], check=True, stdout=subprocess.DEVNULL)
 
 
+def helm(arguments: Sequence[str]) -> None:
+    """The chart exists, and its values have each name that is set. tests/deploy/test_chart.py renders it."""
+    parser = Parser()
+    parser.add_argument("command", choices=["install"])
+    parser.add_argument("release")
+    parser.add_argument("chart")
+    parser.add_argument("-n")
+    parser.add_argument("--create-namespace", action="store_true")
+    parser.add_argument("--set", action="append", default=[])
+    given = parser.parse_args(arguments)
+    values = (Path(given.chart) / "values.yaml").read_text()
+    for value in given.set:
+        if not re.search(rf"^{value.partition('=')[0].partition('.')[0]}:", values, re.MULTILINE):
+            raise Wrong(f"the chart has no value {value}")
+
+
 STAND_INS: dict[str, Callable[[Sequence[str]], None]] = {
-    "docker": docker, "kubectl": kubectl, "make": make, "pip": pip, "python": python, "python3": python,
+    "docker": docker, "helm": helm, "kubectl": kubectl, "make": make, "pip": pip, "python": python, "python3": python,
     "sleep": lambda arguments: None,
 }  # fmt: skip
 

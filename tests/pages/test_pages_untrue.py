@@ -187,6 +187,9 @@ def test_a_typescript_block_has_its_form() -> None:
     [
         ("docker", "build -t stateward deploy"), ("docker", "run -v a:/data stateward"), ("docker", "run --bogus x"),
         ("kubectl", "apply -k deploy"), ("kubectl", "delete pod x"), ("make", "tests"), ("pip", "install state-ward"),
+        ("kubectl", "kustomize nothing"), ("kubectl", "exec x -c stateward -- stateward-sidecar --healthy"),
+        ("kubectl", "create secret generic other --from-literal=A=b"),
+        ("helm", "install s deploy/helm/stateward --set imag=x"),
         ("pip", "install stateward[cloud]"), ("python", "-m tests.soak --hours 3"),
     ],
 )  # fmt: skip

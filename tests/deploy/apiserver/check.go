@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -62,11 +63,12 @@ var strategies = map[string]rest.RESTCreateStrategy{
 }
 
 // verdict is what the API server thinks of an object. Errors refuse it, warnings are printed by kubectl, and restricted
-// lists what the Pod Security Standard of that name forbids in a pod.
+// lists what the Pod Security Standard of that name forbids in a pod. An unjudged object has fields that exist, and was not
+// looked at further.
 type verdict struct {
 	Kind       string   `json:"kind"`
 	Name       string   `json:"name"`
-	Unknown    bool     `json:"unknown,omitempty"`
+	Unjudged   bool     `json:"unjudged,omitempty"`
 	Errors     []string `json:"errors,omitempty"`
 	Warnings   []string `json:"warnings,omitempty"`
 	Restricted []string `json:"restricted,omitempty"`
@@ -86,7 +88,7 @@ func check(text []byte) ([]verdict, error) {
 		}
 		strategy, known := strategies[each.kind.Kind]
 		if !known {
-			verdicts = append(verdicts, verdict{Kind: each.kind.Kind, Unknown: true})
+			verdicts = append(verdicts, verdict{Kind: each.kind.Kind, Unjudged: true})
 			continue
 		}
 		made, err := podOf(each.object)
@@ -99,6 +101,17 @@ func check(text []byte) ([]verdict, error) {
 		}
 	}
 	return verdicts, nil
+}
+
+// operator reads the objects of the Prometheus Operator. It refuses unknown fields, and other kinds.
+var operator = serializer.NewCodecFactory(monitoring(), serializer.EnableStrict).UniversalDeserializer()
+
+func monitoring() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	if err := monitoringv1.AddToScheme(scheme); err != nil {
+		panic(err)
+	}
+	return scheme
 }
 
 // document is one object of a stream of YAML, in the internal version, with its defaults.
@@ -123,11 +136,11 @@ func read(text []byte) ([]document, error) {
 			continue
 		}
 		object, kind, err := decoder.Decode(part, nil, nil)
+		if runtime.IsNotRegisteredError(err) {
+			_, kind, err = operator.Decode(part, nil, nil)
+		}
 		if kind == nil {
 			kind = &schema.GroupVersionKind{}
-		}
-		if runtime.IsNotRegisteredError(err) {
-			err = nil
 		}
 		documents = append(documents, document{*kind, object, err})
 	}
