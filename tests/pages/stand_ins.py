@@ -149,7 +149,10 @@ def kubectl(arguments: Sequence[str]) -> None:
             if not all(re.fullmatch(r"--from-literal=[A-Z_]+=\S+", literal) for literal in literals):
                 raise Wrong("not variables")
         case ["exec", _, "-c", "stateward", "--", "stateward-sidecar", *flags]:
-            make_parser().parse_args(flags)
+            try:
+                make_parser().parse_args(flags)
+            except SystemExit as error:
+                raise Wrong("the daemon has no such flag") from error
         case ["apply", "-k", folder] | ["kustomize", folder]:
             if folder != OWN_FOLDER:
                 render(folder)
