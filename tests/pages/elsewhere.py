@@ -11,6 +11,7 @@ STAND_INS_BECAUSE = {
     "make": "its tasks run these tests, or build for minutes; the task and its prerequisites must exist",
     "pip": "installs from a registry; tests/project/test_package_bare_pythons.py installs the packages of this tree",
     "python": "campaigns among the tests run for hours; they must have the options that a page gives them",
+    "sudo": "changes the machine; what it names must be what the unit names",
     "sleep": "nothing is there to wait for",
 }
 

@@ -118,7 +118,12 @@ def docker(arguments: Sequence[str]) -> None:
     commands.add_parser("inspect").add_argument("-f")
     commands.choices["inspect"].add_argument("container")
     commands.add_parser("scout").add_argument("words", nargs=2)
+    project = commands.add_parser("compose")
+    project.add_argument("-f", type=Path)
+    project.add_argument("words", nargs=argparse.REMAINDER)
     given = parser.parse_args(arguments)
+    if given.command == "compose" and not given.f.exists():
+        raise Wrong(f"there is no {given.f}")
     text = (REPOSITORY / "Dockerfile").read_text()
     if "context" in given and not (Path(given.context) / "Dockerfile").exists():
         raise Wrong(f"{given.context} has no Dockerfile")
@@ -193,9 +198,33 @@ def helm(arguments: Sequence[str]) -> None:
             raise Wrong(f"the chart has no value {value}")
 
 
+def sudo(arguments: Sequence[str]) -> None:
+    """What root does for the unit: user and programs are those that the unit names, and files are there."""
+    unit = (REPOSITORY / "deploy/systemd/stateward.service").read_text()
+    user, program = (re.findall(rf"^{name}=(\S+)$", unit, re.MULTILINE)[0] for name in ("User", "ExecStart"))
+    folder = str(Path(program).parents[1])
+    match arguments:
+        case ["useradd", "--system", "--shell", "/usr/sbin/nologin", name] if name == user:
+            pass
+        case ["usermod", "-aG", name, _] if name == user:
+            pass
+        case ["python3", "-m", "venv", place] if place == folder:
+            pass
+        case [tool, *rest] if tool == f"{folder}/bin/pip":
+            pip(rest)
+        case ["install", *_, source, _] | ["chown", "65532", source] if Path(source).is_file():
+            pass
+        case ["systemctl", "daemon-reload"] | ["systemctl", "enable", "--now", "stateward"]:
+            pass
+        case [tool, *flags] if tool == program:
+            make_parser().parse_args(flags)
+        case _:
+            raise Wrong("not what root does for the unit")
+
+
 STAND_INS: dict[str, Callable[[Sequence[str]], None]] = {
     "docker": docker, "helm": helm, "kubectl": kubectl, "make": make, "pip": pip, "python": python, "python3": python,
-    "sleep": lambda arguments: None,
+    "sudo": sudo, "sleep": lambda arguments: None,
 }  # fmt: skip
 
 

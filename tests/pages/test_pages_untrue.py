@@ -190,7 +190,9 @@ def test_a_typescript_block_has_its_form() -> None:
         ("kubectl", "kustomize nothing"), ("kubectl", "exec x -c stateward -- stateward-sidecar --healthy"),
         ("kubectl", "create secret generic other --from-literal=A=b"),
         ("helm", "install s deploy/helm/stateward --set imag=x"),
-        ("pip", "install stateward[cloud]"), ("python", "-m tests.soak --hours 3"),
+        ("docker", "compose -f nothing.yaml up"), ("sudo", "useradd --system --shell /usr/sbin/nologin agent"),
+        ("sudo", "install -m 0600 nothing /etc"), ("pip", "install stateward[cloud]"),
+        ("python", "-m tests.soak --hours 3"),
     ],
 )  # fmt: skip
 def test_a_stand_in_refuses_what_is_wrong(name: str, arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
