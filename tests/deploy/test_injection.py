@@ -72,6 +72,11 @@ def test_every_pod_gets_it(policy: list[dict[str, Any]]) -> None:
         changed = paths_of(old, new)
         names = [item["name"] for item in old["spec"]["containers"]]
         mounts = {f"spec.containers[{name}].volumeMounts[stateward-socket]" for name in names}
+        mounts |= {
+            f"spec.containers[{item['name']}].env[STATEWARD_TARGET]"
+            for item in old["spec"]["containers"]
+            if "STATEWARD_TARGET" not in {entry["name"] for entry in item.get("env", ())}
+        }
         group = set() if "fsGroup" in old["spec"]["securityContext"] else {"spec.securityContext.fsGroup"}
         assert changed == {"spec.initContainers[stateward]", "metadata.labels.stateward", *volumes, *mounts, *group}
         assert new["spec"]["initContainers"][0]["name"] == "stateward"
@@ -96,6 +101,8 @@ def test_it_is_the_component(policy: list[dict[str, Any]], repository: Path, tmp
     assert {item["name"]: item for item in injected["spec"]["volumes"]} == {
         item["name"]: item for item in wanted["spec"]["volumes"]
     }
+    (target,) = injected["spec"]["containers"][0].pop("env")
+    assert target == {"name": "STATEWARD_TARGET", "value": "unix:///run/stateward/stateward.sock"}
     assert injected["spec"]["containers"] == wanted["spec"]["containers"]
     assert injected["spec"]["securityContext"] == wanted["spec"]["securityContext"]
 
@@ -110,13 +117,18 @@ def test_a_claim_of_the_pod_takes_the_place_of_the_volume(policy: list[dict[str,
 
 
 def test_an_annotation_chooses_the_containers(policy: list[dict[str, Any]]) -> None:
-    """Only the containers that the annotation names mount the socket; one that has the mount keeps it."""
+    """Only containers that the annotation names get mount and address; one that has its own keeps it."""
     agent = pod_of(workload_of("one namespace of processes"))
     every, chosen, own = agent, deepcopy(agent), deepcopy(agent)
     chosen["metadata"]["annotations"] = {"stateward/containers": "tail, nobody"}
     own["spec"]["containers"][0]["volumeMounts"] = [{"name": "stateward-socket", "mountPath": "/run/stateward"}]
     found = [containers_with_mount(made["spec"]) for made in admit(policy, every, chosen, own)]
     assert found == [["web", "tail"], ["tail"], ["web", "tail"]]
+    own["spec"]["containers"][0]["env"] = [{"name": "STATEWARD_TARGET", "value": "unix:///other"}]
+    made, other = admit(policy, own, chosen)
+    values = [[entry["value"] for entry in item["env"]] for item in made["spec"]["containers"]]
+    assert values == [["unix:///other"], ["unix:///run/stateward/stateward.sock"]]
+    assert "env" not in other["spec"]["containers"][0]
 
 
 def test_pods_that_do_not_ask_stay_as_they_are(

@@ -203,6 +203,7 @@ def test_a_node_that_dies(node: Node) -> None:
     assert first.daemon is not None
     first.daemon.kill()
     agent.kill()
+    first.daemon.wait()
     read_rest(agent)
     second = node.pod()
     second.start()
