@@ -78,6 +78,10 @@ def test_the_table_names_every_field(page: str, agent: dict[str, Any], objects: 
     user = sidecar(objects)["securityContext"]
     assert f"as user and group {user['runAsUser']}," in table["spec.initContainers"]
     assert user["runAsUser"] == user["runAsGroup"]
+    needs = sidecar(objects)["resources"]
+    wanted, limit = needs["requests"], needs["limits"]["memory"]
+    said = f"requests {wanted['cpu']} CPU and {wanted['memory']} memory, and its limit is {limit}"
+    assert said in table["spec.initContainers"]
 
 
 def test_the_patches_of_the_page(page: str, agent: dict[str, Any], repository: Path, tmp_path: Path) -> None:
