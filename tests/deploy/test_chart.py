@@ -23,7 +23,7 @@ LINKS = {
     "alerts.yaml": "deploy/prometheus/alerts.yaml",
     "dashboard.json": "deploy/grafana/stateward.json",
 }
-IMAGE = "image=example.com/stateward:0.1.0"
+IMAGE = "image=example.com/stateward:1"
 ALL = [IMAGE, "archive=s3://your-bucket/agents", "alerts.enabled=true", "podMonitor.enabled=true", "alerts.labels.a=b"]
 
 

@@ -44,7 +44,7 @@ def test_the_files_of_the_page(objects: list[dict[str, Any]]) -> None:
     """The overlay renders as written: the stranger's image and bucket, and every mount has its volume."""
     (bucket,) = [item["data"]["STATEWARD_ARCHIVE"] for item in objects if item["kind"] == "ConfigMap"]
     assert bucket == "s3://my-bucket/agents"
-    assert sidecar(objects)["image"] == "example.com/stateward:0.1.0"
+    assert sidecar(objects)["image"] == "example.com/stateward:1"
     assert faults(pod(objects)) == []
 
 

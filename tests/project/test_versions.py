@@ -26,6 +26,8 @@ def test_everything_has_the_version_of_the_distribution(repository: Path) -> Non
     for manifest in (repository / "deploy").rglob("*.yaml"):
         for tag in re.findall(r"image: stateward:(\S+)|newTag: \"?([\w.]+)\"?", manifest.read_text()):
             assert VERSION in tag, manifest
+    chart = (repository / "deploy/helm/stateward/Chart.yaml").read_text()
+    assert re.findall(r"^(?:version|appVersion): (\S+)$", chart, re.MULTILINE) == [VERSION, VERSION]
     changelog = (repository / "CHANGELOG.md").read_text()
     assert "## [Unreleased]" in changelog or f"\n## {VERSION}" in changelog
 
@@ -33,7 +35,7 @@ def test_everything_has_the_version_of_the_distribution(repository: Path) -> Non
 # Formats that cannot read the one place; the test above compares them.
 COPIES = {
     "CHANGELOG.md", "client/stateward/_version.py", "deploy/kubernetes/sidecar/kustomization.yaml",
-    "packages/langgraph-js/package.json", "packages/langgraph-js/package-lock.json",
+    "deploy/helm/stateward/Chart.yaml", "packages/langgraph-js/package.json", "packages/langgraph-js/package-lock.json",
 }  # fmt: skip
 
 
