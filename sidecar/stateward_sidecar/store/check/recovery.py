@@ -57,22 +57,23 @@ class Recovery:
     def _look(self, txn: lmdb.Transaction, below: int) -> _Found | None:
         """Reads names and threads. Returns None if a name row cannot be read: it may lead to any thread, so nothing may
         be removed. Verify reports that row."""
-        # There may be millions of threads, so only what is needed of a few is kept.
+        # There may be millions of threads: of most only a bit is kept, whether they have a name.
         wanted = self._context.keystore.unfinished | set(self._context.blob_files.found_at_start)
-        found, numbers = _Found(wanted), set[int]()
+        found, have_names = _Found(wanted), bytearray(below // 8 + 1)
         for _, value in rows(txn, b"N"):
             try:
                 number, uid = layout.unpack_name(value)
             except Corrupt:
                 return None
-            numbers.add(number)
+            if number < below:
+                have_names[number // 8] |= 1 << number % 8
             self._note(uid, number, found)
         cursor = txn.cursor()
         more = cursor.set_range(b"T")
         while more and bytes(cursor.key()[:1]) == b"T":
             number = layout.thread_of(cursor.key())
             # A thread with a name and without a head is damaged, not deleted. Its journal must be kept.
-            if number < below and number not in numbers:
+            if number < below and not have_names[number // 8] >> number % 8 & 1:
                 self._sort(txn, number, found)
             more = cursor.set_range(layout.after(layout.thread_prefix(number)))
         return found
