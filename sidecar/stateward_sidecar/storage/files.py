@@ -14,6 +14,7 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,9 @@ def sync_path(path: Path) -> None:
 
 def create_file(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Writes a new file, completely and durably, or not at all. Raises FileExistsError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    # In a directory that others may write, nobody else can have made the file, or a link of its name, before.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(content)
