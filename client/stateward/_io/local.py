@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from stateward._io.channel import MAX_SEND_BYTES, Settings, explain_away
+from stateward._io.target import check_owner, check_uid
 from stateward._io.token import Metadata
 from stateward._operations.failures import error_from_status
 from stateward._version import VERSION
@@ -145,7 +146,19 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
-def check_owner(path: str) -> None:
+_PEER = Struct("3i")
+"""Of SO_PEERCRED: pid, uid and gid of who listens."""
+
+
+def check_listener(wire: socket.socket, settings: Settings) -> None:
+    """Raises WrongTarget if a user listens whom this program need not trust, as the kernel names that user."""
+    if hasattr(socket, "SO_PEERCRED"):
+        check_uid(_PEER.unpack(wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1], settings.target)
+    else:
+        check_owner(settings.target)
+
+
+def check_second(path: str) -> None:
     """Raises NoFrames if somebody else than the owner of gRPC's socket has made the one beside it: in a directory that
     all may write, anybody can."""
     try:

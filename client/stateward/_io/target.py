@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from stateward.errors import WrongTarget
+
 RUN, TMP = Path("/run"), Path("/tmp")  # noqa: S108  a directory of this user's own is looked for there
 MAX_SOCKET_PATH_BYTES = 104  # sun_path on macOS and the BSDs; Linux allows 108
 PORT_MAX = 65535
@@ -128,6 +130,48 @@ def is_socket_missing(target: str) -> bool:
     except OSError:
         return False
     return False
+
+
+OWNER_VARIABLE = "STATEWARD_SOCKET_OWNER"
+
+
+def check_owner(target: str) -> None:
+    """Raises WrongTarget if a socket belongs to a user whom this program need not trust: in a directory that others may
+    write, anybody can listen. Does nothing for other targets, and where nobody listens."""
+    if target.startswith("unix://"):
+        try:
+            found = Path(target.removeprefix("unix://")).stat()
+        except OSError:
+            return  # connecting says why
+        check_uid(found.st_uid, target)
+
+
+def check_uid(uid: int, target: str) -> None:
+    """Raises WrongTarget if the daemon's user is neither this program's own, nor root, nor the one that is expected."""
+    if uid in {0, _user()} or uid == _expected_uid():
+        return
+    raise WrongTarget(
+        f"the socket {target.removeprefix('unix://')} belongs to user {uid}, neither to user {_user()}, who runs this "
+        f"program, nor to root; if user {uid} runs your daemon, set {OWNER_VARIABLE}={uid}",
+        code="PERMISSION_DENIED",
+    )
+
+
+def _expected_uid() -> int | None:
+    expected = os.environ.get(OWNER_VARIABLE, "")
+    if not expected:
+        return None
+    if expected.isdigit():
+        return int(expected)
+    try:
+        import pwd  # noqa: PLC0415  Windows has none
+
+        return pwd.getpwnam(expected).pw_uid
+    except (ImportError, KeyError):
+        raise WrongTarget(
+            f"{OWNER_VARIABLE}={expected} is no user of this system; give the name or the number of the daemon's user",
+            code="INVALID_ARGUMENT",
+        ) from None
 
 
 def find_fault(target: str, said: str) -> str:

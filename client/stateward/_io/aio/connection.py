@@ -17,6 +17,7 @@ from stateward._io.aio.local import CLOSE_S, LocalWire
 from stateward._io.aio.localstream import LocalStream
 from stateward._io.channel import Settings
 from stateward._io.local import NoFrames, frames_path, when_to_look_again
+from stateward._io.target import check_owner
 from stateward.blobs import Content
 from stateward.errors import DeadlineExceeded, ServerUnavailable
 from stateward.v1.blob_service_pb2 import BlobBegin
@@ -103,7 +104,9 @@ class Connection:
         self._look_s = when_to_look_again(self._settings)
 
     def over_grpc(self) -> GrpcWire:
-        """Returns gRPC's half, and loads gRPC if it is needed for the first time."""
+        """Returns gRPC's half, and loads gRPC if it is needed for the first time. Raises WrongTarget if somebody else's
+        socket is at the target: gRPC connects by itself, so each call looks."""
+        check_owner(self._settings.target)
         if self._grpc is None:
             from stateward._io.aio.grpcwire import GrpcWire  # noqa: PLC0415
 

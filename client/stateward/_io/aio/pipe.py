@@ -18,7 +18,8 @@ from stateward._io.local import (
     LARGE_BYTES,
     Shape,
     Socket,
-    check_owner,
+    check_listener,
+    check_second,
     hello,
     late,
     meet_failure,
@@ -26,6 +27,7 @@ from stateward._io.local import (
     read_greeting,
     read_head,
 )
+from stateward.errors import WrongTarget
 
 _BUSY_S = 0.005
 """How long a daemon is left alone that has many connections to take."""
@@ -59,7 +61,7 @@ class Pipe:
         wire, until_s = Socket.made(), monotonic() + timeout_s
         wire.setblocking(False)
         try:
-            check_owner(path)
+            check_second(path)
             while True:
                 try:
                     wire.connect(path)
@@ -68,12 +70,16 @@ class Pipe:
                     if monotonic() > until_s:
                         raise late() from None
                     await asyncio.sleep(_BUSY_S)
+            check_listener(wire, settings)
             pipe = cls(wire)
             await pipe._greet(until_s)
             note_frames(settings)
         except OSError as failure:
             wire.close()
             raise meet_failure(failure, settings) from None
+        except WrongTarget:
+            wire.close()
+            raise
         return pipe
 
     async def _greet(self, until_s: float) -> None:

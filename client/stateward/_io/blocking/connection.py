@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from stateward._io.blocking.local import LocalStream, LocalWire, Upload
 from stateward._io.channel import Settings
 from stateward._io.local import NoFrames, frames_path, when_to_look_again
+from stateward._io.target import check_owner
 from stateward.blobs import Content
 from stateward.errors import DeadlineExceeded, ServerUnavailable
 from stateward.v1.blob_service_pb2 import BlobBegin
@@ -102,7 +103,9 @@ class Connection:
         self._look_s = when_to_look_again(self._settings)
 
     def over_grpc(self) -> GrpcWire:
-        """Returns gRPC's half, and loads gRPC if it is needed for the first time."""
+        """Returns gRPC's half, and loads gRPC if it is needed for the first time. Raises WrongTarget if somebody else's
+        socket is at the target: gRPC connects by itself, so each call looks."""
+        check_owner(self._settings.target)
         if self._grpc is None:
             from stateward._io.blocking.grpcwire import GrpcWire  # noqa: PLC0415  loads gRPC
 

@@ -24,7 +24,8 @@ from stateward._io.local import (
     NoFrames,
     Socket,
     broken,
-    check_owner,
+    check_listener,
+    check_second,
     check_size,
     frame,
     hello,
@@ -179,9 +180,10 @@ class LocalWire:
 def _greet(wire: _Wire, path: str, settings: Settings, timeout_s: float) -> None:
     """Connects and greets the daemon. Raises NoFrames, and the error of a daemon that is away."""
     try:
-        check_owner(path)
+        check_second(path)
         wire.limit(timeout_s + LATE_S)
         wire.connect(path)
+        check_listener(wire, settings)
         wire.sendall(hello())
         wire.greeting = read_greeting(*wire.receive())
         note_frames(settings)
