@@ -1,14 +1,10 @@
-"""The danger: a client without a token makes the daemon take so much memory that the kernel kills it.
-
-What is marked as an expected failure does not hold yet. The mark goes with the change that makes it hold.
-"""
+"""The danger: a client without a token makes the daemon take so much memory that the kernel kills it."""
 
 from __future__ import annotations
 
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.processes import running
@@ -18,7 +14,7 @@ from stateward.testing import Daemon, run_daemon
 
 MIB = 1 << 20
 LIMIT_MIB = 128
-# The idle daemon has about 60 MiB. Today the resets take it to more than 500 MiB, and the watches to more than 300 MiB.
+# The idle daemon has about 60 MiB. Without bounds the resets take it to more than 500 MiB, and the watches to 300.
 PEAK_BYTES_MAX = (LIMIT_MIB + 32) * MIB
 RESETS, CONNECTIONS = 60_000, 24
 # The stranger ends by itself when it has had its way; on a busy machine that takes minutes.
@@ -27,18 +23,11 @@ LONGEST_S = 220.0
 pytestmark = pytest.mark.timeout(290)
 
 
-def not_yet(reason: str) -> Any:
-    """Marks a test whose promise does not hold yet."""
-    return pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
-
-
-@not_yet("calls that are cancelled at once are kept until the daemon has time for them, however many they are")
 def test_calls_that_are_cancelled_at_once_take_bounded_memory(tmp_path: Path) -> None:
     """While a stranger begins and cancels 60,000 calls, the daemon's memory stays near its limit."""
     assert peak_bytes_during(tmp_path, "resets", RESETS) <= PEAK_BYTES_MAX
 
 
-@not_yet("nothing bounds how many watches of the health are open")
 def test_watches_of_the_health_take_bounded_memory(tmp_path: Path) -> None:
     """While a stranger opens 14,400 watches of the health, the daemon's memory stays near its limit."""
     assert peak_bytes_during(tmp_path, "watches", CONNECTIONS) <= PEAK_BYTES_MAX

@@ -1,10 +1,8 @@
-"""The danger: a token that was taken away goes on, a value takes over a terminal, another user reads key or token.
-
-What is marked as an expected failure does not hold yet. The mark goes with the change that makes it hold.
-"""
+"""The danger: a token that was taken away goes on, a value takes over a terminal, another user reads key or token."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import queue
@@ -16,7 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,15 @@ import grpc
 import pytest
 from tests.warm import COLD
 
-from stateward import Client
+from stateward import AsyncClient, Client
+from stateward.errors import StatewardError, Unauthenticated, WrongTarget
 from stateward.testing import Daemon, run_daemon
 from stateward.v1 import call_service_pb2, call_service_pb2_grpc, checkpoint_service_pb2_grpc, thread_service_pb2_grpc
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest
 from stateward.v1.write_pb2 import WriteOptions
+from stateward_sidecar import errors
+from stateward_sidecar.service.admission.tokens import LOOK_S, Tokens
 
 pytestmark = pytest.mark.usefixtures("begun_warm")
 
@@ -37,11 +40,6 @@ OLD, NEW = "o" * 40, "n" * 40
 SEEN_WITHIN_S = 3.0  # the daemon looks at its token file once a second
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj"
 OTHER = ["setpriv", "--reuid=65533", "--regid=65533", "--clear-groups"]
-
-
-def not_yet(reason: str) -> Any:
-    """Marks a test whose promise does not hold yet."""
-    return pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
 
 
 def token_file(directory: Path, token: str) -> Path:
@@ -70,7 +68,6 @@ def with_token(token: str) -> list[tuple[str, str]]:
     return [("authorization", f"Bearer {token}")]
 
 
-@not_yet("a stream that is open when its token is taken away lives on until it ends")
 def test_a_revoked_token_ends_its_streams(tmp_path: Path) -> None:
     """After new calls are refused, calls on a stream that was opened before are refused, too."""
     tokens = token_file(tmp_path, OLD)
@@ -103,8 +100,74 @@ def test_a_revoked_token_ends_its_streams(tmp_path: Path) -> None:
             sent.put(None)
 
 
+@pytest.mark.parametrize("wire", ["grpc", "frames"])
+@pytest.mark.parametrize("kind", ["watch", "writer"])
+def test_a_revoked_token_ends_a_stream_that_nobody_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wire: str, kind: str
+) -> None:
+    """No call comes after the token was taken away. The stream of another token goes on."""
+    monkeypatch.setenv("STATEWARD_WIRE", wire)
+    tokens = token_file(tmp_path, OLD)
+    tokens.write_text(f"{OLD}\n{NEW}\n")
+    with ExitStack() as stack:
+        daemon = stack.enter_context(run_daemon(tmp_path / "data", token_file=tokens))
+        old, new = (stack.enter_context(Client(daemon.target, token=each)) for each in (OLD, NEW))
+        new.thread("t").append("m", 1)
+        other = stack.enter_context(new.thread("t").watch())
+        if kind == "watch":
+            watch = stack.enter_context(old.thread("t").watch())
+            end = partial(next, watch)
+        else:
+            end = wait_for_the_end_of_a_writer(old, stack)
+        tokens.write_text(f"{NEW}\n")
+        with pytest.raises(Unauthenticated, match=r"taken away|not valid"):
+            end()
+        new.thread("t").append("m", 2)
+        assert next(other)
+
+
+def wait_for_the_end_of_a_writer(client: Client, stack: ExitStack) -> Callable[[], object]:
+    """Opens a writer. Returns what saves now and then, and raises the error of its stream."""
+    state = client.thread("w").hydrate()
+    writer = client.thread("w").writer()
+    writer.__enter__()
+
+    @stack.callback
+    def close() -> None:
+        with suppress(StatewardError):
+            writer.close()
+
+
+    def wait() -> None:
+        for number in range(100):
+            state.logs["m"].append(number)
+            writer.save(state)
+            time.sleep(0.1)
+
+    return wait
+
+
+def test_a_file_that_is_written_anew_refuses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two looks it may be empty; if it still is at the next one, nobody has a token any more. A line that is no
+    token changes nothing."""
+    now = [1000.0]
+    monkeypatch.setattr("stateward_sidecar.service.admission.tokens.monotonic", lambda: now[0])
+    path = token_file(tmp_path, OLD)
+    tokens, calls = Tokens(path), with_token(OLD)
+    for text, is_valid in (
+        ("", True), (f"{OLD}\n", True), ("half", True), ("", True), ("half", True), ("", True), ("", False),
+        ("half", False), (f"{OLD}\n", True),
+    ):  # fmt: skip
+        path.write_text(text)
+        now[0] += LOOK_S
+        if is_valid:
+            tokens.check(calls)
+        else:
+            with pytest.raises(errors.Unauthenticated):
+                tokens.check(calls)
+
+
 @pytest.mark.parametrize("change", ["emptied", "deleted"])
-@not_yet("a token file that is emptied or deleted leaves the old tokens valid")
 def test_an_emptied_token_file_opens_nothing(tmp_path: Path, change: str) -> None:
     """Who empties or deletes the file, because a token has leaked, has revoked the token."""
     tokens = token_file(tmp_path, OLD)
@@ -191,7 +254,6 @@ needs_two_users = pytest.mark.skipif(
 
 
 @needs_two_users
-@not_yet("the temporary key file may be another user's file")
 def test_a_new_key_is_written_by_nobody_else() -> None:
     """Another user has made files of the names that the daemon may use; that user must not read the key afterwards."""
     home = shared_directory(0o777)
@@ -220,7 +282,7 @@ def test_a_new_key_is_written_by_nobody_else() -> None:
 
 
 IMPOSTOR = """
-import sys, time, os, grpc
+import os, socket, sys, threading, time, grpc
 from concurrent import futures
 class Any(grpc.GenericRpcHandler):
     def service(self, call):
@@ -228,7 +290,18 @@ class Any(grpc.GenericRpcHandler):
             print(call.method, dict(call.invocation_metadata).get("authorization"), request, flush=True)
             return b""
         return grpc.unary_unary_rpc_method_handler(take)
+def take_frames(listener):
+    while True:
+        made = listener.accept()[0]
+        print(made.recv(65536), flush=True)
+        made.sendall(bytes(16))
+        print(made.recv(65536), flush=True)
 os.umask(0)
+if sys.argv[2] == "frames":
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(sys.argv[1] + "~")
+    listener.listen()
+    threading.Thread(target=take_frames, args=(listener,), daemon=True).start()
 server = grpc.server(futures.ThreadPoolExecutor(4))
 server.add_generic_rpc_handlers((Any(),))
 server.add_insecure_port("unix:" + sys.argv[1])
@@ -238,35 +311,89 @@ time.sleep(60)
 """
 
 
-@needs_two_users
-@not_yet("the client does not look whose socket it is")
-def test_a_client_knows_whose_socket_it_is() -> None:
-    """Another user listens where the daemon should: that user gets neither the token nor the state."""
+@pytest.fixture(params=["grpc", "frames"])
+def impostor(request: pytest.FixtureRequest) -> Iterator[tuple[Path, Path]]:
+    """Another user listens where the daemon should: the socket, and the file with all that this user hears."""
     home = shared_directory(0o1777)
-    path = home / "shared" / "stateward.sock"
+    path, seen = home / "shared" / "stateward.sock", home / "seen"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [*OTHER, sys.executable, "-c", IMPOSTOR, str(path)]
-    seen = (home / "seen").open("w")
-    impostor = subprocess.Popen(command, stdout=seen, stderr=subprocess.STDOUT, env=environment)
+    command = [*OTHER, sys.executable, "-c", IMPOSTOR, str(path), request.param]
+    with seen.open("w") as heard:
+        process = subprocess.Popen(command, stdout=heard, stderr=subprocess.STDOUT, env=environment)
     try:
         end = time.monotonic() + 60
-        while "listening" not in (home / "seen").read_text():
-            if time.monotonic() > end or impostor.poll() is not None:
-                pytest.skip(f"no other user can listen here: {(home / 'seen').read_text()[-200:]}")
+        while "listening" not in seen.read_text():
+            if time.monotonic() > end or process.poll() is not None:
+                pytest.skip(f"no other user can listen here: {seen.read_text()[-200:]}")
             time.sleep(0.1)
-        with suppress(Exception), Client(f"unix://{path}", token="t" * 40, retry_timeout=1) as client:
-            client.thread("t").append("messages", "the secret of an agent")
-        found = (home / "seen").read_text()
-        assert not [part for part in ("t" * 40, "secret of an agent") if part in found]
+        yield path, seen
     finally:
-        impostor.kill()
-        impostor.wait()
-        seen.close()
+        process.kill()
+        process.wait()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+SECRETS = "t" * 40, "secret of an agent"
+
+
+@needs_two_users
+def test_a_client_knows_whose_socket_it_is(impostor: tuple[Path, Path]) -> None:
+    """Another user listens where the daemon should: that user gets neither the token nor the state."""
+    path, seen = impostor
+    client = Client(f"unix://{path}", token=SECRETS[0], retry_timeout=1)
+    with client, pytest.raises(WrongTarget, match="65533"):
+        client.thread("t").append("messages", f"the {SECRETS[1]}")
+    found = seen.read_text()
+    assert not [part for part in SECRETS if part in found]
+
+
+@needs_two_users
+async def test_an_asyncio_client_knows_whose_socket_it_is(impostor: tuple[Path, Path]) -> None:
+    """Also for the stream of many calls at once."""
+    path, seen = impostor
+    async with AsyncClient(f"unix://{path}", token=SECRETS[0], retry_timeout=1) as client:
+        calls = [client.thread("t").append("messages", f"the {SECRETS[1]}") for _ in range(20)]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(each) for each in found} == {WrongTarget}
+    assert not [part for part in SECRETS if part in seen.read_text()]
+
+
+@needs_two_users
+@pytest.mark.parametrize("wire", ["grpc", "frames"])
+def test_whose_socket_it_should_be_can_be_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wire: str
+) -> None:
+    """As the number or the name of a user. A name that nobody has is an error of its own."""
+    monkeypatch.setenv("STATEWARD_WIRE", wire)
+    home = shared_directory(0o1777)
+    try:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), COLD: "1"}
+        path = home / "shared" / "s.sock"
+        command = [*OTHER, sys.executable, "-m", "stateward_sidecar", "--data-dir", f"{home}/shared/data"]
+        command += ["--listen", f"unix://{path}", "--key-file", f"{home}/shared/key"]
+        before = os.umask(0)
+        daemon = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        os.umask(before)
+        try:
+            assert daemon.stdout is not None
+            if "ready" not in daemon.stdout.readline():
+                pytest.skip("no other user can run a daemon here")
+            for owner, refused in (("", "65533"), ("65532", "65533"), ("nobody-has-it", "no user"), ("65533", "")):
+                monkeypatch.setenv("STATEWARD_SOCKET_OWNER", owner)
+                with Client(f"unix://{path}", retry_timeout=1) as client:
+                    if refused:
+                        with pytest.raises(WrongTarget, match=refused):
+                            client.server_info()
+                    else:
+                        assert client.server_info().wire == wire
+        finally:
+            daemon.kill()
+            daemon.communicate()
+    finally:
         shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.mark.slow
-@not_yet("connections that send nothing are never closed")
 def test_idle_connections_lock_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More connections than the daemon may have files send nothing; an agent that comes later is still served."""
     monkeypatch.setenv(COLD, "1")  # a process of its own, whose limit is nobody else's
@@ -281,12 +408,10 @@ def test_idle_connections_lock_nobody_out(tmp_path: Path, monkeypatch: pytest.Mo
                     held.append(socket.socket(socket.AF_UNIX))
                     held[-1].settimeout(2)
                     held[-1].connect(str(daemon.socket))
-            # When idle connections are closed, this becomes the time after which they are. Today none comes of it.
-            version = 0
-            with channel_to(daemon) as channel, suppress(grpc.RpcError):
+            with channel_to(daemon) as channel:
                 stub = checkpoint_service_pb2_grpc.CheckpointServiceStub(channel)
-                version = stub.Save(save("late"), metadata=with_token(OLD), timeout=2).version
-            assert version == 1
+                asked = {"metadata": with_token(OLD), "timeout": 60, "wait_for_ready": True}
+                assert stub.Save(save("late"), **asked).version == 1
     finally:
         for each in held:
             each.close()

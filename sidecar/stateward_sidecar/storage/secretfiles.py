@@ -77,17 +77,24 @@ def fingerprint(key: bytes) -> str:
 CHARS_MIN, TOKENS_MAX = 16, 100
 
 
+class NoTokens(StartError):
+    """The token file is gone, or has no token."""
+
+
 def read_token_file(path: Path) -> frozenset[bytes]:
     """Returns the digests of the tokens. Raises StartError, which says what to do."""
     try:
         lines = path.read_text("ascii").split("\n")
+    except FileNotFoundError as error:
+        raise NoTokens(f"cannot read the token file {path}: {error.strerror}") from None
     except OSError as error:
         raise StartError(f"cannot read the token file {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise StartError(f"the token file {path} has characters that are not ASCII") from None
     tokens = [token for line in lines if (token := line.strip())]
     if not 0 < len(tokens) <= TOKENS_MAX:
-        raise StartError(f"the token file {path} has {len(tokens)} tokens; give 1 to {TOKENS_MAX}, one a line")
+        fault = StartError if tokens else NoTokens
+        raise fault(f"the token file {path} has {len(tokens)} tokens; give 1 to {TOKENS_MAX}, one a line")
     if any(len(token) < CHARS_MIN or not token.isprintable() or " " in token for token in tokens):
         raise StartError(
             f"the token file {path} has a token that is shorter than {CHARS_MIN} characters, or has a space in it; "

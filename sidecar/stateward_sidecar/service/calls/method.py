@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeVar, cast
@@ -40,6 +40,8 @@ WORST_SHARE, BYTE_SHARE, ITEM_SHARE = 16, 5, 200
 # messages, they are received one after another, unless one takes longer than RECEIVING_S. Until such a slow message is
 # whole, gRPC has one copy of the received part.
 RECEIVING_SHARE, TIGHT_MESSAGES, RECEIVING_S, SLOW_SHARE = 3, 8, 1.0, 1
+
+_NO_TOKENS: AbstractContextManager[None] = nullcontext()
 
 # The size of the message that the current task works on. To ask the message itself would encode it again, which takes
 # three times its memory.
@@ -75,6 +77,10 @@ class Method:
         """Raises Unauthenticated if the call must carry a token and has no valid one."""
         if self.tokens is not None:
             self.tokens.check(context.invocation_metadata())
+
+    def holding(self, context: grpc.aio.ServicerContext) -> AbstractContextManager[None]:
+        """Surrounds a stream, which ends when its token is taken away. Raises Unauthenticated."""
+        return _NO_TOKENS if self.tokens is None else self.tokens.holding(context.invocation_metadata())
 
     async def read(self, context: grpc.aio.ServicerContext) -> tuple[Message | None, Share | None]:
         """Returns the next message of a stream (None after the last one), and the share of memory of a large message.

@@ -247,8 +247,7 @@ def _taking(verb: Callable[..., Awaitable[Message]], method: Method) -> Callable
 
     async def handle(_: object, context: grpc.aio.ServicerContext) -> bytes:
         try:
-            method.identify(context)
-            with method.door:
+            with method.holding(context), method.door:
                 try:
                     return _serialize(await verb(read_all(context), context))
                 except Exception as error:  # noqa: BLE001  (the boundary)
@@ -262,8 +261,7 @@ def _taking(verb: Callable[..., Awaitable[Message]], method: Method) -> Callable
 def _streaming(verb: Callable[..., AsyncIterator[Message]], method: Method) -> Callable[..., Any]:
     async def handle(_: object, context: grpc.aio.ServicerContext) -> AsyncIterator[Message]:
         try:
-            method.identify(context)
-            with method.door:
+            with method.holding(context), method.door:
                 try:
                     method.turns.begin_call(is_open=False)
                     request, share = await method.read_only(context)
@@ -281,8 +279,7 @@ def _streaming(verb: Callable[..., AsyncIterator[Message]], method: Method) -> C
 def _exchanging(verb: Callable[..., Awaitable[None]], method: Method) -> Callable[..., Any]:
     async def handle(_: object, context: grpc.aio.ServicerContext) -> None:
         try:
-            method.identify(context)
-            with method.door:
+            with method.holding(context), method.door:
                 try:
                     with closing(Exchange[Message, Message](method, context)) as exchange:
                         await verb(exchange, context)
