@@ -282,7 +282,7 @@ def test_a_new_key_is_written_by_nobody_else() -> None:
 
 
 IMPOSTOR = """
-import os, socket, sys, threading, time, grpc
+import json, os, socket, struct, sys, threading, time, grpc
 from concurrent import futures
 class Any(grpc.GenericRpcHandler):
     def service(self, call):
@@ -294,7 +294,8 @@ def take_frames(listener):
     while True:
         made = listener.accept()[0]
         print(made.recv(65536), flush=True)
-        made.sendall(bytes(16))
+        told = json.dumps({"version": 1, "methods": [[name, 1 << 20] for name in sys.argv[3].split(",")]}).encode()
+        made.sendall(struct.pack("<IIBBHI", len(told), 0, 0, 0, 0, 0) + told)
         print(made.recv(65536), flush=True)
 os.umask(0)
 if sys.argv[2] == "frames":
@@ -317,7 +318,7 @@ def impostor(request: pytest.FixtureRequest) -> Iterator[tuple[Path, Path]]:
     home = shared_directory(0o1777)
     path, seen = home / "shared" / "stateward.sock", home / "seen"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [*OTHER, sys.executable, "-c", IMPOSTOR, str(path), request.param]
+    command = [*OTHER, sys.executable, "-c", IMPOSTOR, str(path), request.param, METHODS]
     with seen.open("w") as heard:
         process = subprocess.Popen(command, stdout=heard, stderr=subprocess.STDOUT, env=environment)
     try:
@@ -333,6 +334,7 @@ def impostor(request: pytest.FixtureRequest) -> Iterator[tuple[Path, Path]]:
         shutil.rmtree(home, ignore_errors=True)
 
 
+METHODS = "stateward.v1.CheckpointService.Save"
 SECRETS = "t" * 40, "secret of an agent"
 
 
