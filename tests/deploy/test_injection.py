@@ -73,9 +73,10 @@ def test_every_pod_gets_it(policy: list[dict[str, Any]]) -> None:
         names = [item["name"] for item in old["spec"]["containers"]]
         mounts = {f"spec.containers[{name}].volumeMounts[stateward-socket]" for name in names}
         mounts |= {
-            f"spec.containers[{item['name']}].env[STATEWARD_TARGET]"
+            f"spec.containers[{item['name']}].env[{name}]"
             for item in old["spec"]["containers"]
-            if "STATEWARD_TARGET" not in {entry["name"] for entry in item.get("env", ())}
+            for name in ("STATEWARD_TARGET", "STATEWARD_SOCKET_OWNER")
+            if name not in {entry["name"] for entry in item.get("env", ())}
         }
         group = set() if "fsGroup" in old["spec"]["securityContext"] else {"spec.securityContext.fsGroup"}
         assert changed == {"spec.initContainers[stateward]", "metadata.labels.stateward", *volumes, *mounts, *group}
@@ -101,8 +102,9 @@ def test_it_is_the_component(policy: list[dict[str, Any]], repository: Path, tmp
     assert {item["name"]: item for item in injected["spec"]["volumes"]} == {
         item["name"]: item for item in wanted["spec"]["volumes"]
     }
-    (target,) = injected["spec"]["containers"][0].pop("env")
+    target, owner = injected["spec"]["containers"][0].pop("env")
     assert target == {"name": "STATEWARD_TARGET", "value": "unix:///run/stateward/stateward.sock"}
+    assert owner == {"name": "STATEWARD_SOCKET_OWNER", "value": str(own["securityContext"]["runAsUser"])}
     assert injected["spec"]["containers"] == wanted["spec"]["containers"]
     assert injected["spec"]["securityContext"] == wanted["spec"]["securityContext"]
 
@@ -124,10 +126,12 @@ def test_an_annotation_chooses_the_containers(policy: list[dict[str, Any]]) -> N
     own["spec"]["containers"][0]["volumeMounts"] = [{"name": "stateward-socket", "mountPath": "/run/stateward"}]
     found = [containers_with_mount(made["spec"]) for made in admit(policy, every, chosen, own)]
     assert found == [["web", "tail"], ["tail"], ["web", "tail"]]
-    own["spec"]["containers"][0]["env"] = [{"name": "STATEWARD_TARGET", "value": "unix:///other"}]
+    own["spec"]["containers"][0]["env"] = [
+        {"name": "STATEWARD_TARGET", "value": "unix:///other"}, {"name": "STATEWARD_SOCKET_OWNER", "value": "me"}
+    ]  # fmt: skip
     made, other = admit(policy, own, chosen)
     values = [[entry["value"] for entry in item["env"]] for item in made["spec"]["containers"]]
-    assert values == [["unix:///other"], ["unix:///run/stateward/stateward.sock"]]
+    assert values == [["unix:///other", "me"], ["unix:///run/stateward/stateward.sock", "65532"]]
     assert "env" not in other["spec"]["containers"][0]
 
 

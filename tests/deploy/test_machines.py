@@ -128,8 +128,9 @@ def test_the_services_share_the_directory_of_the_sockets(services: dict[str, Any
     assert sorted(paths.values()) == sorted(re.findall(r'"(.*?)"', volumes))
     assert f"socket:{paths['socket']}" in agent["volumes"]
     assert agent["environment"]["STATEWARD_TARGET"] == f"unix://{paths['socket']}/stateward.sock"
-    group = re.findall(r"^USER \d+:(\d+)$", image, re.MULTILINE)
-    assert agent["group_add"] == group
+    [(user, group)] = re.findall(r"^USER (\d+):(\d+)$", image, re.MULTILINE)
+    assert agent["environment"]["STATEWARD_SOCKET_OWNER"] == user
+    assert agent["group_add"] == [group]
     assert own["read_only"]
     assert own["cap_drop"] == ["ALL"]
 

@@ -71,6 +71,7 @@ def test_the_group_opens_both_sockets(repository: Path, pod: Path, own: int | No
     settings["STATEWARD_LISTEN"] = target
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("STATEWARD_", "XDG_"))}
     inherited |= {"HOME": str(pod), "PYTHONDONTWRITEBYTECODE": "1"}
+    inherited |= {"STATEWARD_SOCKET_OWNER": str(DAEMON)}
     daemon = as_user(DAEMON, [group], "-m", "stateward_sidecar")
     with running(daemon, env=inherited | settings, cwd="/", stderr=subprocess.DEVNULL):
         for _ in range(600):
