@@ -33,6 +33,25 @@ class _Found:
     nameless: list[int] = field(default_factory=list)  # threads whose name row is gone
 
 
+class _Numbers:
+    """Numbers of threads, a bit for each of those that stand together. A damaged row may have any number."""
+
+    BITS = 4096
+
+    def __init__(self) -> None:
+        self._parts: dict[int, bytearray] = {}
+
+    def add(self, number: int) -> None:
+        part, bit = divmod(number, self.BITS)
+        if part not in self._parts:
+            self._parts[part] = bytearray(self.BITS // 8)
+        self._parts[part][bit // 8] |= 1 << bit % 8
+
+    def __contains__(self, number: int) -> bool:
+        part, bit = divmod(number, self.BITS)
+        return part in self._parts and bool(self._parts[part][bit // 8] >> bit % 8 & 1)
+
+
 class Recovery:
     """Runs once, at the start."""
 
@@ -59,21 +78,20 @@ class Recovery:
         be removed. Verify reports that row."""
         # There may be millions of threads: of most only a bit is kept, whether they have a name.
         wanted = self._context.keystore.unfinished | set(self._context.blob_files.found_at_start)
-        found, have_names = _Found(wanted), bytearray(below // 8 + 1)
+        found, have_names = _Found(wanted), _Numbers()
         for _, value in rows(txn, b"N"):
             try:
                 number, uid = layout.unpack_name(value)
             except Corrupt:
                 return None
-            if number < below:
-                have_names[number // 8] |= 1 << number % 8
+            have_names.add(number)
             self._note(uid, number, found)
         cursor = txn.cursor()
         more = cursor.set_range(b"T")
         while more and bytes(cursor.key()[:1]) == b"T":
             number = layout.thread_of(cursor.key())
             # A thread with a name and without a head is damaged, not deleted. Its journal must be kept.
-            if number < below and not have_names[number // 8] >> number % 8 & 1:
+            if number < below and number not in have_names:
                 self._sort(txn, number, found)
             more = cursor.set_range(layout.after(layout.thread_prefix(number)))
         return found
