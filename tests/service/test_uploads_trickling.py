@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -38,6 +39,9 @@ def test_a_save_with_a_blob_passes_uploads_that_trickle(tmp_path: Path, monkeypa
 
     with daemon_inside(tmp_path) as daemon:
         held = [daemon.wire.blobs.WriteBlob.future(trickle(number)) for number in range(blobs.WRITES_MAX)]
+        end = time.monotonic() + WAIT_S
+        while daemon.parts.server.open_calls < len(held) and time.monotonic() < end:
+            time.sleep(0.05)
         with Client(daemon.wire.target, retry_timeout=WAIT_S) as client:
             for name in ("first", "second"):
                 thread = client.thread(name)
