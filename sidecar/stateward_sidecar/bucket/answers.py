@@ -7,6 +7,7 @@ answer to a delete is a part of a Blob Batch, of which obstore keeps the status 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from obstore.exceptions import (
     AlreadyExistsError,
@@ -35,13 +36,14 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _QUERY = re.compile(r"\?\S+")
 _NEVER_SENT = "kind: Connect,"
 # obstore asked for a token, and not for an object: of Entra, Google, a metadata server or AWS's STS ("REDACTED"); or it
-# read a token file.
+# read a token file; or google-auth did.
 _OF_CREDENTIALS = re.compile(
-    r"token request|token response|token file|POST REDACTED|/latest/(?:api/token|meta-data)|credential provider"
-    r"|security-credentials|CONTAINER_CREDENTIALS|assum(?:e|ing) role",
+    r"token request|token response|token file|POST REDACTED|/latest/(?:api/token|meta-data)|credential provider",
     re.IGNORECASE,
 )
-_FILE_MISSING = re.compile(r"token file", re.IGNORECASE)
+# Which of these end by waiting: no answer (status 0 otherwise), google-auth's word for it.
+_FILE_MISSING, _FROM_PROVIDER, _NOT_REACHED = "token file", "credential provider: ", "TransportError"
+_HTTP_REFUSED = "builder error"
 _WRITES = {"put", "create", "replace", "delete"}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
 _FULL = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "InsufficientAccountStorage"}
@@ -71,71 +73,102 @@ def translate(error: BaseException, key: str, url: str, method: str, credentials
 
     ``credentials``: where they come from, as words that continue "check …".
     """
-    is_write = method in _WRITES
     text = str(error)
     status = int(found[1] or found[2]) if (found := _STATUS.search(text)) else 0
     code = found[1] if (found := _CODE.search(text)) else ""
-    message = f"{url}: {said(error)}"
+    answer = _Answer(error, text, status, code, key, url, method, credentials)
     if _OF_CREDENTIALS.search(text.partition("\n\nDebug source:")[0]):
-        return _of_credentials(text, url, message, status, credentials)
-    found_error = _by_code(code, url, message, status, key, credentials, is_write=is_write)
-    if found_error is None and method == "delete" and status in (409, 412):
-        # A delete has no condition, so these say that a policy or a lease keeps the object.
-        return BucketDenied(f"{message}: a lease, or an immutability or retention policy, keeps it", status=status)
-    return found_error or _by_status(error, text, message, status, key, method, credentials)
+        return _of_credentials(answer)
+    return _by_code(answer) or _by_status(answer)
 
 
-def _of_credentials(text: str, url: str, message: str, status: int, credentials: str) -> BucketError:
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What is known of a call that failed."""
+
+    error: BaseException
+    text: str
+    status: int
+    code: str
+    key: str
+    url: str
+    method: str
+    credentials: str
+
+    @property
+    def message(self) -> str:
+        return f"{self.url}: {said(self.error)}"
+
+    @property
+    def is_write(self) -> bool:
+        return self.method in _WRITES
+
+
+def _of_credentials(answer: _Answer) -> BucketError:
     """A token that was refused is denied. A token service that does not answer is away; nothing was written."""
-    if _FILE_MISSING.search(text) or 300 <= status < 429 or 429 < status < 500:
-        return BucketDenied(f"{url}: no token for the store: check {credentials}: {message}", status=status)
-    return BucketUnavailable(f"{message}: no token for the store; check {credentials}", status=status)
+    said_here, status = said(answer.error), answer.status
+    if _HTTP_REFUSED in said_here:
+        return BucketMisconfigured(
+            f"{answer.url}: a token service is only asked over https (AWS_ENDPOINT_URL_STS, AZURE_AUTHORITY_HOST): "
+            f"check {answer.credentials}: {said_here}"
+        )
+    is_refused = 300 <= status < 500 and status != 429
+    if _FROM_PROVIDER in said_here:
+        is_refused = _NOT_REACHED not in said_here
+    if is_refused or _FILE_MISSING in said_here.lower():
+        return BucketDenied(
+            f"{answer.url}: no token for the store: check {answer.credentials}: {said_here}", status=status
+        )
+    return BucketUnavailable(
+        f"{answer.url}: no token for the store yet: {said_here}: check {answer.credentials}", status=status
+    )
 
 
-def _by_code(
-    code: str, url: str, message: str, status: int, key: str, credentials: str, *, is_write: bool
-) -> BucketError | None:
+def _by_code(answer: _Answer) -> BucketError | None:
     """Returns the error that the server's code names, whatever the status; None = no code, or one that says nothing."""
+    code, status, message = answer.code, answer.status, answer.message
     if code in _NO_BUCKET:
-        return BucketRefused(f"{url}: there is no such bucket", status=status)
+        return BucketRefused(f"{answer.url}: there is no such bucket", status=status)
     if code in _COLD:
-        return ObjectCold(key)
+        return ObjectCold(answer.key)
     if code in _LATER:
-        return BucketUnavailable(message, status=status, is_unclear=is_write and status >= 500)
+        # With a status below 500 nothing was stored.
+        return BucketUnavailable(message, status=status, is_unclear=answer.is_write and status >= 500)
     if code in _FULL:
         return BucketFull(message, status=status)
     if code in _DENIED:
-        return BucketDenied(f"{message}: check {credentials}", status=status)
+        return BucketDenied(f"{message}: check {answer.credentials}", status=status)
     if code in _REGION or _NO_LOCATION in message:
-        return BucketMisconfigured(f"{url}: set AWS_REGION to the region of the bucket: {message}", status=status)
+        return BucketMisconfigured(f"{message}: set AWS_REGION to the region of the bucket", status=status)
     return None
 
 
-def _by_status(
-    error: BaseException, text: str, message: str, status: int, key: str, method: str, credentials: str
-) -> BucketError:
-    is_write = method in _WRITES
+def _by_status(answer: _Answer) -> BucketError:
+    error, status, message, method = answer.error, answer.status, answer.message, answer.method
+    if method == "delete" and status in (409, 412):  # a delete has no condition
+        return BucketDenied(f"{message}: a lease or a policy (immutability, retention) keeps the object", status=status)
     if status == 409 and method != "create":
-        # With a status below 500 nothing was stored. S3 answers 409 while another write is under way. obstore calls
-        # every 409 "already exists", which is right only for the answer to a create.
+        # S3 answers 409 while another write is under way, and has stored nothing. obstore calls every 409 "already
+        # exists", which is right only for the answer to a create.
         return BucketUnavailable(message, status=status)
     if isinstance(error, FileNotFoundError):
-        return BucketRefused(message, status=status) if is_write else ObjectNotFound(key)
+        return BucketRefused(message, status=status) if answer.is_write else ObjectNotFound(answer.key)
     if isinstance(error, AlreadyExistsError) and method == "create":
-        return ObjectExists(key)
+        return ObjectExists(answer.key)
     if isinstance(error, PreconditionError) and method == "replace":
-        return ObjectChanged(key)
+        return ObjectChanged(answer.key)
     if status == 507:
         return BucketFull(message, status=status)
     if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in (401, 403):
-        return BucketDenied(f"{message}: check {credentials}", status=status)
+        return BucketDenied(f"{message}: check {answer.credentials}", status=status)
     if status == 429:
         return BucketUnavailable(message, status=status)
-    if type(error).__name__ == PANIC or "builder error" in text:
+    if type(error).__name__ == PANIC or _HTTP_REFUSED in message:
         return BucketMisconfigured(
-            f"{message}: no request could be made; check the URL, the endpoint (plain http only if its variable says "
-            f"http://), and {credentials}"
+            f"{message}: no request could be made; check the endpoint (plain http only if its variable says http://), "
+            f"and {answer.credentials}"
         )
     if isinstance(error, NotSupportedError | InvalidPathError) or 400 <= status < 500 or status == 501:
         return BucketRefused(message, status=status)
-    return BucketUnavailable(message, status=status, is_unclear=is_write and _NEVER_SENT not in text)
+    is_unclear = answer.is_write and _NEVER_SENT not in answer.text
+    return BucketUnavailable(message, status=status, is_unclear=is_unclear)

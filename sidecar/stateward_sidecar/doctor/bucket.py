@@ -40,8 +40,8 @@ def check_uploads(url: str) -> Diagnosis | None:
     if url.startswith("file:"):
         return None
     return skipped(
-        "uploads", "unfinished uploads in parts cannot be seen from here; the daemon begins none, and docs/stores.md has "
-        "the lifecycle rule against those of other programs",
+        "uploads", "unfinished uploads in parts cannot be seen from here; the daemon begins none, and docs/stores.md "
+        "has the lifecycle rule against those of other programs",
     )  # fmt: skip
 
 

@@ -3,9 +3,9 @@
 A thread is shipped at once if a caller waits or if it was idle; else an interval after its last ship, or earlier if it
 has much to ship. If the store takes one write a second of each object, the next ship of a thread waits until then, also
 for a caller; saves that come meanwhile share it. A budget of writes per second bounds the cost of many threads. Waiting
-callers do not wait for it, and no ship waits for it longer than a quarter of a lease: HEAD is the only sign of life of an owner that has work.
-Failed ships are retried after growing pauses with jitter. The archive rows of shipped threads are written together,
-once a second. Nobody waits for these rows, because HEAD has the same facts after a crash.
+callers do not wait for it, and no ship waits for it longer than a quarter of a lease: HEAD is the only sign of life of
+an owner that has work. Failed ships are retried after growing pauses with jitter. The archive rows of shipped threads
+are written together, once a second. Nobody waits for these rows, because HEAD has the same facts after a crash.
 
 Gives all threads up: when the process ends, and when its machine is drained.
 
