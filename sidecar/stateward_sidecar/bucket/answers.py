@@ -139,7 +139,8 @@ def _by_code(answer: _Answer) -> BucketError | None:
     if code in _DENIED:
         return BucketDenied(f"{message}: check {answer.credentials}", status=status)
     if code in _REGION or _NO_LOCATION in message:
-        return BucketMisconfigured(f"{message}: set AWS_REGION to the region of the bucket", status=status)
+        where = "set AWS_REGION to the region of the bucket" if answer.url.startswith("s3:") else "check the endpoint"
+        return BucketMisconfigured(f"{message}: {where}", status=status)
     return None
 
 
