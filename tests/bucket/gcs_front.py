@@ -32,20 +32,21 @@ class Front:
     upstream: str = ""
     one_a_second: bool = False
     refuses_deletes: bool = False
-    # Answers by method and status, such as ("PUT", 429); uploads in parts; tokens of the callers.
+    # Answers by method and status, such as ("PUT", 429); writes by object; uploads in parts; tokens of the callers.
     answers: Counter[tuple[str, int]] = field(default_factory=Counter)
+    written: Counter[str] = field(default_factory=Counter)
     uploads_in_parts: int = 0
     tokens: set[str] = field(default_factory=set)
-    _written: dict[str, float] = field(default_factory=dict)
+    _taken_at: dict[str, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def takes(self, name: str) -> bool:
         """Whether a write of this object may happen now. A refused write counts for nothing."""
         with self._lock:
             now = time.monotonic()
-            if self.one_a_second and now - self._written.get(name, -WRITE_EVERY_S) < WRITE_EVERY_S:
+            if self.one_a_second and now - self._taken_at.get(name, -WRITE_EVERY_S) < WRITE_EVERY_S:
                 return False
-            self._written[name] = now
+            self._taken_at[name] = now
             return True
 
     def ask(
@@ -105,6 +106,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             code = {412: "PreconditionFailed", 404: "NoSuchBucket"}.get(status, "InternalError")
             self._answer(status, _error(code))
             return
+        self.front.written[name] += 1
         found = json.loads(data)
         self._answer(200, b"", {"ETag": f'"{found["etag"]}"', "x-goog-generation": found["generation"]})
 

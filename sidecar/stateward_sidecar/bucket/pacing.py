@@ -68,20 +68,20 @@ class PacedBucket(Bucket):
         try:
             return write()
         except BucketUnavailable as error:
-            is_soon = before is not None and self._clock.boottime() - before < LEARNT_EVERY_S
+            is_soon = before is not None and self._clock.monotonic() - before < LEARNT_EVERY_S
             if error.metadata.get("status") == TOO_MANY_REQUESTS and is_soon:
                 self.rewrites_every_s = max(self.rewrites_every_s, LEARNT_EVERY_S)
             raise
         finally:
             with self._lock:
-                self._written[key] = self._clock.boottime()
+                self._written[key] = self._clock.monotonic()
                 self._forget()
 
     def _take_turn(self, key: str) -> float | None:
         """Waits until the object may be written again. Returns when its last write ended; None = none is known."""
         while True:
             with self._lock:
-                now, before = self._clock.boottime(), self._written.get(key)
+                now, before = self._clock.monotonic(), self._written.get(key)
                 pause_s = 0.0 if before is None else before + self.rewrites_every_s - now
                 if pause_s <= 0:
                     self._written[key] = now
@@ -90,5 +90,5 @@ class PacedBucket(Bucket):
 
     def _forget(self) -> None:
         if len(self._written) > REMEMBERED:
-            old = self._clock.boottime() - max(self.rewrites_every_s, LEARNT_EVERY_S)
+            old = self._clock.monotonic() - max(self.rewrites_every_s, LEARNT_EVERY_S)
             self._written = {key: at for key, at in self._written.items() if at > old}
