@@ -30,8 +30,8 @@ class Access:
 
 # From each variable to obstore's option; of two variables for one option the first counts.
 _S3_OPTIONS = {
-    "AWS_ENDPOINT_URL_S3": "aws_endpoint_url_s3", "AWS_ENDPOINT_URL": "aws_endpoint_url",
-    "AWS_ENDPOINT": "aws_endpoint", "AWS_REGION": "aws_region", "AWS_DEFAULT_REGION": "aws_default_region",
+    "AWS_ENDPOINT_URL_S3": "aws_endpoint_url", "AWS_ENDPOINT_URL": "aws_endpoint_url",
+    "AWS_ENDPOINT": "aws_endpoint_url", "AWS_REGION": "aws_region", "AWS_DEFAULT_REGION": "aws_region",
     "AWS_ACCESS_KEY_ID": "aws_access_key_id",
     "AWS_SECRET_ACCESS_KEY": "aws_secret_access_key", "AWS_SESSION_TOKEN": "aws_session_token",
     "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "aws_virtual_hosted_style_request",

@@ -35,12 +35,12 @@ _STATUS = re.compile(r"status code: (\d{3})|\(code: (\d{3})\)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _QUERY = re.compile(r"\?\S+")
 _NEVER_SENT = "kind: Connect,"
-# obstore asked for a token, and not for an object: of Entra, Google, a metadata server or AWS's STS ("REDACTED"); or it
-# read a token file; or google-auth did.
+# obstore asked for a token, and not for an object: of Entra, Google or a metadata server; or it read a token file; or
+# google-auth did.
 _OF_CREDENTIALS = re.compile(
-    r"token request|token response|token file|POST REDACTED|/latest/(?:api/token|meta-data)|credential provider",
-    re.IGNORECASE,
+    r"token request|token response|token file|/latest/(?:api/token|meta-data)|credential provider", re.IGNORECASE
 )
+_OF_STS = "POST REDACTED"  # with s3://; Azure's requests with a shared access signature are redacted too
 # Which of these end by waiting: no answer (status 0 otherwise), google-auth's word for it.
 _FILE_MISSING, _FROM_PROVIDER, _NOT_REACHED = "token file", "credential provider: ", "TransportError"
 _HTTP_REFUSED = "builder error"
@@ -77,7 +77,7 @@ def translate(error: BaseException, key: str, url: str, method: str, credentials
     status = int(found[1] or found[2]) if (found := _STATUS.search(text)) else 0
     code = found[1] if (found := _CODE.search(text)) else ""
     answer = _Answer(error, text, status, code, key, url, method, credentials)
-    if _OF_CREDENTIALS.search(text.partition("\n\nDebug source:")[0]):
+    if _OF_CREDENTIALS.search(said(error)) or (url.startswith("s3:") and _OF_STS in said(error)):
         return _of_credentials(answer)
     return _by_code(answer) or _by_status(answer)
 

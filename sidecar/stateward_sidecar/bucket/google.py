@@ -58,6 +58,7 @@ def _default_access(environment: Mapping[str, str], config: dict[str, str], *, a
             )  # fmt: skip
     info = _read(name, path)
     if info.get("type") in _READ_BY_OBSTORE:
+        config["google_application_credentials"] = str(path)
         return Access(config, allows_http, f"{name} and the rights of the account in it")
     config.pop("google_application_credentials", None)
     credentials = f"{name}: whom its provider trusts, and the rights of the account in it"
