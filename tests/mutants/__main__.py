@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("client", "sidecar", "proto", "tests", "examples", "docs", "packages", "pyproject.toml")
+COPIED = ("client", "sidecar", "proto", "tests", "examples", "deploy", "docs", "packages", "pyproject.toml")
 NPM = "node_modules"
 # What `make azurite` and `make fake-gcs` have installed.
 SERVERS = ("azurite", "fake-gcs")

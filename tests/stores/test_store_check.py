@@ -21,6 +21,7 @@ from tests.bucket.gcs_front import Front
 from tests.bucket.proxy import running_proxy
 from tests.bucket.weed import s3_environment
 from tests.stores.servers import Reply, Request, serving
+from tests.stores.tokens import federated
 
 WITHIN_S = 5.0  # more than the same command takes without an archive, because a machine may be busy
 WRONG_ADVICE = ("conditional writes", "another bucket")
@@ -77,43 +78,35 @@ def answering(status: int, body: bytes) -> AbstractContextManager[str]:
     return serving(lambda request: (status, {}, body))
 
 
-@pytest.fixture
-def token(tmp_path: Path) -> str:
-    """The file of a workload's token."""
-    path = tmp_path / "token"
-    path.write_text("a token")
-    return str(path)
-
-
 ENTRA_SAYS = b'{"error": "invalid_request", "error_description": "AADSTS700213: No matching federated identity record"}'
 
 
-def test_azure_without_an_account(tmp_path: Path, token: str) -> None:
+def test_azure_without_an_account(tmp_path: Path, token: Path) -> None:
     """(a) The variable is named; what a cluster adds is not enough."""
-    identity = {"AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "t", "AZURE_FEDERATED_TOKEN_FILE": token}
+    identity = {"AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "t", "AZURE_FEDERATED_TOKEN_FILE": str(token)}
     found = check("az://container/p", identity, tmp_path)
     assert_explained(found, "BucketMisconfigured", "AZURE_STORAGE_ACCOUNT_NAME")
 
 
-def test_an_authority_that_refuses(tmp_path: Path, token: str) -> None:
+def test_an_authority_that_refuses(tmp_path: Path, token: Path) -> None:
     """(b) It answers 400, as on AKS without a federated credential: the credentials are wrong, and not the bucket."""
     with answering(400, ENTRA_SAYS) as url:
         identity = {
             "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT, "AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "t",
-            "AZURE_FEDERATED_TOKEN_FILE": token, "AZURE_AUTHORITY_HOST": url,
+            "AZURE_FEDERATED_TOKEN_FILE": str(token), "AZURE_AUTHORITY_HOST": url,
         }  # fmt: skip
         found = check("az://container/p", identity, tmp_path)
     assert_explained(found, "BucketDenied", "AZURE_FEDERATED_TOKEN_FILE", "federated credential", "AADSTS700213")
 
 
-def test_credentials_that_google_auth_reads(tmp_path: Path, token: str) -> None:
+def test_credentials_that_google_auth_reads(tmp_path: Path, token: Path) -> None:
     """(c) A file of the type external_account works with google-auth: here its token service refuses."""
     with answering(400, b'{"error": "invalid_grant", "error_description": "no such provider"}') as url:
         found = check("gs://bucket/p", external_account(tmp_path, token, url), tmp_path)
     assert_explained(found, "BucketDenied", "GOOGLE_APPLICATION_CREDENTIALS", "no such provider")
 
 
-def test_credentials_without_google_auth(tmp_path: Path, token: str) -> None:
+def test_credentials_without_google_auth(tmp_path: Path, token: Path) -> None:
     """(c) Without google-auth the file is refused, with two ways round."""
     (tmp_path / "google_auth_missing").mkdir()
     hides = "import sys; sys.modules['google.auth'] = None"
@@ -125,14 +118,10 @@ def test_credentials_without_google_auth(tmp_path: Path, token: str) -> None:
     assert_explained(found, "BucketMisconfigured", "GOOGLE_APPLICATION_CREDENTIALS", *ways)
 
 
-def external_account(directory: Path, token: str, url: str) -> dict[str, str]:
+def external_account(directory: Path, token: Path, url: str) -> dict[str, str]:
     """What points at a credential file of workload identity federation."""
     path = directory / "external.json"
-    path.write_text(json.dumps({
-        "type": "external_account", "token_url": f"{url}/v1/token", "credential_source": {"file": token},
-        "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q",
-        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
-    }))  # fmt: skip
+    path.write_text(json.dumps(federated(url, token)))
     return {"GOOGLE_APPLICATION_CREDENTIALS": str(path)}
 
 

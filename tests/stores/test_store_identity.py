@@ -11,9 +11,10 @@ from tests.bucket.azurite import ACCOUNT
 from tests.bucket.gcs_front import Front
 from tests.daemon.process import eventually
 from tests.stores.servers import Certificate, serving
-from tests.stores.tokens import Service
+from tests.stores.tokens import Service, federated
 
 from stateward_sidecar.bucket.base import Bucket
+from stateward_sidecar.bucket.google import google_access
 from stateward_sidecar.bucket.objectstore import ObjectStoreBucket
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("alone")]
@@ -49,14 +50,37 @@ def test_google_workload_identity_federation(gcs_front: Front, token: Path, tmp_
     """A file of the type external_account: its token file is read again after it changed, and the store sees it."""
     service, file = Service(), tmp_path / "external.json"
     with serving(service.google) as url:
-        file.write_text(json.dumps({
-            "type": "external_account", "token_url": f"{url}/v1/token", "credential_source": {"file": str(token)},
-            "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q",
-            "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
-        }))  # fmt: skip
+        file.write_text(json.dumps(federated(url, token)))
         environment = {"GOOGLE_BASE_URL": gcs_front.url, "GOOGLE_APPLICATION_CREDENTIALS": str(file)}
         rotated(ObjectStoreBucket("gs://stateward/identity", environment), service, token)
     assert {"google-first", "google-second"} <= gcs_front.tokens
+
+
+def test_google_impersonation(gcs_front: Front, token: Path, tmp_path: Path) -> None:
+    """The same with a service account that the workload may be: the store sees the account's token."""
+    service, file = Service(), tmp_path / "external.json"
+    with serving(service.google) as url:
+        content = federated(url, token)
+        account = "/v1/projects/-/serviceAccounts/a@p.iam.gserviceaccount.com:generateAccessToken"
+        file.write_text(json.dumps(content | {"service_account_impersonation_url": f"{url}{account}"}))
+        environment = {"GOOGLE_BASE_URL": gcs_front.url, "GOOGLE_APPLICATION_CREDENTIALS": str(file)}
+        rotated(ObjectStoreBucket("gs://stateward/impersonated", environment), service, token)
+    assert {"impersonated-first", "impersonated-second"} <= gcs_front.tokens
+
+
+def test_impersonated_credentials_are_read(tmp_path: Path) -> None:
+    """The file that `gcloud auth application-default login --impersonate-service-account` keeps: only Google itself can
+    answer what is then asked."""
+    file = tmp_path / "impersonated.json"
+    account = "projects/-/serviceAccounts/a@p.iam.gserviceaccount.com:generateAccessToken"
+    file.write_text(json.dumps({
+        "type": "impersonated_service_account",
+        "service_account_impersonation_url": f"https://iamcredentials.googleapis.com/v1/{account}",
+        "source_credentials": {
+            "type": "authorized_user", "client_id": "a", "client_secret": "b", "refresh_token": "c",
+        },
+    }))  # fmt: skip
+    assert google_access({"GOOGLE_APPLICATION_CREDENTIALS": str(file)}).provider is not None
 
 
 def test_google_metadata_server(gcs_front: Front, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from pathlib import Path
 from urllib.parse import parse_qs
 
 from tests.stores.servers import Reply, Request
@@ -35,7 +36,11 @@ class Service:
         return self._json({"token_type": "Bearer", "expires_in": LIFE_S, "access_token": access})
 
     def google(self, request: Request) -> Reply:
-        """Google's Security Token Service."""
+        """Google's Security Token Service, and the service that makes tokens of a service account."""
+        if request.path.endswith(":generateAccessToken"):
+            end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + LIFE_S))
+            shown = request.headers["Authorization"].removeprefix("Bearer google-")
+            return self._json({"accessToken": f"impersonated-{shown}", "expireTime": end})
         self.shown.append(parse_qs(request.body.decode())["subject_token"][0])
         return self._json({
             "access_token": f"google-{self.shown[-1]}", "token_type": "Bearer", "expires_in": LIFE_S,
@@ -63,3 +68,12 @@ class Service:
 
     def _json(self, answer: dict[str, object]) -> Reply:
         return 200, {"Content-Type": "application/json"}, json.dumps(answer).encode()
+
+
+def federated(url: str, token: Path) -> dict[str, object]:
+    """The content of a file of workload identity federation."""
+    return {
+        "type": "external_account", "token_url": f"{url}/v1/token", "credential_source": {"file": str(token)},
+        "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+    }  # fmt: skip
