@@ -166,6 +166,7 @@ AZURE = {"AZURE_STORAGE_ACCOUNT_NAME": "account"}
         ("az://c/p", {**AZURE, "AZURE_STORAGE_KEY": "no!base64"}, "AZURE_STORAGE_KEY"),
         ("az://c/p", {**AZURE, "AZURE_STORAGE_SAS_TOKEN": "nonsense"}, "AZURE_STORAGE_SAS_TOKEN"),
         ("az://c/p", {"AZURE_STORAGE_CONNECTION_STRING": "nonsense"}, "AZURE_STORAGE_CONNECTION_STRING"),
+        ("az://c/p", {"AZURE_STORAGE_CONNECTION_STRING": "AccountName=a;AccountKey=!"}, "AZURE_STORAGE_CONNECTION"),
         ("az://c/p", {**AZURE, "AZURE_CLIENT_ID": "c", "AZURE_FEDERATED_TOKEN_FILE": "/t"}, "AZURE_TENANT_ID"),
         ("az://c/p", {**AZURE, "AZURE_STORAGE_ENDPOINT": "host:1"}, "AZURE_STORAGE_ENDPOINT"),
         ("gs://b/p", {"GOOGLE_APPLICATION_CREDENTIALS": "/no/such/file"}, "GOOGLE_APPLICATION_CREDENTIALS"),

@@ -23,6 +23,7 @@ from tests.bucket.azurite import ACCOUNT, KEY
 from tests.bucket.conftest import STORES
 from tests.bucket.gcs_front import Front
 
+from stateward_sidecar.bucket.azure import azure_access
 from stateward_sidecar.bucket.base import BucketUnavailable
 from stateward_sidecar.bucket.objectstore import ObjectStoreBucket
 from stateward_sidecar.bucket.probe import probe_bucket
@@ -45,6 +46,12 @@ AZURE_WAYS: dict[str, Callable[[str], dict[str, str]]] = {
     "a connection string and another key": lambda url: {
         "AZURE_STORAGE_CONNECTION_STRING": f"AccountName={ACCOUNT};AccountKey=d3Jvbmc=;BlobEndpoint={url}/{ACCOUNT}",
         "AZURE_STORAGE_KEY": KEY,
+    },
+    "a connection string without the account's name": lambda url: {
+        "AZURE_STORAGE_CONNECTION_STRING": f"BlobEndpoint={url}/{ACCOUNT};AccountKey={KEY}",
+    },
+    "a connection string of the emulator": lambda url: {
+        "AZURE_STORAGE_CONNECTION_STRING": "UseDevelopmentStorage=true", "AZURITE_BLOB_STORAGE_URL": url,
     },
     "the emulator": lambda url: {"AZURE_STORAGE_USE_EMULATOR": "true", "AZURITE_BLOB_STORAGE_URL": url},
 }  # fmt: skip
@@ -99,6 +106,18 @@ def test_ways_to_azure(way: str, azurite_url: str, monkeypatch: pytest.MonkeyPat
     for name, value in environment.items():  # obstore itself reads AZURITE_BLOB_STORAGE_URL
         monkeypatch.setenv(name, value)
     assert_works("az://stateward", environment)
+
+
+def test_connection_strings_of_accounts() -> None:
+    """The parts that lead to a real account: its name, and the endpoint of another cloud of Azure."""
+    string = "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=a2V5;EndpointSuffix="
+    public = azure_access({"AZURE_STORAGE_CONNECTION_STRING": f"{string}core.windows.net"})
+    assert public.config == {"account_name": "a", "account_key": "a2V5"}
+    china = azure_access({"AZURE_STORAGE_CONNECTION_STRING": f"{string}core.chinacloudapi.cn"})
+    assert (china.config["endpoint"], china.allows_http) == ("https://a.blob.core.chinacloudapi.cn", False)
+    signed = "BlobEndpoint=https://b.blob.core.windows.net/;SharedAccessSignature=sv=1&sig=c%3D"
+    found = azure_access({"AZURE_STORAGE_CONNECTION_STRING": signed})
+    assert (found.config["account_name"], found.config["sas_key"]) == ("b", "sv=1&sig=c%3D")
 
 
 def test_a_shared_access_signature(azurite_url: str) -> None:

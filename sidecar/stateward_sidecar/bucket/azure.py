@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 from stateward_sidecar.bucket.access import Access, is_http, options
 from stateward_sidecar.bucket.base import BucketMisconfigured
@@ -26,6 +26,7 @@ _CONNECTION = "AZURE_STORAGE_CONNECTION_STRING"
 _PARTS = {
     "accountname": "AZURE_STORAGE_ACCOUNT_NAME", "accountkey": "AZURE_STORAGE_ACCOUNT_KEY",
     "sharedaccesssignature": "AZURE_STORAGE_SAS_TOKEN", "blobendpoint": "AZURE_STORAGE_ENDPOINT",
+    "usedevelopmentstorage": "AZURE_STORAGE_USE_EMULATOR",
 }  # fmt: skip
 _ACCOUNT_MISSING = (
     "az:// needs AZURE_STORAGE_ACCOUNT_NAME: set it to the name of the storage account that has the container"
@@ -56,16 +57,16 @@ def _connected(environment: Mapping[str, str]) -> dict[str, str]:
         return dict(environment)
     pairs = [part.partition("=") for part in text.split(";") if part.strip()]
     said = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    if not said.keys() & {"accountname", "blobendpoint"}:
+    if not said.keys() & {"accountname", "blobendpoint", "usedevelopmentstorage"}:
         raise BucketMisconfigured(f"{_CONNECTION} names no account: it holds AccountName=… or BlobEndpoint=…")
     found = {variable: said[part] for part, variable in _PARTS.items() if said.get(part)}
     suffix = said.get("endpointsuffix", _PUBLIC)
-    if "blobendpoint" not in said and suffix != _PUBLIC:
+    if "blobendpoint" in said and "accountname" not in said:  # https://account.blob…, or http://host:port/account
+        parts = urlsplit(said["blobendpoint"])
+        found["AZURE_STORAGE_ACCOUNT_NAME"] = parts.path.strip("/") or (parts.hostname or "").partition(".")[0]
+    elif "accountname" in said and "blobendpoint" not in said and suffix != _PUBLIC:
         scheme = said.get("defaultendpointsprotocol", "https")
         found["AZURE_STORAGE_ENDPOINT"] = f"{scheme}://{said['accountname']}.blob.{suffix}"
-    if "accountname" not in said:
-        host = said["blobendpoint"].partition("://")[2]
-        found["AZURE_STORAGE_ACCOUNT_NAME"] = host.partition(".")[0]
     set_options = options(environment, _OPTIONS)
     kept = {name: value for name, value in found.items() if _OPTIONS[name] not in set_options}
     return {**environment, **kept}
@@ -107,4 +108,5 @@ def _credentials(variables: Mapping[str, str], config: Mapping[str, str]) -> str
 
 def _name_of(variables: Mapping[str, str], option: str) -> str:
     """Returns the variable that an option came from."""
-    return next(name for name, each in _OPTIONS.items() if each == option and variables.get(name, "").strip())
+    name = next(name for name, each in _OPTIONS.items() if each == option and variables.get(name, "").strip())
+    return f"{name} (or its part of {_CONNECTION})" if variables.get(_CONNECTION) else name
