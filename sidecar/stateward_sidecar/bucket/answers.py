@@ -38,7 +38,7 @@ _NEVER_SENT = "kind: Connect,"
 # obstore asked for a token, and not for an object: of Entra, Google or a metadata server; or it read a token file; or
 # google-auth did.
 _OF_CREDENTIALS = re.compile(
-    r"token request|token response|token file|/latest/(?:api/token|meta-data)|credential provider", re.IGNORECASE
+    r"token request|token response|token file|/latest/(?:api/token|meta-data/iam/)|credential provider", re.IGNORECASE
 )
 _OF_STS = "POST REDACTED"  # with s3://; Azure's requests with a shared access signature are redacted too
 # Which of these end by waiting: no answer (status 0 otherwise), google-auth's word for it.
