@@ -9,7 +9,6 @@ from contextlib import suppress
 from stateward_sidecar.bucket.base import (
     Bucket,
     BucketError,
-    BucketMisconfigured,
     BucketRefused,
     BucketUnavailable,
     BucketUnfit,
@@ -88,8 +87,6 @@ def _conditional(bucket: Bucket, key: str, note: Callable[[str], None], write: C
     reason."""
     try:
         return write()
-    except BucketMisconfigured:
-        raise
     except BucketRefused as error:
         try:
             bucket.put(f"{key}-3", b"without a condition")
