@@ -10,6 +10,7 @@ import pytest
 from tests.bucket.conftest import REAL, open_store
 from tests.bucket.proxy import Proxy, running_proxy
 
+from stateward_sidecar.archive.requests.places import SLICE_BYTES
 from stateward_sidecar.bucket.base import Bucket, BucketUnavailable, ObjectChanged, ObjectExists, ObjectNotFound
 from stateward_sidecar.bucket.retrying import Patience, RetryingBucket
 from stateward_sidecar.clock import Clock
@@ -175,3 +176,11 @@ def test_bucket_that_stays_away(kind_of_store: str, proxy: Proxy, key: str) -> N
     with pytest.raises(BucketUnavailable) as clear:
         RetryingBucket(nobody, Clock(), patience).create(key, body())
     assert not clear.value.is_unclear
+
+
+def test_an_upload_is_one_request(proxy: Proxy, bucket: Bucket, direct: Bucket, key: str) -> None:
+    """The largest object that the daemon writes goes in one request, so a kill leaves no unfinished upload."""
+    data = secrets.token_bytes(SLICE_BYTES)
+    bucket.put(key, data)
+    assert proxy.seen == ["PUT"]
+    assert direct.get(key, SLICE_BYTES).data == data
