@@ -114,7 +114,7 @@ def test_credentials_without_google_auth(tmp_path: Path, token: Path) -> None:
     path = os.pathsep.join([str(tmp_path / "google_auth_missing"), *filter(None, sys.path)])
     environment = external_account(tmp_path, token, "http://127.0.0.1:1") | {"PYTHONPATH": path}
     found = check("gs://bucket/p", environment, tmp_path)
-    ways = "stateward[google]", "key of a service account"
+    ways = "[google]", "key of a service account"
     assert_explained(found, "BucketMisconfigured", "GOOGLE_APPLICATION_CREDENTIALS", *ways)
 
 

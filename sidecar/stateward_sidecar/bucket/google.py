@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from stateward._version import install_command
 from stateward_sidecar.bucket.access import Access, any_http, is_http, options
 from stateward_sidecar.bucket.base import BucketMisconfigured
 
@@ -71,7 +72,7 @@ def _provider(name: str, path: Path, info: dict[str, Any]) -> Callable[[], Any]:
         from stateward_sidecar.bucket.google_auth import token_provider
     except ImportError:
         raise BucketMisconfigured(
-            f"{name}: credentials of the type {info.get('type')} need google-auth: pip install 'stateward[google]'; or "
+            f"{name}: credentials of the type {info.get('type')} need google-auth: {install_command('google')}; or "
             "use the key of a service account, or Workload Identity of GKE, which need nothing"
         ) from None
     try:
