@@ -15,7 +15,7 @@ FRAMEWORKS := agent-framework-core google-adk langgraph langgraph-checkpoint lan
 .DEFAULT_GOAL := help
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 JS := packages/langgraph-js
-.PHONY: help demo test test-fast test-grpc test-frameworks-newest test-langgraph-js examples lint types layers format generate generate-check proto proto-check proto-lint promtool apiserver bench bench-peers plugins soak soak-tests mutants clean
+.PHONY: help demo test test-fast test-grpc test-frameworks-newest test-langgraph-js examples lint types layers format generate generate-check proto proto-check proto-lint promtool apiserver azurite fake-gcs bench bench-peers plugins soak soak-tests mutants clean
 .PHONY: docs release image-lock image-pin image-test package-test
 
 help: ## List the tasks
@@ -128,6 +128,12 @@ promtool: ## Unpack Debian's promtool into build/, for the tests of the alerts
 apiserver: ## Build the API server's checks and Helm into build/apiserver, for the tests of deploy/ (needs Go)
 	@mkdir -p build/apiserver
 	@cd tests/deploy/apiserver && go build -p 2 -buildvcs=false -o $(CURDIR)/build/apiserver/ . helm.sh/helm/v4/cmd/helm
+
+azurite: ## Install Azure's emulator into build/azurite, for tests of object storage (needs npm; 186 MB)
+	@npm install --prefix build/azurite --no-audit --no-fund --save-exact --loglevel=error azurite@3.35.0
+
+fake-gcs: ## Build a server of Google Cloud Storage into build/fake-gcs, for tests of object storage (needs Go)
+	@GOBIN=$(CURDIR)/build/fake-gcs GOFLAGS=-p=1 go install github.com/fsouza/fake-gcs-server@v1.56.1
 
 bench-peers: .venv/ready-bench ## Install PostgreSQL, Redis and etcd for the bench from Debian's packages
 	@$(PY) -m tests.bench.install_peers

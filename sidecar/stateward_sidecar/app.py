@@ -105,6 +105,7 @@ GC_THRESHOLD = 5_000
 SWITCH_S = 0.001
 # For one request with its retries. The schedule repeats ships, and callers repeat calls.
 BUCKET_PATIENCE = Patience(deadline_s=8.0)
+CHECK_PATIENCE = Patience(deadline_s=3.0)  # somebody waits for `--check`
 # File systems whose data are lost with the machine or the container.
 VOLATILE = ("tmpfs", "ramfs", "overlay")
 _RIGHT_KEY = (
@@ -171,7 +172,7 @@ def check(settings: Settings) -> int:
     from stateward_sidecar.doctor.examine import examine_settings
 
     code = 0
-    for found in examine_settings(settings, warnings_of(settings), partial(_open_bucket, settings)):
+    for found in examine_settings(settings, warnings_of(settings), partial(_open_bucket, settings, CHECK_PATIENCE)):
         print(json.dumps(MessageToDict(found, preserving_proto_field_name=True)), flush=True)
         code = max(code, int(found.verdict == Diagnosis.VERDICT_FAILED))
     return code
@@ -431,11 +432,11 @@ def _end(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _open_bucket(settings: Settings) -> Bucket | None:
+def _open_bucket(settings: Settings, patience: Patience | None = None) -> Bucket | None:
     if not settings.archive:
         return None
     must_exist = settings.archive_must_exist
-    return open_bucket(settings.archive, os.environ, Clock(), BUCKET_PATIENCE, must_exist=must_exist)
+    return open_bucket(settings.archive, os.environ, Clock(), patience or BUCKET_PATIENCE, must_exist=must_exist)
 
 
 def _begin_archive(bucket: Bucket, settings: Settings) -> Opening:

@@ -1,4 +1,4 @@
-"""Every kind of bucket under one name. The two servers are started once, and only if a test asks for them."""
+"""Every kind of bucket under one name. Each server is started once, and only if a test asks for it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.bucket.azurite import AzuriteMissing, azurite_environment, running_azurite
+from tests.bucket.gcs import FakeGcsMissing, gcs_environment, running_gcs
+from tests.bucket.gcs_front import Front
 from tests.bucket.weed import WeedMissing, find_weed, make_s3_bucket, running_weed, s3_environment
 
 from stateward_sidecar.bucket.base import Bucket
@@ -17,7 +20,13 @@ from stateward_sidecar.bucket.objectstore import ObjectStoreBucket
 from stateward_sidecar.bucket.retrying import Patience, RetryingBucket
 from stateward_sidecar.clock import Clock
 
-KINDS = ("memory", "directory", "retrying", "moto", "weed")
+KINDS = ("memory", "directory", "retrying", "moto", "weed", "azurite", "gcs")
+# The servers with everything that a bucket needs, each with its scheme and the variables that point at it.
+REAL = ("weed", "azurite", "gcs")
+STORES = {
+    "moto": ("s3", s3_environment), "weed": ("s3", s3_environment), "azurite": ("az", azurite_environment),
+    "gcs": ("gs", gcs_environment),
+}  # fmt: skip
 
 
 class NappingClock(Clock):
@@ -70,6 +79,38 @@ def moto_url() -> Iterator[str]:
     server.server_close()
 
 
+@pytest.fixture(scope="session")
+def azurite_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Azurite's endpoint."""
+    try:
+        with running_azurite(tmp_path_factory.mktemp("azurite")) as url:
+            yield url
+    except AzuriteMissing as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def gcs_front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    """Google's XML API."""
+    try:
+        with running_gcs(tmp_path_factory.mktemp("gcs")) as front:
+            yield front
+    except FakeGcsMissing as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def gcs_url(gcs_front: Front) -> str:
+    """Google's endpoint."""
+    return gcs_front.url
+
+
+def open_store(kind: str, url: str, prefix: str, *options: float) -> ObjectStoreBucket:
+    """The bucket of a server, at the server's URL or at a proxy's."""
+    scheme, environment = STORES[kind]
+    return ObjectStoreBucket(f"{scheme}://stateward/{prefix}", environment(url), *options)
+
+
 @pytest.fixture
 def make_bucket(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], Bucket]:
     """Makes an empty bucket of a kind."""
@@ -82,7 +123,7 @@ def make_bucket(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str
         if kind == "retrying":
             return retrying(MemoryBucket())
         url: str = request.getfixturevalue(f"{kind}_url")
-        return ObjectStoreBucket(f"s3://stateward/{random.randbytes(8).hex()}/p", s3_environment(url))
+        return open_store(kind, url, f"{random.randbytes(8).hex()}/p")
 
     return make
 

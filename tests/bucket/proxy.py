@@ -25,10 +25,11 @@ _OWN_HEADERS = {"connection", "transfer-encoding", "content-length", "date", "se
 
 @dataclass
 class Proxy:
-    """Where it listens, the faults that wait per method, and how many requests came by."""
+    """Where it listens, the faults that wait per method, replies that never ask the server, and the requests seen."""
 
     url: str = ""
     faults: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    replies: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -59,6 +60,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.proxy.seen.append(self.command)
         self.close_connection = True
+        if self.command in self.proxy.replies:
+            self.answer(*self.proxy.replies[self.command])
+            return
         kind, when = self.proxy.next_fault(self.command)
         if when == "before":
             if kind == "flip":

@@ -20,8 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("client", "sidecar", "proto", "tests", "examples", "docs", "packages", "pyproject.toml")
+COPIED = ("client", "sidecar", "proto", "tests", "examples", "deploy", "docs", "packages", "pyproject.toml")
 NPM = "node_modules"
+# What `make azurite` and `make fake-gcs` have installed.
+SERVERS = ("azurite", "fake-gcs")
 TIMEOUT_S = 600
 WHOLE_TIMEOUT_S = 3600
 _HEADER = re.compile(r"Promise: (?P<promise>.+)\nTests: (?P<tests>.+)\n")
@@ -77,6 +79,10 @@ def copy_tree(target: Path) -> None:
             shutil.copy(source, target / name)
     for installed in ROOT.glob(f"packages/*/{NPM}"):
         (target / installed.relative_to(ROOT)).symlink_to(installed)
+    (target / "build").mkdir(exist_ok=True)
+    for name in SERVERS:
+        if (ROOT / "build" / name).exists():
+            (target / "build" / name).symlink_to(ROOT / "build" / name)
 
 
 def run_tests(tree: Path, tests: Sequence[str], *options: str, timeout_s: float = TIMEOUT_S) -> tuple[int, str]:

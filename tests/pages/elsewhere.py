@@ -49,6 +49,10 @@ class Elsewhere:
 ELSEWHERE = [
     Elsewhere("deploy/README.md", "yaml", "", "a cluster takes it; here it is rendered",
               "tests/deploy/test_page_of_deploy.py"),
+    Elsewhere("docs/stores.md", "sh", "export", "the store of a cloud is needed; a server of each kind stands for it",
+              "tests/stores/test_store_variables.py"),
+    Elsewhere("docs/stores.md", "json", "{", "a rule that a cloud takes; it is read as JSON",
+              "tests/stores/test_store_variables.py"),
     Elsewhere("docs/operations.md", "text", "agents × saves per day", "a formula"),
     Elsewhere("docs/protocol.md", "textproto", "", "messages, which are sent to a daemon",
               "tests/conformance/test_protocol_untrue_page.py"),

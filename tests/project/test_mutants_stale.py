@@ -21,7 +21,7 @@ def test_the_patch_applies(mutant: Mutant, repository: Path) -> None:
         assert (repository / path).exists(), test
     changed = [line.split("\t")[-1] for line in mutant.apply(repository, "--numstat").stdout.splitlines()]
     assert changed
-    assert all(path.startswith(("sidecar/", "client/", "packages/")) for path in changed)
+    assert all(path.startswith(("sidecar/", "client/", "deploy/", "packages/")) for path in changed)
     assert all(path.partition("/")[0] in COPIED for path in changed)
 
 

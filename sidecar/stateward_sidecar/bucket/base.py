@@ -15,6 +15,7 @@ Exception
     ├── BucketDenied        credentials or permissions are missing
     ├── BucketFull          no room is left, or a quota is reached
     ├── BucketRefused       the bucket does not support the request, does not exist, or must not be used any more
+    │   └── BucketMisconfigured   a variable of the environment cannot work; the message says which, and what to write
     └── BucketUnfit         the probe found that the bucket breaks a promise that the archive relies on
 
 What the archive asks of object storage.
@@ -113,6 +114,10 @@ class BucketRefused(BucketError):
     """The bucket does not exist, does not know this kind of request, or failed in a way that needs a restart."""
 
 
+class BucketMisconfigured(BucketRefused):
+    """The store cannot be used with these settings, and was not asked. The message names the variable to change."""
+
+
 class BucketUnfit(BucketError):
     """The bucket breaks a promise that the archive relies on; the message says which. Use another bucket."""
 
@@ -142,12 +147,17 @@ class Object:
 class Bucket(Protocol):
     """Object storage. All methods block, and may be called from several threads at once.
 
+    ``rewrites_every_s``: how far apart two writes of one object must be; 0 = the store takes them at any rate. It may
+    grow while the bucket is in use.
+
     Every method may raise BucketUnavailable, BucketDenied or BucketRefused; those that write may also raise BucketFull,
     and those that read ObjectCold.
     The error's ``is_unclear`` says that the write may have happened, or may still happen. If a bare bucket raises
     ObjectNotFound, ObjectExists or ObjectChanged, the call had no effect. Raises ValueError if a key or a range is not
     valid.
     """
+
+    rewrites_every_s: float = 0.0
 
     def get(self, key: str, most_bytes: int = REPLACED_BYTES_MAX) -> Object:
         """Reads an object of at most so many bytes. Raises ObjectNotFound, or ObjectTooLarge before it reads more."""

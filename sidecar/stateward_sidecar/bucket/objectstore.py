@@ -7,15 +7,13 @@ are large: a second attempt of a conditional write after a lost answer would mee
 So the wrapper that reads back tries again. Nothing is sent in parts: a process that dies would leave them unfinished,
 and obstore can neither list nor end such uploads.
 
-Credentials come from where each provider's tools look for them: environment, web identity, instance metadata. Stores
-with the API of S3 are set by AWS_ENDPOINT_URL (plain http is accepted), AWS_REGION, AWS_ACCESS_KEY_ID and so on.
-Buckets are addressed by path unless AWS_VIRTUAL_HOSTED_STYLE_REQUEST says otherwise.
+Endpoints and credentials come from the environment (`access.py`, `azure.py`, `google.py`), web identity, and instance
+metadata. Buckets of S3 are addressed by path unless AWS_VIRTUAL_HOSTED_STYLE_REQUEST says otherwise.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,35 +21,24 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    InvalidPathError,
-    NotSupportedError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
+from obstore.exceptions import BaseError
 from obstore.store import from_url
 
+from stateward_sidecar.bucket.access import Access, s3_access
+from stateward_sidecar.bucket.answers import PANIC, said, translate
+from stateward_sidecar.bucket.azure import azure_access
 from stateward_sidecar.bucket.base import (
     REPLACED_BYTES_MAX,
     Bucket,
-    BucketDenied,
-    BucketError,
-    BucketFull,
+    BucketMisconfigured,
     BucketRefused,
-    BucketUnavailable,
     Object,
-    ObjectChanged,
-    ObjectCold,
-    ObjectExists,
-    ObjectNotFound,
     check_key,
     check_prefix,
     check_range,
     check_size,
 )
+from stateward_sidecar.bucket.google import google_access
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutMode, PutResult
@@ -66,22 +53,9 @@ SMALL_BYTES = 1 << 20
 UPLOAD_TIMEOUT_S, UPLOAD_RETRIES = 300.0, 8
 UPLOAD_PAUSE_MIN_S, UPLOAD_PAUSE_MAX_S = 0.25, 5.0
 WHOLE_TIMEOUT_S = 3600.0  # of a request whose answer trickles
-# These are read from the given environment; obstore reads the others from the environment of the process.
-_S3_SETTINGS = (
-    "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
-)  # fmt: skip
-# obstore's exceptions have no fields. The first status in the text is obstore's; the server's answer comes after it.
-_STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>(\w+)</Code>")
-_QUERY = re.compile(r"\?\S+")
-_NEVER_SENT = "kind: Connect,"
-_WRITES = {"put", "create", "replace", "delete"}
-_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
-_FULL = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "InsufficientAccountStorage"}
-_COLD = {"InvalidObjectState", "BlobArchived", "BlobBeingRehydrated"}
-_LATER = {"RequestTimeout", "SlowDown", "OperationAborted", "ConditionalRequestConflict"}
-_DENIED = {"ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed"}
+# https://cloud.google.com/storage/quotas: one write a second to the same object name.
+GOOGLE_REWRITES_EVERY_S = 1.0
+_ACCESS = {"s3": s3_access, "az": azure_access, "gs": google_access}
 
 
 class ObjectStoreBucket(Bucket):
@@ -89,9 +63,11 @@ class ObjectStoreBucket(Bucket):
 
     def __init__(self, url: str, environment: Mapping[str, str], request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         self._url = url
-        self._is_s3 = url.startswith("s3://")
+        self._scheme = url.partition("://")[0]
         # Google compares generations, which obstore calls versions. The others compare etags.
-        self._etag_field = "version" if url.startswith("gs://") else "e_tag"
+        self._etag_field = "version" if self._scheme == "gs" else "e_tag"
+        self.rewrites_every_s = GOOGLE_REWRITES_EVERY_S if self._scheme == "gs" else 0.0
+        self._access = Access()
         self._environment = dict(environment)
         self._request_timeout_s = request_timeout_s
         self._store: ObjectStore | None = None
@@ -178,7 +154,11 @@ class ObjectStoreBucket(Bucket):
         try:
             yield
         except (BaseError, OSError) as error:
-            raise _translate(error, key, self._url, method) from error
+            raise translate(error, key, self._url, method, self._access.credentials) from error
+        except BaseException as error:
+            if type(error).__name__ != PANIC:  # obstore's, which no module exports
+                raise
+            raise translate(error, key, self._url, method, self._access.credentials) from error
 
     def _opened(self, *, for_uploads: bool = False) -> ObjectStore:
         with self._opening:
@@ -204,56 +184,20 @@ class ObjectStoreBucket(Bucket):
             return self._uploads if for_uploads else self._store
 
     def _open(self, timeout_s: float, retries: RetryConfig) -> ObjectStore:
-        given = {name: value for name in _S3_SETTINGS if (value := self._environment.get(name))} if self._is_s3 else {}
-        endpoint = given.get("AWS_ENDPOINT_URL_S3") or given.get("AWS_ENDPOINT_URL") or ""
-        config: Any = {name.lower(): value for name, value in given.items()}
-        if self._is_s3:
-            config["disable_bulk_delete"] = True  # one object at a time, which every store knows
         client: ClientConfig = {
             "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
             "read_timeout": timedelta(seconds=timeout_s),
             "timeout": timedelta(seconds=WHOLE_TIMEOUT_S),
         }
-        if endpoint.startswith("http://"):
+        self._access = access = _ACCESS[self._scheme](self._environment)
+        if access.allows_http:
             client["allow_http"] = True
+        given: Any = {"config": access.config, "client_options": client, "retry_config": retries}
+        if access.provider is not None:
+            given["credential_provider"] = access.provider
         try:
-            return from_url(self._url, config=config, client_options=client, retry_config=retries)
+            return from_url(self._url, **given)
         except BaseError as error:
-            raise BucketRefused(f"cannot open {self._url}: {_said(error)}") from error
-
-
-def _said(error: Exception) -> str:
-    """The readable part of what obstore says, without queries: Azure's may hold a signature."""
-    return _QUERY.sub("?…", str(error).partition("\n\nDebug source:")[0])[:500]
-
-
-def _translate(error: Exception, key: str, url: str, method: str) -> BucketError:
-    """The bucket's error, by obstore's class if that says enough, else by the server's status and code."""
-    is_write = method in _WRITES
-    text = str(error)
-    status = int(found[1]) if (found := _STATUS.search(text)) else 0
-    code = found[1] if (found := _CODE.search(text)) else ""
-    message = f"{url}: {_said(error)}"
-    if code in _NO_BUCKET:
-        return BucketRefused(f"{url}: there is no such bucket", status=status)
-    if code in _COLD:
-        return ObjectCold(key)
-    if code in _LATER or (status == 409 and method != "create"):
-        # With a status below 500 nothing was stored. S3 answers 409 while another write is under way. obstore calls
-        # every 409 "already exists", which is right only for Azure's answer to a create.
-        return BucketUnavailable(message, status=status, is_unclear=is_write and status >= 500)
-    if isinstance(error, FileNotFoundError):
-        return BucketRefused(message, status=status) if is_write else ObjectNotFound(key)
-    if isinstance(error, AlreadyExistsError) and method == "create":
-        return ObjectExists(key)
-    if isinstance(error, PreconditionError) and method == "replace":
-        return ObjectChanged(key)
-    if status == 507 or code in _FULL:
-        return BucketFull(message, status=status)
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in (401, 403) or code in _DENIED:
-        return BucketDenied(message, status=status)
-    if status == 429:
-        return BucketUnavailable(message, status=status)
-    if isinstance(error, NotSupportedError | InvalidPathError) or 400 <= status < 500 or status == 501:
-        return BucketRefused(message, status=status)
-    return BucketUnavailable(message, status=status, is_unclear=is_write and _NEVER_SENT not in text)
+            raise BucketMisconfigured(
+                f"cannot open {self._url}: check the URL and {access.credentials}: {said(error)}"
+            ) from error

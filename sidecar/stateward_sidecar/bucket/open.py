@@ -8,6 +8,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from stateward_sidecar.bucket.base import Bucket, check_key
 from stateward_sidecar.bucket.directory import DirectoryBucket
+from stateward_sidecar.bucket.pacing import PacedBucket
 from stateward_sidecar.bucket.retrying import Patience, RetryingBucket
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import StartError
@@ -48,7 +49,8 @@ def open_bucket(
         # Imported here: obstore takes a tenth of the daemon's start, which is spared without an archive.
         from stateward_sidecar.bucket.objectstore import ObjectStoreBucket
 
-        return RetryingBucket(ObjectStoreBucket(_place(parts, url), environment), clock, patience)
+        store = ObjectStoreBucket(_place(parts, url), environment)
+        return RetryingBucket(PacedBucket(store, clock), clock, patience)
     raise StartError(f"{url!r} is not the URL of an archive; {_EXAMPLES}")
 
 

@@ -72,6 +72,11 @@ class RetryingBucket(Bucket):
         self._dice = dice or random.Random()  # noqa: S311  (spreads retries; no secret)
         self._is_away = False  # the last call that ended gave up
 
+    @property
+    def rewrites_every_s(self) -> float:  # type: ignore[override]  # nobody sets it
+        """See ``Bucket``."""
+        return self._inner.rewrites_every_s
+
     def get(self, key: str, most_bytes: int = REPLACED_BYTES_MAX) -> Object:
         return self._run(lambda: self._inner.get(key, most_bytes), self._begin(reads=True))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stateward.v1.admin_service_pb2 import Diagnosis
 from stateward_sidecar.bucket.base import Bucket
-from stateward_sidecar.doctor.bucket import check_bucket
+from stateward_sidecar.doctor.bucket import check_bucket, check_uploads
 from stateward_sidecar.doctor.diagnosis import failed, fine, skipped, warning
 from stateward_sidecar.doctor.disk import check_directory, check_disk, check_key_file, check_space, check_token_file
 from stateward_sidecar.doctor.machine import check_limits, check_memory
@@ -36,7 +36,7 @@ def examine_running(
     yield from _check_events()
     yield from _repeat(warnings)
     if bucket is not None:
-        yield from check_bucket(bucket)
+        yield from _check_archive(bucket, settings.archive)
     elif not settings.archive:
         yield skipped("bucket", "there is no archive: the data are lost with this disk")
 
@@ -56,9 +56,15 @@ def examine_settings(
         yield skipped("bucket", "there is no archive: the data are lost with this disk")
         return
     try:
-        yield from check_bucket(bucket)
+        yield from _check_archive(bucket, settings.archive)
     finally:
         bucket.close()
+
+
+def _check_archive(bucket: Bucket, url: str) -> Iterator[Diagnosis]:
+    yield from check_bucket(bucket)
+    if uploads := check_uploads(url):
+        yield uploads
 
 
 def examine_machine(settings: Settings, key: str) -> Iterator[Diagnosis]:

@@ -52,9 +52,8 @@ def fetch_root(wire: Wire) -> bytes:
             root = find_root(wire)  # another sidecar may have made the archive meanwhile
         return root or b""
     except ArchiveUnavailable as error:
-        raise StartError(
-            f"--archive: {error.message}; a sidecar without data cannot start until the archive answers"
-        ) from None
+        until = "that is corrected" if wire.refuses else "the archive answers"
+        raise StartError(f"--archive: {error.message}; a sidecar without data cannot start until {until}") from None
 
 
 def join(store: Store, wire: Wire, bucket: Bucket, key: bytes, *, puts_back: bool = False) -> str:

@@ -118,6 +118,11 @@ class Wire:
         return self._clock.boottime()
 
     @property
+    def rewrites_every_s(self) -> float:
+        """How far apart two writes of one HEAD must be; 0 = at any rate."""
+        return self._bucket.rewrites_every_s
+
+    @property
     def away_s(self) -> float:
         """Seconds since the bucket's first failure after its last answer; 0 if the last request was answered."""
         since = self._away_since
@@ -409,7 +414,8 @@ class Wire:
             if self._away_since is None:
                 self._away_since = self.failed_at
             kind = Unclear if error.is_unclear else ArchiveUnavailable
-            raise kind(f"the archive cannot be reached: {error.message}") from error
+            how = "used" if self._is_denied else "reached"
+            raise kind(f"the archive cannot be {how}: {error.message}") from error
         self._answered()
         self._measure(operation, began, counts=counts)
         if is_write:

@@ -1,10 +1,11 @@
 """Decides when threads are shipped, and gives all of them up at the end.
 
 A thread is shipped at once if a caller waits or if it was idle; else an interval after its last ship, or earlier if it
-has much to ship. A budget of writes per second bounds the cost of many threads. Waiting callers do not wait for it, and
-no ship waits for it longer than a quarter of a lease: HEAD is the only sign of life of an owner that has work.
-Failed ships are retried after growing pauses with jitter. The archive rows of shipped threads are written together,
-once a second. Nobody waits for these rows, because HEAD has the same facts after a crash.
+has much to ship. If the store takes one write a second of each object, the next ship of a thread waits until then, also
+for a caller; saves that come meanwhile share it. A budget of writes per second bounds the cost of many threads. Waiting
+callers do not wait for it, and no ship waits for it longer than a quarter of a lease: HEAD is the only sign of life of
+an owner that has work. Failed ships are retried after growing pauses with jitter. The archive rows of shipped threads
+are written together, once a second. Nobody waits for these rows, because HEAD has the same facts after a crash.
 
 Gives all threads up: when the process ends, and when its machine is drained.
 
@@ -48,6 +49,7 @@ class Schedule:
         self._due: dict[int, float] = {}
         self._running: set[int] = set()
         self._again: set[int] = set()
+        self._urgent: set[int] = set()  # due later, because the store does not take HEAD sooner; a caller waits
         self._failures: dict[int, int] = {}
         self._shipped: dict[int, float] = {}  # when last
         self._rows: set[int] = set()
@@ -74,6 +76,7 @@ class Schedule:
         with self._condition:
             interval = self._state.options.ships_every_s
             due = now if at_once else max(now, self._shipped.get(number, now - interval) + interval)
+            due = max(due, self._takes_head_at(number))
             if number in self._running:
                 self._again.add(number)
             self._due[number] = min(self._due.get(number, due), due)
@@ -89,6 +92,12 @@ class Schedule:
                 return
             if self._is_closed:
                 return
+            due = self._takes_head_at(number)
+            if due > self._now():
+                self._urgent.add(number)
+                self._due[number] = min(self._due.get(number, due), due)
+                self._condition.notify()
+                return
             self._due.pop(number, None)
             self._running.add(number)
             self._spend(1)
@@ -102,6 +111,10 @@ class Schedule:
         if self._thread.is_alive():
             self._thread.join()
         self.write_rows(wait=True)
+
+    def _takes_head_at(self, number: int) -> float:
+        """When the store takes the thread's HEAD again."""
+        return self._shipped.get(number, float("-inf")) + self._state.wire.rewrites_every_s
 
     def _now(self) -> float:
         return self._state.context.clock.boottime()
@@ -139,9 +152,10 @@ class Schedule:
         ready = sorted((due, number) for number, due in self._due.items() if due <= now and number not in self._running)
         started = []
         for due, number in ready:
-            if self._tokens < 1 and due > now - self._state.options.waits_s:
-                break
+            if self._tokens < 1 and due > now - self._state.options.waits_s and number not in self._urgent:
+                continue
             self._spend(1)
+            self._urgent.discard(number)
             del self._due[number]
             self._running.add(number)
             started.append(number)

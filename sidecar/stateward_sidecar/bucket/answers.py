@@ -1,0 +1,175 @@
+"""What obstore's exceptions mean: from its class, or else from the server's status and code, to a BucketError.
+
+obstore's exceptions have no fields. Its own words come first in the text, the server's answer after them. Microsoft's
+answer to a delete is a part of a Blob Batch, of which obstore keeps the status and the sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from obstore.exceptions import (
+    AlreadyExistsError,
+    InvalidPathError,
+    NotSupportedError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+
+from stateward_sidecar.bucket.base import (
+    BucketDenied,
+    BucketError,
+    BucketFull,
+    BucketMisconfigured,
+    BucketRefused,
+    BucketUnavailable,
+    ObjectChanged,
+    ObjectCold,
+    ObjectExists,
+    ObjectNotFound,
+)
+
+_STATUS = re.compile(r"status code: (\d{3})|\(code: (\d{3})\)")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_QUERY = re.compile(r"\?\S+")
+_NEVER_SENT = "kind: Connect,"
+# obstore asked for a token, and not for an object: of Entra, Google or a metadata server; or it read a token file; or
+# google-auth did.
+_OF_CREDENTIALS = re.compile(
+    r"token request|token response|token file|/latest/(?:api/token|meta-data/iam/)|credential provider", re.IGNORECASE
+)
+_OF_STS = "POST REDACTED"  # with s3://; Azure's requests with a shared access signature are redacted too
+# Which of these end by waiting: no answer (status 0 otherwise), google-auth's word for it.
+_FILE_MISSING, _FROM_PROVIDER, _NOT_REACHED = "token file", "credential provider: ", "TransportError"
+_HTTP_REFUSED = "builder error"
+_WRITES = {"put", "create", "replace", "delete"}
+_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
+_FULL = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "InsufficientAccountStorage"}
+_COLD = {"InvalidObjectState", "BlobArchived", "BlobBeingRehydrated"}
+_LATER = {
+    "RequestTimeout", "SlowDown", "OperationAborted", "ConditionalRequestConflict", "ContainerBeingDeleted",
+    "AccountBeingCreated", "ServerBusy", "OperationTimedOut",
+}  # fmt: skip
+# Some of these come as 400, 409 or 412, which would mean something else.
+_DENIED = {
+    "ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed",
+    "BlobImmutableDueToPolicy", "ContainerDisabled", "LeaseIdMissing", "LeaseIdMismatchWithBlobOperation",
+    "UserProjectMissing",
+}  # fmt: skip
+_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+_NO_LOCATION = "incorrectly configured region"  # obstore, of a redirect that leads nowhere
+PANIC = "PanicException"
+
+
+def said(error: BaseException) -> str:
+    """Returns the readable part of what obstore says, without queries: Azure's may hold a signature."""
+    return _QUERY.sub("?…", str(error).partition("\n\nDebug source:")[0])[:500]
+
+
+def translate(error: BaseException, key: str, url: str, method: str, credentials: str = "") -> BucketError:
+    """Returns the bucket's error of a call that obstore ended with this exception.
+
+    ``credentials``: where they come from, as words that continue "check …".
+    """
+    text = str(error)
+    status = int(found[1] or found[2]) if (found := _STATUS.search(text)) else 0
+    code = found[1] if (found := _CODE.search(text)) else ""
+    answer = _Answer(error, text, status, code, key, url, method, credentials)
+    if _OF_CREDENTIALS.search(said(error)) or (url.startswith("s3:") and _OF_STS in said(error)):
+        return _of_credentials(answer)
+    return _by_code(answer) or _by_status(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What is known of a call that failed."""
+
+    error: BaseException
+    text: str
+    status: int
+    code: str
+    key: str
+    url: str
+    method: str
+    credentials: str
+
+    @property
+    def message(self) -> str:
+        return f"{self.url}: {said(self.error)}"
+
+    @property
+    def is_write(self) -> bool:
+        return self.method in _WRITES
+
+
+def _of_credentials(answer: _Answer) -> BucketError:
+    """A token that was refused is denied. A token service that does not answer is away; nothing was written."""
+    said_here, status = said(answer.error), answer.status
+    if _HTTP_REFUSED in said_here:
+        return BucketMisconfigured(
+            f"{answer.url}: a token service is only asked over https (AWS_ENDPOINT_URL_STS, AZURE_AUTHORITY_HOST): "
+            f"check {answer.credentials}: {said_here}"
+        )
+    is_refused = 300 <= status < 500 and status != 429
+    if _FROM_PROVIDER in said_here:
+        is_refused = _NOT_REACHED not in said_here
+    if is_refused or _FILE_MISSING in said_here.lower():
+        return BucketDenied(
+            f"{answer.url}: no token for the store: check {answer.credentials}: {said_here}", status=status
+        )
+    return BucketUnavailable(
+        f"{answer.url}: no token for the store yet: {said_here}: check {answer.credentials}", status=status
+    )
+
+
+def _by_code(answer: _Answer) -> BucketError | None:
+    """Returns the error that the server's code names, whatever the status; None = no code, or one that says nothing."""
+    code, status, message = answer.code, answer.status, answer.message
+    if code in _NO_BUCKET:
+        return BucketRefused(f"{answer.url}: there is no such bucket", status=status)
+    if code in _COLD:
+        return ObjectCold(answer.key)
+    if code in _LATER:
+        # With a status below 500 nothing was stored.
+        return BucketUnavailable(message, status=status, is_unclear=answer.is_write and status >= 500)
+    if code in _FULL:
+        return BucketFull(message, status=status)
+    if code in _DENIED:
+        return BucketDenied(f"{message}: check {answer.credentials}", status=status)
+    if code in _REGION or _NO_LOCATION in message:
+        where = "set AWS_REGION to the region of the bucket" if answer.url.startswith("s3:") else "check the endpoint"
+        return BucketMisconfigured(f"{message}: {where}", status=status)
+    return None
+
+
+def _by_status(answer: _Answer) -> BucketError:
+    error, status, message, method = answer.error, answer.status, answer.message, answer.method
+    if method == "delete" and status in (409, 412):  # a delete has no condition
+        return BucketDenied(f"{message}: a lease or a policy (immutability, retention) keeps the object", status=status)
+    if status == 409 and method != "create":
+        # S3 answers 409 while another write is under way, and has stored nothing. obstore calls every 409 "already
+        # exists", which is right only for the answer to a create.
+        return BucketUnavailable(message, status=status)
+    if isinstance(error, FileNotFoundError):
+        return BucketRefused(message, status=status) if answer.is_write else ObjectNotFound(answer.key)
+    if isinstance(error, AlreadyExistsError) and method == "create":
+        return ObjectExists(answer.key)
+    if isinstance(error, PreconditionError) and method == "replace":
+        return ObjectChanged(answer.key)
+    if status == 507:
+        return BucketFull(message, status=status)
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in (401, 403):
+        return BucketDenied(f"{message}: check {answer.credentials}", status=status)
+    if status == 429:
+        return BucketUnavailable(message, status=status)
+    if type(error).__name__ == PANIC or _HTTP_REFUSED in message:
+        return BucketMisconfigured(
+            f"{message}: no request could be made; check the endpoint (plain http only if its variable says http://), "
+            f"and {answer.credentials}"
+        )
+    if isinstance(error, NotSupportedError | InvalidPathError) or 400 <= status < 500 or status == 501:
+        return BucketRefused(message, status=status)
+    is_unclear = answer.is_write and _NEVER_SENT not in answer.text
+    return BucketUnavailable(message, status=status, is_unclear=is_unclear)
