@@ -43,9 +43,9 @@ from stateward_sidecar.bucket.retrying import Patience
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.measures import Measures, Wires
+from stateward_sidecar.service.admission.callers import Callers
 from stateward_sidecar.service.admission.memory import Room, keep_memory_together, make_room
 from stateward_sidecar.service.admission.order import Turns
-from stateward_sidecar.service.admission.tokens import Tokens
 from stateward_sidecar.service.api.admin import AdminService, ServerFacts
 from stateward_sidecar.service.api.archive import ArchiveService
 from stateward_sidecar.service.api.backup import BackupService
@@ -201,7 +201,9 @@ def _make_parts(
 ) -> _Parts:
     feed = Feed(loop)
     delivery = Delivery(loop, feed.on_commit)
-    tokens = Tokens(settings.token_file) if settings.token_file is not None else None  # nothing is made if that fails
+    has_callers = settings.token_file is not None or settings.access_file is not None
+    # Nothing is made if that fails.
+    callers = Callers(settings.token_file, settings.access_file) if has_callers else None
     given_key = _find_key(settings)
     bucket = _open_bucket(settings)
     opening = _begin_archive(bucket, settings) if bucket is not None else None
@@ -276,7 +278,7 @@ def _make_parts(
     server = Server(
         services,
         settings.max_state_bytes, ownership.gate, room, turns, measures.calls if measures is not None else None,
-        tokens, gather=calls.gather if settings.has_frames else None,
+        callers, gather=calls.gather if settings.has_frames else None,
     )  # fmt: skip
     metrics = None
     if measures is not None and settings.metrics is not None:

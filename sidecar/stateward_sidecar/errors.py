@@ -238,6 +238,13 @@ class Unauthenticated(StatewardError):
     reason = "UNAUTHENTICATED"
 
 
+class PermissionDenied(StatewardError):
+    """No grant of the caller allows the call. Says nothing about what exists. Use another identity, or ask for a
+    grant."""
+
+    reason = "PERMISSION_DENIED"
+
+
 class NoArchive(StatewardError):
     """ARCHIVED was asked for and no archive is configured. Configure one, or ask for COMMITTED."""
 

@@ -60,6 +60,7 @@ class Settings:
     has_frames: bool  # beside each unix socket
     key_file: Path
     token_file: Path | None  # None = calls need no token
+    access_file: Path | None  # who may do what; None = whoever may call may do everything
     default_durability: str
     owner_id: str
     grace_s: float
@@ -132,6 +133,12 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="file with tokens, one a line: every call must carry one of them; read again when it changes "
         "(default: calls need no token)",
+    )
+    add(
+        "--access",
+        metavar="FILE",
+        help="file of principals, in TOML: who may call, and what each of them may do; read again when it changes "
+        "(default: whoever may call may do everything)",
     )
     add("--archive", metavar="URL", help=_ARCHIVE_HELP)
     add(
@@ -255,8 +262,8 @@ _NUMBERS = (
     "archive_puts", "archive_lease", "archive_check", "idle_exit",
 )  # fmt: skip
 NAMES = (
-    "data_dir", "listen", "no_frames", "key_file", "token_file", "archive", "default_durability", "owner_id", "grace",
-    "map_size", "memory_limit", "cache_size", "max_state_size", "sweep_interval", "log_level", "log_format",
+    "data_dir", "listen", "no_frames", "key_file", "token_file", "access", "archive", "default_durability", "owner_id",
+    "grace", "map_size", "memory_limit", "cache_size", "max_state_size", "sweep_interval", "log_level", "log_format",
     "archive_interval", "archive_puts", "archive_lease", "archive_check", "accept_local_key", "archive_must_exist",
     "archive_put_back", "metrics", "metrics_remote", "traces", "idle_exit", "log_file",
 )  # fmt: skip
@@ -331,6 +338,7 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
     return Settings(
         data_dir=data_dir, listen=tuple(item.strip() for item in listen),
         has_frames=not _is_yes(given, "no_frames"), key_file=key_file,
+        access_file=Path(given["access"]).absolute() if given.get("access") else None,
         token_file=Path(given["token_file"]).absolute() if given.get("token_file") else None,
         default_durability=durability,
         owner_id=str(given.get("owner_id") or socket.gethostname()),

@@ -32,7 +32,7 @@ from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar import errors
-from stateward_sidecar.service.admission.tokens import LOOK_S, Tokens
+from stateward_sidecar.service.admission.callers import LOOK_S, Callers
 
 pytestmark = pytest.mark.usefixtures("begun_warm")
 
@@ -151,9 +151,9 @@ def test_a_file_that_is_written_anew_refuses_nobody(tmp_path: Path, monkeypatch:
     """Between two looks it may be empty; if it still is at the next one, nobody has a token any more. A line that is no
     token changes nothing."""
     now = [1000.0]
-    monkeypatch.setattr("stateward_sidecar.service.admission.tokens.monotonic", lambda: now[0])
+    monkeypatch.setattr("stateward_sidecar.service.admission.callers.monotonic", lambda: now[0])
     path = token_file(tmp_path, OLD)
-    tokens, calls = Tokens(path), with_token(OLD)
+    callers, calls = Callers(path), with_token(OLD)
     for text, is_valid in (
         ("", True), (f"{OLD}\n", True), ("half", True), ("", True), ("half", True), ("", True), ("", False),
         ("half", False), (f"{OLD}\n", True),
@@ -161,10 +161,10 @@ def test_a_file_that_is_written_anew_refuses_nobody(tmp_path: Path, monkeypatch:
         path.write_text(text)
         now[0] += LOOK_S
         if is_valid:
-            tokens.check(calls)
+            callers.identify(calls)
         else:
             with pytest.raises(errors.Unauthenticated):
-                tokens.check(calls)
+                callers.identify(calls)
 
 
 @pytest.mark.parametrize("change", ["emptied", "deleted"])

@@ -24,11 +24,12 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from stateward.v1 import access_pb2 as stateward_dot_v1_dot_access__pb2
 from stateward.v1 import admin_service_pb2 as stateward_dot_v1_dot_admin__service__pb2
 from stateward.v1 import thread_pb2 as stateward_dot_v1_dot_thread__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"stateward/v1/archive_service.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a stateward/v1/admin_service.proto\x1a\x19stateward/v1/thread.proto\"\x13\n\x11GetArchiveRequest\"\xc9\x01\n\x12GetArchiveResponse\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x12\n\narchive_id\x18\x02 \x01(\t\x12\x10\n\x08owner_id\x18\x03 \x01(\t\x12)\n\x05stats\x18\x04 \x01(\x0b\x32\x1a.stateward.v1.ArchiveStats\x12+\n\x08interval\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05lease\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"I\n\x12ListArchiveRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x08\x12\x11\n\telsewhere\x18\x03 \x01(\x08\"\xaa\x01\n\x13ListArchiveResponse\x12(\n\x06thread\x18\x01 \x01(\x0b\x32\x18.stateward.v1.ThreadInfo\x12\x10\n\x08\x64\x65tached\x18\x02 \x01(\x08\x12\x14\n\x0cobject_bytes\x18\x03 \x01(\x03\x12\x30\n\x0c\x61rchive_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07problem\x18\x05 \x01(\t\"O\n\x14VerifyArchiveRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x14\n\x0c\x64\x61ta_percent\x18\x03 \x01(\x01\"s\n\x15VerifyArchiveResponse\x12,\n\x08progress\x18\x01 \x01(\x0b\x32\x1a.stateward.v1.ScanProgress\x12,\n\x07\x66inding\x18\x02 \x01(\x0b\x32\x1b.stateward.v1.VerifyFinding\"K\n\x15RestoreArchiveRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"x\n\x16RestoreArchiveResponse\x12,\n\x08progress\x18\x01 \x01(\x0b\x32\x1a.stateward.v1.ScanProgress\x12\x0f\n\x07\x65ntries\x18\x02 \x01(\x03\x12\x0e\n\x06thread\x18\x03 \x01(\t\x12\x0f\n\x07problem\x18\x04 \x01(\t\"e\n\x15\x43ollectGarbageRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12(\n\x05grace\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x9c\x01\n\x16\x43ollectGarbageResponse\x12,\n\x08progress\x18\x01 \x01(\x0b\x32\x1a.stateward.v1.ScanProgress\x12\x0f\n\x07removed\x18\x02 \x01(\x03\x12\x15\n\rremoved_bytes\x18\x03 \x01(\x03\x12\x0b\n\x03key\x18\x04 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x03\x12\x0f\n\x07problem\x18\x06 \x01(\t\"I\n\x13RepairThreadRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"R\n\x14RepairThreadResponse\x12(\n\x06thread\x18\x01 \x01(\x0b\x32\x18.stateward.v1.ThreadInfo\x12\x10\n\x08\x66indings\x18\x02 \x03(\t2\xa8\x04\n\x0e\x41rchiveService\x12O\n\nGetArchive\x12\x1f.stateward.v1.GetArchiveRequest\x1a .stateward.v1.GetArchiveResponse\x12T\n\x0bListArchive\x12 .stateward.v1.ListArchiveRequest\x1a!.stateward.v1.ListArchiveResponse0\x01\x12Z\n\rVerifyArchive\x12\".stateward.v1.VerifyArchiveRequest\x1a#.stateward.v1.VerifyArchiveResponse0\x01\x12]\n\x0eRestoreArchive\x12#.stateward.v1.RestoreArchiveRequest\x1a$.stateward.v1.RestoreArchiveResponse0\x01\x12]\n\x0e\x43ollectGarbage\x12#.stateward.v1.CollectGarbageRequest\x1a$.stateward.v1.CollectGarbageResponse0\x01\x12U\n\x0cRepairThread\x12!.stateward.v1.RepairThreadRequest\x1a\".stateward.v1.RepairThreadResponseBx\n\x10\x63om.stateward.v1B\x13\x41rchiveServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"stateward/v1/archive_service.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19stateward/v1/access.proto\x1a stateward/v1/admin_service.proto\x1a\x19stateward/v1/thread.proto\"\x13\n\x11GetArchiveRequest\"\xc9\x01\n\x12GetArchiveResponse\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x12\n\narchive_id\x18\x02 \x01(\t\x12\x10\n\x08owner_id\x18\x03 \x01(\t\x12)\n\x05stats\x18\x04 \x01(\x0b\x32\x1a.stateward.v1.ArchiveStats\x12+\n\x08interval\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05lease\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"I\n\x12ListArchiveRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x08\x12\x11\n\telsewhere\x18\x03 \x01(\x08\"\xaa\x01\n\x13ListArchiveResponse\x12(\n\x06thread\x18\x01 \x01(\x0b\x32\x18.stateward.v1.ThreadInfo\x12\x10\n\x08\x64\x65tached\x18\x02 \x01(\x08\x12\x14\n\x0cobject_bytes\x18\x03 \x01(\x03\x12\x30\n\x0c\x61rchive_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07problem\x18\x05 \x01(\t\"O\n\x14VerifyArchiveRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x14\n\x0c\x64\x61ta_percent\x18\x03 \x01(\x01\"s\n\x15VerifyArchiveResponse\x12,\n\x08progress\x18\x01 \x01(\x0b\x32\x1a.stateward.v1.ScanProgress\x12,\n\x07\x66inding\x18\x02 \x01(\x0b\x32\x1b.stateward.v1.VerifyFinding\"K\n\x15RestoreArchiveRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"x\n\x16RestoreArchiveResponse\x12,\n\x08progress\x18\x01 \x01(\x0b\x32\x1a.stateward.v1.ScanProgress\x12\x0f\n\x07\x65ntries\x18\x02 \x01(\x03\x12\x0e\n\x06thread\x18\x03 \x01(\t\x12\x0f\n\x07problem\x18\x04 \x01(\t\"e\n\x15\x43ollectGarbageRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12(\n\x05grace\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x9c\x01\n\x16\x43ollectGarbageResponse\x12,\n\x08progress\x18\x01 \x01(\x0b\x32\x1a.stateward.v1.ScanProgress\x12\x0f\n\x07removed\x18\x02 \x01(\x03\x12\x15\n\rremoved_bytes\x18\x03 \x01(\x03\x12\x0b\n\x03key\x18\x04 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x03\x12\x0f\n\x07problem\x18\x06 \x01(\t\"I\n\x13RepairThreadRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"R\n\x14RepairThreadResponse\x12(\n\x06thread\x18\x01 \x01(\x0b\x32\x18.stateward.v1.ThreadInfo\x12\x10\n\x08\x66indings\x18\x02 \x03(\t2\xd8\x04\n\x0e\x41rchiveService\x12W\n\nGetArchive\x12\x1f.stateward.v1.GetArchiveRequest\x1a .stateward.v1.GetArchiveResponse\"\x06\xea\xe0\x18\x02\x08\x06\x12\\\n\x0bListArchive\x12 .stateward.v1.ListArchiveRequest\x1a!.stateward.v1.ListArchiveResponse\"\x06\xea\xe0\x18\x02\x08\x06\x30\x01\x12\x62\n\rVerifyArchive\x12\".stateward.v1.VerifyArchiveRequest\x1a#.stateward.v1.VerifyArchiveResponse\"\x06\xea\xe0\x18\x02\x08\x06\x30\x01\x12\x65\n\x0eRestoreArchive\x12#.stateward.v1.RestoreArchiveRequest\x1a$.stateward.v1.RestoreArchiveResponse\"\x06\xea\xe0\x18\x02\x08\x06\x30\x01\x12\x65\n\x0e\x43ollectGarbage\x12#.stateward.v1.CollectGarbageRequest\x1a$.stateward.v1.CollectGarbageResponse\"\x06\xea\xe0\x18\x02\x08\x06\x30\x01\x12]\n\x0cRepairThread\x12!.stateward.v1.RepairThreadRequest\x1a\".stateward.v1.RepairThreadResponse\"\x06\xea\xe0\x18\x02\x08\x06\x42x\n\x10\x63om.stateward.v1B\x13\x41rchiveServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,30 +37,42 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stateward.v1.archive_servic
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.stateward.v1B\023ArchiveServiceProtoP\001Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\252\002\014Stateward.V1'
-  _globals['_GETARCHIVEREQUEST']._serialized_start=178
-  _globals['_GETARCHIVEREQUEST']._serialized_end=197
-  _globals['_GETARCHIVERESPONSE']._serialized_start=200
-  _globals['_GETARCHIVERESPONSE']._serialized_end=401
-  _globals['_LISTARCHIVEREQUEST']._serialized_start=403
-  _globals['_LISTARCHIVEREQUEST']._serialized_end=476
-  _globals['_LISTARCHIVERESPONSE']._serialized_start=479
-  _globals['_LISTARCHIVERESPONSE']._serialized_end=649
-  _globals['_VERIFYARCHIVEREQUEST']._serialized_start=651
-  _globals['_VERIFYARCHIVEREQUEST']._serialized_end=730
-  _globals['_VERIFYARCHIVERESPONSE']._serialized_start=732
-  _globals['_VERIFYARCHIVERESPONSE']._serialized_end=847
-  _globals['_RESTOREARCHIVEREQUEST']._serialized_start=849
-  _globals['_RESTOREARCHIVEREQUEST']._serialized_end=924
-  _globals['_RESTOREARCHIVERESPONSE']._serialized_start=926
-  _globals['_RESTOREARCHIVERESPONSE']._serialized_end=1046
-  _globals['_COLLECTGARBAGEREQUEST']._serialized_start=1048
-  _globals['_COLLECTGARBAGEREQUEST']._serialized_end=1149
-  _globals['_COLLECTGARBAGERESPONSE']._serialized_start=1152
-  _globals['_COLLECTGARBAGERESPONSE']._serialized_end=1308
-  _globals['_REPAIRTHREADREQUEST']._serialized_start=1310
-  _globals['_REPAIRTHREADREQUEST']._serialized_end=1383
-  _globals['_REPAIRTHREADRESPONSE']._serialized_start=1385
-  _globals['_REPAIRTHREADRESPONSE']._serialized_end=1467
-  _globals['_ARCHIVESERVICE']._serialized_start=1470
-  _globals['_ARCHIVESERVICE']._serialized_end=2022
+  _globals['_ARCHIVESERVICE'].methods_by_name['GetArchive']._loaded_options = None
+  _globals['_ARCHIVESERVICE'].methods_by_name['GetArchive']._serialized_options = b'\352\340\030\002\010\006'
+  _globals['_ARCHIVESERVICE'].methods_by_name['ListArchive']._loaded_options = None
+  _globals['_ARCHIVESERVICE'].methods_by_name['ListArchive']._serialized_options = b'\352\340\030\002\010\006'
+  _globals['_ARCHIVESERVICE'].methods_by_name['VerifyArchive']._loaded_options = None
+  _globals['_ARCHIVESERVICE'].methods_by_name['VerifyArchive']._serialized_options = b'\352\340\030\002\010\006'
+  _globals['_ARCHIVESERVICE'].methods_by_name['RestoreArchive']._loaded_options = None
+  _globals['_ARCHIVESERVICE'].methods_by_name['RestoreArchive']._serialized_options = b'\352\340\030\002\010\006'
+  _globals['_ARCHIVESERVICE'].methods_by_name['CollectGarbage']._loaded_options = None
+  _globals['_ARCHIVESERVICE'].methods_by_name['CollectGarbage']._serialized_options = b'\352\340\030\002\010\006'
+  _globals['_ARCHIVESERVICE'].methods_by_name['RepairThread']._loaded_options = None
+  _globals['_ARCHIVESERVICE'].methods_by_name['RepairThread']._serialized_options = b'\352\340\030\002\010\006'
+  _globals['_GETARCHIVEREQUEST']._serialized_start=205
+  _globals['_GETARCHIVEREQUEST']._serialized_end=224
+  _globals['_GETARCHIVERESPONSE']._serialized_start=227
+  _globals['_GETARCHIVERESPONSE']._serialized_end=428
+  _globals['_LISTARCHIVEREQUEST']._serialized_start=430
+  _globals['_LISTARCHIVEREQUEST']._serialized_end=503
+  _globals['_LISTARCHIVERESPONSE']._serialized_start=506
+  _globals['_LISTARCHIVERESPONSE']._serialized_end=676
+  _globals['_VERIFYARCHIVEREQUEST']._serialized_start=678
+  _globals['_VERIFYARCHIVEREQUEST']._serialized_end=757
+  _globals['_VERIFYARCHIVERESPONSE']._serialized_start=759
+  _globals['_VERIFYARCHIVERESPONSE']._serialized_end=874
+  _globals['_RESTOREARCHIVEREQUEST']._serialized_start=876
+  _globals['_RESTOREARCHIVEREQUEST']._serialized_end=951
+  _globals['_RESTOREARCHIVERESPONSE']._serialized_start=953
+  _globals['_RESTOREARCHIVERESPONSE']._serialized_end=1073
+  _globals['_COLLECTGARBAGEREQUEST']._serialized_start=1075
+  _globals['_COLLECTGARBAGEREQUEST']._serialized_end=1176
+  _globals['_COLLECTGARBAGERESPONSE']._serialized_start=1179
+  _globals['_COLLECTGARBAGERESPONSE']._serialized_end=1335
+  _globals['_REPAIRTHREADREQUEST']._serialized_start=1337
+  _globals['_REPAIRTHREADREQUEST']._serialized_end=1410
+  _globals['_REPAIRTHREADRESPONSE']._serialized_start=1412
+  _globals['_REPAIRTHREADRESPONSE']._serialized_end=1494
+  _globals['_ARCHIVESERVICE']._serialized_start=1497
+  _globals['_ARCHIVESERVICE']._serialized_end=2097
 # @@protoc_insertion_point(module_scope)

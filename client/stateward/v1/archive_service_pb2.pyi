@@ -2,6 +2,7 @@ import datetime
 
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from stateward.v1 import access_pb2 as _access_pb2
 from stateward.v1 import admin_service_pb2 as _admin_service_pb2
 from stateward.v1 import thread_pb2 as _thread_pb2
 from google.protobuf.internal import containers as _containers

@@ -23,12 +23,13 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from stateward.v1 import access_pb2 as stateward_dot_v1_dot_access__pb2
 from stateward.v1 import checkpoint_pb2 as stateward_dot_v1_dot_checkpoint__pb2
 from stateward.v1 import state_pb2 as stateward_dot_v1_dot_state__pb2
 from stateward.v1 import write_pb2 as stateward_dot_v1_dot_write__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fstateward/v1/blob_service.proto\x12\x0cstateward.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x18stateward/v1/state.proto\x1a\x18stateward/v1/write.proto\"T\n\x10WriteBlobRequest\x12(\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x17.stateward.v1.BlobBeginH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xa7\x01\n\tBlobBegin\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12\x12\n\nmedia_type\x18\x04 \x01(\t\x12\x0e\n\x06sha256\x18\x05 \x01(\x0c\x12\x17\n\nsize_bytes\x18\x06 \x01(\x03H\x00\x88\x01\x01\x42\r\n\x0b_size_bytes\"q\n\x11WriteBlobResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12#\n\x04\x62lob\x18\x02 \x01(\x0b\x32\x15.stateward.v1.BlobRef\x12\x0f\n\x07\x65xisted\x18\x03 \x01(\x08\"\x89\x01\n\x0fReadBlobRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12#\n\x04\x62lob\x18\x03 \x01(\x0b\x32\x15.stateward.v1.BlobRef\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x13\n\x06length\x18\x05 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_length\"i\n\x10ReadBlobResponse\x12#\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x15.stateward.v1.BlobRef\x12\x12\n\nmedia_type\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"D\n\x0fStatBlobRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\"\xe2\x01\n\x10StatBlobResponse\x12#\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x15.stateward.v1.BlobRef\x12\x12\n\nmedia_type\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x03\x12,\n\ndurability\x18\x04 \x01(\x0e\x32\x18.stateward.v1.Durability\x12.\n\nwrite_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cstored_bytes\x18\x06 \x01(\x03\x12\x0f\n\x07is_here\x18\x07 \x01(\x08\x32\xf5\x01\n\x0b\x42lobService\x12N\n\tWriteBlob\x12\x1e.stateward.v1.WriteBlobRequest\x1a\x1f.stateward.v1.WriteBlobResponse(\x01\x12K\n\x08ReadBlob\x12\x1d.stateward.v1.ReadBlobRequest\x1a\x1e.stateward.v1.ReadBlobResponse0\x01\x12I\n\x08StatBlob\x12\x1d.stateward.v1.StatBlobRequest\x1a\x1e.stateward.v1.StatBlobResponseBu\n\x10\x63om.stateward.v1B\x10\x42lobServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fstateward/v1/blob_service.proto\x12\x0cstateward.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19stateward/v1/access.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x18stateward/v1/state.proto\x1a\x18stateward/v1/write.proto\"T\n\x10WriteBlobRequest\x12(\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x17.stateward.v1.BlobBeginH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xa7\x01\n\tBlobBegin\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12\x12\n\nmedia_type\x18\x04 \x01(\t\x12\x0e\n\x06sha256\x18\x05 \x01(\x0c\x12\x17\n\nsize_bytes\x18\x06 \x01(\x03H\x00\x88\x01\x01\x42\r\n\x0b_size_bytes\"q\n\x11WriteBlobResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12#\n\x04\x62lob\x18\x02 \x01(\x0b\x32\x15.stateward.v1.BlobRef\x12\x0f\n\x07\x65xisted\x18\x03 \x01(\x08\"\x89\x01\n\x0fReadBlobRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12#\n\x04\x62lob\x18\x03 \x01(\x0b\x32\x15.stateward.v1.BlobRef\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x13\n\x06length\x18\x05 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_length\"i\n\x10ReadBlobResponse\x12#\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x15.stateward.v1.BlobRef\x12\x12\n\nmedia_type\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"D\n\x0fStatBlobRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06sha256\x18\x03 \x01(\x0c\"\xe2\x01\n\x10StatBlobResponse\x12#\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x15.stateward.v1.BlobRef\x12\x12\n\nmedia_type\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x03\x12,\n\ndurability\x18\x04 \x01(\x0e\x32\x18.stateward.v1.Durability\x12.\n\nwrite_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cstored_bytes\x18\x06 \x01(\x03\x12\x0f\n\x07is_here\x18\x07 \x01(\x08\x32\xab\x02\n\x0b\x42lobService\x12\x64\n\tWriteBlob\x12\x1e.stateward.v1.WriteBlobRequest\x1a\x1f.stateward.v1.WriteBlobResponse\"\x14\xea\xe0\x18\x10\x08\x03\x12\x0c\x62\x65gin.thread(\x01\x12[\n\x08ReadBlob\x12\x1d.stateward.v1.ReadBlobRequest\x1a\x1e.stateward.v1.ReadBlobResponse\"\x0e\xea\xe0\x18\n\x08\x02\x12\x06thread0\x01\x12Y\n\x08StatBlob\x12\x1d.stateward.v1.StatBlobRequest\x1a\x1e.stateward.v1.StatBlobResponse\"\x0e\xea\xe0\x18\n\x08\x02\x12\x06threadBu\n\x10\x63om.stateward.v1B\x10\x42lobServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,20 +37,26 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stateward.v1.blob_service_p
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.stateward.v1B\020BlobServiceProtoP\001Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\252\002\014Stateward.V1'
-  _globals['_WRITEBLOBREQUEST']._serialized_start=165
-  _globals['_WRITEBLOBREQUEST']._serialized_end=249
-  _globals['_BLOBBEGIN']._serialized_start=252
-  _globals['_BLOBBEGIN']._serialized_end=419
-  _globals['_WRITEBLOBRESPONSE']._serialized_start=421
-  _globals['_WRITEBLOBRESPONSE']._serialized_end=534
-  _globals['_READBLOBREQUEST']._serialized_start=537
-  _globals['_READBLOBREQUEST']._serialized_end=674
-  _globals['_READBLOBRESPONSE']._serialized_start=676
-  _globals['_READBLOBRESPONSE']._serialized_end=781
-  _globals['_STATBLOBREQUEST']._serialized_start=783
-  _globals['_STATBLOBREQUEST']._serialized_end=851
-  _globals['_STATBLOBRESPONSE']._serialized_start=854
-  _globals['_STATBLOBRESPONSE']._serialized_end=1080
-  _globals['_BLOBSERVICE']._serialized_start=1083
-  _globals['_BLOBSERVICE']._serialized_end=1328
+  _globals['_BLOBSERVICE'].methods_by_name['WriteBlob']._loaded_options = None
+  _globals['_BLOBSERVICE'].methods_by_name['WriteBlob']._serialized_options = b'\352\340\030\020\010\003\022\014begin.thread'
+  _globals['_BLOBSERVICE'].methods_by_name['ReadBlob']._loaded_options = None
+  _globals['_BLOBSERVICE'].methods_by_name['ReadBlob']._serialized_options = b'\352\340\030\n\010\002\022\006thread'
+  _globals['_BLOBSERVICE'].methods_by_name['StatBlob']._loaded_options = None
+  _globals['_BLOBSERVICE'].methods_by_name['StatBlob']._serialized_options = b'\352\340\030\n\010\002\022\006thread'
+  _globals['_WRITEBLOBREQUEST']._serialized_start=192
+  _globals['_WRITEBLOBREQUEST']._serialized_end=276
+  _globals['_BLOBBEGIN']._serialized_start=279
+  _globals['_BLOBBEGIN']._serialized_end=446
+  _globals['_WRITEBLOBRESPONSE']._serialized_start=448
+  _globals['_WRITEBLOBRESPONSE']._serialized_end=561
+  _globals['_READBLOBREQUEST']._serialized_start=564
+  _globals['_READBLOBREQUEST']._serialized_end=701
+  _globals['_READBLOBRESPONSE']._serialized_start=703
+  _globals['_READBLOBRESPONSE']._serialized_end=808
+  _globals['_STATBLOBREQUEST']._serialized_start=810
+  _globals['_STATBLOBREQUEST']._serialized_end=878
+  _globals['_STATBLOBRESPONSE']._serialized_start=881
+  _globals['_STATBLOBRESPONSE']._serialized_end=1107
+  _globals['_BLOBSERVICE']._serialized_start=1110
+  _globals['_BLOBSERVICE']._serialized_end=1409
 # @@protoc_insertion_point(module_scope)

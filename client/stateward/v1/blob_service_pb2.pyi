@@ -1,6 +1,7 @@
 import datetime
 
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from stateward.v1 import access_pb2 as _access_pb2
 from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
 from stateward.v1 import state_pb2 as _state_pb2
 from stateward.v1 import write_pb2 as _write_pb2

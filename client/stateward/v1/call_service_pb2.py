@@ -24,11 +24,12 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
+from stateward.v1 import access_pb2 as stateward_dot_v1_dot_access__pb2
 from stateward.v1 import checkpoint_service_pb2 as stateward_dot_v1_dot_checkpoint__service__pb2
 from stateward.v1 import effect_service_pb2 as stateward_dot_v1_dot_effect__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fstateward/v1/call_service.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a%stateward/v1/checkpoint_service.proto\x1a!stateward/v1/effect_service.proto\"<\n\x0fRunCallsRequest\x12)\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1a.stateward.v1.StreamedCall\"\xcb\x01\n\x0cStreamedCall\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\x03\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0btraceparent\x18\x03 \x01(\t\x12)\n\x04save\x18\x04 \x01(\x0b\x32\x19.stateward.v1.SaveRequestH\x00\x12\x36\n\x0bput_effects\x18\x05 \x01(\x0b\x32\x1f.stateward.v1.PutEffectsRequestH\x00\x42\t\n\x07request\"=\n\x10RunCallsResponse\x12)\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x18.stateward.v1.CallAnswer\"\xb0\x01\n\nCallAnswer\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\x03\x12%\n\x07refused\x18\x02 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12*\n\x04save\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.SaveResponseH\x00\x12\x37\n\x0bput_effects\x18\x04 \x01(\x0b\x32 .stateward.v1.PutEffectsResponseH\x00\x42\x08\n\x06\x61nswer2\\\n\x0b\x43\x61llService\x12M\n\x08RunCalls\x12\x1d.stateward.v1.RunCallsRequest\x1a\x1e.stateward.v1.RunCallsResponse(\x01\x30\x01\x42u\n\x10\x63om.stateward.v1B\x10\x43\x61llServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fstateward/v1/call_service.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a\x19stateward/v1/access.proto\x1a%stateward/v1/checkpoint_service.proto\x1a!stateward/v1/effect_service.proto\"<\n\x0fRunCallsRequest\x12)\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1a.stateward.v1.StreamedCall\"\xcb\x01\n\x0cStreamedCall\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\x03\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0btraceparent\x18\x03 \x01(\t\x12)\n\x04save\x18\x04 \x01(\x0b\x32\x19.stateward.v1.SaveRequestH\x00\x12\x36\n\x0bput_effects\x18\x05 \x01(\x0b\x32\x1f.stateward.v1.PutEffectsRequestH\x00\x42\t\n\x07request\"=\n\x10RunCallsResponse\x12)\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x18.stateward.v1.CallAnswer\"\xb0\x01\n\nCallAnswer\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\x03\x12%\n\x07refused\x18\x02 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12*\n\x04save\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.SaveResponseH\x00\x12\x37\n\x0bput_effects\x18\x04 \x01(\x0b\x32 .stateward.v1.PutEffectsResponseH\x00\x42\x08\n\x06\x61nswer2d\n\x0b\x43\x61llService\x12U\n\x08RunCalls\x12\x1d.stateward.v1.RunCallsRequest\x1a\x1e.stateward.v1.RunCallsResponse\"\x06\xea\xe0\x18\x02\x08\x01(\x01\x30\x01\x42u\n\x10\x63om.stateward.v1B\x10\x43\x61llServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,14 +37,16 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stateward.v1.call_service_p
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.stateward.v1B\020CallServiceProtoP\001Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\252\002\014Stateward.V1'
-  _globals['_RUNCALLSREQUEST']._serialized_start=180
-  _globals['_RUNCALLSREQUEST']._serialized_end=240
-  _globals['_STREAMEDCALL']._serialized_start=243
-  _globals['_STREAMEDCALL']._serialized_end=446
-  _globals['_RUNCALLSRESPONSE']._serialized_start=448
-  _globals['_RUNCALLSRESPONSE']._serialized_end=509
-  _globals['_CALLANSWER']._serialized_start=512
-  _globals['_CALLANSWER']._serialized_end=688
-  _globals['_CALLSERVICE']._serialized_start=690
-  _globals['_CALLSERVICE']._serialized_end=782
+  _globals['_CALLSERVICE'].methods_by_name['RunCalls']._loaded_options = None
+  _globals['_CALLSERVICE'].methods_by_name['RunCalls']._serialized_options = b'\352\340\030\002\010\001'
+  _globals['_RUNCALLSREQUEST']._serialized_start=207
+  _globals['_RUNCALLSREQUEST']._serialized_end=267
+  _globals['_STREAMEDCALL']._serialized_start=270
+  _globals['_STREAMEDCALL']._serialized_end=473
+  _globals['_RUNCALLSRESPONSE']._serialized_start=475
+  _globals['_RUNCALLSRESPONSE']._serialized_end=536
+  _globals['_CALLANSWER']._serialized_start=539
+  _globals['_CALLANSWER']._serialized_end=715
+  _globals['_CALLSERVICE']._serialized_start=717
+  _globals['_CALLSERVICE']._serialized_end=817
 # @@protoc_insertion_point(module_scope)

@@ -24,6 +24,7 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import empty_pb2 as google_dot_protobuf_dot_empty__pb2
+from stateward.v1 import access_pb2 as stateward_dot_v1_dot_access__pb2
 from stateward.v1 import checkpoint_pb2 as stateward_dot_v1_dot_checkpoint__pb2
 from stateward.v1 import effect_pb2 as stateward_dot_v1_dot_effect__pb2
 from stateward.v1 import lease_pb2 as stateward_dot_v1_dot_lease__pb2
@@ -33,7 +34,7 @@ from stateward.v1 import thread_pb2 as stateward_dot_v1_dot_thread__pb2
 from stateward.v1 import write_pb2 as stateward_dot_v1_dot_write__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stateward/v1/effect_service.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x19stateward/v1/effect.proto\x1a\x18stateward/v1/lease.proto\x1a\x19stateward/v1/signal.proto\x1a\x18stateward/v1/state.proto\x1a\x19stateward/v1/thread.proto\x1a\x18stateward/v1/write.proto\"\xcc\x02\n\x12\x42\x65ginEffectRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12\x0e\n\x06\x61nchor\x18\x04 \x01(\t\x12\x0b\n\x03key\x18\x05 \x01(\t\x12\x0c\n\x04name\x18\x06 \x01(\t\x12\x10\n\x08sort_key\x18\x07 \x01(\x0c\x12$\n\x06holder\x18\x08 \x01(\x0b\x32\x14.stateward.v1.Holder\x12\'\n\x04term\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07max_age\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cretry_failed\x18\x0b \x01(\x08\x12\x18\n\x10keep_when_pruned\x18\x0c \x01(\x08\"\xaa\x02\n\x13\x42\x65ginEffectResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.stateward.v1.EffectState\x12\x13\n\x0b\x63laim_token\x18\x03 \x01(\x03\x12,\n\x06\x65\x66\x66\x65\x63t\x18\x04 \x01(\x0b\x32\x1c.stateward.v1.RecordedEffect\x12.\n\x0bretry_after\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0fidempotency_key\x18\x06 \x01(\t\x12\x35\n\x13required_durability\x18\x07 \x01(\x0e\x32\x18.stateward.v1.Durability\"\xf7\x01\n\x15\x43ompleteEffectRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12\x0e\n\x06\x61nchor\x18\x04 \x01(\t\x12\x0b\n\x03key\x18\x05 \x01(\t\x12\x13\n\x0b\x63laim_token\x18\x06 \x01(\x03\x12(\n\x05state\x18\x07 \x01(\x0e\x32\x19.stateward.v1.EffectState\x12\"\n\x05value\x18\x08 \x01(\x0b\x32\x13.stateward.v1.Value\x12\x0e\n\x06\x64\x65tail\x18\t \x01(\t\"n\n\x16\x43ompleteEffectResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12,\n\x06\x65\x66\x66\x65\x63t\x18\x02 \x01(\x0b\x32\x1c.stateward.v1.RecordedEffect\"\x7f\n\x12RenewEffectRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06\x61nchor\x18\x03 \x01(\t\x12\x0b\n\x03key\x18\x04 \x01(\t\x12\x13\n\x0b\x63laim_token\x18\x05 \x01(\x03\x12\x14\n\x0c\x65xpected_uid\x18\x06 \x01(\t\"P\n\x13RenewEffectResponse\x12,\n\x06\x65\x66\x66\x65\x63t\x18\x01 \x01(\x0b\x32\x1c.stateward.v1.RecordedEffect\x12\x0b\n\x03uid\x18\x02 \x01(\t\"\xaa\x02\n\x11PutEffectsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12%\n\x07\x65\x66\x66\x65\x63ts\x18\x04 \x03(\x0b\x32\x14.stateward.v1.Effect\x12(\n\x06status\x18\x05 \x01(\x0e\x32\x18.stateward.v1.WorkStatus\x12\x15\n\rstatus_detail\x18\x06 \x01(\t\x12\x0f\n\x07wait_id\x18\x07 \x01(\t\x12(\n\x08question\x18\x08 \x01(\x0b\x32\x16.stateward.v1.Question\x12\r\n\x05\x61sker\x18\t \x01(\t\x12\x13\n\x0b\x61\x63k_signals\x18\n \x03(\t\"M\n\x12PutEffectsResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12\x0f\n\x07written\x18\x02 \x01(\x05\"\xcb\x01\n\x12ListEffectsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x13\n\x06\x61nchor\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\r\n\x05names\x18\x04 \x03(\t\x12\x0b\n\x03key\x18\x05 \x01(\t\x12\x16\n\x0ewithout_values\x18\x06 \x01(\x08\x12\x11\n\tpage_size\x18\x07 \x01(\x05\x12\x12\n\npage_token\x18\x08 \x01(\t\x12\x17\n\x0fskip_unreadable\x18\t \x01(\x08\x42\t\n\x07_anchor\"\x95\x01\n\x13ListEffectsResponse\x12-\n\x07\x65\x66\x66\x65\x63ts\x18\x01 \x03(\x0b\x32\x1c.stateward.v1.RecordedEffect\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x36\n\x10unreadable_parts\x18\x03 \x03(\x0b\x32\x1c.stateward.v1.UnreadablePart\"\xcf\x01\n\x14\x44\x65leteEffectsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12\x0e\n\x06\x61nchor\x18\x04 \x01(\t\x12(\n\x04keys\x18\x05 \x01(\x0b\x32\x18.stateward.v1.EffectKeysH\x00\x12%\n\x03\x61ll\x18\x06 \x01(\x0b\x32\x16.google.protobuf.EmptyH\x00\x42\x06\n\x04what\"\x1a\n\nEffectKeys\x12\x0c\n\x04keys\x18\x01 \x03(\t\"P\n\x15\x44\x65leteEffectsResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12\x0f\n\x07\x64\x65leted\x18\x02 \x01(\x05\x32\x93\x04\n\rEffectService\x12R\n\x0b\x42\x65ginEffect\x12 .stateward.v1.BeginEffectRequest\x1a!.stateward.v1.BeginEffectResponse\x12[\n\x0e\x43ompleteEffect\x12#.stateward.v1.CompleteEffectRequest\x1a$.stateward.v1.CompleteEffectResponse\x12R\n\x0bRenewEffect\x12 .stateward.v1.RenewEffectRequest\x1a!.stateward.v1.RenewEffectResponse\x12O\n\nPutEffects\x12\x1f.stateward.v1.PutEffectsRequest\x1a .stateward.v1.PutEffectsResponse\x12R\n\x0bListEffects\x12 .stateward.v1.ListEffectsRequest\x1a!.stateward.v1.ListEffectsResponse\x12X\n\rDeleteEffects\x12\".stateward.v1.DeleteEffectsRequest\x1a#.stateward.v1.DeleteEffectsResponseBw\n\x10\x63om.stateward.v1B\x12\x45\x66\x66\x65\x63tServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stateward/v1/effect_service.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a\x19stateward/v1/access.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x19stateward/v1/effect.proto\x1a\x18stateward/v1/lease.proto\x1a\x19stateward/v1/signal.proto\x1a\x18stateward/v1/state.proto\x1a\x19stateward/v1/thread.proto\x1a\x18stateward/v1/write.proto\"\xcc\x02\n\x12\x42\x65ginEffectRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12\x0e\n\x06\x61nchor\x18\x04 \x01(\t\x12\x0b\n\x03key\x18\x05 \x01(\t\x12\x0c\n\x04name\x18\x06 \x01(\t\x12\x10\n\x08sort_key\x18\x07 \x01(\x0c\x12$\n\x06holder\x18\x08 \x01(\x0b\x32\x14.stateward.v1.Holder\x12\'\n\x04term\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07max_age\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cretry_failed\x18\x0b \x01(\x08\x12\x18\n\x10keep_when_pruned\x18\x0c \x01(\x08\"\xaa\x02\n\x13\x42\x65ginEffectResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.stateward.v1.EffectState\x12\x13\n\x0b\x63laim_token\x18\x03 \x01(\x03\x12,\n\x06\x65\x66\x66\x65\x63t\x18\x04 \x01(\x0b\x32\x1c.stateward.v1.RecordedEffect\x12.\n\x0bretry_after\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0fidempotency_key\x18\x06 \x01(\t\x12\x35\n\x13required_durability\x18\x07 \x01(\x0e\x32\x18.stateward.v1.Durability\"\xf7\x01\n\x15\x43ompleteEffectRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12\x0e\n\x06\x61nchor\x18\x04 \x01(\t\x12\x0b\n\x03key\x18\x05 \x01(\t\x12\x13\n\x0b\x63laim_token\x18\x06 \x01(\x03\x12(\n\x05state\x18\x07 \x01(\x0e\x32\x19.stateward.v1.EffectState\x12\"\n\x05value\x18\x08 \x01(\x0b\x32\x13.stateward.v1.Value\x12\x0e\n\x06\x64\x65tail\x18\t \x01(\t\"n\n\x16\x43ompleteEffectResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12,\n\x06\x65\x66\x66\x65\x63t\x18\x02 \x01(\x0b\x32\x1c.stateward.v1.RecordedEffect\"\x7f\n\x12RenewEffectRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06\x61nchor\x18\x03 \x01(\t\x12\x0b\n\x03key\x18\x04 \x01(\t\x12\x13\n\x0b\x63laim_token\x18\x05 \x01(\x03\x12\x14\n\x0c\x65xpected_uid\x18\x06 \x01(\t\"P\n\x13RenewEffectResponse\x12,\n\x06\x65\x66\x66\x65\x63t\x18\x01 \x01(\x0b\x32\x1c.stateward.v1.RecordedEffect\x12\x0b\n\x03uid\x18\x02 \x01(\t\"\xaa\x02\n\x11PutEffectsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12%\n\x07\x65\x66\x66\x65\x63ts\x18\x04 \x03(\x0b\x32\x14.stateward.v1.Effect\x12(\n\x06status\x18\x05 \x01(\x0e\x32\x18.stateward.v1.WorkStatus\x12\x15\n\rstatus_detail\x18\x06 \x01(\t\x12\x0f\n\x07wait_id\x18\x07 \x01(\t\x12(\n\x08question\x18\x08 \x01(\x0b\x32\x16.stateward.v1.Question\x12\r\n\x05\x61sker\x18\t \x01(\t\x12\x13\n\x0b\x61\x63k_signals\x18\n \x03(\t\"M\n\x12PutEffectsResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12\x0f\n\x07written\x18\x02 \x01(\x05\"\xcb\x01\n\x12ListEffectsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x13\n\x06\x61nchor\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\r\n\x05names\x18\x04 \x03(\t\x12\x0b\n\x03key\x18\x05 \x01(\t\x12\x16\n\x0ewithout_values\x18\x06 \x01(\x08\x12\x11\n\tpage_size\x18\x07 \x01(\x05\x12\x12\n\npage_token\x18\x08 \x01(\t\x12\x17\n\x0fskip_unreadable\x18\t \x01(\x08\x42\t\n\x07_anchor\"\x95\x01\n\x13ListEffectsResponse\x12-\n\x07\x65\x66\x66\x65\x63ts\x18\x01 \x03(\x0b\x32\x1c.stateward.v1.RecordedEffect\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x36\n\x10unreadable_parts\x18\x03 \x03(\x0b\x32\x1c.stateward.v1.UnreadablePart\"\xcf\x01\n\x14\x44\x65leteEffectsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12\x0e\n\x06\x61nchor\x18\x04 \x01(\t\x12(\n\x04keys\x18\x05 \x01(\x0b\x32\x18.stateward.v1.EffectKeysH\x00\x12%\n\x03\x61ll\x18\x06 \x01(\x0b\x32\x16.google.protobuf.EmptyH\x00\x42\x06\n\x04what\"\x1a\n\nEffectKeys\x12\x0c\n\x04keys\x18\x01 \x03(\t\"P\n\x15\x44\x65leteEffectsResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12\x0f\n\x07\x64\x65leted\x18\x02 \x01(\x05\x32\xf3\x04\n\rEffectService\x12\x62\n\x0b\x42\x65ginEffect\x12 .stateward.v1.BeginEffectRequest\x1a!.stateward.v1.BeginEffectResponse\"\x0e\xea\xe0\x18\n\x08\x03\x12\x06thread\x12k\n\x0e\x43ompleteEffect\x12#.stateward.v1.CompleteEffectRequest\x1a$.stateward.v1.CompleteEffectResponse\"\x0e\xea\xe0\x18\n\x08\x03\x12\x06thread\x12\x62\n\x0bRenewEffect\x12 .stateward.v1.RenewEffectRequest\x1a!.stateward.v1.RenewEffectResponse\"\x0e\xea\xe0\x18\n\x08\x03\x12\x06thread\x12_\n\nPutEffects\x12\x1f.stateward.v1.PutEffectsRequest\x1a .stateward.v1.PutEffectsResponse\"\x0e\xea\xe0\x18\n\x08\x03\x12\x06thread\x12\x62\n\x0bListEffects\x12 .stateward.v1.ListEffectsRequest\x1a!.stateward.v1.ListEffectsResponse\"\x0e\xea\xe0\x18\n\x08\x02\x12\x06thread\x12h\n\rDeleteEffects\x12\".stateward.v1.DeleteEffectsRequest\x1a#.stateward.v1.DeleteEffectsResponse\"\x0e\xea\xe0\x18\n\x08\x03\x12\x06threadBw\n\x10\x63om.stateward.v1B\x12\x45\x66\x66\x65\x63tServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,32 +42,44 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stateward.v1.effect_service
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.stateward.v1B\022EffectServiceProtoP\001Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\252\002\014Stateward.V1'
-  _globals['_BEGINEFFECTREQUEST']._serialized_start=303
-  _globals['_BEGINEFFECTREQUEST']._serialized_end=635
-  _globals['_BEGINEFFECTRESPONSE']._serialized_start=638
-  _globals['_BEGINEFFECTRESPONSE']._serialized_end=936
-  _globals['_COMPLETEEFFECTREQUEST']._serialized_start=939
-  _globals['_COMPLETEEFFECTREQUEST']._serialized_end=1186
-  _globals['_COMPLETEEFFECTRESPONSE']._serialized_start=1188
-  _globals['_COMPLETEEFFECTRESPONSE']._serialized_end=1298
-  _globals['_RENEWEFFECTREQUEST']._serialized_start=1300
-  _globals['_RENEWEFFECTREQUEST']._serialized_end=1427
-  _globals['_RENEWEFFECTRESPONSE']._serialized_start=1429
-  _globals['_RENEWEFFECTRESPONSE']._serialized_end=1509
-  _globals['_PUTEFFECTSREQUEST']._serialized_start=1512
-  _globals['_PUTEFFECTSREQUEST']._serialized_end=1810
-  _globals['_PUTEFFECTSRESPONSE']._serialized_start=1812
-  _globals['_PUTEFFECTSRESPONSE']._serialized_end=1889
-  _globals['_LISTEFFECTSREQUEST']._serialized_start=1892
-  _globals['_LISTEFFECTSREQUEST']._serialized_end=2095
-  _globals['_LISTEFFECTSRESPONSE']._serialized_start=2098
-  _globals['_LISTEFFECTSRESPONSE']._serialized_end=2247
-  _globals['_DELETEEFFECTSREQUEST']._serialized_start=2250
-  _globals['_DELETEEFFECTSREQUEST']._serialized_end=2457
-  _globals['_EFFECTKEYS']._serialized_start=2459
-  _globals['_EFFECTKEYS']._serialized_end=2485
-  _globals['_DELETEEFFECTSRESPONSE']._serialized_start=2487
-  _globals['_DELETEEFFECTSRESPONSE']._serialized_end=2567
-  _globals['_EFFECTSERVICE']._serialized_start=2570
-  _globals['_EFFECTSERVICE']._serialized_end=3101
+  _globals['_EFFECTSERVICE'].methods_by_name['BeginEffect']._loaded_options = None
+  _globals['_EFFECTSERVICE'].methods_by_name['BeginEffect']._serialized_options = b'\352\340\030\n\010\003\022\006thread'
+  _globals['_EFFECTSERVICE'].methods_by_name['CompleteEffect']._loaded_options = None
+  _globals['_EFFECTSERVICE'].methods_by_name['CompleteEffect']._serialized_options = b'\352\340\030\n\010\003\022\006thread'
+  _globals['_EFFECTSERVICE'].methods_by_name['RenewEffect']._loaded_options = None
+  _globals['_EFFECTSERVICE'].methods_by_name['RenewEffect']._serialized_options = b'\352\340\030\n\010\003\022\006thread'
+  _globals['_EFFECTSERVICE'].methods_by_name['PutEffects']._loaded_options = None
+  _globals['_EFFECTSERVICE'].methods_by_name['PutEffects']._serialized_options = b'\352\340\030\n\010\003\022\006thread'
+  _globals['_EFFECTSERVICE'].methods_by_name['ListEffects']._loaded_options = None
+  _globals['_EFFECTSERVICE'].methods_by_name['ListEffects']._serialized_options = b'\352\340\030\n\010\002\022\006thread'
+  _globals['_EFFECTSERVICE'].methods_by_name['DeleteEffects']._loaded_options = None
+  _globals['_EFFECTSERVICE'].methods_by_name['DeleteEffects']._serialized_options = b'\352\340\030\n\010\003\022\006thread'
+  _globals['_BEGINEFFECTREQUEST']._serialized_start=330
+  _globals['_BEGINEFFECTREQUEST']._serialized_end=662
+  _globals['_BEGINEFFECTRESPONSE']._serialized_start=665
+  _globals['_BEGINEFFECTRESPONSE']._serialized_end=963
+  _globals['_COMPLETEEFFECTREQUEST']._serialized_start=966
+  _globals['_COMPLETEEFFECTREQUEST']._serialized_end=1213
+  _globals['_COMPLETEEFFECTRESPONSE']._serialized_start=1215
+  _globals['_COMPLETEEFFECTRESPONSE']._serialized_end=1325
+  _globals['_RENEWEFFECTREQUEST']._serialized_start=1327
+  _globals['_RENEWEFFECTREQUEST']._serialized_end=1454
+  _globals['_RENEWEFFECTRESPONSE']._serialized_start=1456
+  _globals['_RENEWEFFECTRESPONSE']._serialized_end=1536
+  _globals['_PUTEFFECTSREQUEST']._serialized_start=1539
+  _globals['_PUTEFFECTSREQUEST']._serialized_end=1837
+  _globals['_PUTEFFECTSRESPONSE']._serialized_start=1839
+  _globals['_PUTEFFECTSRESPONSE']._serialized_end=1916
+  _globals['_LISTEFFECTSREQUEST']._serialized_start=1919
+  _globals['_LISTEFFECTSREQUEST']._serialized_end=2122
+  _globals['_LISTEFFECTSRESPONSE']._serialized_start=2125
+  _globals['_LISTEFFECTSRESPONSE']._serialized_end=2274
+  _globals['_DELETEEFFECTSREQUEST']._serialized_start=2277
+  _globals['_DELETEEFFECTSREQUEST']._serialized_end=2484
+  _globals['_EFFECTKEYS']._serialized_start=2486
+  _globals['_EFFECTKEYS']._serialized_end=2512
+  _globals['_DELETEEFFECTSRESPONSE']._serialized_start=2514
+  _globals['_DELETEEFFECTSRESPONSE']._serialized_end=2594
+  _globals['_EFFECTSERVICE']._serialized_start=2597
+  _globals['_EFFECTSERVICE']._serialized_end=3224
 # @@protoc_insertion_point(module_scope)

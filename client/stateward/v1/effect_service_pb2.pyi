@@ -2,6 +2,7 @@ import datetime
 
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import empty_pb2 as _empty_pb2
+from stateward.v1 import access_pb2 as _access_pb2
 from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
 from stateward.v1 import effect_pb2 as _effect_pb2
 from stateward.v1 import lease_pb2 as _lease_pb2

@@ -23,11 +23,12 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from stateward.v1 import access_pb2 as stateward_dot_v1_dot_access__pb2
 from stateward.v1 import lease_pb2 as stateward_dot_v1_dot_lease__pb2
 from stateward.v1 import write_pb2 as stateward_dot_v1_dot_write__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n stateward/v1/lease_service.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18stateward/v1/lease.proto\x1a\x18stateward/v1/write.proto\"\xf0\x01\n\x13\x41\x63quireLeaseRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12$\n\x06holder\x18\x04 \x01(\x0b\x32\x14.stateward.v1.Holder\x12\'\n\x04term\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04wait\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\ttake_over\x18\x07 \x01(\x08\"\x8b\x01\n\x14\x41\x63quireLeaseResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12\"\n\x05lease\x18\x02 \x01(\x0b\x32\x13.stateward.v1.Lease\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x16\n\x0eversion_digest\x18\x04 \x01(\x0c\"a\n\x11RenewLeaseRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x13\n\x0blease_token\x18\x03 \x01(\x03\x12\x14\n\x0c\x65xpected_uid\x18\x04 \x01(\t\"8\n\x12RenewLeaseResponse\x12\"\n\x05lease\x18\x01 \x01(\x0b\x32\x13.stateward.v1.Lease\"e\n\x13ReleaseLeaseRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\"P\n\x14ReleaseLeaseResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12\x10\n\x08released\x18\x02 \x01(\x08\x32\x8d\x02\n\x0cLeaseService\x12U\n\x0c\x41\x63quireLease\x12!.stateward.v1.AcquireLeaseRequest\x1a\".stateward.v1.AcquireLeaseResponse\x12O\n\nRenewLease\x12\x1f.stateward.v1.RenewLeaseRequest\x1a .stateward.v1.RenewLeaseResponse\x12U\n\x0cReleaseLease\x12!.stateward.v1.ReleaseLeaseRequest\x1a\".stateward.v1.ReleaseLeaseResponseBv\n\x10\x63om.stateward.v1B\x11LeaseServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n stateward/v1/lease_service.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19stateward/v1/access.proto\x1a\x18stateward/v1/lease.proto\x1a\x18stateward/v1/write.proto\"\xf0\x01\n\x13\x41\x63quireLeaseRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12$\n\x06holder\x18\x04 \x01(\x0b\x32\x14.stateward.v1.Holder\x12\'\n\x04term\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04wait\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\ttake_over\x18\x07 \x01(\x08\"\x8b\x01\n\x14\x41\x63quireLeaseResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12\"\n\x05lease\x18\x02 \x01(\x0b\x32\x13.stateward.v1.Lease\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x16\n\x0eversion_digest\x18\x04 \x01(\x0c\"a\n\x11RenewLeaseRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x13\n\x0blease_token\x18\x03 \x01(\x03\x12\x14\n\x0c\x65xpected_uid\x18\x04 \x01(\t\"8\n\x12RenewLeaseResponse\x12\"\n\x05lease\x18\x01 \x01(\x0b\x32\x13.stateward.v1.Lease\"e\n\x13ReleaseLeaseRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\"P\n\x14ReleaseLeaseResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12\x10\n\x08released\x18\x02 \x01(\x08\x32\xbd\x02\n\x0cLeaseService\x12\x65\n\x0c\x41\x63quireLease\x12!.stateward.v1.AcquireLeaseRequest\x1a\".stateward.v1.AcquireLeaseResponse\"\x0e\xea\xe0\x18\n\x08\x03\x12\x06thread\x12_\n\nRenewLease\x12\x1f.stateward.v1.RenewLeaseRequest\x1a .stateward.v1.RenewLeaseResponse\"\x0e\xea\xe0\x18\n\x08\x03\x12\x06thread\x12\x65\n\x0cReleaseLease\x12!.stateward.v1.ReleaseLeaseRequest\x1a\".stateward.v1.ReleaseLeaseResponse\"\x0e\xea\xe0\x18\n\x08\x03\x12\x06threadBv\n\x10\x63om.stateward.v1B\x11LeaseServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,18 +36,24 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stateward.v1.lease_service_
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.stateward.v1B\021LeaseServiceProtoP\001Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\252\002\014Stateward.V1'
-  _globals['_ACQUIRELEASEREQUEST']._serialized_start=135
-  _globals['_ACQUIRELEASEREQUEST']._serialized_end=375
-  _globals['_ACQUIRELEASERESPONSE']._serialized_start=378
-  _globals['_ACQUIRELEASERESPONSE']._serialized_end=517
-  _globals['_RENEWLEASEREQUEST']._serialized_start=519
-  _globals['_RENEWLEASEREQUEST']._serialized_end=616
-  _globals['_RENEWLEASERESPONSE']._serialized_start=618
-  _globals['_RENEWLEASERESPONSE']._serialized_end=674
-  _globals['_RELEASELEASEREQUEST']._serialized_start=676
-  _globals['_RELEASELEASEREQUEST']._serialized_end=777
-  _globals['_RELEASELEASERESPONSE']._serialized_start=779
-  _globals['_RELEASELEASERESPONSE']._serialized_end=859
-  _globals['_LEASESERVICE']._serialized_start=862
-  _globals['_LEASESERVICE']._serialized_end=1131
+  _globals['_LEASESERVICE'].methods_by_name['AcquireLease']._loaded_options = None
+  _globals['_LEASESERVICE'].methods_by_name['AcquireLease']._serialized_options = b'\352\340\030\n\010\003\022\006thread'
+  _globals['_LEASESERVICE'].methods_by_name['RenewLease']._loaded_options = None
+  _globals['_LEASESERVICE'].methods_by_name['RenewLease']._serialized_options = b'\352\340\030\n\010\003\022\006thread'
+  _globals['_LEASESERVICE'].methods_by_name['ReleaseLease']._loaded_options = None
+  _globals['_LEASESERVICE'].methods_by_name['ReleaseLease']._serialized_options = b'\352\340\030\n\010\003\022\006thread'
+  _globals['_ACQUIRELEASEREQUEST']._serialized_start=162
+  _globals['_ACQUIRELEASEREQUEST']._serialized_end=402
+  _globals['_ACQUIRELEASERESPONSE']._serialized_start=405
+  _globals['_ACQUIRELEASERESPONSE']._serialized_end=544
+  _globals['_RENEWLEASEREQUEST']._serialized_start=546
+  _globals['_RENEWLEASEREQUEST']._serialized_end=643
+  _globals['_RENEWLEASERESPONSE']._serialized_start=645
+  _globals['_RENEWLEASERESPONSE']._serialized_end=701
+  _globals['_RELEASELEASEREQUEST']._serialized_start=703
+  _globals['_RELEASELEASEREQUEST']._serialized_end=804
+  _globals['_RELEASELEASERESPONSE']._serialized_start=806
+  _globals['_RELEASELEASERESPONSE']._serialized_end=886
+  _globals['_LEASESERVICE']._serialized_start=889
+  _globals['_LEASESERVICE']._serialized_end=1206
 # @@protoc_insertion_point(module_scope)

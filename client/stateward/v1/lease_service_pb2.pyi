@@ -1,6 +1,7 @@
 import datetime
 
 from google.protobuf import duration_pb2 as _duration_pb2
+from stateward.v1 import access_pb2 as _access_pb2
 from stateward.v1 import lease_pb2 as _lease_pb2
 from stateward.v1 import write_pb2 as _write_pb2
 from google.protobuf import descriptor as _descriptor

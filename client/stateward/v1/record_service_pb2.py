@@ -23,13 +23,14 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import empty_pb2 as google_dot_protobuf_dot_empty__pb2
+from stateward.v1 import access_pb2 as stateward_dot_v1_dot_access__pb2
 from stateward.v1 import checkpoint_pb2 as stateward_dot_v1_dot_checkpoint__pb2
 from stateward.v1 import record_pb2 as stateward_dot_v1_dot_record__pb2
 from stateward.v1 import thread_pb2 as stateward_dot_v1_dot_thread__pb2
 from stateward.v1 import write_pb2 as stateward_dot_v1_dot_write__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stateward/v1/record_service.proto\x12\x0cstateward.v1\x1a\x1bgoogle/protobuf/empty.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x19stateward/v1/record.proto\x1a\x19stateward/v1/thread.proto\x1a\x18stateward/v1/write.proto\"\x8e\x01\n\x11PutRecordsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12)\n\x06writes\x18\x04 \x03(\x0b\x32\x19.stateward.v1.RecordWrite\"p\n\x12PutRecordsResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x0f\n\x07written\x18\x03 \x01(\x05\x12\x0f\n\x07\x64\x65leted\x18\x04 \x01(\x05\"q\n\x11GetRecordsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0c\n\x04keys\x18\x03 \x03(\t\x12\x13\n\x0brefresh_ttl\x18\x04 \x01(\x08\x12\x16\n\x0ewithout_values\x18\x05 \x01(\x08\"O\n\x12GetRecordsResponse\x12+\n\x07records\x18\x01 \x03(\x0b\x32\x1a.stateward.v1.StoredRecord\x12\x0c\n\x04rest\x18\x02 \x03(\t\"\x9c\x02\n\x12ListRecordsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06prefix\x18\x03 \x01(\t\x12.\n\x07\x66ilters\x18\x04 \x03(\x0b\x32\x1d.stateward.v1.AttributeFilter\x12(\n\x05order\x18\x05 \x01(\x0e\x32\x19.stateward.v1.RecordOrder\x12\x0c\n\x04skip\x18\x06 \x01(\x05\x12\x16\n\x0ewithout_values\x18\x07 \x01(\x08\x12\x13\n\x0brefresh_ttl\x18\x08 \x01(\x08\x12\x11\n\tpage_size\x18\t \x01(\x05\x12\x12\n\npage_token\x18\n \x01(\t\x12\x17\n\x0fskip_unreadable\x18\x0b \x01(\x08\"\x93\x01\n\x13ListRecordsResponse\x12+\n\x07records\x18\x01 \x03(\x0b\x32\x1a.stateward.v1.StoredRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x36\n\x10unreadable_parts\x18\x03 \x03(\x0b\x32\x1c.stateward.v1.UnreadablePart\"\xb4\x01\n\x19ListRecordPrefixesRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06prefix\x18\x03 \x01(\t\x12\x11\n\tdelimiter\x18\x04 \x01(\t\x12\x11\n\tmax_depth\x18\x05 \x01(\x05\x12\x11\n\tpage_size\x18\x06 \x01(\x05\x12\x12\n\npage_token\x18\x07 \x01(\t\x12\x17\n\x0fskip_unreadable\x18\x08 \x01(\x08\"\x9b\x01\n\x1aListRecordPrefixesResponse\x12,\n\x08prefixes\x18\x01 \x03(\x0b\x32\x1a.stateward.v1.RecordPrefix\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x36\n\x10unreadable_parts\x18\x03 \x03(\x0b\x32\x1c.stateward.v1.UnreadablePart\"\xbd\x01\n\x14\x44\x65leteRecordsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12\x10\n\x06prefix\x18\x04 \x01(\tH\x00\x12%\n\x03\x61ll\x18\x05 \x01(\x0b\x32\x16.google.protobuf.EmptyH\x00\x12\x14\n\x0cmax_revision\x18\x06 \x01(\x03\x42\x06\n\x04what\"b\n\x15\x44\x65leteRecordsResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12\x0f\n\x07\x64\x65leted\x18\x02 \x01(\x05\x12\x10\n\x08has_more\x18\x03 \x01(\x08*Z\n\x0bRecordOrder\x12\x1c\n\x18RECORD_ORDER_UNSPECIFIED\x10\x00\x12\x14\n\x10RECORD_ORDER_KEY\x10\x01\x12\x17\n\x13RECORD_ORDER_NEWEST\x10\x02\x32\xc8\x03\n\rRecordService\x12O\n\nPutRecords\x12\x1f.stateward.v1.PutRecordsRequest\x1a .stateward.v1.PutRecordsResponse\x12O\n\nGetRecords\x12\x1f.stateward.v1.GetRecordsRequest\x1a .stateward.v1.GetRecordsResponse\x12R\n\x0bListRecords\x12 .stateward.v1.ListRecordsRequest\x1a!.stateward.v1.ListRecordsResponse\x12g\n\x12ListRecordPrefixes\x12\'.stateward.v1.ListRecordPrefixesRequest\x1a(.stateward.v1.ListRecordPrefixesResponse\x12X\n\rDeleteRecords\x12\".stateward.v1.DeleteRecordsRequest\x1a#.stateward.v1.DeleteRecordsResponseBw\n\x10\x63om.stateward.v1B\x12RecordServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stateward/v1/record_service.proto\x12\x0cstateward.v1\x1a\x1bgoogle/protobuf/empty.proto\x1a\x19stateward/v1/access.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x19stateward/v1/record.proto\x1a\x19stateward/v1/thread.proto\x1a\x18stateward/v1/write.proto\"\x8e\x01\n\x11PutRecordsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12)\n\x06writes\x18\x04 \x03(\x0b\x32\x19.stateward.v1.RecordWrite\"p\n\x12PutRecordsResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x0f\n\x07written\x18\x03 \x01(\x05\x12\x0f\n\x07\x64\x65leted\x18\x04 \x01(\x05\"q\n\x11GetRecordsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0c\n\x04keys\x18\x03 \x03(\t\x12\x13\n\x0brefresh_ttl\x18\x04 \x01(\x08\x12\x16\n\x0ewithout_values\x18\x05 \x01(\x08\"O\n\x12GetRecordsResponse\x12+\n\x07records\x18\x01 \x03(\x0b\x32\x1a.stateward.v1.StoredRecord\x12\x0c\n\x04rest\x18\x02 \x03(\t\"\x9c\x02\n\x12ListRecordsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06prefix\x18\x03 \x01(\t\x12.\n\x07\x66ilters\x18\x04 \x03(\x0b\x32\x1d.stateward.v1.AttributeFilter\x12(\n\x05order\x18\x05 \x01(\x0e\x32\x19.stateward.v1.RecordOrder\x12\x0c\n\x04skip\x18\x06 \x01(\x05\x12\x16\n\x0ewithout_values\x18\x07 \x01(\x08\x12\x13\n\x0brefresh_ttl\x18\x08 \x01(\x08\x12\x11\n\tpage_size\x18\t \x01(\x05\x12\x12\n\npage_token\x18\n \x01(\t\x12\x17\n\x0fskip_unreadable\x18\x0b \x01(\x08\"\x93\x01\n\x13ListRecordsResponse\x12+\n\x07records\x18\x01 \x03(\x0b\x32\x1a.stateward.v1.StoredRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x36\n\x10unreadable_parts\x18\x03 \x03(\x0b\x32\x1c.stateward.v1.UnreadablePart\"\xb4\x01\n\x19ListRecordPrefixesRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0e\n\x06prefix\x18\x03 \x01(\t\x12\x11\n\tdelimiter\x18\x04 \x01(\t\x12\x11\n\tmax_depth\x18\x05 \x01(\x05\x12\x11\n\tpage_size\x18\x06 \x01(\x05\x12\x12\n\npage_token\x18\x07 \x01(\t\x12\x17\n\x0fskip_unreadable\x18\x08 \x01(\x08\"\x9b\x01\n\x1aListRecordPrefixesResponse\x12,\n\x08prefixes\x18\x01 \x03(\x0b\x32\x1a.stateward.v1.RecordPrefix\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x36\n\x10unreadable_parts\x18\x03 \x03(\x0b\x32\x1c.stateward.v1.UnreadablePart\"\xbd\x01\n\x14\x44\x65leteRecordsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12\x10\n\x06prefix\x18\x04 \x01(\tH\x00\x12%\n\x03\x61ll\x18\x05 \x01(\x0b\x32\x16.google.protobuf.EmptyH\x00\x12\x14\n\x0cmax_revision\x18\x06 \x01(\x03\x42\x06\n\x04what\"b\n\x15\x44\x65leteRecordsResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12\x0f\n\x07\x64\x65leted\x18\x02 \x01(\x05\x12\x10\n\x08has_more\x18\x03 \x01(\x08*Z\n\x0bRecordOrder\x12\x1c\n\x18RECORD_ORDER_UNSPECIFIED\x10\x00\x12\x14\n\x10RECORD_ORDER_KEY\x10\x01\x12\x17\n\x13RECORD_ORDER_NEWEST\x10\x02\x32\x98\x04\n\rRecordService\x12_\n\nPutRecords\x12\x1f.stateward.v1.PutRecordsRequest\x1a .stateward.v1.PutRecordsResponse\"\x0e\xea\xe0\x18\n\x08\x03\x12\x06thread\x12_\n\nGetRecords\x12\x1f.stateward.v1.GetRecordsRequest\x1a .stateward.v1.GetRecordsResponse\"\x0e\xea\xe0\x18\n\x08\x02\x12\x06thread\x12\x62\n\x0bListRecords\x12 .stateward.v1.ListRecordsRequest\x1a!.stateward.v1.ListRecordsResponse\"\x0e\xea\xe0\x18\n\x08\x02\x12\x06thread\x12w\n\x12ListRecordPrefixes\x12\'.stateward.v1.ListRecordPrefixesRequest\x1a(.stateward.v1.ListRecordPrefixesResponse\"\x0e\xea\xe0\x18\n\x08\x02\x12\x06thread\x12h\n\rDeleteRecords\x12\".stateward.v1.DeleteRecordsRequest\x1a#.stateward.v1.DeleteRecordsResponse\"\x0e\xea\xe0\x18\n\x08\x03\x12\x06threadBw\n\x10\x63om.stateward.v1B\x12RecordServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,28 +38,38 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stateward.v1.record_service
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.stateward.v1B\022RecordServiceProtoP\001Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\252\002\014Stateward.V1'
-  _globals['_RECORDORDER']._serialized_start=1716
-  _globals['_RECORDORDER']._serialized_end=1806
-  _globals['_PUTRECORDSREQUEST']._serialized_start=192
-  _globals['_PUTRECORDSREQUEST']._serialized_end=334
-  _globals['_PUTRECORDSRESPONSE']._serialized_start=336
-  _globals['_PUTRECORDSRESPONSE']._serialized_end=448
-  _globals['_GETRECORDSREQUEST']._serialized_start=450
-  _globals['_GETRECORDSREQUEST']._serialized_end=563
-  _globals['_GETRECORDSRESPONSE']._serialized_start=565
-  _globals['_GETRECORDSRESPONSE']._serialized_end=644
-  _globals['_LISTRECORDSREQUEST']._serialized_start=647
-  _globals['_LISTRECORDSREQUEST']._serialized_end=931
-  _globals['_LISTRECORDSRESPONSE']._serialized_start=934
-  _globals['_LISTRECORDSRESPONSE']._serialized_end=1081
-  _globals['_LISTRECORDPREFIXESREQUEST']._serialized_start=1084
-  _globals['_LISTRECORDPREFIXESREQUEST']._serialized_end=1264
-  _globals['_LISTRECORDPREFIXESRESPONSE']._serialized_start=1267
-  _globals['_LISTRECORDPREFIXESRESPONSE']._serialized_end=1422
-  _globals['_DELETERECORDSREQUEST']._serialized_start=1425
-  _globals['_DELETERECORDSREQUEST']._serialized_end=1614
-  _globals['_DELETERECORDSRESPONSE']._serialized_start=1616
-  _globals['_DELETERECORDSRESPONSE']._serialized_end=1714
-  _globals['_RECORDSERVICE']._serialized_start=1809
-  _globals['_RECORDSERVICE']._serialized_end=2265
+  _globals['_RECORDSERVICE'].methods_by_name['PutRecords']._loaded_options = None
+  _globals['_RECORDSERVICE'].methods_by_name['PutRecords']._serialized_options = b'\352\340\030\n\010\003\022\006thread'
+  _globals['_RECORDSERVICE'].methods_by_name['GetRecords']._loaded_options = None
+  _globals['_RECORDSERVICE'].methods_by_name['GetRecords']._serialized_options = b'\352\340\030\n\010\002\022\006thread'
+  _globals['_RECORDSERVICE'].methods_by_name['ListRecords']._loaded_options = None
+  _globals['_RECORDSERVICE'].methods_by_name['ListRecords']._serialized_options = b'\352\340\030\n\010\002\022\006thread'
+  _globals['_RECORDSERVICE'].methods_by_name['ListRecordPrefixes']._loaded_options = None
+  _globals['_RECORDSERVICE'].methods_by_name['ListRecordPrefixes']._serialized_options = b'\352\340\030\n\010\002\022\006thread'
+  _globals['_RECORDSERVICE'].methods_by_name['DeleteRecords']._loaded_options = None
+  _globals['_RECORDSERVICE'].methods_by_name['DeleteRecords']._serialized_options = b'\352\340\030\n\010\003\022\006thread'
+  _globals['_RECORDORDER']._serialized_start=1743
+  _globals['_RECORDORDER']._serialized_end=1833
+  _globals['_PUTRECORDSREQUEST']._serialized_start=219
+  _globals['_PUTRECORDSREQUEST']._serialized_end=361
+  _globals['_PUTRECORDSRESPONSE']._serialized_start=363
+  _globals['_PUTRECORDSRESPONSE']._serialized_end=475
+  _globals['_GETRECORDSREQUEST']._serialized_start=477
+  _globals['_GETRECORDSREQUEST']._serialized_end=590
+  _globals['_GETRECORDSRESPONSE']._serialized_start=592
+  _globals['_GETRECORDSRESPONSE']._serialized_end=671
+  _globals['_LISTRECORDSREQUEST']._serialized_start=674
+  _globals['_LISTRECORDSREQUEST']._serialized_end=958
+  _globals['_LISTRECORDSRESPONSE']._serialized_start=961
+  _globals['_LISTRECORDSRESPONSE']._serialized_end=1108
+  _globals['_LISTRECORDPREFIXESREQUEST']._serialized_start=1111
+  _globals['_LISTRECORDPREFIXESREQUEST']._serialized_end=1291
+  _globals['_LISTRECORDPREFIXESRESPONSE']._serialized_start=1294
+  _globals['_LISTRECORDPREFIXESRESPONSE']._serialized_end=1449
+  _globals['_DELETERECORDSREQUEST']._serialized_start=1452
+  _globals['_DELETERECORDSREQUEST']._serialized_end=1641
+  _globals['_DELETERECORDSRESPONSE']._serialized_start=1643
+  _globals['_DELETERECORDSRESPONSE']._serialized_end=1741
+  _globals['_RECORDSERVICE']._serialized_start=1836
+  _globals['_RECORDSERVICE']._serialized_end=2372
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,5 @@
 from google.protobuf import empty_pb2 as _empty_pb2
+from stateward.v1 import access_pb2 as _access_pb2
 from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
 from stateward.v1 import record_pb2 as _record_pb2
 from stateward.v1 import thread_pb2 as _thread_pb2

@@ -22,13 +22,14 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from stateward.v1 import access_pb2 as stateward_dot_v1_dot_access__pb2
 from stateward.v1 import checkpoint_pb2 as stateward_dot_v1_dot_checkpoint__pb2
 from stateward.v1 import signal_pb2 as stateward_dot_v1_dot_signal__pb2
 from stateward.v1 import state_pb2 as stateward_dot_v1_dot_state__pb2
 from stateward.v1 import write_pb2 as stateward_dot_v1_dot_write__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stateward/v1/signal_service.proto\x12\x0cstateward.v1\x1a\x1dstateward/v1/checkpoint.proto\x1a\x19stateward/v1/signal.proto\x1a\x18stateward/v1/state.proto\x1a\x18stateward/v1/write.proto\"\x84\x02\n\x11SendSignalRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12\x0c\n\x04name\x18\x04 \x01(\t\x12$\n\x07payload\x18\x05 \x01(\x0b\x32\x13.stateward.v1.Value\x12\x0e\n\x06sender\x18\x06 \x01(\t\x12\x0f\n\x07wait_id\x18\x07 \x01(\t\x12\x19\n\x11\x65xpected_sequence\x18\x08 \x01(\x03\x12 \n\x18\x65xpected_sequence_digest\x18\t \x01(\x0c\x12\r\n\x05parts\x18\n \x03(\t\"b\n\x12SendSignalResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12$\n\x06signal\x18\x02 \x01(\x0b\x32\x14.stateward.v1.Signal\"\x91\x01\n\x12ListSignalsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\x31\n\x0f\x61\x63knowledged_by\x18\x05 \x01(\x0b\x32\x18.stateward.v1.VersionRef\"U\n\x13ListSignalsResponse\x12%\n\x07signals\x18\x01 \x03(\x0b\x32\x14.stateward.v1.Signal\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xb4\x01\n\rSignalService\x12O\n\nSendSignal\x12\x1f.stateward.v1.SendSignalRequest\x1a .stateward.v1.SendSignalResponse\x12R\n\x0bListSignals\x12 .stateward.v1.ListSignalsRequest\x1a!.stateward.v1.ListSignalsResponseBw\n\x10\x63om.stateward.v1B\x12SignalServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stateward/v1/signal_service.proto\x12\x0cstateward.v1\x1a\x19stateward/v1/access.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x19stateward/v1/signal.proto\x1a\x18stateward/v1/state.proto\x1a\x18stateward/v1/write.proto\"\x84\x02\n\x11SendSignalRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12\x0c\n\x04name\x18\x04 \x01(\t\x12$\n\x07payload\x18\x05 \x01(\x0b\x32\x13.stateward.v1.Value\x12\x0e\n\x06sender\x18\x06 \x01(\t\x12\x0f\n\x07wait_id\x18\x07 \x01(\t\x12\x19\n\x11\x65xpected_sequence\x18\x08 \x01(\x03\x12 \n\x18\x65xpected_sequence_digest\x18\t \x01(\x0c\x12\r\n\x05parts\x18\n \x03(\t\"b\n\x12SendSignalResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12$\n\x06signal\x18\x02 \x01(\x0b\x32\x14.stateward.v1.Signal\"\x91\x01\n\x12ListSignalsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\x31\n\x0f\x61\x63knowledged_by\x18\x05 \x01(\x0b\x32\x18.stateward.v1.VersionRef\"U\n\x13ListSignalsResponse\x12%\n\x07signals\x18\x01 \x03(\x0b\x32\x14.stateward.v1.Signal\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xd4\x01\n\rSignalService\x12_\n\nSendSignal\x12\x1f.stateward.v1.SendSignalRequest\x1a .stateward.v1.SendSignalResponse\"\x0e\xea\xe0\x18\n\x08\x04\x12\x06thread\x12\x62\n\x0bListSignals\x12 .stateward.v1.ListSignalsRequest\x1a!.stateward.v1.ListSignalsResponse\"\x0e\xea\xe0\x18\n\x08\x02\x12\x06threadBw\n\x10\x63om.stateward.v1B\x12SignalServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,14 +37,18 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stateward.v1.signal_service
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.stateward.v1B\022SignalServiceProtoP\001Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\252\002\014Stateward.V1'
-  _globals['_SENDSIGNALREQUEST']._serialized_start=162
-  _globals['_SENDSIGNALREQUEST']._serialized_end=422
-  _globals['_SENDSIGNALRESPONSE']._serialized_start=424
-  _globals['_SENDSIGNALRESPONSE']._serialized_end=522
-  _globals['_LISTSIGNALSREQUEST']._serialized_start=525
-  _globals['_LISTSIGNALSREQUEST']._serialized_end=670
-  _globals['_LISTSIGNALSRESPONSE']._serialized_start=672
-  _globals['_LISTSIGNALSRESPONSE']._serialized_end=757
-  _globals['_SIGNALSERVICE']._serialized_start=760
-  _globals['_SIGNALSERVICE']._serialized_end=940
+  _globals['_SIGNALSERVICE'].methods_by_name['SendSignal']._loaded_options = None
+  _globals['_SIGNALSERVICE'].methods_by_name['SendSignal']._serialized_options = b'\352\340\030\n\010\004\022\006thread'
+  _globals['_SIGNALSERVICE'].methods_by_name['ListSignals']._loaded_options = None
+  _globals['_SIGNALSERVICE'].methods_by_name['ListSignals']._serialized_options = b'\352\340\030\n\010\002\022\006thread'
+  _globals['_SENDSIGNALREQUEST']._serialized_start=189
+  _globals['_SENDSIGNALREQUEST']._serialized_end=449
+  _globals['_SENDSIGNALRESPONSE']._serialized_start=451
+  _globals['_SENDSIGNALRESPONSE']._serialized_end=549
+  _globals['_LISTSIGNALSREQUEST']._serialized_start=552
+  _globals['_LISTSIGNALSREQUEST']._serialized_end=697
+  _globals['_LISTSIGNALSRESPONSE']._serialized_start=699
+  _globals['_LISTSIGNALSRESPONSE']._serialized_end=784
+  _globals['_SIGNALSERVICE']._serialized_start=787
+  _globals['_SIGNALSERVICE']._serialized_end=999
 # @@protoc_insertion_point(module_scope)

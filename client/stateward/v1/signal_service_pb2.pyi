@@ -1,3 +1,4 @@
+from stateward.v1 import access_pb2 as _access_pb2
 from stateward.v1 import checkpoint_pb2 as _checkpoint_pb2
 from stateward.v1 import signal_pb2 as _signal_pb2
 from stateward.v1 import state_pb2 as _state_pb2

@@ -24,12 +24,13 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
+from stateward.v1 import access_pb2 as stateward_dot_v1_dot_access__pb2
 from stateward.v1 import checkpoint_service_pb2 as stateward_dot_v1_dot_checkpoint__service__pb2
 from stateward.v1 import lease_pb2 as stateward_dot_v1_dot_lease__pb2
 from stateward.v1 import write_pb2 as stateward_dot_v1_dot_write__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stateward/v1/writer_service.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a%stateward/v1/checkpoint_service.proto\x1a\x18stateward/v1/lease.proto\x1a\x18stateward/v1/write.proto\"\x97\x01\n\x0cWriteRequest\x12(\n\x04open\x18\x01 \x01(\x0b\x32\x18.stateward.v1.OpenWriterH\x00\x12(\n\x04save\x18\x02 \x01(\x0b\x32\x18.stateward.v1.WriterSaveH\x00\x12*\n\x05reset\x18\x03 \x01(\x0b\x32\x19.stateward.v1.ResetWriterH\x00\x42\x07\n\x05\x66rame\"\xf7\x01\n\nOpenWriter\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12\x0e\n\x06\x62ranch\x18\x04 \x01(\t\x12$\n\x06holder\x18\x05 \x01(\x0b\x32\x14.stateward.v1.Holder\x12\'\n\x04term\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04wait\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\ttake_over\x18\x08 \x01(\x08\"j\n\nWriterSave\x12\r\n\x05\x66rame\x18\x01 \x01(\x03\x12\'\n\x04save\x18\x02 \x01(\x0b\x32\x19.stateward.v1.SaveRequest\x12\x0f\n\x07\x61waited\x18\x03 \x01(\x08\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\"\r\n\x0bResetWriter\"\xce\x01\n\rWriteResponse\x12,\n\x06opened\x18\x01 \x01(\x0b\x32\x1a.stateward.v1.WriterOpenedH\x00\x12*\n\x05saved\x18\x02 \x01(\x0b\x32\x19.stateward.v1.WriterSavedH\x00\x12.\n\x07refused\x18\x03 \x01(\x0b\x32\x1b.stateward.v1.WriterRefusedH\x00\x12*\n\x05reset\x18\x04 \x01(\x0b\x32\x19.stateward.v1.WriterResetH\x00\x42\x07\n\x05\x66rame\"\x99\x01\n\x0cWriterOpened\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12\"\n\x05lease\x18\x02 \x01(\x0b\x32\x13.stateward.v1.Lease\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x16\n\x0eversion_digest\x18\x04 \x01(\x0c\x12\x14\n\x0clast_version\x18\x05 \x01(\x03\"F\n\x0bWriterSaved\x12\r\n\x05\x66rame\x18\x01 \x01(\x03\x12(\n\x04save\x18\x02 \x01(\x0b\x32\x1a.stateward.v1.SaveResponse\"B\n\rWriterRefused\x12\r\n\x05\x66rame\x18\x01 \x01(\x03\x12\"\n\x06status\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\"L\n\x0bWriterReset\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x16\n\x0eversion_digest\x18\x02 \x01(\x0c\x12\x14\n\x0clast_version\x18\x03 \x01(\x03\x32U\n\rWriterService\x12\x44\n\x05Write\x12\x1a.stateward.v1.WriteRequest\x1a\x1b.stateward.v1.WriteResponse(\x01\x30\x01\x42w\n\x10\x63om.stateward.v1B\x12WriterServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stateward/v1/writer_service.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a\x19stateward/v1/access.proto\x1a%stateward/v1/checkpoint_service.proto\x1a\x18stateward/v1/lease.proto\x1a\x18stateward/v1/write.proto\"\x97\x01\n\x0cWriteRequest\x12(\n\x04open\x18\x01 \x01(\x0b\x32\x18.stateward.v1.OpenWriterH\x00\x12(\n\x04save\x18\x02 \x01(\x0b\x32\x18.stateward.v1.WriterSaveH\x00\x12*\n\x05reset\x18\x03 \x01(\x0b\x32\x19.stateward.v1.ResetWriterH\x00\x42\x07\n\x05\x66rame\"\xf7\x01\n\nOpenWriter\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\x12\x0e\n\x06\x62ranch\x18\x04 \x01(\t\x12$\n\x06holder\x18\x05 \x01(\x0b\x32\x14.stateward.v1.Holder\x12\'\n\x04term\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04wait\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\ttake_over\x18\x08 \x01(\x08\"j\n\nWriterSave\x12\r\n\x05\x66rame\x18\x01 \x01(\x03\x12\'\n\x04save\x18\x02 \x01(\x0b\x32\x19.stateward.v1.SaveRequest\x12\x0f\n\x07\x61waited\x18\x03 \x01(\x08\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\"\r\n\x0bResetWriter\"\xce\x01\n\rWriteResponse\x12,\n\x06opened\x18\x01 \x01(\x0b\x32\x1a.stateward.v1.WriterOpenedH\x00\x12*\n\x05saved\x18\x02 \x01(\x0b\x32\x19.stateward.v1.WriterSavedH\x00\x12.\n\x07refused\x18\x03 \x01(\x0b\x32\x1b.stateward.v1.WriterRefusedH\x00\x12*\n\x05reset\x18\x04 \x01(\x0b\x32\x19.stateward.v1.WriterResetH\x00\x42\x07\n\x05\x66rame\"\x99\x01\n\x0cWriterOpened\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12\"\n\x05lease\x18\x02 \x01(\x0b\x32\x13.stateward.v1.Lease\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x16\n\x0eversion_digest\x18\x04 \x01(\x0c\x12\x14\n\x0clast_version\x18\x05 \x01(\x03\"F\n\x0bWriterSaved\x12\r\n\x05\x66rame\x18\x01 \x01(\x03\x12(\n\x04save\x18\x02 \x01(\x0b\x32\x1a.stateward.v1.SaveResponse\"B\n\rWriterRefused\x12\r\n\x05\x66rame\x18\x01 \x01(\x03\x12\"\n\x06status\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\"L\n\x0bWriterReset\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x16\n\x0eversion_digest\x18\x02 \x01(\x0c\x12\x14\n\x0clast_version\x18\x03 \x01(\x03\x32j\n\rWriterService\x12Y\n\x05Write\x12\x1a.stateward.v1.WriteRequest\x1a\x1b.stateward.v1.WriteResponse\"\x13\xea\xe0\x18\x0f\x08\x03\x12\x0bopen.thread(\x01\x30\x01\x42w\n\x10\x63om.stateward.v1B\x12WriterServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,24 +38,26 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stateward.v1.writer_service
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.stateward.v1B\022WriterServiceProtoP\001Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\252\002\014Stateward.V1'
-  _globals['_WRITEREQUEST']._serialized_start=200
-  _globals['_WRITEREQUEST']._serialized_end=351
-  _globals['_OPENWRITER']._serialized_start=354
-  _globals['_OPENWRITER']._serialized_end=601
-  _globals['_WRITERSAVE']._serialized_start=603
-  _globals['_WRITERSAVE']._serialized_end=709
-  _globals['_RESETWRITER']._serialized_start=711
-  _globals['_RESETWRITER']._serialized_end=724
-  _globals['_WRITERESPONSE']._serialized_start=727
-  _globals['_WRITERESPONSE']._serialized_end=933
-  _globals['_WRITEROPENED']._serialized_start=936
-  _globals['_WRITEROPENED']._serialized_end=1089
-  _globals['_WRITERSAVED']._serialized_start=1091
-  _globals['_WRITERSAVED']._serialized_end=1161
-  _globals['_WRITERREFUSED']._serialized_start=1163
-  _globals['_WRITERREFUSED']._serialized_end=1229
-  _globals['_WRITERRESET']._serialized_start=1231
-  _globals['_WRITERRESET']._serialized_end=1307
-  _globals['_WRITERSERVICE']._serialized_start=1309
-  _globals['_WRITERSERVICE']._serialized_end=1394
+  _globals['_WRITERSERVICE'].methods_by_name['Write']._loaded_options = None
+  _globals['_WRITERSERVICE'].methods_by_name['Write']._serialized_options = b'\352\340\030\017\010\003\022\013open.thread'
+  _globals['_WRITEREQUEST']._serialized_start=227
+  _globals['_WRITEREQUEST']._serialized_end=378
+  _globals['_OPENWRITER']._serialized_start=381
+  _globals['_OPENWRITER']._serialized_end=628
+  _globals['_WRITERSAVE']._serialized_start=630
+  _globals['_WRITERSAVE']._serialized_end=736
+  _globals['_RESETWRITER']._serialized_start=738
+  _globals['_RESETWRITER']._serialized_end=751
+  _globals['_WRITERESPONSE']._serialized_start=754
+  _globals['_WRITERESPONSE']._serialized_end=960
+  _globals['_WRITEROPENED']._serialized_start=963
+  _globals['_WRITEROPENED']._serialized_end=1116
+  _globals['_WRITERSAVED']._serialized_start=1118
+  _globals['_WRITERSAVED']._serialized_end=1188
+  _globals['_WRITERREFUSED']._serialized_start=1190
+  _globals['_WRITERREFUSED']._serialized_end=1256
+  _globals['_WRITERRESET']._serialized_start=1258
+  _globals['_WRITERRESET']._serialized_end=1334
+  _globals['_WRITERSERVICE']._serialized_start=1336
+  _globals['_WRITERSERVICE']._serialized_end=1442
 # @@protoc_insertion_point(module_scope)

@@ -2,6 +2,7 @@ import datetime
 
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.rpc import status_pb2 as _status_pb2
+from stateward.v1 import access_pb2 as _access_pb2
 from stateward.v1 import checkpoint_service_pb2 as _checkpoint_service_pb2
 from stateward.v1 import lease_pb2 as _lease_pb2
 from stateward.v1 import write_pb2 as _write_pb2

@@ -60,6 +60,7 @@ from stateward_sidecar.errors import (
 )
 from stateward_sidecar.service.calls.calls import Calls
 from stateward_sidecar.service.calls.feed import Feed, follow
+from stateward_sidecar.service.calls.method import reading_of
 from stateward_sidecar.service.calls.ownership import ROUNDS, await_archived, written
 from stateward_sidecar.service.checks import check
 from stateward_sidecar.service.checks.check import check_watched
@@ -110,7 +111,7 @@ class ThreadService:
             if request.HasField(field):
                 check.check_time(getattr(request, field), field)
         request.page_size = check.check_page(request.page_size)
-        return await self._calls.scan(self._store.lister.threads, request)
+        return await self._calls.scan(self._store.lister.threads, request, reading_of(request.namespace))
 
     async def count_threads(
         self, request: CountThreadsRequest, context: grpc.aio.ServicerContext
@@ -119,7 +120,7 @@ class ThreadService:
         for field in ("updated_after", "updated_before"):
             if request.HasField(field):
                 check.check_time(getattr(request, field), field)
-        return await self._calls.scan(self._store.lister.count_threads, request)
+        return await self._calls.scan(self._store.lister.count_threads, request, reading_of(request.namespace))
 
     async def fork_thread(self, request: ForkThreadRequest, context: grpc.aio.ServicerContext) -> ForkThreadResponse:
         check.check_write(request)

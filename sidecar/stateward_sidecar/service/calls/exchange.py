@@ -61,6 +61,7 @@ class Exchange(Generic[Q, A]):
         self.close()
         opening = self._method.open(data) if arrived is None else self._method.open_counted(data, arrived)
         found, self._share = await opening
+        self._method.admit(found, is_kept=True)
         return cast(Q, found)  # the method has a class of its own
 
     async def aside(self, data: bytes, verb: Callable[[bytes], T]) -> T:

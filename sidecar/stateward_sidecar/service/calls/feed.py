@@ -26,6 +26,7 @@ from stateward.v1.checkpoint_service_pb2 import ReadLogRequest
 from stateward.v1.thread_service_pb2 import WatchRequest, WatchResponse
 from stateward_sidecar.errors import HistoryElsewhere, ShuttingDown, StatewardError, ThreadNotFound
 from stateward_sidecar.service.calls.calls import Calls
+from stateward_sidecar.service.calls.method import reading_of
 from stateward_sidecar.service.calls.ownership import MARGIN_S, MARGIN_SHARE, ROUNDS
 from stateward_sidecar.store.read.listing import ALL_THREADS
 from stateward_sidecar.store.read.readlog import LogPage
@@ -171,7 +172,9 @@ async def _open(calls: Calls, request: WatchRequest) -> Watch:
         return calls.read(calls.store.watcher.open, request)
 
     if request.thread == ALL_THREADS:
-        return await open_now()
+        watch = await open_now()
+        watch.may_read = reading_of(request.namespace, is_stream=True)
+        return watch
     return await calls.ownership.read(request.namespace, request.thread, open_now)
 
 

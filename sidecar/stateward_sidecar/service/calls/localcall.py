@@ -19,11 +19,12 @@ from stateward_sidecar.service.admission.memory import Share
 
 
 class Peer(NamedTuple):
-    """The process at the other end, as the kernel names it; 0 = it does not say."""
+    """The process at the other end, as the kernel names it. A process of another container has no number here."""
 
     pid: int = 0
-    uid: int = 0
-    gid: int = 0
+    uid: int = -1
+    """-1 = the kernel does not say."""
+    gid: int = -1
 
 
 MESSAGE_BYTES = 200

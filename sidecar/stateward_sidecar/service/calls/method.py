@@ -7,8 +7,8 @@ A small message is parsed at once. A larger one is counted first (``weight.py``)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeVar, cast
@@ -17,9 +17,10 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from stateward_sidecar.errors import InvalidField, QueueFull, StateTooLarge
+from stateward_sidecar.service.admission.callers import Callers, User
+from stateward_sidecar.service.admission.grants import Caller, Need
 from stateward_sidecar.service.admission.memory import ANSWER_SHARE, FREE_ANSWER_BYTES, Reserved, Room, Share
 from stateward_sidecar.service.admission.order import Turns, flow_of
-from stateward_sidecar.service.admission.tokens import Tokens
 from stateward_sidecar.service.admission.weight import count_items
 from stateward_sidecar.service.calls.localcall import LocalCall
 from stateward_sidecar.spans import call_id
@@ -41,7 +42,8 @@ WORST_SHARE, BYTE_SHARE, ITEM_SHARE = 16, 5, 200
 # whole, gRPC has one copy of the received part.
 RECEIVING_SHARE, TIGHT_MESSAGES, RECEIVING_S, SLOW_SHARE = 3, 8, 1.0, 1
 
-_NO_TOKENS: AbstractContextManager[None] = nullcontext()
+# Who makes the call that the current task works on; None = anybody may do everything.
+caller_of_call: ContextVar[Caller | None] = ContextVar("caller_of_call", default=None)
 
 # The size of the message that the current task works on. To ask the message itself would encode it again, which takes
 # three times its memory.
@@ -70,17 +72,33 @@ class Method:
     is_holding: bool = False
     # Whether the message has a request id, which log lines about the call then have.
     has_options: bool = False
-    # The tokens of which a call must carry one; None = it need not.
-    tokens: Tokens | None = None
+    # Who may call; None = anybody.
+    callers: Callers | None = None
+    # What a caller needs.
+    needs: tuple[Need, ...] = ()
 
-    def identify(self, context: grpc.aio.ServicerContext) -> None:
-        """Raises Unauthenticated if the call must carry a token and has no valid one."""
-        if self.tokens is not None:
-            self.tokens.check(context.invocation_metadata())
+    def identify(self, context: grpc.aio.ServicerContext) -> Caller | None:
+        """Returns who calls; None = anybody may. Raises Unauthenticated."""
+        if self.callers is None:
+            return None
+        found = self.callers.identify(context.invocation_metadata(), _user_of(context))
+        caller_of_call.set(found)
+        return found
 
-    def holding(self, context: grpc.aio.ServicerContext) -> AbstractContextManager[None]:
-        """Surrounds a stream, which ends when its token is taken away. Raises Unauthenticated."""
-        return _NO_TOKENS if self.tokens is None else self.tokens.holding(context.invocation_metadata())
+    @contextmanager
+    def holding(self, context: grpc.aio.ServicerContext) -> Iterator[Caller | None]:
+        """Surrounds a stream, which ends when what allows it is taken away. Raises Unauthenticated."""
+        if self.callers is None:
+            yield None
+            return
+        with self.callers.holding(context.invocation_metadata(), _user_of(context)) as found:
+            caller_of_call.set(found)
+            yield found
+
+    def admit(self, request: Message, *, is_kept: bool = False) -> None:
+        """Raises PermissionDenied if the caller lacks what a request needs."""
+        if (found := caller_of_call.get()) is not None:
+            found.admit(self.needs, request, is_kept=is_kept)
 
     async def read(self, context: grpc.aio.ServicerContext) -> tuple[Message | None, Share | None]:
         """Returns the next message of a stream (None after the last one), and the share of memory of a large message.
@@ -260,6 +278,17 @@ class Method:
         except BaseException:
             share.close()
             raise
+
+
+def _user_of(context: grpc.aio.ServicerContext) -> User | None:
+    return (context.peer.uid, context.peer.gid) if isinstance(context, LocalCall) and context.peer.uid >= 0 else None
+
+
+def reading_of(namespace: str, *, is_stream: bool = False) -> Callable[[str], bool] | None:
+    """Returns what says which threads the caller of the current call may read; None = every one. ``is_stream``: what it
+    says changes with the file of principals."""
+    found = caller_of_call.get()
+    return None if found is None else found.reading(namespace, is_stream=is_stream)
 
 
 def _as_bytes(answer: Answer) -> tuple[bytes, Share | None]:

@@ -24,11 +24,12 @@ from google.rpc.status_pb2 import Status
 from stateward.v1.call_service_pb2 import CallAnswer, RunCallsRequest, RunCallsResponse, StreamedCall
 from stateward_sidecar import spans
 from stateward_sidecar.errors import DeadlineExceeded, InvalidField, QueueFull, ShuttingDown, StatewardError
+from stateward_sidecar.service.admission.grants import Need, needs_of
 from stateward_sidecar.service.admission.order import Turns, flow_of
 from stateward_sidecar.service.admission.streams import Crowd, Held
 from stateward_sidecar.service.calls.calls import Calls
 from stateward_sidecar.service.calls.exchange import Exchange as StreamExchange
-from stateward_sidecar.service.calls.method import message_bytes
+from stateward_sidecar.service.calls.method import caller_of_call, message_bytes
 from stateward_sidecar.service.calls.status import as_expected, foreseen, to_status
 from stateward_sidecar.service.checks import check
 from stateward_sidecar.service.checks.apart import numbers_of, without_wrong_calls
@@ -49,6 +50,8 @@ class Verb:
     name: str
     run: Callable[[Any, Any], Awaitable[Message]] | None
     """None = this daemon does not know the method."""
+    needs: tuple[Need, ...] = ()
+    """What a caller needs."""
 
     @property
     def path(self) -> str:
@@ -67,7 +70,7 @@ UNKNOWN = Verb("CallService", "RunCalls", None)
 def verbs_of(services: Mapping[ServiceDescriptor, object]) -> dict[str, Verb]:
     """Returns the methods that can be called on a stream, by the field of StreamedCall that has their request."""
     return {
-        verb_name(method): Verb(descriptor.name, method.name, getattr(service, verb_name(method)))
+        verb_name(method): Verb(descriptor.name, method.name, getattr(service, verb_name(method)), needs_of(method))
         for descriptor, service in services.items()
         for method in descriptor.methods
         if METHODS[method.name].is_streamed
@@ -290,6 +293,8 @@ class _Stream:
             raise DeadlineExceeded("the deadline passed before the call ended; its outcome is unknown") from None
 
     async def _admitted(self, verb: Verb, request: Any, deadline: Deadline, held: Held) -> Message:
+        if (caller := caller_of_call.get()) is not None:
+            caller.admit(verb.needs, request)
         self._calls.ownership.gate.admit(METHODS[verb.name])
         assert verb.run is not None
         self._turns.begin_call()

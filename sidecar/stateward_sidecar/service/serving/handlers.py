@@ -30,9 +30,10 @@ from google.protobuf.message_factory import GetMessageClass
 
 from stateward_sidecar import spans
 from stateward_sidecar.measures import CallMeasures
+from stateward_sidecar.service.admission.callers import Callers
+from stateward_sidecar.service.admission.grants import needs_of
 from stateward_sidecar.service.admission.memory import Reserved, Room, Share
 from stateward_sidecar.service.admission.order import Turns
-from stateward_sidecar.service.admission.tokens import Tokens
 from stateward_sidecar.service.calls.exchange import Exchange
 from stateward_sidecar.service.calls.method import ASIDE_BYTES, RECEIVING_SHARE, TIGHT_MESSAGES, Method
 from stateward_sidecar.service.calls.status import as_expected, foreseen, to_status, trailers
@@ -166,11 +167,11 @@ def make_handler(
     room: Room,
     turns: Turns,
     measures: CallMeasures | None = None,
-    tokens: Tokens | None = None,
+    callers: Callers | None = None,
 ) -> Made:
     """Returns what answers the calls of a method.
 
-    ``measures``: None = metrics are off. ``tokens``: None = calls need none.
+    ``measures``: None = metrics are off. ``callers``: None = anybody may call.
     """
     facts = METHODS[descriptor.name]
     is_tight = room.requests.total_bytes < TIGHT_MESSAGES * RECEIVING_SHARE * bytes_max
@@ -179,7 +180,7 @@ def make_handler(
         is_write=facts.kind is Kind.WORK,
         is_tight=is_tight and bytes_max > ASIDE_BYTES, is_repeatable=facts.may_repeat,
         is_holding=facts.keeps_messages, has_options="options" in descriptor.input_type.fields_by_name,
-        tokens=tokens,
+        callers=callers, needs=needs_of(descriptor),
     )  # fmt: skip
     if descriptor.server_streaming:
         handle = _exchanging(verb, method) if descriptor.client_streaming else _streaming(verb, method)
@@ -197,13 +198,15 @@ def make_handler(
 def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: Method) -> Callable[..., Any]:
     async def handle(_: object, context: grpc.aio.ServicerContext) -> bytes:
         try:
-            if method.tokens is not None:
+            if method.callers is not None:
                 method.identify(context)
             with method.door:  # also while a refusal is sent, so that a stop waits for it
                 request = None
                 method.turns.begin_call()
                 try:
                     request, share = await method.read_only(context)
+                    if method.callers is not None:
+                        method.admit(request)
                     again = partial(verb, request, context)
                     # Nothing here refers to the answer, so that it can be dropped while it waits for room.
                     work = _to_its_end(again(), share, method.room) if share else again()
@@ -243,6 +246,7 @@ def _taking(verb: Callable[..., Awaitable[Message]], method: Method) -> Callable
             if request is None:
                 return
             with share or nullcontext():
+                method.admit(request, is_kept=True)
                 yield request
 
     async def handle(_: object, context: grpc.aio.ServicerContext) -> bytes:
@@ -266,6 +270,7 @@ def _streaming(verb: Callable[..., AsyncIterator[Message]], method: Method) -> C
                     method.turns.begin_call(is_open=False)
                     request, share = await method.read_only(context)
                     with share or nullcontext():
+                        method.admit(request, is_kept=True)
                         async for answer in verb(request, context):
                             yield answer
                 except Exception as error:  # noqa: BLE001  (the boundary)

@@ -25,10 +25,10 @@ from grpc_health.v1 import health_pb2
 
 from stateward_sidecar.errors import ShuttingDown, StartError
 from stateward_sidecar.measures import CallMeasures, Wires
+from stateward_sidecar.service.admission.callers import Callers
 from stateward_sidecar.service.admission.gate import Gate
 from stateward_sidecar.service.admission.memory import Room
 from stateward_sidecar.service.admission.order import Turns
-from stateward_sidecar.service.admission.tokens import Tokens
 from stateward_sidecar.service.calls.calls import Gather
 from stateward_sidecar.service.local.listener import SUFFIX, Listener
 from stateward_sidecar.service.local.running import LocalMethod
@@ -123,13 +123,13 @@ class Server:
         room: Room,
         turns: Turns,
         measures: CallMeasures | None = None,
-        tokens: Tokens | None = None,
+        callers: Callers | None = None,
         *,
         gather: Gather | None = None,
     ) -> None:
         """``gather``: of the local wire, which unix sockets then have beside them; None = they have not."""
         message_bytes_max += MESSAGE_SLACK_BYTES
-        self._server = grpc.aio.server(options=options(message_bytes_max, has_strangers=tokens is not None))
+        self._server = grpc.aio.server(options=options(message_bytes_max, has_strangers=callers is not None))
         self._gate = gate
         self._calls = _OpenCalls()
         framed = list[LocalMethod]()
@@ -141,7 +141,7 @@ class Server:
                 made = make_handler(
                     method, getattr(service, verb_name(method)),
                     message_bytes_max if METHODS[method.name].is_large else min(message_bytes_max, SMALL_BYTES_MAX),
-                    _Admission(METHODS[method.name], gate, self._calls), room, turns, measures, tokens,
+                    _Admission(METHODS[method.name], gate, self._calls), room, turns, measures, callers,
                 )  # fmt: skip
                 handlers[method.name] = made.for_grpc(method)
                 framed.append(made.for_frames(method))

@@ -15,7 +15,7 @@ index about each.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 
 import lmdb
@@ -24,6 +24,7 @@ from google.protobuf.message import Message
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING, Checkpoint, WorkStatus
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest, ListCheckpointsResponse
+from stateward.v1.thread_pb2 import UnreadableThread
 from stateward.v1.thread_service_pb2 import (
     CountThreadsRequest,
     CountThreadsResponse,
@@ -49,6 +50,8 @@ from stateward_sidecar.store.thread.unreadable import Unreadable, UnreadablePart
 from stateward_sidecar.store.versions.branches import Walk, belongs
 from stateward_sidecar.telemetry import log_damage
 
+MayRead = Callable[[str], bool]
+"""Says whether the thread of a name may be read."""
 # Reading this many heads takes 30 ms at most.
 FEW = 500
 
@@ -110,8 +113,9 @@ class Lister:
         self._threads = threads
         self._contents = contents
 
-    def threads(self, request: ListThreadsRequest) -> ListThreadsResponse:
-        """Returns a page of the threads of a namespace, the most recently changed first."""
+    def threads(self, request: ListThreadsRequest, may_read: MayRead | None = None) -> ListThreadsResponse:
+        """Returns a page of the threads of a namespace, the most recently changed first. ``may_read``: leaves the
+        others out; None = every thread may be read."""
         context = self._context
         answer, page = ListThreadsResponse(), _Page(request.page_size)
         binding = bare(request, "page_size")
@@ -125,7 +129,7 @@ class Lister:
         start = b""
         if request.page_token:
             start = layout.updated_tail(second, number) + b"\0"
-        wanted = _Wanted(request)
+        wanted = _Wanted(request, may_read)
         if wanted.before_us is not None and not start:
             start = layout.updated_tail(wanted.before_us // SECOND_US, layout.NUMBER_MAX)
         in_vain = 0
@@ -143,7 +147,7 @@ class Lister:
                 is_asked = second <= cut_off or not request.page_token
                 if is_asked and labelled.has(number):
                     thread = heads.get(number) or unreadable.open(self._threads.head, number, is_indexed=True)
-                    if thread is not None and wanted.fits(thread.head):
+                    if thread is not None and wanted.fits(thread):
                         view = view_head(thread.identity, thread.head)
                         answer.threads.append(add_archive(view, thread.archive, thread.archived_sequence))
                         page.add(view)
@@ -152,27 +156,28 @@ class Lister:
                 if page.is_full(looked_at) or in_vain >= IN_VAIN_MAX:
                     answer.next_page_token = context.tokens.pack(binding, _THREADS.pack(cut_off, second, number))
                     break
-            answer.unreadable.extend(unreadable.listed())
+            answer.unreadable.extend(wanted.listed(unreadable))
         return answer
 
     def _few_heads(self, few: Sequence[int] | None, unreadable: Unreadable) -> dict[int, Thread]:
         heads = {number: unreadable.open(self._threads.head, number, is_indexed=True) for number in few or ()}
         return {number: thread for number, thread in heads.items() if thread is not None}
 
-    def count_threads(self, request: CountThreadsRequest) -> CountThreadsResponse:
-        """Counts the threads of a namespace by status. Opens only heads that changed in the second of a time limit."""
+    def count_threads(self, request: CountThreadsRequest, may_read: MayRead | None = None) -> CountThreadsResponse:
+        """Counts the threads of a namespace by status. Opens only heads that changed in the second of a time limit, but
+        every head if not each thread may be read."""
         answer = CountThreadsResponse()
         keys = self._context.keystore.namespace(request.namespace)
         if keys is None:
             return answer
-        wanted = _Wanted(request)
+        wanted = _Wanted(request, may_read)
         with self._context.engine.read() as txn:
             unreadable = Unreadable(self._context, txn, keys.id)
             for status in WorkStatus.values()[1:]:
                 prefix = layout.status_prefix(keys.tag, keys.names.status(status))
                 if count := self._count(txn, prefix, wanted, unreadable):
                     answer.counts.append(StatusCount(status=status, count=count))  # type: ignore[arg-type]
-            answer.unreadable.extend(unreadable.listed())
+            answer.unreadable.extend(wanted.listed(unreadable))
         return answer
 
     def _count(self, txn: lmdb.Transaction, prefix: bytes, wanted: _Wanted, unreadable: Unreadable) -> int:
@@ -187,17 +192,17 @@ class Lister:
         if not cursor.set_range(start):
             return 0
         keyless = self._context.keyless
-        if not edges and not keyless:
+        if not edges and not keyless and wanted.may_read is None:
             return _count_until(cursor, end)
         for key in cursor.iternext(keys=True, values=False):
             if bytes(key) >= end:
                 break
             second, number = layout.unpack_updated(key)
-            is_edge = second in edges
+            is_edge = second in edges or wanted.may_read is not None
             thread = None
             if is_edge or number in keyless:
                 thread = unreadable.open(self._threads.head, number, is_indexed=True)
-            count += not is_edge or (thread is not None and wanted.fits(thread.head))
+            count += not is_edge or (thread is not None and wanted.fits(thread))
         return count
 
     def checkpoints(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
@@ -322,7 +327,8 @@ class _Page:
 class _Wanted:
     """The conditions of a request, unpacked once, because a page may compare them with many heads."""
 
-    def __init__(self, request: ListThreadsRequest | CountThreadsRequest) -> None:
+    def __init__(self, request: ListThreadsRequest | CountThreadsRequest, may_read: MayRead | None) -> None:
+        self.may_read = may_read
         self.after_us = request.updated_after.ToMicroseconds() if request.HasField("updated_after") else None
         self.before_us = request.updated_before.ToMicroseconds() if request.HasField("updated_before") else None
         self._statuses, self._labels, self._name_prefix = set[int](), dict[str, str](), ""
@@ -338,8 +344,17 @@ class _Wanted:
             self._has_versions = request.has_versions if request.HasField("has_versions") else None
             self._has_records = request.has_records if request.HasField("has_records") else None
 
-    def fits(self, head: ThreadHead) -> bool:
-        """Returns whether a head meets all conditions."""
+    def fits(self, thread: Thread) -> bool:
+        """Returns whether a thread meets all conditions, and may be read."""
+        return (self.may_read is None or self.may_read(thread.name)) and self._fits(thread.head)
+
+    def listed(self, unreadable: Unreadable) -> list[UnreadableThread]:
+        """Returns the damaged threads that may be told: of those whose name is not known, nobody can say."""
+        found = unreadable.listed()
+        may_read = self.may_read
+        return found if may_read is None else [each for each in found if each.thread and may_read(each.thread)]
+
+    def _fits(self, head: ThreadHead) -> bool:
         if self._statuses and (head.status or WORK_STATUS_RUNNING) not in self._statuses:
             return False
         if self._min_step is not None and not (head.HasField("step") and head.step >= self._min_step):

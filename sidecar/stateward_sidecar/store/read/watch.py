@@ -20,6 +20,7 @@ cursor moves with the next event. The edits of a pruned version are gone, so its
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import lmdb
@@ -104,6 +105,8 @@ class Watch:
     digest: bytes = b""  # of the entry at the cursor of a thread's watch; empty = the entry is not on this disk
     number: int = 0  # of the thread's copy from which the watch reads; 0 = none yet
     is_over: bool = False
+    # Which threads the reader of a namespace's watch may see; None = every one.
+    may_read: Callable[[str], bool] | None = None
     # A watch from the beginning skips removed entries up to this sequence.
     holes_until: int = 0
 
@@ -277,7 +280,7 @@ class Watcher:
         found = cursor.set_range(layout.feed_key(after + 1))
         while found and bytes(cursor.key()[:1]) == b"W":
             place = layout.tail_number(cursor.key())
-            event = self._feed_event(txn, watch.request, selection, place, cursor.value(), seen)
+            event = self._feed_event(txn, watch, selection, place, cursor.value(), seen)
             after = place
             looked_at += 1
             if event is not None:
@@ -293,21 +296,24 @@ class Watcher:
     def _feed_event(
         self,
         txn: lmdb.Transaction,
-        request: WatchRequest,
+        watch: Watch,
         selection: Selection,
         place: int,
         row: bytes | memoryview,
         seen: int,
     ) -> JournalEvent | None:
-        number = 0
+        number, request, may_read = 0, watch.request, watch.may_read
         try:
             number, sequence = layout.unpack_feed(row)
             if number == 0:
-                return self._deletion_event(txn, request, place)
+                gone = self._deletion_event(txn, request, place)
+                return gone if gone is None or may_read is None or may_read(gone.thread) else None
             if layout.is_past_feed(row):
                 return None
             thread = self._threads.by_number(txn, number)
             if thread is None or thread.identity.namespace != request.namespace:
+                return None
+            if may_read is not None and not may_read(thread.name):
                 return None
             labels = thread.head.options.labels
             if any(labels.get(key) != value for key, value in request.labels.items()):

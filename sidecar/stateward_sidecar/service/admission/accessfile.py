@@ -1,0 +1,111 @@
+"""The file of principals (`--access`): TOML, checked whole before any of it counts.
+
+    [[principal]]
+    name = "booking-agents"
+    token_sha256 = "…"        # of its token; several in a list, so that a client can change from one to the next
+    uid = 1000                # of its processes; gid likewise. Only callers on the local wire are known by them
+    grants = ["read,write default/booking-*", "signal */*"]
+
+The file holds digests of tokens, so who reads it can call nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from stateward_sidecar.errors import StartError
+from stateward_sidecar.service.admission.grants import Principal, parse_grant
+from stateward_sidecar.storage.secretfiles import NoTokens
+
+T = TypeVar("T")
+PRINCIPALS_MAX, GRANTS_MAX = 1000, 100
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:/-]{0,127}")
+_KEYS = {"name", "token_sha256", "uid", "gid", "grants"}
+
+
+@dataclass(slots=True)
+class Identities:
+    """Which principal a caller is."""
+
+    tokens: dict[bytes, Principal] = field(default_factory=dict)
+    """By the digest of a token."""
+    uids: dict[int, Principal] = field(default_factory=dict)
+    gids: dict[int, Principal] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.tokens) + len(self.uids) + len(self.gids)
+
+
+def read_access_file(path: Path) -> Identities:
+    """Returns the principals by their identities. Raises StartError, which names the place; NoTokens if the file is
+    gone or names nobody."""
+    try:
+        told = tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise NoTokens(f"cannot read the access file {path}: {error.strerror}") from None
+    except OSError as error:
+        raise StartError(f"cannot read the access file {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise StartError(f"the access file {path} is not TOML: {error}") from None
+    principals = told.pop("principal", [])
+    if told or not isinstance(principals, list):
+        raise StartError(f"the access file {path} has {', '.join(told) or 'principal = …'}; give [[principal]] tables")
+    if not principals:
+        raise NoTokens(f"the access file {path} has no [[principal]]")
+    if len(principals) > PRINCIPALS_MAX:
+        raise StartError(f"the access file {path} has {len(principals)} principals; {PRINCIPALS_MAX} are allowed")
+    found, names = Identities(), set[str]()
+    for number, each in enumerate(principals, 1):
+        try:
+            name = _add(each, found)
+            if name in names:
+                raise ValueError(f"there is another principal {name!r}")
+            names.add(name)
+        except ValueError as error:
+            raise StartError(f"the access file {path}, principal {number}: {error}") from None
+    return found
+
+
+def _add(told: Any, found: Identities) -> str:
+    """Adds a principal. Returns its name. Raises ValueError."""
+    if not isinstance(told, dict):
+        raise ValueError("is no table")
+    if unknown := told.keys() - _KEYS:
+        raise ValueError(f"{min(unknown)!r} is not known; give {', '.join(sorted(_KEYS))}")
+    name = told.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError("name is required: letters, digits and . _ @ : / -, at most 128 of them")
+    principal = Principal(name, (parse_grant(each, name) for each in _texts(told, "grants", GRANTS_MAX)))
+    if not principal.grants:
+        raise ValueError(f"{name!r} has no grants")
+    before = len(found)
+    for text in _texts(told, "token_sha256", GRANTS_MAX):
+        if not re.fullmatch("[0-9a-f]{64}", text):
+            raise ValueError("token_sha256 is not the digest of a token: 64 hex digits, as stateward token new prints")
+        _put(found.tokens, bytes.fromhex(text), principal, "token_sha256")
+    for key, numbers in (("uid", found.uids), ("gid", found.gids)):
+        if key in told:
+            if not isinstance(told[key], int) or isinstance(told[key], bool) or told[key] < 0:
+                raise ValueError(f"{key} is no number of a user or group")
+            _put(numbers, told[key], principal, key)
+    if len(found) == before:
+        raise ValueError(f"{name!r} has no identity; give token_sha256, uid or gid")
+    return name
+
+
+def _put(where: dict[T, Principal], key: T, principal: Principal, what: str) -> None:
+    if key in where:
+        raise ValueError(f"its {what} is that of {where[key].name!r}, too")
+    where[key] = principal
+
+
+def _texts(told: dict[str, Any], key: str, count_max: int) -> list[str]:
+    given = told.get(key, [])
+    found = [given] if isinstance(given, str) else given
+    if not isinstance(found, list) or len(found) > count_max or not all(isinstance(each, str) for each in found):
+        raise ValueError(f"{key} is no text and no list of at most {count_max} texts")
+    return found

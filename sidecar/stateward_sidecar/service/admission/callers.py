@@ -1,0 +1,183 @@
+"""Who calls: the tokens of `--token-file`, and the principals of `--access`. Without either, anybody may call.
+
+The token file has one token a line, and each of them may do everything. The access file says who may do what
+(`accessfile.py`). A client sends its token with each call. A program of the same host is also known by its user, if the
+kernel names it (the local wire), and a token that it sends counts first.
+
+Both files are looked at once a second at most, and read again when they change, as a mounted Secret does. Who is taken
+out of a file may call nothing any more, and streams that may no longer be end. A file that is gone or names nobody
+admits nobody, when it has been so for a second: some programs empty a file before they write it. If a file cannot be
+read, or is wrong, what it said before goes on, and the log says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from stateward_sidecar.errors import StartError, Unauthenticated
+from stateward_sidecar.service.admission.accessfile import Identities, read_access_file
+from stateward_sidecar.service.admission.grants import ANYBODY, Caller, Principal
+from stateward_sidecar.storage.secretfiles import NoTokens, read_token_file, token_digest
+from stateward_sidecar.telemetry import log
+
+LOOK_S = 1.0
+"""How often a file is looked at, at most; while a stream is open, so often."""
+HEADER, SCHEME = "authorization", "bearer"
+Metadata = Iterable[tuple[str, str | bytes]]
+User = tuple[int, int]
+"""User and group of the calling process, as the kernel names them."""
+
+
+class _File:
+    """A file of identities, as it is now."""
+
+    def __init__(self, path: Path, what: str, read: Callable[[Path], Identities]) -> None:
+        """Raises StartError."""
+        self._path, self._what, self._read = path, what, read
+        self._stamp = _stamp(path)
+        self.found = read(path)
+        # Whether it named nobody when it was looked at last.
+        self._was_empty = False
+
+    def look(self) -> bool:
+        """Reads the file again if it has changed. Returns whether somebody else is in it now."""
+        stamp = _stamp(self._path)
+        if stamp == self._stamp and not self._was_empty:
+            return False
+        self._stamp = stamp
+        try:
+            found = self._read(self._path)
+        except NoTokens as error:
+            is_over = self._was_empty and len(self.found) > 0
+            self._was_empty = True
+            if is_over:
+                log.error(f"the {self._what} admits nobody any more", error=error.message)
+                self.found = Identities()
+            return is_over
+        except StartError as error:
+            log.error(f"the {self._what} cannot be used; what it said before goes on", error=error.message)
+            self._was_empty = False
+            return False
+        log.info(f"read the {self._what} again", identities=len(found))
+        self._was_empty = False
+        self.found = found
+        return True
+
+
+class _Stream:
+    """A call that may stay open for days."""
+
+    __slots__ = ("caller", "is_revoked", "task", "token", "user")
+
+    def __init__(self, caller: Caller, token: bytes | None, user: User | None, task: Any) -> None:
+        self.caller, self.token, self.user, self.task = caller, token, user, task
+        self.is_revoked = False
+
+    def revoke(self) -> None:
+        """Ends the call."""
+        if not self.is_revoked:
+            self.is_revoked = True
+            self.task.cancel()
+
+
+class Callers:
+    """Everybody who may call. Used on the event loop only."""
+
+    def __init__(self, token_file: Path | None, access_file: Path | None = None) -> None:
+        """Raises StartError."""
+        self._files = list[_File]()
+        if access_file is not None:
+            self._files.append(_File(access_file, "access file", read_access_file))
+        if token_file is not None:
+            self._files.append(_File(token_file, "token file", _read_tokens))
+        self._looked_s = monotonic()
+        self._streams = set[_Stream]()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def identify(self, metadata: Metadata | None, user: User | None = None) -> Caller:
+        """Returns who calls, by the token in a call's metadata, else by its process. Raises Unauthenticated."""
+        return self._identify(_token_of(metadata), user)
+
+    @contextmanager
+    def holding(self, metadata: Metadata | None, user: User | None = None) -> Iterator[Caller]:
+        """Surrounds a stream, within its task. Raises Unauthenticated at once, or when the stream may no longer be."""
+        token = _token_of(metadata)
+        stream = _Stream(self._identify(token, user), token, user, asyncio.current_task())
+        self._streams.add(stream)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
+        try:
+            yield stream.caller
+        except asyncio.CancelledError:
+            if not stream.is_revoked or stream.task.uncancel():
+                raise
+            raise Unauthenticated("what allowed this stream was taken away; open it with a valid token") from None
+        finally:
+            self._streams.discard(stream)
+
+    def _identify(self, token: bytes | None, user: User | None) -> Caller:
+        if monotonic() - self._looked_s >= LOOK_S:
+            self._look()
+        principal = self._find(token, user)
+        if principal is None:
+            what = "carries no token" if token is None else "carries a token that is not valid"
+            raise Unauthenticated(
+                f"the call {what}; this daemon asks for one: set STATEWARD_TOKEN_FILE, or send the metadata "
+                "'authorization: Bearer TOKEN'"
+            )
+        return Caller(principal)
+
+    def _find(self, token: bytes | None, user: User | None) -> Principal | None:
+        for file in self._files:
+            found = file.found
+            if token is not None:
+                if token in found.tokens:
+                    return found.tokens[token]
+            elif user is not None and (user[0] in found.uids or user[1] in found.gids):
+                return found.uids.get(user[0]) or found.gids[user[1]]
+        return None
+
+    def _look_again(self) -> None:
+        """Looks at the files although no call comes, as long as a stream is open."""
+        self._timer = None
+        self._look()
+        if self._streams:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
+
+    def _look(self) -> None:
+        self._looked_s = monotonic()
+        changed = [file for file in self._files if file.look()]
+        if changed:
+            for stream in list(self._streams):
+                principal = self._find(stream.token, stream.user)
+                if principal is not None:
+                    stream.caller.principal = principal
+                if principal is None or not stream.caller.still_may():
+                    stream.revoke()
+
+
+def _read_tokens(path: Path) -> Identities:
+    return Identities(dict.fromkeys(read_token_file(path), ANYBODY))
+
+
+def _token_of(metadata: Metadata | None) -> bytes | None:
+    """Returns the digest of a call's token; None = it has none."""
+    given = next((value for key, value in metadata or () if key == HEADER), "")
+    scheme, _, token = (given if isinstance(given, str) else "").partition(" ")
+    if not given:
+        return None
+    return token_digest(token.strip()) if scheme.lower() == SCHEME else b""
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Changes when the file does, or when another file takes its place; empty = it is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
