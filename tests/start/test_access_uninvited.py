@@ -22,12 +22,20 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.daemon.framed import FramedChannel
 from tests.warm import COLD
 
 from stateward import AsyncClient, Client
 from stateward.errors import StatewardError, Unauthenticated, WrongTarget
 from stateward.testing import Daemon, run_daemon
-from stateward.v1 import call_service_pb2, call_service_pb2_grpc, checkpoint_service_pb2_grpc, thread_service_pb2_grpc
+from stateward.v1 import (
+    blob_service_pb2_grpc,
+    call_service_pb2,
+    call_service_pb2_grpc,
+    checkpoint_service_pb2_grpc,
+    thread_service_pb2_grpc,
+)
+from stateward.v1.blob_service_pb2 import ReadBlobRequest
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.thread_service_pb2 import ListThreadsRequest
 from stateward.v1.write_pb2 import WriteOptions
@@ -126,6 +134,36 @@ def test_a_revoked_token_ends_a_stream_that_nobody_uses(
         assert next(other)
 
 
+@pytest.mark.parametrize("wire", ["grpc", "frames"])
+def test_a_revoked_token_ends_a_stream_whose_reader_is_slow(tmp_path: Path, wire: str) -> None:
+    """The daemon waits until its answer is taken when the token goes. The reader learns why the stream has ended."""
+    tokens = token_file(tmp_path, OLD)
+    tokens.write_text(f"{OLD}\n{NEW}\n")
+    with run_daemon(tmp_path / "data", token_file=tokens) as daemon:
+        with Client(daemon.target, token=NEW) as client:
+            client.thread("t").append("m", 1)
+            blob = client.thread("t").blobs.write(os.urandom(32 << 20))
+        asked = ReadBlobRequest(thread="t")
+        asked.blob.sha256, asked.blob.size_bytes = blob.sha256, blob.size_bytes
+        with channel_to(daemon) if wire == "grpc" else FramedChannel(daemon.target) as channel:
+            stub = blob_service_pb2_grpc.BlobServiceStub(channel)
+            pieces = stub.ReadBlob(asked, metadata=with_token(OLD), timeout=60)
+            assert next(pieces).data
+            tokens.write_text(f"{NEW}\n")
+            threads, end = thread_service_pb2_grpc.ThreadServiceStub(channel), time.monotonic() + 30
+            refused = None
+            while refused is None and time.monotonic() < end:
+                try:
+                    threads.ListThreads(ListThreadsRequest(), metadata=with_token(OLD), timeout=5)
+                except grpc.RpcError as error:
+                    refused = error
+                time.sleep(0.1)
+            with pytest.raises(grpc.RpcError) as ended:
+                for _ in pieces:
+                    pass
+            assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
 def wait_for_the_end_of_a_writer(client: Client, stack: ExitStack) -> Callable[[], object]:
     """Opens a writer. Returns what saves now and then, and raises the error of its stream."""
     state = client.thread("w").hydrate()
@@ -148,18 +186,23 @@ def wait_for_the_end_of_a_writer(client: Client, stack: ExitStack) -> Callable[[
 
 
 def test_a_file_that_is_written_anew_refuses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two looks it may be empty; if it still is at the next one, nobody has a token any more. A line that is no
-    token changes nothing."""
+    """A change counts when it is as old as two looks are apart. A file that is empty then admits nobody; a line that
+    is no token changes nothing."""
     now = [1000.0]
     monkeypatch.setattr("stateward_sidecar.service.admission.callers.monotonic", lambda: now[0])
     path = token_file(tmp_path, OLD)
     callers, calls = Callers(path), with_token(OLD)
-    for text, is_valid in (
-        ("", True), (f"{OLD}\n", True), ("half", True), ("", True), ("half", True), ("", True), ("", False),
-        ("half", False), (f"{OLD}\n", True),
-    ):  # fmt: skip
-        path.write_text(text)
-        now[0] += LOOK_S
+    steps = [
+        ("", LOOK_S, True), (f"{OLD}\n", LOOK_S, True), (f"{OLD}\n\n", LOOK_S, True), ("half", LOOK_S, True),
+        (None, LOOK_S, True), (f"{NEW}\n{OLD[:20]}", LOOK_S, True), (f"{NEW}\n{OLD}", LOOK_S / 2, True),
+        (None, LOOK_S, True), ("", LOOK_S, True), (None, LOOK_S, False), ("half", LOOK_S, False),
+        (None, LOOK_S, False), (f"{OLD}\n", LOOK_S, False), (None, LOOK_S, True),
+    ]  # fmt: skip
+    for number, (text, later_s, is_valid) in enumerate(steps):
+        if text is not None:
+            path.write_text(text)
+            os.utime(path, ns=(number, number))  # each change is seen, however quick the test is
+        now[0] += later_s
         if is_valid:
             callers.identify(calls)
         else:
@@ -194,6 +237,7 @@ def test_an_emptied_token_file_opens_nothing(tmp_path: Path, change: str) -> Non
         ("records", "get", "t", "k"),
         ("records", "list", "t"),
         ("export", "t", "--versions"),
+        ("export", "t", "--versions", "--output", "THE TERMINAL"),
         ("show", "t", "--log", "messages", "--full"),
         ("show", "t", "--slot", "s", "--raw"),
         ("show", "t", "--json"),
@@ -218,7 +262,8 @@ def test_a_terminal_gets_no_escapes(tmp_path: Path, arguments: tuple[str, ...]) 
 def on_a_terminal(daemon: Daemon, *arguments: str) -> bytes:
     """What a command writes to a terminal."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "stateward.cli", "--target", daemon.target, *arguments]
+    named = [os.ttyname(theirs) if each == "THE TERMINAL" else each for each in arguments]
+    command = [sys.executable, "-m", "stateward.cli", "--target", daemon.target, *named]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
@@ -358,6 +403,34 @@ async def test_an_asyncio_client_knows_whose_socket_it_is(impostor: tuple[Path, 
         found = await asyncio.gather(*calls, return_exceptions=True)
     assert {type(each) for each in found} == {WrongTarget}
     assert not [part for part in SECRETS if part in seen.read_text()]
+
+
+@needs_two_users
+@pytest.mark.parametrize("where", ["a directory", "a link"])
+def test_a_way_to_the_socket_that_others_can_change_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """A link leads to a true daemon, and its owner can let it lead elsewhere at any moment."""
+    monkeypatch.setenv("STATEWARD_WIRE", "grpc")
+    home = shared_directory(0o1777)
+    try:
+        with run_daemon(tmp_path / "data") as daemon:
+            place = home / "shared"
+            if where == "a directory":
+                place = place / "theirs"
+                place.mkdir()
+                os.chown(place, 65533, 65533)
+            (place / "s").symlink_to(daemon.socket)
+            if where == "a link":
+                os.lchown(place / "s", 65533, 65533)
+            with Client(f"unix://{place}/s", retry_timeout=1) as client, pytest.raises(WrongTarget, match="65533"):
+                client.server_info()
+            own = tmp_path / "s"
+            own.symlink_to(daemon.socket)
+            with Client(f"unix://{own}") as client:
+                assert client.server_info().wire == "grpc"
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
 
 
 @needs_two_users

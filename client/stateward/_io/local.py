@@ -146,7 +146,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
-_PEER = Struct("3i")
+_PEER = Struct("iII")
 """Of SO_PEERCRED: pid, uid and gid of who listens."""
 
 

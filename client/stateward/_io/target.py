@@ -6,13 +6,15 @@ that nobody listens on, so the client waits for it; for one that does not exist 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from stateward.errors import WrongTarget
@@ -133,17 +135,41 @@ def is_socket_missing(target: str) -> bool:
 
 
 OWNER_VARIABLE = "STATEWARD_SOCKET_OWNER"
+LINKS_MAX = 40
 
 
 def check_owner(target: str) -> None:
-    """Raises WrongTarget if a socket belongs to a user whom this program need not trust: in a directory that others may
-    write, anybody can listen. Does nothing for other targets, and where nobody listens."""
+    """Raises WrongTarget if a socket, or a directory or link on the way to it, belongs to a user whom this program need
+    not trust: who owns a directory puts there what he likes. Does nothing for other targets, and where nothing is."""
     if target.startswith("unix://"):
         try:
-            found = Path(target.removeprefix("unix://")).stat()
+            for uid in _owners(target.removeprefix("unix://")):
+                check_uid(uid, target)
         except OSError:
             return  # connecting says why
-        check_uid(found.st_uid, target)
+
+
+def _owners(path: str) -> Iterator[int]:
+    """Yields the owner of each directory and link on the way to a path, and of what is there. Raises OSError."""
+    at, rest, links = "/", path.split("/"), 0
+    while rest:
+        part = rest.pop(0)
+        if part in {"", "."}:
+            continue
+        if part == "..":
+            at = str(Path(at).parent)
+            continue
+        place = f"{at.rstrip('/')}/{part}"
+        found = os.lstat(place)
+        yield found.st_uid
+        if not stat.S_ISLNK(found.st_mode):
+            at = place
+            continue
+        links += 1
+        if links > LINKS_MAX:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        to = os.readlink(place)  # noqa: PTH115  its text, also if it leads nowhere
+        at, rest = ("/" if to.startswith("/") else at), [*to.split("/"), *rest]
 
 
 def check_uid(uid: int, target: str) -> None:
@@ -151,17 +177,21 @@ def check_uid(uid: int, target: str) -> None:
     if uid in {0, _user()} or uid == _expected_uid():
         return
     raise WrongTarget(
-        f"the socket {target.removeprefix('unix://')} belongs to user {uid}, neither to user {_user()}, who runs this "
-        f"program, nor to root; if user {uid} runs your daemon, set {OWNER_VARIABLE}={uid}",
+        f"the socket {target.removeprefix('unix://')}, or a directory on the way to it, belongs to user {uid}, neither "
+        f"to user {_user()}, who runs this program, nor to root; if user {uid} runs your daemon, set "
+        f"{OWNER_VARIABLE}={uid}",
         code="PERMISSION_DENIED",
     )
 
 
 def _expected_uid() -> int | None:
     expected = os.environ.get(OWNER_VARIABLE, "")
-    if not expected:
-        return None
-    if expected.isdigit():
+    return _uid_of(expected) if expected else None
+
+
+@cache
+def _uid_of(expected: str) -> int:
+    if expected.isascii() and expected.isdigit():
         return int(expected)
     try:
         import pwd  # noqa: PLC0415  Windows has none

@@ -1,7 +1,7 @@
 """Where each key is in the key store's file, in eight bytes a key.
 
-A number for each slot: the first half of its owner's id, which is random, then the slot. The numbers are sorted, so the
-slots of an owner stand together. Which of them it is, the file says: it has the kind and the whole id.
+A number for each slot: the first four bytes of its owner's id, which is random, then the slot. The numbers are sorted,
+so the slots of an owner stand together. Which of them it is, the file says: it has the kind and the whole id.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ class KeySlots:
     def find(self, kind: int, owner: bytes) -> int | None:
         """Returns the slot of a kind that an owner has."""
         for slot in self._candidates(owner):
-            found, _, of, _ = HEAD.unpack(os.pread(self._fd, HEAD.size, slot * SLOT_BYTES))
+            head = os.pread(self._fd, HEAD.size, slot * SLOT_BYTES)
+            if len(head) < HEAD.size:  # somebody has cut the file
+                continue
+            found, _, of, _ = HEAD.unpack(head)
             if found == kind and of == owner:
                 return slot
         return None
@@ -63,8 +66,11 @@ class KeySlots:
 
     def remove(self, owner: bytes, slot: int) -> None:
         """A slot is free."""
+        number = _number(owner, slot)
         with self._lock:
-            self._numbers.remove(_number(owner, slot))
+            at = bisect_left(self._numbers, number)  # `array.remove` looks at each one
+            if self._numbers[at : at + 1] == array("Q", (number,)):
+                del self._numbers[at]
 
     def _candidates(self, owner: bytes) -> list[int]:
         first = _number(owner, 0)

@@ -150,7 +150,9 @@ def _written_directly(path: Path, found: os.stat_result) -> Iterator[Output]:
     is_fifo = stat.S_ISFIFO(found.st_mode)
     descriptor = _open_fifo(path) if is_fifo else os.open(path, os.O_WRONLY | os.O_NOCTTY)
     with os.fdopen(descriptor, "wb") as file:
-        output = Output(file, is_packed=_is_packed(path), is_stream=True)
+        is_packed = _is_packed(path)
+        shown = cast(BinaryIO, _Terminal(file)) if file.isatty() and not is_packed else file
+        output = Output(shown, is_packed=is_packed, is_stream=True)
         yield output
         output.finish()
 

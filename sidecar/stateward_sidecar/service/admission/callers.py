@@ -4,10 +4,10 @@ The token file has one token a line, and each of them may do everything. The acc
 (`accessfile.py`). A client sends its token with each call. A program of the same host is also known by its user, if the
 kernel names it (the local wire), and a token that it sends counts first.
 
-Both files are looked at once a second at most, and read again when they change, as a mounted Secret does. Who is taken
+Both files are looked at twice a second, and read again when they change, as a mounted Secret does. A change
+counts when it is half a second old: some programs empty a file before they write it, or write it in parts. Who is taken
 out of a file may call nothing any more, and streams that may no longer be end. A file that is gone or names nobody
-admits nobody, when it has been so for a second: some programs empty a file before they write it. If a file cannot be
-read, or is wrong, what it said before goes on, and the log says why.
+admits nobody. If a file cannot be read, or is wrong, what it said before goes on, and the log says why.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from stateward_sidecar.service.admission.grants import ANYBODY, Caller, Principa
 from stateward_sidecar.storage.secretfiles import NoTokens, read_token_file, token_digest
 from stateward_sidecar.telemetry import log
 
-LOOK_S = 1.0
-"""How often a file is looked at, at most; while a stream is open, so often."""
+LOOK_S = 0.5
+"""How often a file is looked at, and how old a change is when it counts."""
 HEADER, SCHEME = "authorization", "bearer"
 Metadata = Iterable[tuple[str, str | bytes]]
 User = tuple[int, int]
@@ -41,31 +41,35 @@ class _File:
         self._path, self._what, self._read = path, what, read
         self._stamp = _stamp(path)
         self.found = read(path)
-        # Whether it named nobody when it was looked at last.
-        self._was_empty = False
+        # A change that was seen, and since when it is as it is.
+        self._changing: tuple[tuple[int, ...], float] | None = None
 
     def look(self) -> bool:
-        """Reads the file again if it has changed. Returns whether somebody else is in it now."""
-        stamp = _stamp(self._path)
-        if stamp == self._stamp and not self._was_empty:
+        """Reads the file again if it has changed, and is the same as ``LOOK_S`` ago. Returns whether it says something
+        else now."""
+        stamp, now_s = _stamp(self._path), monotonic()
+        if stamp == self._stamp:
+            self._changing = None
             return False
-        self._stamp = stamp
+        if self._changing is None or self._changing[0] != stamp:
+            self._changing = stamp, now_s
+            return False
+        if now_s - self._changing[1] < LOOK_S:
+            return False
+        self._changing, self._stamp = None, stamp
+        return self._take()
+
+    def _take(self) -> bool:
         try:
-            found = self._read(self._path)
+            self.found = self._read(self._path)
         except NoTokens as error:
-            is_over = self._was_empty and len(self.found) > 0
-            self._was_empty = True
-            if is_over:
-                log.error(f"the {self._what} admits nobody any more", error=error.message)
-                self.found = Identities()
-            return is_over
+            log.error(f"the {self._what} admits nobody any more", error=error.message)
+            self.found = Identities()
         except StartError as error:
             log.error(f"the {self._what} cannot be used; what it said before goes on", error=error.message)
-            self._was_empty = False
             return False
-        log.info(f"read the {self._what} again", identities=len(found))
-        self._was_empty = False
-        self.found = found
+        else:
+            log.info(f"read the {self._what} again", identities=len(self.found))
         return True
 
 
@@ -97,7 +101,6 @@ class Callers:
             self._files.append(_File(token_file, "token file", _read_tokens))
         self._looked_s = monotonic()
         self._streams = set[_Stream]()
-        self._timer: asyncio.TimerHandle | None = None
 
     def identify(self, metadata: Metadata | None, user: User | None = None) -> Caller:
         """Returns who calls, by the token in a call's metadata, else by its process. Raises Unauthenticated."""
@@ -109,8 +112,6 @@ class Callers:
         token = _token_of(metadata)
         stream = _Stream(self._identify(token, user), token, user, asyncio.current_task())
         self._streams.add(stream)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
         try:
             yield stream.caller
         except asyncio.CancelledError:
@@ -142,12 +143,10 @@ class Callers:
                 return found.uids.get(user[0]) or found.gids[user[1]]
         return None
 
-    def _look_again(self) -> None:
-        """Looks at the files although no call comes, as long as a stream is open."""
-        self._timer = None
+    def watch(self) -> None:
+        """Looks at the files from now on, also if no call comes: a call after a long pause finds them as they are."""
         self._look()
-        if self._streams:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
+        asyncio.get_running_loop().call_later(LOOK_S, self.watch)
 
     def _look(self) -> None:
         self._looked_s = monotonic()

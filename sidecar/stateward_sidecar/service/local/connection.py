@@ -315,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _run(self, running: Running) -> None:
         kind, body = CANCEL, b""
         try:
-            kind, body = await running.run(self._write_message)
+            kind, body = await running.run()
         finally:
             self._finish(running, kind, body)
 

@@ -21,7 +21,7 @@ def peer_of(made: socket.socket) -> Peer:
     if sys.platform != "linux":
         return Peer()
     with suppress(OSError):
-        return Peer(*struct.unpack("3i", made.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)))
+        return Peer(*struct.unpack("iII", made.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)))
     return Peer()
 
 

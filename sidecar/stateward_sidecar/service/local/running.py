@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import isasyncgen
-from typing import Any, cast
+from typing import Any
 
 import grpc.aio
-from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
 
 from stateward_sidecar.errors import DeadlineExceeded
@@ -27,7 +25,7 @@ class LocalMethod:
     """With its package and service."""
     request_name: str
     handle: Callable[[Any, LocalCall], Any]
-    """What gRPC would call: returns an awaitable of bytes, or an asynchronous generator of messages."""
+    """What gRPC would call: returns an awaitable of bytes; of None for a stream, which it has written."""
     bytes_max: int
     """The size of the largest message."""
     takes_stream: bool
@@ -74,27 +72,16 @@ class Running:
         elif self.drop is not None:
             self.drop(self)
 
-    async def run(self, write: Callable[[Message], Awaitable[None]]) -> tuple[int, bytes]:
+    async def run(self) -> tuple[int, bytes]:
         """Runs the handler. Returns the kind and the body of the answer; CANCEL = nobody wants one."""
         try:
-            return ANSWER, await self._answer(write)
+            return ANSWER, await self.method.handle(None, self.call) or b""
         except grpc.aio.AbortError:
             return ERROR, self.call.status
         except asyncio.CancelledError:
             return self.ended()
         except Exception as error:  # noqa: BLE001  (the boundary)
             return ERROR, status_of(error, self.method.name)
-
-    async def _answer(self, write: Callable[[Message], Awaitable[None]]) -> bytes:
-        made = self.method.handle(None, self.call)
-        if not isasyncgen(made):
-            return await made or b""
-        try:
-            async for answer in made:
-                await write(cast(Message, answer))
-        finally:
-            await made.aclose()
-        return b""
 
     def ended(self) -> tuple[int, bytes]:
         """Returns the kind and the body of the answer to a call that was cancelled."""

@@ -15,12 +15,11 @@ To gRPC every method is a stream of requests, so the daemon decides when it take
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, aclosing, closing, nullcontext
 from functools import partial
-from inspect import isasyncgenfunction
 from time import perf_counter
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -43,17 +42,14 @@ from stateward_sidecar.spans import Tracer
 from stateward_sidecar.telemetry import log
 
 _NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
-Handle = Callable[[Any, grpc.aio.ServicerContext], Any]
+Handle = Callable[[Any, grpc.aio.ServicerContext], Awaitable[Any]]
 # Takes method, code and seconds of a call that has ended.
 Note = Callable[[str, str, float], None]
 
 
 def traced(handle: Handle, method: str, tracer: Tracer) -> Handle:
     """Returns a handler that does the same, in a span."""
-    return _traced_stream(handle, method, tracer) if isasyncgenfunction(handle) else _traced(handle, method, tracer)
 
-
-def _traced(handle: Callable[..., Awaitable[Any]], method: str, tracer: Tracer) -> Handle:
     async def run(request: object, context: grpc.aio.ServicerContext) -> Any:
         end = tracer.begin_call(method, context.invocation_metadata() or ())
         try:
@@ -63,20 +59,6 @@ def _traced(handle: Callable[..., Awaitable[Any]], method: str, tracer: Tracer) 
             raise
         end("OK")
         return answer
-
-    return run
-
-
-def _traced_stream(handle: Callable[..., AsyncIterator[Any]], method: str, tracer: Tracer) -> Handle:
-    async def run(request: object, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-        end = tracer.begin_call(method, context.invocation_metadata() or ())
-        try:
-            async for answer in handle(request, context):
-                yield answer
-        except BaseException as error:
-            end(_code(error, context))
-            raise
-        end("OK")
 
     return run
 
@@ -92,14 +74,7 @@ def _log(method: str, code: str, duration_s: float) -> None:
 
 def measured(handle: Handle, method: str, note: Note) -> Handle:
     """Returns a handler that does the same, and notes each call at its end."""
-    return (
-        _measured_stream(handle, method, note)
-        if isasyncgenfunction(handle)
-        else _measured(handle, method, note)
-    )
 
-
-def _measured(handle: Callable[..., Awaitable[Any]], method: str, note: Note) -> Handle:
     async def run(request: object, context: grpc.aio.ServicerContext) -> Any:
         began = perf_counter()
         try:
@@ -109,20 +84,6 @@ def _measured(handle: Callable[..., Awaitable[Any]], method: str, note: Note) ->
             raise
         note(method, "OK", perf_counter() - began)
         return answer
-
-    return run
-
-
-def _measured_stream(handle: Callable[..., AsyncIterator[Any]], method: str, note: Note) -> Handle:
-    async def run(request: object, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-        began = perf_counter()
-        try:
-            async for answer in handle(request, context):
-                yield answer
-        except BaseException as error:
-            note(method, _code(error, context), perf_counter() - began)
-            raise
-        note(method, "OK", perf_counter() - began)
 
     return run
 
@@ -141,7 +102,7 @@ class Made(NamedTuple):
     """What answers the calls of a method, on either wire."""
 
     handle: Callable[..., Any]
-    """Takes None and the context of a call. Returns an awaitable of bytes, or an asynchronous generator of messages."""
+    """Takes None and the context of a call. Returns an awaitable of bytes, or of None for a stream, which it wrote."""
     method: Method
 
     def for_grpc(self, descriptor: MethodDescriptor) -> grpc.RpcMethodHandler:
@@ -263,7 +224,8 @@ def _taking(verb: Callable[..., Awaitable[Message]], method: Method) -> Callable
 
 
 def _streaming(verb: Callable[..., AsyncIterator[Message]], method: Method) -> Callable[..., Any]:
-    async def handle(_: object, context: grpc.aio.ServicerContext) -> AsyncIterator[Message]:
+    # No generator: while one stands at its `yield`, it does not notice that its call is to end.
+    async def handle(_: object, context: grpc.aio.ServicerContext) -> None:
         try:
             with method.holding(context), method.door:
                 try:
@@ -271,8 +233,9 @@ def _streaming(verb: Callable[..., AsyncIterator[Message]], method: Method) -> C
                     request, share = await method.read_only(context)
                     with share or nullcontext():
                         method.admit(request, is_kept=True)
-                        async for answer in verb(request, context):
-                            yield answer
+                        async with aclosing(cast(AsyncGenerator[Message], verb(request, context))) as answers:
+                            async for answer in answers:
+                                await context.write(answer)
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, error, method.name)
         except Exception as error:  # noqa: BLE001  (refused at the door, or unknown)
@@ -313,6 +276,6 @@ async def _abort(context: grpc.aio.ServicerContext, error: Exception, name: str)
     known.__traceback__ = known.__context__ = None
     try:
         await context.abort(code, message, trailing_metadata=metadata)
-    except grpc.aio.InternalError as gone:  # the core has refused the call already, or the client left
+    except (grpc.aio.InternalError, grpc.aio.UsageError) as gone:  # it was refused already, or the client left
         raise asyncio.CancelledError from gone
     raise AssertionError  # abort raises

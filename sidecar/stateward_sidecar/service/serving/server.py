@@ -131,6 +131,7 @@ class Server:
         message_bytes_max += MESSAGE_SLACK_BYTES
         self._server = grpc.aio.server(options=options(message_bytes_max, has_strangers=callers is not None))
         self._gate = gate
+        self._callers = callers
         self._calls = _OpenCalls()
         framed = list[LocalMethod]()
         for descriptor, service in services.items():
@@ -216,6 +217,8 @@ class Server:
 
     async def start(self) -> None:
         """Accepts calls."""
+        if self._callers is not None:
+            self._callers.watch()
         await self._server.start()
         if self._local is not None:
             await self._local.start()
