@@ -22,7 +22,8 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.daemon.framed import FramedChannel
+from google.rpc.status_pb2 import Status
+from tests.daemon.framed import MESSAGE, METADATA, FramedConnection
 from tests.warm import COLD
 
 from stateward import AsyncClient, Client
@@ -145,23 +146,47 @@ def test_a_revoked_token_ends_a_stream_whose_reader_is_slow(tmp_path: Path, wire
             blob = client.thread("t").blobs.write(os.urandom(32 << 20))
         asked = ReadBlobRequest(thread="t")
         asked.blob.sha256, asked.blob.size_bytes = blob.sha256, blob.size_bytes
-        with channel_to(daemon) if wire == "grpc" else FramedChannel(daemon.target) as channel:
-            stub = blob_service_pb2_grpc.BlobServiceStub(channel)
-            pieces = stub.ReadBlob(asked, metadata=with_token(OLD), timeout=60)
-            assert next(pieces).data
-            tokens.write_text(f"{NEW}\n")
-            threads, end = thread_service_pb2_grpc.ThreadServiceStub(channel), time.monotonic() + 30
-            refused = None
-            while refused is None and time.monotonic() < end:
-                try:
-                    threads.ListThreads(ListThreadsRequest(), metadata=with_token(OLD), timeout=5)
-                except grpc.RpcError as error:
-                    refused = error
-                time.sleep(0.1)
-            with pytest.raises(grpc.RpcError) as ended:
-                for _ in pieces:
-                    pass
-            assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        end = (end_of_a_slow_stream if wire == "grpc" else end_of_a_slow_frames)(daemon, asked, tokens)
+        assert end == grpc.StatusCode.UNAUTHENTICATED.value[0]
+
+
+def take_away(daemon: Daemon, tokens: Path) -> None:
+    """Returns when calls with the old token are refused."""
+    tokens.write_text(f"{NEW}\n")
+    end = time.monotonic() + 30
+    with channel_to(daemon) as channel:
+        threads = thread_service_pb2_grpc.ThreadServiceStub(channel)
+        while time.monotonic() < end:
+            try:
+                threads.ListThreads(ListThreadsRequest(), metadata=with_token(OLD), timeout=5)
+            except grpc.RpcError:
+                return
+            time.sleep(0.1)
+
+
+def end_of_a_slow_stream(daemon: Daemon, asked: ReadBlobRequest, tokens: Path) -> int:
+    """The code with which a stream over gRPC ends."""
+    with channel_to(daemon) as channel:
+        pieces = blob_service_pb2_grpc.BlobServiceStub(channel).ReadBlob(asked, metadata=with_token(OLD), timeout=60)
+        next(pieces)
+        take_away(daemon, tokens)
+        with pytest.raises(grpc.RpcError) as ended:
+            for _ in pieces:
+                pass
+        return int(ended.value.code().value[0])
+
+
+def end_of_a_slow_frames(daemon: Daemon, asked: ReadBlobRequest, tokens: Path) -> int:
+    """The code with which a stream in frames ends."""
+    with FramedConnection(f"{daemon.socket}~", timeout_s=60.0) as made:
+        line = f"authorization:Bearer {OLD}".encode()
+        body = len(line).to_bytes(2, "little") + line + asked.SerializeToString()
+        made.ask("stateward.v1.BlobService.ReadBlob", body, flags=METADATA)
+        kind, _, _ = made.receive()
+        take_away(daemon, tokens)
+        while kind == MESSAGE:
+            kind, _, body = made.receive()
+        return Status.FromString(body).code
 
 
 def wait_for_the_end_of_a_writer(client: Client, stack: ExitStack) -> Callable[[], object]:
