@@ -1,0 +1,109 @@
+"""The danger: a token that was revoked goes on, one that was made opens nothing, or the file is lost with an edit."""
+
+from __future__ import annotations
+
+import stat
+import time
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import run
+
+from stateward import Client
+from stateward.errors import PermissionDenied, Unauthenticated
+from stateward.testing import run_daemon
+from stateward_sidecar.service.admission.accessfile import read_access_file
+
+GRANT = "read,write default/booking-*"
+
+
+def test_a_new_token_opens_what_its_grant_says_until_it_is_revoked(tmp_path: Path) -> None:
+    """The daemon takes the file as the command writes it, and each change of it."""
+    file = tmp_path / "access.toml"
+    first = run("token", "new", file, "booking", "--grant", GRANT).out.strip()
+    boss = run("token", "new", file, "boss", "--grant", "admin */*", "--grant", "read,write */*").out.strip()
+    with run_daemon(tmp_path / "data", access=file) as daemon:
+        with Client(daemon.target, token=first) as client:
+            client.thread("booking-1").append("m", 1)
+            with pytest.raises(PermissionDenied):
+                client.thread("other").append("m", 1)
+            second = run("token", "new", file, "booking").out.strip()
+            assert run("token", "revoke", file, "booking", "--digest", digest(file, 0)[:12]).code == 0
+            with pytest.raises(Unauthenticated):
+                append_for(client, seconds=30)
+        for made in (second, boss):
+            with Client(daemon.target, token=made) as client:
+                client.thread("booking-1").append("m", 3)
+
+
+def append_for(client: Client, *, seconds: float) -> None:
+    """Writes now and then."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        client.thread("booking-1").append("m", 2)
+        time.sleep(0.1)
+
+
+def digest(file: Path, number: int) -> str:
+    found: str = run("token", "list", file, "--json").json[0]["token_sha256"][number]
+    return found
+
+
+def test_an_edit_keeps_the_rest(tmp_path: Path) -> None:
+    """Comments, order, other principals and the mode of the file; no token is in it, and nothing lies beside it."""
+    file = tmp_path / "access.toml"
+    text = '# who may call\n[[principal]]\nname = "ops"   # on call\nuid = 1000\ngrants = ["read */*"]\n'
+    file.write_text(text)
+    file.chmod(0o640)
+    made = run("token", "new", file, "agent", "--grant", "write team/*")
+    assert "keep no copy" in made.err
+    assert made.out.strip() not in file.read_text()
+    assert file.read_text().startswith(text)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert len(read_access_file(file)) == 2
+    listed = run("token", "list", file).out
+    words = ("ops", "uid 1000", "agent", digest_of_last(file)[:12], "write team/*")
+    assert [word for word in words if word not in listed] == []
+    assert run("token", "new", file, "ops").code == 0
+    assert run("token", "revoke", file, "ops").code == 0
+    assert run("token", "revoke", file, "agent").code == 0
+    assert file.read_text().strip() == text.strip()
+    assert [each.name for each in tmp_path.iterdir()] == ["access.toml"]
+
+
+def digest_of_last(file: Path) -> str:
+    found: str = run("token", "list", file, "--json").json[-1]["token_sha256"][-1]
+    return found
+
+
+WRONG = {
+    "no grant for a new principal": (("new", "FILE", "a"), "--grant"),
+    "a grant for a known one": (("new", "FILE", "known", "--grant", GRANT), "leave --grant out"),
+    "a wrong grant": (("new", "FILE", "a", "--grant", "look */*"), "is no grant"),
+    "a grant without a pattern": (("new", "FILE", "a", "--grant", "read"), "is no grant"),
+    "an unknown principal": (("revoke", "FILE", "nobody"), "no principal 'nobody'"),
+    "no token": (("revoke", "FILE", "known"), "has no token"),
+    "another digest": (("revoke", "FILE", "known", "--digest", "ffff"), "begins with ffff"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_mistake_changes_nothing(tmp_path: Path, what: str) -> None:
+    """It is said in one line."""
+    file = tmp_path / "access.toml"
+    file.write_text('[[principal]]\nname = "known"\nuid = 1\ngrants = ["read */*"]\n')
+    before = file.read_text()
+    arguments, said = WRONG[what]
+    answer = run("token", *(file if each == "FILE" else each for each in arguments))
+    assert answer.code == 1
+    assert said in answer.error
+    assert file.read_text() == before
+
+
+def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
+    """It is left as it is."""
+    file = tmp_path / "access.toml"
+    file.write_text("[[principal")
+    answer = run("token", "new", file, "a", "--grant", GRANT)
+    assert (answer.code, file.read_text()) == (1, "[[principal")
+    assert "is not TOML" in answer.error
