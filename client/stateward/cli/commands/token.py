@@ -42,9 +42,9 @@ def about(context: typer.Context) -> None:
 
     \b
     Examples:
-      stateward token new access.toml booking --grant 'read,write default/booking-*' > booking.token
+      stateward token new access.toml me --grant 'read,write */*' > me.token
       stateward token list access.toml
-      stateward token revoke access.toml booking
+      stateward token revoke access.toml me
       stateward-sidecar --access access.toml
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     if context.invoked_subcommand is None:
@@ -67,8 +67,8 @@ def new(
 
     \b
     Examples:
-      stateward token new access.toml booking --grant 'read,write default/booking-*' > booking.token
-      stateward token new access.toml booking > booking.token.next
+      stateward token new access.toml me --grant 'read,write */*' > me.token
+      stateward token new access.toml me > me.token.next
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     import tomlkit
 
