@@ -114,7 +114,8 @@ def test_the_command_sends_the_token(daemon: Daemon, tokens: Path) -> None:
 
 
 def test_tokens_change_while_it_runs(daemon: Daemon, tokens: Path) -> None:
-    """Both tokens of the file are valid; then only the new one; a damaged file locks nobody out, and is logged."""
+    """Both tokens of the file are valid; then only the new one. A damaged file locks nobody out, and is logged; one that
+    is empty or gone admits nobody, until it is back."""
 
     def works(token: str) -> bool:
         with Client(daemon.target, token=token) as client:
@@ -138,11 +139,14 @@ def test_tokens_change_while_it_runs(daemon: Daemon, tokens: Path) -> None:
 
     turn(f"{NEW}\n{OLD}\n", old=True, new=True)
     turn(f"{NEW}\n", old=False, new=True)
-    for text in ("", "short\n", None):
-        turn(text, old=False, new=True)
-        time.sleep(1.1)
-        assert works(NEW)
+    turn("short\n", old=False, new=True)
+    time.sleep(1.5)
+    assert works(NEW)
     assert "cannot be used" in daemon.stderr
+    for text in ("", None):
+        turn(text, old=False, new=False)
+        turn(f"{NEW}\n", old=False, new=True)
+    assert "admits nobody" in daemon.stderr
     turn(f"{OLD}\n", old=True, new=False)
     assert OLD not in daemon.stderr
     assert NEW not in daemon.stderr
