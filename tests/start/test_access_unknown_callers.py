@@ -114,8 +114,8 @@ def test_the_command_sends_the_token(daemon: Daemon, tokens: Path) -> None:
 
 
 def test_tokens_change_while_it_runs(daemon: Daemon, tokens: Path) -> None:
-    """Both tokens of the file are valid; then only the new one. A damaged file locks nobody out, and is logged; one that
-    is empty or gone admits nobody, until it is back."""
+    """Both tokens of the file are valid; then only the new one. A damaged file locks nobody out, and is logged; one
+    that is empty or gone admits nobody, until it is back."""
 
     def works(token: str) -> bool:
         with Client(daemon.target, token=token) as client:
