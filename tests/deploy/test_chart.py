@@ -24,7 +24,8 @@ LINKS = {
     "dashboard.json": "deploy/grafana/stateward.json",
 }
 IMAGE = "image=example.com/stateward:1"
-ALL = [IMAGE, "archive=s3://your-bucket/agents", "alerts.enabled=true", "podMonitor.enabled=true", "alerts.labels.a=b"]
+ALL = [IMAGE, "archive=s3://your-bucket/agents", "metrics=true", "alerts.enabled=true", "podMonitor.enabled=true",
+       "alerts.labels.a=b"]  # fmt: skip
 
 
 def helm(repository: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -72,9 +73,11 @@ def test_helm_takes_the_chart(repository: Path) -> None:
     ("archive=s3://b/a", "image: the sidecar's image in your registry"),
     (f"{IMAGE},archive=bucket", "archive"),
     (f"{IMAGE},memory=much", "memory"),
+    (f"{IMAGE},memory=127Mi", "memory"),
+    (f"{IMAGE},settings.STATEWARD_METRICS=0.0.0.0:1", "STATEWARD_METRICS"),
     (f"{IMAGE},imag=x", "imag"),
     (f"{IMAGE},settings.GRACE=20", "GRACE"),
-    (f"{IMAGE},metrics=false,podMonitor.enabled=true", "podMonitor.enabled needs metrics"),
+    (f"{IMAGE},podMonitor.enabled=true", "podMonitor.enabled needs metrics"),
 ])  # fmt: skip
 def test_values_that_are_wrong_are_refused(repository: Path, value: str, says: str) -> None:
     """A missing image, a misspelt value and one of the wrong form end the installation, with its name."""
@@ -116,8 +119,9 @@ def test_the_chart_is_the_folder(objects: list[dict[str, Any]], repository: Path
 
 def test_a_pod_gets_the_values(repository: Path) -> None:
     """A pod with the label has image, bucket, limits and port of the values; Prometheus finds the port by its name."""
-    values = [IMAGE, "archive=gs://b/a", "memory=1Gi", "data=9Gi", "settings.STATEWARD_ARCHIVE_INTERVAL=5"]
-    objects = template(repository, *values, "podMonitor.enabled=true")
+    values = [IMAGE, "archive=gs://b/a", "memory=1Gi", "data=9Gi", "settings.STATEWARD_ARCHIVE_INTERVAL=5",
+              "archivePerNamespace=false", "readinessProbe=false"]  # fmt: skip
+    objects = template(repository, *values, "metrics=true", "podMonitor.enabled=true")
     kept = [item for item in objects if item["kind"] != "PodMonitor"]
     (answer,) = programs.admit([*kept, pod_of(workload_of("an HTTP port"))])
     spec = answer["pod"]["spec"]
@@ -127,7 +131,29 @@ def test_a_pod_gets_the_values(repository: Path) -> None:
     assert given["STATEWARD_ARCHIVE"] == "gs://b/a"
     assert given["STATEWARD_ARCHIVE_INTERVAL"] == "5"
     assert container["resources"]["limits"]["memory"] == "1Gi"
+    assert "readinessProbe" not in container
     assert {"name": "stateward-data", "emptyDir": {"sizeLimit": "9Gi"}} in spec["volumes"]
     (port,) = container["ports"]
     (endpoint,) = one(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
     assert endpoint["port"] == port["name"]
+
+
+def test_numbers_are_settings(repository: Path, tmp_path: Path) -> None:
+    """A number in a file of values arrives as it was written, and not as Helm's float."""
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"image": "i:1", "settings": {"STATEWARD_MAX_STATE_SIZE": 10_000_000}}))
+    done = helm(repository, "template", "mine", CHART, "--values", str(values))
+    assert done.returncode == 0, done.stderr
+    defaults = one([item for item in yaml.safe_load_all(done.stdout) if item], "ConfigMap", "stateward-defaults")
+    assert defaults["data"]["STATEWARD_MAX_STATE_SIZE"] == "10000000"
+
+
+def test_the_notes_name_what_each_namespace_needs(repository: Path) -> None:
+    """The notes name both Secrets, and say whether one key serves all namespaces."""
+    dry = ("install", "mine", CHART, "--dry-run=client", "--namespace", "stateward", "--set", IMAGE, "--set")
+    values = ("archive=s3://b/a/", "archive=s3://b/a,archivePerNamespace=false", "archive=")
+    apart, shared, without = (helm(repository, *dry, value).stdout for value in values)
+    assert "s3://b/a/NAMESPACE, and should have a key of its own" in apart
+    assert "secret generic stateward-bucket" in apart
+    assert "each needs the same key" in shared
+    assert "stateward-bucket" not in without.partition("NOTES:")[2]

@@ -11,6 +11,8 @@ from tests.deploy import programs
 from tests.deploy.manifests import paths_of, pod, render, render_mine, sidecar
 from tests.deploy.strangers import EACH, workload_of
 
+from stateward_sidecar.settings import load_settings
+
 LABEL = {"stateward": "inject"}
 
 
@@ -42,6 +44,11 @@ def admit(policy: list[dict[str, Any]], *pods: dict[str, Any]) -> list[dict[str,
         assert not answer["verdict"].keys() & {"errors", "warnings"}, answer["verdict"]
     assert len(answers) == len(pods)
     return [answer["pod"] for answer in answers]
+
+
+def settings_of(made: dict[str, Any]) -> dict[str, str]:
+    """The variables of the sidecar."""
+    return {entry["name"]: entry["value"] for entry in made["spec"]["initContainers"][0]["env"]}
 
 
 def containers_with_mount(spec: dict[str, Any]) -> list[str]:
@@ -98,6 +105,8 @@ def test_it_is_the_component(policy: list[dict[str, Any]], repository: Path, tmp
         container["env"] = {entry["name"]: entry["value"] for entry in container["env"]}
         del container["image"]
     assert given["env"].pop("STATEWARD_ARCHIVE").startswith("s3://")
+    rooms = [load_settings([], {"STATEWARD_MAP_SIZE": one["env"].pop("STATEWARD_MAP_SIZE")})[0] for one in (own, given)]
+    assert rooms[0].map_bytes == rooms[1].map_bytes
     assert given == own
     assert {item["name"]: item for item in injected["spec"]["volumes"]} == {
         item["name"]: item for item in wanted["spec"]["volumes"]
@@ -116,6 +125,47 @@ def test_a_claim_of_the_pod_takes_the_place_of_the_volume(policy: list[dict[str,
     agent["spec"]["volumes"] = [claim]
     (made,) = admit(policy, agent)
     assert [volume for volume in made["spec"]["volumes"] if volume["name"] == "stateward-data"] == [claim]
+    container = made["spec"]["initContainers"][0]  # our limits are not those of the claim
+    assert "STATEWARD_MAP_SIZE" not in {entry["name"] for entry in container["env"]}
+    assert "ephemeral-storage" not in container["resources"]["requests"]
+
+
+@pytest.mark.parametrize(("changes", "wanted"), [
+    ({}, {"a": "s3://your-bucket/agents/a", "b": "s3://your-bucket/agents/b"}),
+    ({"STATEWARD_ARCHIVE": "gs://x/"}, {"a": "gs://x/a", "b": "gs://x/b"}),
+    ({"archive-per-namespace": "no"}, {"a": "s3://your-bucket/agents", "b": "s3://your-bucket/agents"}),
+])  # fmt: skip
+def test_each_namespace_has_its_archive(
+    policy: list[dict[str, Any]], changes: dict[str, str], wanted: dict[str, str]
+) -> None:
+    """No key opens the archive of another namespace, unless the administrator wants one archive for all."""
+    objects = deepcopy(policy)
+    (defaults,) = [item for item in objects if item["kind"] == "ConfigMap"]
+    defaults["data"] |= changes
+    pods = [pod_of(workload_of("says nothing")) for _ in wanted]
+    for asking, namespace in zip(pods, wanted, strict=True):
+        asking["metadata"]["namespace"] = namespace
+    given = {made["metadata"]["namespace"]: settings_of(made)["STATEWARD_ARCHIVE"] for made in admit(objects, *pods)}
+    assert given == wanted
+
+
+@pytest.mark.parametrize(("changes", "wanted"), [
+    ({"data": "40Gi"}, 30 << 30),
+    ({"data": "40Gi", "STATEWARD_MAP_SIZE": "7GiB"}, 7 << 30),
+])  # fmt: skip
+def test_the_data_end_below_the_limit_of_their_volume(
+    policy: list[dict[str, Any]], changes: dict[str, str], wanted: int
+) -> None:
+    """The daemon refuses saves before Kubernetes ends the pod, whatever the size is; a setting of its own counts."""
+    objects = deepcopy(policy)
+    (defaults,) = [item for item in objects if item["kind"] == "ConfigMap"]
+    defaults["data"] |= changes
+    (made,) = admit(objects, pod_of(workload_of("says nothing")))
+    names = [entry["name"] for entry in made["spec"]["initContainers"][0]["env"]]
+    assert names.count("STATEWARD_MAP_SIZE") == 1
+    assert load_settings([], settings_of(made))[0].map_bytes == wanted
+    (data,) = [volume for volume in made["spec"]["volumes"] if volume["name"] == "stateward-data"]
+    assert data["emptyDir"]["sizeLimit"] == "40Gi"
 
 
 def test_an_annotation_chooses_the_containers(policy: list[dict[str, Any]]) -> None:
@@ -160,14 +210,17 @@ def test_a_pod_does_not_start_without_it(policy: list[dict[str, Any]], lacks: st
 
 
 def test_settings_come_from_the_defaults(policy: list[dict[str, Any]]) -> None:
-    """Each key that begins with STATEWARD_ is a variable of the sidecar; metrics open their port."""
+    """Each key that begins with STATEWARD_ is a variable of the sidecar; metrics open a port, and a probe can go."""
     objects = deepcopy(policy)
     (defaults,) = [item for item in objects if item["kind"] == "ConfigMap"]
     defaults["data"] |= {"STATEWARD_METRICS": "0.0.0.0:9464", "STATEWARD_METRICS_REMOTE": "yes", "memory": "1Gi"}
+    defaults["data"]["readiness-probe"] = "no"
     (made,) = admit(objects, pod_of(workload_of("an HTTP port")))
     container = made["spec"]["initContainers"][0]
-    given = {entry["name"]: entry["value"] for entry in container["env"]}
+    given = settings_of(made)
     assert given["STATEWARD_METRICS"] == "0.0.0.0:9464"
     assert "memory" not in given
+    assert "readinessProbe" not in container
+    assert "startupProbe" in container
     assert container["resources"]["limits"]["memory"] == "1Gi"
     assert [port["containerPort"] for port in container["ports"]] == [9464]

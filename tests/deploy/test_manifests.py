@@ -23,6 +23,11 @@ def objects(request: pytest.FixtureRequest, repository: Path) -> list[dict[str, 
     return render(repository / "deploy/kubernetes" / request.param)
 
 
+def bytes_of(quantity: str) -> int:
+    """The bytes of a size in GiB."""
+    return int(quantity.removesuffix("Gi")) << 30
+
+
 def check_schema(objects: list[dict[str, Any]]) -> None:
     validate = pytest.importorskip("kubernetes_validate")
     for item in objects:
@@ -102,12 +107,18 @@ def test_a_pod_that_loses_its_disk_has_an_archive(objects: list[dict[str, Any]])
     """An emptyDir for data comes with object storage; a volume that outlives the pod is for one pod alone."""
     (data,) = [volume for volume in pod(objects)["volumes"] if volume["name"] == "stateward-data"]
     assert "emptyDir" in data
+    given = {entry["name"]: entry["value"] for entry in sidecar(objects)["env"]}
+    limit_bytes = load_settings([], given)[0].map_bytes
     claims = workload(objects)["spec"].get("volumeClaimTemplates")
     if claims:  # a claim of the same name takes the place of the volume
         (claim,) = claims
         assert claim["metadata"]["name"] == "stateward-data"
         assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
+        assert limit_bytes < bytes_of(claim["spec"]["resources"]["requests"]["storage"])
+        assert "ephemeral-storage" not in sidecar(objects)["resources"]["requests"]
     else:
+        assert limit_bytes < bytes_of(data["emptyDir"]["sizeLimit"])  # full before Kubernetes ends the pod
+        assert sidecar(objects)["resources"]["requests"]["ephemeral-storage"] == "1Gi"
         sources = sidecar(objects)["envFrom"]
         assert any(entry.get("configMapRef", {}).get("name", "").startswith("stateward-archive") for entry in sources)
 
