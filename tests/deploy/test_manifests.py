@@ -108,7 +108,10 @@ def test_a_pod_that_loses_its_disk_has_an_archive(objects: list[dict[str, Any]])
     (data,) = [volume for volume in pod(objects)["volumes"] if volume["name"] == "stateward-data"]
     assert "emptyDir" in data
     given = {entry["name"]: entry["value"] for entry in sidecar(objects)["env"]}
-    limit_bytes = load_settings([], given)[0].map_bytes
+    settings, _ = load_settings([], {"STATEWARD_ARCHIVE": "file:///archive", **given})
+    limit_bytes = settings.map_bytes
+    has_rivals = workload(objects)["spec"].get("replicas", 1) > 1
+    assert settings.default_durability == ("archived" if has_rivals else "committed")
     claims = workload(objects)["spec"].get("volumeClaimTemplates")
     if claims:  # a claim of the same name takes the place of the volume
         (claim,) = claims

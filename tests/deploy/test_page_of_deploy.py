@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,11 @@ import yaml
 from tests.deploy import programs
 from tests.deploy.manifests import paths_of, pod, render, render_mine, sidecar, workload
 from tests.deploy.podrules import faults
+
+from stateward_sidecar.settings import load_settings
+
+MINE = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace"
+Patched = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +43,7 @@ def objects(
     page: str, agent: dict[str, Any], repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> list[dict[str, Any]]:
     """What a stranger applies who copies the page's files."""
-    text = block(page, "apiVersion: kustomize")
+    text = block(page, MINE)
     return render_mine(repository, tmp_path_factory.mktemp("page"), [agent], text)
 
 
@@ -84,17 +91,95 @@ def test_the_table_names_every_field(page: str, agent: dict[str, Any], objects: 
     assert said in table["spec.initContainers"]
 
 
-def test_the_patches_of_the_page(page: str, agent: dict[str, Any], repository: Path, tmp_path: Path) -> None:
-    """A pod keeps its own group of volumes, and has its own claim for the data, with the patches of the page."""
-    text = yaml.safe_load(block(page, "apiVersion: kustomize"))
-    text["patches"] += yaml.safe_load(block(page, "patches:"))["patches"]
-    agent = deepcopy(agent)
-    pod([agent])["securityContext"] = {"fsGroup": 1}
-    found = render_mine(repository, tmp_path, [agent], yaml.safe_dump(text))
-    assert pod(found)["securityContext"] == {"fsGroup": 2000}
+@pytest.fixture
+def patched(page: str, agent: dict[str, Any], repository: Path, tmp_path: Path) -> Patched:
+    """What the overlay of the page makes with the patches that have a text, a further component, and more objects."""
+
+    def render_it(part: str, components: str = "", *more: dict[str, Any]) -> list[dict[str, Any]]:
+        (found,) = [each for each in re.findall(r"```yaml\n(patches:.*?)```", page, re.DOTALL) if part in each]
+        text = yaml.safe_load(block(page, MINE))
+        text["patches"] += yaml.safe_load(found)["patches"]
+        text["components"] += [components] if components else []
+        mine = deepcopy(agent)
+        pod([mine])["securityContext"] = {"fsGroup": 1}
+        return render_mine(repository, tmp_path, [mine, *more], yaml.safe_dump(text))
+
+    return render_it
+
+
+def data_of(found: list[dict[str, Any]]) -> dict[str, Any]:
     (data,) = [volume for volume in pod(found)["volumes"] if volume["name"] == "stateward-data"]
-    assert data == {"name": "stateward-data", "persistentVolumeClaim": {"claimName": "web-agent-state"}}
     assert faults(pod(found)) == []
+    return dict(data)
+
+
+def room_of(found: list[dict[str, Any]]) -> int:
+    given = {entry["name"]: entry["value"] for entry in sidecar(found)["env"]}
+    assert given["STATEWARD_GRACE"] == "20"  # the others stay
+    return load_settings([], given)[0].map_bytes
+
+
+def test_a_group_of_your_own(patched: Patched) -> None:
+    """A pod keeps its own group of volumes with the patch of the page."""
+    assert pod(patched("fsGroup"))["securityContext"] == {"fsGroup": 2000}
+
+
+def test_a_pod_that_is_ready_without_its_sidecar(patched: Patched) -> None:
+    """The patch of the page removes the readiness probe, and nothing else of the sidecar."""
+    before, after = sidecar(patched("fsGroup")), sidecar(patched("readinessProbe"))
+    assert before.pop("readinessProbe")
+    assert after == before
+
+
+def test_more_room(patched: Patched) -> None:
+    """With the patch of the page the volume is larger, and the daemon still ends below its limit."""
+    found = patched("sizeLimit")
+    assert data_of(found) == {"name": "stateward-data", "emptyDir": {"sizeLimit": "16Gi"}}
+    assert room_of(found) == 12 << 30
+    needs = sidecar(found)["resources"]["requests"]
+    assert needs == {"cpu": "50m", "memory": "128Mi", "ephemeral-storage": "4Gi"}
+
+
+def test_a_claim_of_your_own(patched: Patched) -> None:
+    """With the patch of the page the data lie on a claim, and not on the node."""
+    found = patched("claimName")
+    assert data_of(found) == {"name": "stateward-data", "persistentVolumeClaim": {"claimName": "web-agent-state"}}
+    assert room_of(found) == 36 << 30
+    assert "ephemeral-storage" not in sidecar(found)["resources"]["requests"]
+
+
+def test_a_port_in_the_network_policy(patched: Patched) -> None:
+    """The port of the page's agent is open beside that of the metrics, and the API server takes the policy."""
+    found = patched("NetworkPolicy", "../network-policy")
+    (policy,) = [item for item in found if item["kind"] == "NetworkPolicy"]
+    ports = [port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]]
+    assert ports == [9464, 8080]
+    (port,) = pod(found)["containers"][0]["ports"]
+    assert port["containerPort"] in ports
+    assert not any(verdict.keys() & {"errors", "warnings"} for verdict in programs.check([policy]))
+
+
+def test_an_identity_of_your_own(patched: Patched, page: str) -> None:
+    """The account of the page has the reader's role, and not that of the example."""
+    account = yaml.safe_load(block(page, "apiVersion: v1\nkind: ServiceAccount"))
+    found = patched("role-arn", "../identity/aws", account)
+    (made,) = [item for item in found if item["kind"] == "ServiceAccount"]
+    assert made["metadata"]["annotations"] == {
+        "eks.amazonaws.com/role-arn": "arn:aws:iam::444455556666:role/my-agents"
+    }
+    assert made["metadata"]["name"] == pod(found)["serviceAccountName"]
+
+
+def test_the_defaults_of_a_cluster(page: str, repository: Path, tmp_path: Path) -> None:
+    """The overlay of the page puts the cluster's image and bucket into the policy's defaults."""
+    shutil.copytree(repository / "deploy/kubernetes", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "cluster").mkdir()
+    text = block(page, "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../policy]")
+    (tmp_path / "cluster/kustomization.yaml").write_text(text)
+    (defaults,) = [item for item in render(tmp_path / "cluster") if item["kind"] == "ConfigMap"]
+    assert defaults["data"] == {
+        "image": "example.com/stateward:1", "STATEWARD_ARCHIVE": "s3://my-bucket/agents", "STATEWARD_GRACE": "20"
+    }  # fmt: skip
 
 
 def test_every_folder_is_on_the_page(page: str, repository: Path) -> None:
