@@ -134,8 +134,8 @@ def docker(arguments: Sequence[str]) -> None:
 
 
 SECRETS = ("sidecar/sidecar.yaml", "token/token.yaml")
-# A folder that a page has its reader make; tests/deploy/test_page_of_deploy.py renders the page's files.
-OWN_FOLDER = "deploy/kubernetes/mine"
+# Folders that a page has its reader make; tests/deploy/test_page_of_deploy.py renders the page's files.
+OWN_FOLDERS = ("deploy/kubernetes/mine", "deploy/kubernetes/cluster")
 
 
 def kubectl(arguments: Sequence[str]) -> None:
@@ -143,7 +143,7 @@ def kubectl(arguments: Sequence[str]) -> None:
     if arguments[:1] == ["-n"]:
         arguments = arguments[2:]
     match arguments:
-        case ["create", "namespace", _] | ["rollout", "status", _] | ["edit", "configmap", "stateward-defaults"]:
+        case ["create", "namespace", _] | ["rollout", "status", _]:
             pass
         case ["create", "secret", "generic", name, source] if source.startswith("--from-file="):
             secret_of_a_file(name, Path(source.partition("=")[2]))
@@ -159,7 +159,7 @@ def kubectl(arguments: Sequence[str]) -> None:
             except SystemExit as error:
                 raise Wrong("the daemon has no such flag") from error
         case ["apply", "-k", folder] | ["kustomize", folder]:
-            if folder != OWN_FOLDER:
+            if folder not in OWN_FOLDERS:
                 render(folder)
         case _:
             raise Wrong("not a command that the pages may have")
@@ -216,8 +216,13 @@ def sudo(arguments: Sequence[str]) -> None:
             pass
         case ["systemctl", "daemon-reload"] | ["systemctl", "enable", "--now", "stateward"]:
             pass
+        case ["systemctl", "status" | "restart", "stateward"] | ["journalctl", "-u", "stateward", "-n", _]:
+            pass
         case [tool, *flags] if tool == program:
             make_parser().parse_args(flags)
+        case ["-u", "agent", owner, tool, "--target", target, "status"] if tool == f"{folder}/bin/stateward":
+            if owner != f"STATEWARD_SOCKET_OWNER={user}" or f"STATEWARD_LISTEN={target}\n" not in unit:
+                raise Wrong("not the socket or the user of the unit")
         case _:
             raise Wrong("not what root does for the unit")
 
