@@ -21,13 +21,23 @@ def ask_health(target: str, name: str) -> int:
                 health_pb2.HealthCheckRequest(service=name), timeout=TIMEOUT_S
             )
         except grpc.RpcError as error:
-            print(f"not ready: {target}: {error.details()}", file=sys.stderr)
+            print(f"not ready: {_explain(target, error)}", file=sys.stderr)
             return 1
         if answer.status == health_pb2.HealthCheckResponse.SERVING:
             return 0
         for why in _find_reasons(channel) or ["it stops, or does not say why"]:
             print(f"not ready: {target}: {why}", file=sys.stderr)
     return 1
+
+
+def _explain(target: str, error: grpc.RpcError) -> str:
+    """Why nobody answered, in place of the texts of gRPC, which name the address several times."""
+    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"{target}: the daemon does not answer within {TIMEOUT_S:.0f} s"
+    if error.code() == grpc.StatusCode.UNAVAILABLE:
+        why = str(error.details()).rpartition("error: ")[2]
+        return f"no daemon answers at {target} ({why}); --listen names the address of one that runs"
+    return f"{target}: {error.details()}"
 
 
 def _find_reasons(channel: grpc.Channel) -> list[str]:

@@ -121,6 +121,7 @@ def test_no_daemon_at_the_default_place(tmp_path, monkeypatch):
         (["attach", "x", "--take-over", "--wait", "1m"], "only one"),
         (["attach", "x", "--wait", "long"], "--wait"),
         (["detach", "x", "y"], "y"),
+        (["threads", "--no-start"], "before the command: stateward --no-start threads"),
     ],
 )
 def test_wrong_usage(arguments, told):

@@ -65,6 +65,18 @@ def test_copies_and_orphans_are_marked(first, second, clients):
     assert first("stats", "--json").json["stats"]["archive"]["orphans"] >= 1
 
 
+def test_a_thread_that_was_given_up_has_no_owner(first, second, clients):
+    """No sidecar owns it, also if the one that is asked wrote it; once another one writes it, that one is named."""
+    here, there = (client.thread("t") for client in clients)
+    here.append("l", 1, durability="archived")
+    here.archive.detach()
+    assert "no sidecar owns now; first archived it last" in first("history", "t").error
+    there.append("l", 2, durability="archived")
+    history = first("history", "t").error
+    assert "a copy of what sidecar second archived" in history
+    assert "owns now" not in second("history", "t").err
+
+
 def test_an_orphan_in_a_backup_is_restored_beside_it(first, clients, tmp_path):
     """No thread has the name of an orphan, so the restored one has an ending; a second restore makes nothing more."""
     here, there = (client.thread("t") for client in clients)

@@ -152,3 +152,20 @@ def test_advice_fits() -> None:
     assert "--listen unix:///s" in advice("unix:///s", "No such file or directory")
     assert advice("far.example:5", "Domain name not found") == ""
     assert "start one" not in advice("127.0.0.1:5", "connection attempt timed out before receiving SETTINGS frame")
+
+
+def test_settings_of_open_are_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that clients started is started by clients again: `stateward-sidecar` would not know its archive."""
+    other, default = tmp_path / "other", tmp_path / "share/stateward"
+    for data in (other, default):
+        (data / "run").mkdir(parents=True)
+        (data / "daemon.toml").write_text('archive = "s3://b/a"\nlisten = "unix:///near/s.sock"\n')
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    monkeypatch.delenv("STATEWARD_DATA_DIR", raising=False)
+    said = "No such file or directory"
+    beside, near = advice(f"unix://{other}/run/stateward.sock", said), advice("unix:///near/s.sock", said)
+    assert f"with STATEWARD_DATA_DIR={other}," in beside
+    assert near.startswith("; stateward.open() and commands without --target start it, with its settings in ")
+    assert near.endswith(f" {default}/daemon.toml")
+    assert "stateward-sidecar" not in beside
+    assert "stateward-sidecar" in advice("unix:///else/s.sock", said)

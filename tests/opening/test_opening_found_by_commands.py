@@ -53,7 +53,12 @@ def test_commands_find_the_daemon_of_the_data(home: Path, monkeypatch: pytest.Mo
     status = run("status", "--json")
     assert status.code == 3
     assert f"unix://{home}/d.sock" in status.out
-    assert f"there is no socket at {home}/d.sock" in run("doctor", "--no-probe").out
+    doctor = run("doctor", "--no-probe")  # nothing is wrong: the next command starts it
+    assert doctor.code == 0, doctor.out
+    assert f"no daemon runs for {place.data_dir}; the next stateward.open() or command starts it" in doctor.out
+    aside = run("--target", f"unix://{home}/d.sock", "threads").error
+    assert f"with its settings in {place.settings_file}" in aside
+    assert "stateward-sidecar" not in aside  # which would not read them
     assert daemon_of(place.data_dir / "LOCK") is None
     answer = run("stats", "--json").json
     assert answer["target"] == f"unix://{home}/d.sock"

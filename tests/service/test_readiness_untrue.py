@@ -57,6 +57,16 @@ def check_unready(daemon: Daemon, cause: str) -> None:
     assert why.startswith(f"{cause}: ")
 
 
+def test_nobody_listens(tmp_path: Path) -> None:
+    """Without a daemon the probe says so in one line, and names the address once."""
+    command = [sys.executable, "-m", "stateward_sidecar", "--listen", f"unix://{tmp_path}/none.sock", "--health"]
+    done = warm.run(command, timeout=30)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"not ready: no daemon answers at unix://{tmp_path}/none.sock (No such file or directory); ")
+    assert line.count("none.sock") == 1
+
+
 def check_ready(daemon: Daemon) -> None:
     eventually(lambda: status(daemon) == SERVING, WITHIN_S)
     assert probe(daemon) == (0, "")

@@ -28,6 +28,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _SCHEMES = ("unix", "dns", "ipv4", "ipv6")
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 _HEAD_BYTES = 9
+_KEPT = "daemon.toml"
 _SETTINGS = 4
 _TLS_RECORDS = (0x15, 0x16)
 
@@ -118,7 +119,32 @@ def advice(target: str, said: str) -> str:
     is_near = target.startswith("unix:") or target.rpartition(":")[0] in LOOPBACK
     if not is_near:
         return ""
+    if (kept := find_kept_settings(target)) is not None:
+        named = "" if kept.parent == _default_data() else f" with STATEWARD_DATA_DIR={kept.parent}"
+        return f"; stateward.open() and commands without --target start it{named}, with its settings in {kept}"
     return f"; start one with: stateward-sidecar --listen {target}, or let stateward.open() start one"
+
+
+def find_kept_settings(target: str) -> Path | None:
+    """Returns the `daemon.toml` of the daemon that listens at a socket, if clients started it: `stateward-sidecar` does
+    not read these settings, such as the archive. None = no client did, or nothing shows it."""
+    if not target.startswith("unix://"):
+        return None
+    folder = Path(target.removeprefix("unix://")).parent
+    kept = _default_data() / _KEPT
+    with suppress(OSError, ValueError):  # of files that are missing, or another user's
+        if folder.name == "run" and (beside := folder.parent / _KEPT).is_file():
+            return beside
+        if f'listen = "{target}"' in kept.read_text():
+            return kept
+    return None
+
+
+def _default_data() -> Path:
+    """The data directory that `stateward.open()` uses if its caller names none."""
+    named, base = os.environ.get("STATEWARD_DATA_DIR"), os.environ.get("XDG_DATA_HOME")
+    path = named or f"{base or '~/.local/share'}/stateward"
+    return Path(os.path.realpath(os.path.expanduser(path)))  # noqa: PTH111  Path's raises without a home directory
 
 
 def is_socket_missing(target: str) -> bool:

@@ -169,8 +169,15 @@ def _explain_usage(error: Any) -> int:
     path = context.command_path if context is not None else "stateward"
     message = error.format_message().replace(": Value error, ", ": ").rstrip(".")  # a prefix that some typers add
     message = re.sub(r"\. Did you mean (.+)\?$", r" (did you mean \1?)", message)  # typer's own words
-    fail(f"{message}{_meant(message, context)}; see: {path} --help")
+    fail(f"{message}{_meant(message, context) or _belongs(message, path)}; see: {path} --help")
     return int(getattr(error, "exit_code", EXIT_USAGE))
+
+
+def _belongs(message: str, path: str) -> str:
+    """Returns where an option belongs that no command has, because it stands before the command."""
+    program, _, command = path.partition(" ")
+    is_it = bool(command) and message.startswith("No such option: --no-start")
+    return f"; it stands before the command: {program} --no-start {command}" if is_it else ""
 
 
 def _meant(message: str, context: Any) -> str:

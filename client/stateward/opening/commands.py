@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Unpack
 
+from stateward._io.target import find_kept_settings as find_kept_settings  # noqa: PLC0414  the doctor's
 from stateward.errors import CannotStart
 from stateward.opening.clients import IDLE_EXIT, START_S, ClientOptions, keep_for
 from stateward.opening.keeper import Keeper

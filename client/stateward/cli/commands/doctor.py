@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from stateward.cli.commands.doctor_checks import Item, examine, kept_flags
+from stateward.cli.commands.doctor_checks import Item, examine, find_kept
 from stateward.cli.options.connect import JsonOption, TargetOption, connect
 from stateward.cli.show.output import clean, counted, fail, print_json, say
 
@@ -47,10 +48,13 @@ def doctor(
       stateward doctor --data-dir /var/lib/stateward/data
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     stopped = {"--config": config, "--data-dir": data_dir, "--key-file": key_file}
-    stopped = {**kept_flags(data_dir, has_config=config is not None), **{k: v for k, v in stopped.items() if v}}
+    place, kept = find_kept(data_dir, has_config=config is not None)
+    stopped = {**kept, **{k: v for k, v in stopped.items() if v}}
+    has_target = bool(target or context.obj.target or os.environ.get("STATEWARD_TARGET"))
+    opened = None if has_target or data_dir is not None else place
     flags = [part for name, value in stopped.items() for part in (name, str(value))]
     with connect(context, target, None, retry_timeout_s=0.0, finds=False) as client:
-        items = examine(client, probe, flags)
+        items = examine(client, probe, flags, opened)
     if as_json:
         print_json({"target": client.target, "findings": [item.as_json() for item in items]})
     else:

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from stateward._version import VERSION
 from stateward.admin import Verdict
-from stateward.errors import CannotStart, StatewardError
+from stateward.errors import CannotStart, StatewardError, WrongTarget
 
 if TYPE_CHECKING:
     from stateward import Client
     from stateward.admin import Diagnoses, ServerInfo
+    from stateward.opening.places import Place
 
 DIAL_S, CHECK_S = 1.0, 150.0
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -52,15 +53,15 @@ class Item:
         }  # fmt: skip
 
 
-def examine(client: Client, probe_bucket: bool, flags: Sequence[str]) -> list[Item]:
-    """Examines everything that can be seen from here. `flags`: where the data of a stopped daemon are."""
+def examine(client: Client, probe_bucket: bool, flags: Sequence[str], opened: Place | None = None) -> list[Item]:
+    """Examines everything that can be seen from here. `flags`: where the data of a stopped daemon are; `opened`: its
+    place, if clients start it."""
     items = list(check_socket(client.target))
     began = time.monotonic()
     try:
         server = client.server_info()
     except StatewardError as error:
-        said = _one_line(error.message.partition("; start one with")[0])
-        items.append(Item("daemon", "failed", said, _how_to_start(client.target)))
+        items = _without_daemon(client.target, items, error, opened)
         return [*items, check_package(), *(run_check(flags) if _is_here(client.target) else ())]
     took_s = time.monotonic() - began
     over = f" over {server.wire}" if server.wire else ""
@@ -69,6 +70,26 @@ def examine(client: Client, probe_bucket: bool, flags: Sequence[str]) -> list[It
     items += [check_version(server), check_package()]
     found = client.diagnose(probe_bucket=probe_bucket)
     return [*items, check_clock(found, time.time()), *_of_daemon(found)]
+
+
+def _without_daemon(target: str, items: list[Item], error: StatewardError, opened: Place | None) -> list[Item]:
+    """What is said of socket and daemon if no daemon answers: each reason once."""
+    if opened is not None and not isinstance(error, WrongTarget) and not _is_live(opened):
+        said = f"no daemon runs for {opened.data_dir}; the next stateward.open() or command starts it"
+        return [Item("daemon", "skipped", said)]
+    if any(item.verdict == "failed" for item in items):
+        return [*items, Item("daemon", "skipped", "it was not reached through this socket")]
+    said = _one_line(error.message.partition("; st")[0])
+    return [*items, Item("daemon", "failed", said, _how_to_start(target))]
+
+
+def _is_live(place: Place) -> bool:
+    from stateward.opening.record import find_live  # noqa: PLC0415  `--help` needs none of it
+
+    try:
+        return find_live(place) is not None
+    except CannotStart:
+        return False
 
 
 def _of_daemon(found: Diagnoses) -> Iterator[Item]:
@@ -190,9 +211,9 @@ def check_clock(found: Diagnoses, now: float) -> Item:
     )  # fmt: skip
 
 
-def kept_flags(data_dir: Path | None, *, has_config: bool) -> dict[str, Any]:
-    """Returns the flags of a daemon that clients have started: those of the data directory's `daemon.toml`. Empty if
-    it has none, or if another settings file is given."""
+def find_kept(data_dir: Path | None, *, has_config: bool) -> tuple[Place | None, dict[str, Any]]:
+    """Returns the place and the flags of a daemon that clients have started: those of the data directory's
+    `daemon.toml`. None and empty if it has none, or if another settings file is given."""
     from stateward.opening.commands import find_default_place  # noqa: PLC0415  `--help` needs none of it
     from stateward.opening.places import find_place  # noqa: PLC0415
     from stateward.opening.settings import read_kept  # noqa: PLC0415
@@ -201,11 +222,11 @@ def kept_flags(data_dir: Path | None, *, has_config: bool) -> dict[str, Any]:
         place = find_default_place() if data_dir is None else find_place(data_dir)
         kept = None if place is None or has_config or os.environ.get("STATEWARD_CONFIG") else read_kept(place)
     except (CannotStart, OSError):  # the examination of the directory says more
-        return {}
+        return None, {}
     if place is None or kept is None:
-        return {}
+        return None, {}
     key_file = kept.get("key_file", place.key_file)
-    return {"--config": place.settings_file, "--data-dir": place.data_dir, "--key-file": key_file}
+    return place, {"--config": place.settings_file, "--data-dir": place.data_dir, "--key-file": key_file}
 
 
 def run_check(flags: Sequence[str]) -> Iterator[Item]:
@@ -251,6 +272,10 @@ def _is_here(target: str) -> bool:
 def _how_to_start(target: str) -> str:
     if not _is_here(target):
         return "Check the address. A daemon listens on a unix socket or on loopback; a tunnel (ssh -L) leads further."
+    from stateward.opening.commands import find_kept_settings  # noqa: PLC0415  `--help` needs none of it
+
+    if (kept := find_kept_settings(target)) is not None:
+        return f"stateward.open() and commands without --target start it, with its settings in {kept}"
     return f"Start a daemon: stateward-sidecar --listen {target}, or let stateward.open() start one"
 
 

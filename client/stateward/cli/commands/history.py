@@ -16,11 +16,12 @@ from stateward.cli.show.one_by_one import end_if_damaged
 from stateward.cli.show.output import CommandError, filled, note, print_json, print_table, say, shorten, size
 from stateward.cli.show.timeline import Happening, Timeline, for_scripts, lines, shown
 from stateward.cli.show.times import time_ago
+from stateward.errors import StatewardError
 from stateward.models import Access, Durability, Status
 from stateward.salvage import list_versions
 
 if TYPE_CHECKING:
-    from stateward import Checkpoint
+    from stateward import Checkpoint, Thread
 
 DEFAULT_LIMIT = 50
 COLUMNS = (
@@ -90,6 +91,7 @@ def history(
         happened = [timeline.at(each, before) for each, before in zip_longest(found, found[1:])]
         head = next((each for each in found if each.version == info.version), None)
         later = timeline.later(head) if head is not None else []
+        is_free = info.access == Access.REMOTE and not as_json and _is_free(handle)
     has_more = bool(limit) and len(found) > limit
     if has_more:
         found.pop()
@@ -116,7 +118,7 @@ def history(
             for line in lines(since):
                 say(line)
         if info.access in (Access.REMOTE, Access.ORPHAN):
-            note(f"this is {held_by(info)}")
+            note(f"this is {held_by(info, is_free=is_free)}")
     if has_more:
         note(f"there are more than {limit} versions; --limit 0 lists all")
     others = [name for name in names if name != branch]
@@ -124,6 +126,14 @@ def history(
         note(f"there is more on other branches ({', '.join(others)}); --all shows them too")
     listed.damaged += timeline.effects.damaged
     end_if_damaged(listed, "element")
+
+
+def _is_free(handle: Thread) -> bool:
+    """Whether no sidecar owns the thread: a read names the owner, and a thread's facts the one that wrote it last."""
+    try:
+        return not handle.hydrate(slots=(), logs=()).owner_id
+    except StatewardError:  # the versions are shown all the same
+        return False
 
 
 def _print(

@@ -48,8 +48,9 @@ def thread_as_json(info: ThreadInfo) -> dict[str, Any]:
     }
 
 
-def held_by(info: ThreadInfo) -> str:
-    """Says which sidecar writes a thread, and how far the archive lags behind. Empty without an archive."""
+def held_by(info: ThreadInfo, *, is_free: bool = False) -> str:
+    """Says which sidecar writes a thread, and how far the archive lags behind. Empty without an archive. `is_free`: its
+    last owner gave it up, and no sidecar has taken it since."""
     if info.orphan is not None:
         return f"an orphan of {info.orphan.thread}; it can only be read and forked"
     if info.access == Access.OWNED:
@@ -57,6 +58,8 @@ def held_by(info: ThreadInfo) -> str:
         behind = f"{counted(entries, 'entry', 'entries')} not archived yet" if entries else "all archived"
         return f"written by this sidecar (epoch {info.owner_epoch}), {behind}"
     if info.access == Access.REMOTE:
+        if is_free:
+            return f"a thread that no sidecar owns now; {info.owner_id} archived it last"
         return f"a copy of what sidecar {info.owner_id} archived"
     return ""
 
