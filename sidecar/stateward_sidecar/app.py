@@ -538,6 +538,10 @@ def warnings_of(settings: Settings) -> tuple[str, ...]:
         )
     if exposed := find_exposure(settings.key_file):
         found.append(exposed)
+    access = settings.access_file
+    why = "Who changes it may do everything"
+    if access is not None and (exposed := find_exposure(access, "access file", why, may_be_read=True)):
+        found.append(exposed)
     tokens = settings.token_file
     if tokens is not None and (exposed := find_exposure(tokens, "token file", "A token opens all threads")):
         found.append(exposed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -33,6 +34,7 @@ from stateward.v1 import (
     blob_service_pb2,
     call_service_pb2,
     checkpoint_service_pb2,
+    checkpoint_service_pb2_grpc,
     effect_service_pb2,
     lease_service_pb2,
     record_service_pb2,
@@ -41,7 +43,9 @@ from stateward.v1 import (
     writer_service_pb2,
 )
 from stateward.v1.access_pb2 import VERB_ADMIN, VERB_ANY, VERB_DELETE, VERB_READ, VERB_SIGNAL, VERB_WRITE
+from stateward_sidecar import errors
 from stateward_sidecar.errors import StartError
+from stateward_sidecar.service.admission import callers
 from stateward_sidecar.service.admission.accessfile import read_access_file
 from stateward_sidecar.service.admission.grants import VERBS, Caller, Principal, needs_of, parse_grant
 
@@ -169,10 +173,9 @@ def reason_in(error: grpc.RpcError) -> str:
 
 def is_allowed(name: str, method: MethodDescriptor, thread: str) -> bool:
     """What the file says, in other words than the daemon's."""
-    verbs = {need.verb for need in needs_of(method)}
-    if verbs == {VERB_ANY} or any(need.lists for need in needs_of(method)):
-        return True
-    if name == "operator":
+    needs = [need for need in needs_of(method) if not need.when and (need.thread or not need.lists)]
+    verbs = {need.verb for need in needs}
+    if not verbs or verbs == {VERB_ANY} or name == "operator":
         return True
     if VERB_ADMIN in verbs:
         return False
@@ -224,6 +227,115 @@ def test_both_ends_of_a_fork_and_a_guard_are_asked(daemon: Daemon) -> None:
         assert client.thread("shared-1").fork("agent-3").name == "agent-3"
         with pytest.raises(PermissionDenied, match="write team/shared-1"):
             client.thread("shared-1").append("m", 1)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_all_threads_at_once_are_nobodys(channel: Any, name: str) -> None:
+    """Where "-" stands for all threads, the answer has none that may not be read; elsewhere it is refused."""
+    method = METHODS[name]
+    if not any(need.thread == ("thread",) and need.lists for need in needs_of(method)):
+        if any(need.verb == VERB_READ and need.thread == ("thread",) for need in needs_of(method)):
+            assert reason_of(channel, method, request_of(method, "-"), TOKENS["agent"]) == "PERMISSION_DENIED"
+        return
+    if name == "Watch":
+        return  # by another test
+    request = request_of(method, "-")
+    answer = channel.unary_unary(
+        f"/{method.containing_service.full_name}/{name}", request_serializer=type(request).SerializeToString,
+        response_deserializer=GetMessageClass(method.output_type).FromString,
+    )(request, timeout=20, metadata=[("authorization", f"Bearer {TOKENS['agent']}")])  # fmt: skip
+    text = str(answer)
+    assert OWN in text
+    assert FOREIGN not in text
+    assert "waiting-1" not in text
+
+
+def test_a_read_that_keeps_records_alive_is_a_write(channel: Any) -> None:
+    """`refresh_ttl` moves their end."""
+    for name in ("GetRecords", "ListRecords"):
+        request: Any = request_of(METHODS[name], OWN)
+        assert reason_of(channel, METHODS[name], request, TOKENS["reader"]) != "PERMISSION_DENIED"
+        request.refresh_ttl = True
+        assert reason_of(channel, METHODS[name], request, TOKENS["reader"]) == "PERMISSION_DENIED"
+
+
+def test_a_call_that_waits_is_asked_again(tmp_path: Path) -> None:
+    """One whose message comes after its token is gone, and one whose answer comes then."""
+    path = tmp_path / "access.toml"
+    write_access(path)
+    with (
+        run_daemon(tmp_path / "data", access=path) as daemon,
+        Client(daemon.target, token=TOKENS["operator"], namespace="team") as operator,
+        grpc.insecure_channel(daemon.target.replace("unix://", "unix:")) as made,
+    ):
+        operator.thread("t").append("m", 1)
+        hydrate = checkpoint_service_pb2.HydrateRequest(namespace="team", thread="t")
+        may_go = threading.Event()
+
+        def late() -> Iterator[Message]:
+            may_go.wait(60)
+            yield hydrate
+
+        held = made.stream_unary(
+            "/stateward.v1.CheckpointService/Hydrate",
+            request_serializer=checkpoint_service_pb2.HydrateRequest.SerializeToString,
+        ).future(late(), timeout=60, metadata=[("authorization", f"Bearer {TOKENS['reader']}")])
+        log = checkpoint_service_pb2.ReadLogRequest(namespace="team", thread="t", log="m", from_index=1)
+        log.wait.seconds = 30
+        waiting = checkpoint_service_pb2_grpc.CheckpointServiceStub(made).ReadLog.future(
+            log, timeout=60, metadata=[("authorization", f"Bearer {TOKENS['reader']}")]
+        )
+        write_access(path, FILE.replace('grants = ["read */*"]', 'grants = ["read team/u"]'))
+        with Client(daemon.target, token=TOKENS["reader"], namespace="team") as reader:
+            end = time.monotonic() + 30
+            while time.monotonic() < end:
+                try:
+                    reader.thread("t").hydrate()
+                except PermissionDenied:
+                    break
+        may_go.set()
+        operator.thread("t").append("m", 2)
+        for each in (held, waiting):
+            assert reason_in(each.exception()) == "PERMISSION_DENIED"
+
+
+def test_a_match_takes_no_longer_than_its_name() -> None:
+    """Patterns with several stars, and names that nearly match."""
+    for pattern in ("*a*a*x", "*-a-*-b", "**a**b"):
+        principal = Principal("p", [parse_grant(f"read team/{pattern}", "p")])
+        for name in ("a" * 4000, "-a-" * 1300, "-a-" * 100_000):
+            began = time.process_time()
+            assert not principal.may(VERB_READ, "team", name)
+            assert time.process_time() - began < 0.1
+
+
+def test_a_file_that_cannot_be_read_is_read_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though nothing of it changes but that."""
+    now, fails = [1000.0], [False]
+    monkeypatch.setattr("stateward_sidecar.service.admission.callers.monotonic", lambda: now[0])
+    path = tmp_path / "tokens"
+    path.write_text("o" * 40)
+    read = callers._read_tokens
+
+    def broken(place: Path) -> Any:
+        if fails[0]:
+            try:
+                raise PermissionError(13, "no")
+            except OSError:
+                raise StartError("cannot read") from None
+        return read(place)
+
+    monkeypatch.setattr(callers, "_read_tokens", broken)
+    found, old = callers.Callers(path), [("authorization", "Bearer " + "o" * 40)]
+    path.write_text("n" * 40)
+    fails[0] = True
+    for _ in range(5):
+        now[0] += callers.LOOK_S
+        found.identify(old)
+    fails[0] = False
+    now[0] += callers.LOOK_S
+    with pytest.raises(errors.Unauthenticated):
+        found.identify(old)
 
 
 def test_an_empty_namespace_is_the_default_one(daemon: Daemon) -> None:

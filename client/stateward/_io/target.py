@@ -200,7 +200,7 @@ def _owners(path: str) -> Iterator[int]:
 
 def check_uid(uid: int, target: str) -> None:
     """Raises WrongTarget if the daemon's user is neither this program's own, nor root, nor the one that is expected."""
-    if uid in {0, _user()} or uid == _expected_uid():
+    if uid in {0, _user()} or uid in _expected_uids():
         return
     raise WrongTarget(
         f"the socket {target.removeprefix('unix://')}, or a directory on the way to it, belongs to user {uid}, neither "
@@ -210,9 +210,9 @@ def check_uid(uid: int, target: str) -> None:
     )
 
 
-def _expected_uid() -> int | None:
-    expected = os.environ.get(OWNER_VARIABLE, "")
-    return _uid_of(expected) if expected else None
+def _expected_uids() -> list[int]:
+    given = os.environ.get(OWNER_VARIABLE, "")
+    return [_uid_of(each.strip()) for each in given.split(",")] if given else []
 
 
 @cache

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19stateward/v1/access.proto\x12\x0cstateward.v1\x1a google/protobuf/descriptor.proto\"I\n\x06\x41\x63\x63\x65ss\x12 \n\x04verb\x18\x01 \x01(\x0e\x32\x12.stateward.v1.Verb\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\r\n\x05lists\x18\x03 \x01(\x08*{\n\x04Verb\x12\x14\n\x10VERB_UNSPECIFIED\x10\x00\x12\x0c\n\x08VERB_ANY\x10\x01\x12\r\n\tVERB_READ\x10\x02\x12\x0e\n\nVERB_WRITE\x10\x03\x12\x0f\n\x0bVERB_SIGNAL\x10\x04\x12\x0f\n\x0bVERB_DELETE\x10\x05\x12\x0e\n\nVERB_ADMIN\x10\x06:F\n\x06\x61\x63\x63\x65ss\x12\x1e.google.protobuf.MethodOptions\x18\x8d\x8c\x03 \x03(\x0b\x32\x14.stateward.v1.AccessBp\n\x10\x63om.stateward.v1B\x0b\x41\x63\x63\x65ssProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19stateward/v1/access.proto\x12\x0cstateward.v1\x1a google/protobuf/descriptor.proto\"W\n\x06\x41\x63\x63\x65ss\x12 \n\x04verb\x18\x01 \x01(\x0e\x32\x12.stateward.v1.Verb\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\r\n\x05lists\x18\x03 \x01(\x08\x12\x0c\n\x04when\x18\x04 \x01(\t*{\n\x04Verb\x12\x14\n\x10VERB_UNSPECIFIED\x10\x00\x12\x0c\n\x08VERB_ANY\x10\x01\x12\r\n\tVERB_READ\x10\x02\x12\x0e\n\nVERB_WRITE\x10\x03\x12\x0f\n\x0bVERB_SIGNAL\x10\x04\x12\x0f\n\x0bVERB_DELETE\x10\x05\x12\x0e\n\nVERB_ADMIN\x10\x06:F\n\x06\x61\x63\x63\x65ss\x12\x1e.google.protobuf.MethodOptions\x18\x8d\x8c\x03 \x03(\x0b\x32\x14.stateward.v1.AccessBp\n\x10\x63om.stateward.v1B\x0b\x41\x63\x63\x65ssProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +33,8 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stateward.v1.access_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.stateward.v1B\013AccessProtoP\001Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\252\002\014Stateward.V1'
-  _globals['_VERB']._serialized_start=152
-  _globals['_VERB']._serialized_end=275
+  _globals['_VERB']._serialized_start=166
+  _globals['_VERB']._serialized_end=289
   _globals['_ACCESS']._serialized_start=77
-  _globals['_ACCESS']._serialized_end=150
+  _globals['_ACCESS']._serialized_end=164
 # @@protoc_insertion_point(module_scope)

@@ -26,11 +26,13 @@ ACCESS_FIELD_NUMBER: _ClassVar[int]
 access: _descriptor.FieldDescriptor
 
 class Access(_message.Message):
-    __slots__ = ("verb", "thread", "lists")
+    __slots__ = ("verb", "thread", "lists", "when")
     VERB_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     LISTS_FIELD_NUMBER: _ClassVar[int]
+    WHEN_FIELD_NUMBER: _ClassVar[int]
     verb: Verb
     thread: str
     lists: bool
-    def __init__(self, verb: _Optional[_Union[Verb, str]] = ..., thread: _Optional[str] = ..., lists: bool = ...) -> None: ...
+    when: str
+    def __init__(self, verb: _Optional[_Union[Verb, str]] = ..., thread: _Optional[str] = ..., lists: bool = ..., when: _Optional[str] = ...) -> None: ...

@@ -51,7 +51,13 @@ def create_key_file(path: Path) -> bytes:
     return read_key_file(path)
 
 
-def find_exposure(path: Path, what: str = "key file", why: str = "Key and disk together open all data") -> str:
+def find_exposure(
+    path: Path,
+    what: str = "key file",
+    why: str = "Key and disk together open all data",
+    *,
+    may_be_read: bool = False,
+) -> str:
     """Returns a warning if too many users may read or change a file with secrets, else an empty text.
 
     The group may read it: an orchestrator has no other way to give a secret to a process that is not root.
@@ -60,7 +66,7 @@ def find_exposure(path: Path, what: str = "key file", why: str = "Key and disk t
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:  # gone since it was read
         return ""
-    if mode & stat.S_IRWXO:
+    if mode & (stat.S_IWOTH if may_be_read else stat.S_IRWXO):
         who = "every user of this machine can use it"
     elif mode & stat.S_IWGRP:
         who = "its group can change it"

@@ -22,8 +22,8 @@ from stateward_sidecar.service.admission.grants import Principal, parse_grant
 from stateward_sidecar.storage.secretfiles import NoTokens
 
 T = TypeVar("T")
-PRINCIPALS_MAX, GRANTS_MAX = 1000, 100
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:/-]{0,127}")
+PRINCIPALS_MAX, GRANTS_MAX, FILE_BYTES_MAX = 1000, 100, 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,127}")
 _KEYS = {"name", "token_sha256", "uid", "gid", "grants"}
 
 
@@ -44,12 +44,15 @@ def read_access_file(path: Path) -> Identities:
     """Returns the principals by their identities. Raises StartError, which names the place; NoTokens if the file is
     gone or names nobody."""
     try:
-        told = tomllib.loads(path.read_text())
+        if not path.is_file() or path.stat().st_size > FILE_BYTES_MAX:
+            path.stat()  # FileNotFoundError
+            raise StartError(f"the access file {path} is no file of at most {FILE_BYTES_MAX >> 20} MiB")
+        told = tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError as error:
         raise NoTokens(f"cannot read the access file {path}: {error.strerror}") from None
     except OSError as error:
         raise StartError(f"cannot read the access file {path}: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also of a number of 5,000 digits, and of nested lists
         raise StartError(f"the access file {path} is not TOML: {error}") from None
     principals = told.pop("principal", [])
     if told or not isinstance(principals, list):
@@ -78,7 +81,7 @@ def _add(told: Any, found: Identities) -> str:
         raise ValueError(f"{min(unknown)!r} is not known; give {', '.join(sorted(_KEYS))}")
     name = told.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError("name is required: letters, digits and . _ @ : / -, at most 128 of them")
+        raise ValueError("name is required: letters, digits and . _ @ : -, at most 128 of them")
     principal = Principal(name, (parse_grant(each, name) for each in _texts(told, "grants", GRANTS_MAX)))
     if not principal.grants:
         raise ValueError(f"{name!r} has no grants")

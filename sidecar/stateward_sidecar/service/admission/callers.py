@@ -19,7 +19,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from stateward_sidecar.errors import StartError, Unauthenticated
+from stateward_sidecar.errors import PermissionDenied, StartError, StatewardError, Unauthenticated
 from stateward_sidecar.service.admission.accessfile import Identities, read_access_file
 from stateward_sidecar.service.admission.grants import ANYBODY, Caller, Principal
 from stateward_sidecar.storage.secretfiles import NoTokens, read_token_file, token_digest
@@ -43,6 +43,8 @@ class _File:
         self.found = read(path)
         # A change that was seen, and since when it is as it is.
         self._changing: tuple[tuple[int, ...], float] | None = None
+        # Whether the log says already that it cannot be read.
+        self._is_told = False
 
     def look(self) -> bool:
         """Reads the file again if it has changed, and is the same as ``LOOK_S`` ago. Returns whether it says something
@@ -56,36 +58,41 @@ class _File:
             return False
         if now_s - self._changing[1] < LOOK_S:
             return False
-        self._changing, self._stamp = None, stamp
-        return self._take()
+        return self._take(stamp)
 
-    def _take(self) -> bool:
+    def _take(self, stamp: tuple[int, ...]) -> bool:
         try:
             self.found = self._read(self._path)
         except NoTokens as error:
             log.error(f"the {self._what} admits nobody any more", error=error.message)
             self.found = Identities()
         except StartError as error:
-            log.error(f"the {self._what} cannot be used; what it said before goes on", error=error.message)
+            if not self._is_told:
+                log.error(f"the {self._what} cannot be used; what it said before goes on", error=error.message)
+            self._is_told = isinstance(error.__context__, OSError)  # then it is tried again
+            if not self._is_told:
+                self._changing, self._stamp = None, stamp
             return False
         else:
             log.info(f"read the {self._what} again", identities=len(self.found))
+        self._changing, self._stamp, self._is_told = None, stamp, False
         return True
 
 
 class _Stream:
     """A call that may stay open for days."""
 
-    __slots__ = ("caller", "is_revoked", "task", "token", "user")
+    __slots__ = ("caller", "error", "task", "token", "user")
 
     def __init__(self, caller: Caller, token: bytes | None, user: User | None, task: Any) -> None:
         self.caller, self.token, self.user, self.task = caller, token, user, task
-        self.is_revoked = False
+        self.error: StatewardError | None = None
+        """Why it was ended."""
 
-    def revoke(self) -> None:
+    def revoke(self, error: StatewardError) -> None:
         """Ends the call."""
-        if not self.is_revoked:
-            self.is_revoked = True
+        if self.error is None:
+            self.error = error
             self.task.cancel()
 
 
@@ -101,6 +108,8 @@ class Callers:
             self._files.append(_File(token_file, "token file", _read_tokens))
         self._looked_s = monotonic()
         self._streams = set[_Stream]()
+        self.changes = 0
+        """How often the files have changed."""
 
     def identify(self, metadata: Metadata | None, user: User | None = None) -> Caller:
         """Returns who calls, by the token in a call's metadata, else by its process. Raises Unauthenticated."""
@@ -108,16 +117,17 @@ class Callers:
 
     @contextmanager
     def holding(self, metadata: Metadata | None, user: User | None = None) -> Iterator[Caller]:
-        """Surrounds a stream, within its task. Raises Unauthenticated at once, or when the stream may no longer be."""
+        """Surrounds a stream, within its task. Raises Unauthenticated at once; that or PermissionDenied when the stream
+        may no longer be."""
         token = _token_of(metadata)
         stream = _Stream(self._identify(token, user), token, user, asyncio.current_task())
         self._streams.add(stream)
         try:
             yield stream.caller
         except asyncio.CancelledError:
-            if not stream.is_revoked or stream.task.uncancel():
+            if stream.error is None or stream.task.uncancel():
                 raise
-            raise Unauthenticated("what allowed this stream was taken away; open it with a valid token") from None
+            raise stream.error from None
         finally:
             self._streams.discard(stream)
 
@@ -131,7 +141,7 @@ class Callers:
                 f"the call {what}; this daemon asks for one: set STATEWARD_TOKEN_FILE, or send the metadata "
                 "'authorization: Bearer TOKEN'"
             )
-        return Caller(principal)
+        return Caller(principal, self.changes)
 
     def _find(self, token: bytes | None, user: User | None) -> Principal | None:
         for file in self._files:
@@ -145,19 +155,24 @@ class Callers:
 
     def watch(self) -> None:
         """Looks at the files from now on, also if no call comes: a call after a long pause finds them as they are."""
-        self._look()
-        asyncio.get_running_loop().call_later(LOOK_S, self.watch)
+        try:
+            self._look()
+        finally:
+            asyncio.get_running_loop().call_later(LOOK_S, self.watch)
 
     def _look(self) -> None:
         self._looked_s = monotonic()
         changed = [file for file in self._files if file.look()]
         if changed:
+            self.changes += 1
             for stream in list(self._streams):
                 principal = self._find(stream.token, stream.user)
                 if principal is not None:
                     stream.caller.principal = principal
-                if principal is None or not stream.caller.still_may():
-                    stream.revoke()
+                if principal is None:
+                    stream.revoke(Unauthenticated("the token of this stream was taken away; open it with a valid one"))
+                elif not stream.caller.still_may():
+                    stream.revoke(PermissionDenied(f"{principal.name} has lost the grant of this stream"))
 
 
 def _read_tokens(path: Path) -> Identities:
@@ -179,4 +194,4 @@ def _stamp(path: Path) -> tuple[int, ...]:
         found = path.stat()
     except OSError:
         return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

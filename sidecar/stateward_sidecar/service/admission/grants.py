@@ -27,6 +27,8 @@ _NAMES = {verb: name for name, verb in VERBS.items()}
 PRINCIPAL = "${principal}"
 """Stands in a pattern for the name of the principal."""
 _GRANT = re.compile(r"([a-z]+(?:,[a-z]+)*)\s+([^/\s]+)/(\S.*)")
+NAMES_CHARS_MAX = 4096
+"""The most characters of a namespace and a name together that are compared with a pattern."""
 _BETWEEN = "\0"
 """Between namespace and thread: no name has it."""
 
@@ -64,16 +66,22 @@ class Principal:
 
     def __init__(self, name: str, grants: Iterable[Grant]) -> None:
         self.name, self.grants = name, tuple(grants)
-        self._patterns = {verb: _pattern(self.grants, verb) for verb in VERBS.values()}
+        self._everywhere = frozenset(verb for grant in self.grants if grant.is_for_all for verb in grant.verbs)
+        self._patterns: dict[int, re.Pattern[str] | None] = {}  # made when they are needed: it takes a while
 
     def may(self, verb: int, namespace: str, thread: str) -> bool:
         """Whether a verb is allowed for a thread."""
-        pattern = self._patterns[verb]
-        return pattern is not None and pattern.fullmatch(f"{namespace}{_BETWEEN}{thread}") is not None
+        if verb in self._everywhere:
+            return True
+        if verb not in self._patterns:
+            self._patterns[verb] = _pattern(self.grants, verb)
+        pattern, name = self._patterns[verb], f"{namespace}{_BETWEEN}{thread}"
+        # A longer name is none, and no reason to work.
+        return pattern is not None and len(name) <= NAMES_CHARS_MAX and pattern.fullmatch(name) is not None
 
     def may_everywhere(self, verb: int) -> bool:
         """Whether a verb is allowed for every thread."""
-        return any(verb in grant.verbs and grant.is_for_all for grant in self.grants)
+        return verb in self._everywhere
 
 
 def _pattern(grants: Sequence[Grant], verb: int) -> re.Pattern[str] | None:
@@ -84,7 +92,10 @@ def _pattern(grants: Sequence[Grant], verb: int) -> re.Pattern[str] | None:
 
 
 def _any_text(pattern: str) -> str:
-    return f"[^{_BETWEEN}]*".join(map(re.escape, pattern.split("*")))
+    """A star takes as little as it can, and never more afterwards: so a match takes no longer than the name is."""
+    first, *rest = map(re.escape, pattern.split("*"))
+    middle = "".join(f"(?>[^{_BETWEEN}]*?{part})" for part in rest[:-1])
+    return f"{first}{middle}[^{_BETWEEN}]*{rest[-1]}" if rest else first
 
 
 ANYBODY = Principal("anybody", [Grant(frozenset(VERBS.values()), "*", "*")])
@@ -98,7 +109,9 @@ class Need(NamedTuple):
     thread: tuple[str, ...]
     """Where the request names the thread; empty = the daemon as a whole."""
     lists: bool
-    """Whether the answer leaves out what the caller may not read."""
+    """Whether an answer about all threads leaves out what the caller may not read."""
+    when: str
+    """The field of the request without which nothing is needed; empty = always."""
 
     def places(self, request: Message) -> Iterator[tuple[str, str]]:
         """Yields namespace and name of each thread that a request names, as its verb will use them."""
@@ -123,11 +136,14 @@ def needs_of(method: MethodDescriptor) -> tuple[Need, ...]:
     """Returns what the contract says that a caller needs. Raises ValueError if it says nothing, or cannot be asked."""
     extension: Any = access_pb2.access  # it has many values, of which its stub knows nothing
     told: Any = method.GetOptions().Extensions[extension]
-    found = tuple(Need(each.verb, tuple(filter(None, each.thread.split("."))), each.lists) for each in told)
+    found = tuple(
+        Need(each.verb, tuple(filter(None, each.thread.split("."))), each.lists, each.when) for each in told
+    )
     if not found:
         raise ValueError(f"{method.full_name} does not say what its callers need: option (access)")
     for need in found:
         _check_path(method, need.thread)
+        _check_path(method, (need.when,) if need.when else ())
     return found
 
 
@@ -142,24 +158,26 @@ def _check_path(method: MethodDescriptor, path: Sequence[str]) -> None:
 class Caller:
     """Who makes a call. The principal may change while a stream is open, when the file of principals does."""
 
-    __slots__ = ("_asked", "principal")
+    __slots__ = ("_asked", "changes", "principal")
 
-    def __init__(self, principal: Principal) -> None:
-        self.principal = principal
+    def __init__(self, principal: Principal, changes: int = 0) -> None:
+        """``changes``: how often the files had changed when the caller was looked for."""
+        self.principal, self.changes = principal, changes
         self._asked: list[tuple[int, str, str]] = []
 
     def admit(self, needs: Iterable[Need], request: Message, *, is_kept: bool = False) -> None:
         """Raises PermissionDenied if the principal lacks what a request needs. ``is_kept``: the call is a stream, of
         which ``still_may`` will ask the same again."""
         for need in needs:
-            if need.verb == VERB_ANY or need.lists:
+            if need.verb == VERB_ANY or (need.when and not getattr(request, need.when)):
                 continue
             if not need.thread:
-                self._ask_everywhere(need.verb)
+                if not need.lists:
+                    self._ask_everywhere(need.verb)
                 continue
             for place in need.places(request):
-                if place[1] == ALL_THREADS and need.verb == VERB_READ:
-                    continue  # the answer leaves out what may not be read
+                if place[1] == ALL_THREADS and need.lists:
+                    continue
                 self._ask(need.verb, *place)
                 if is_kept:
                     self._asked.append((need.verb, *place))

@@ -33,6 +33,7 @@ from stateward_sidecar.errors import Corrupt, HistoryElsewhere, InvalidField, St
 from stateward_sidecar.service.admission.memory import FREE_ANSWER_BYTES, Reserved
 from stateward_sidecar.service.calls.calls import Calls
 from stateward_sidecar.service.calls.feed import Feed, await_page, read_page
+from stateward_sidecar.service.calls.method import reading_of
 from stateward_sidecar.service.calls.ownership import Place
 from stateward_sidecar.service.calls.saving import Saving
 from stateward_sidecar.service.checks import check
@@ -209,7 +210,7 @@ class CheckpointService:
                 raise InvalidField("before", "names a version of one thread and is not allowed with all threads")
         check.check_contents(request)
         if request.thread == check.ALL_THREADS:
-            return await self._calls.scan(self._store.lister.checkpoints, request)
+            return await self._calls.scan(self._store.lister.checkpoints, request, reading_of(request.namespace))
         read = self._calls.load if request.include_states else self._calls.scan
         return await self._calls.ownership.read(
             request.namespace, request.thread, lambda: read(self._store.lister.checkpoints, request)

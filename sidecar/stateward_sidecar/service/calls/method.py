@@ -100,6 +100,15 @@ class Method:
         if (found := caller_of_call.get()) is not None:
             found.admit(self.needs, request, is_kept=is_kept)
 
+    def admit_now(self, request: Message, context: grpc.aio.ServicerContext) -> None:
+        """The same, by the files as they are now: a call may have waited for its message, or for its answer. Raises
+        Unauthenticated, too."""
+        found = caller_of_call.get()
+        assert self.callers is not None
+        if found is None or found.changes != self.callers.changes:
+            self.identify(context)
+        self.admit(request)
+
     async def read(self, context: grpc.aio.ServicerContext) -> tuple[Message | None, Share | None]:
         """Returns the next message of a stream (None after the last one), and the share of memory of a large message.
 

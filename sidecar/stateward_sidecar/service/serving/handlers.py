@@ -167,11 +167,14 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
                 try:
                     request, share = await method.read_only(context)
                     if method.callers is not None:
-                        method.admit(request)
+                        method.admit_now(request, context)
                     again = partial(verb, request, context)
                     # Nothing here refers to the answer, so that it can be dropped while it waits for room.
                     work = _to_its_end(again(), share, method.room) if share else again()
-                    return await method.hand_out(await work, again, context)
+                    answer = await work
+                    if method.callers is not None and not method.is_write:
+                        method.admit_now(request, context)
+                    return await method.hand_out(answer, again, context)
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, as_expected(error, request), method.name)
                 finally:

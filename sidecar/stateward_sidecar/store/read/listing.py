@@ -205,10 +205,11 @@ class Lister:
             count += not is_edge or (thread is not None and wanted.fits(thread))
         return count
 
-    def checkpoints(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
-        """Returns a page of versions, newest first."""
+    def checkpoints(self, request: ListCheckpointsRequest, may_read: MayRead | None = None) -> ListCheckpointsResponse:
+        """Returns a page of versions, newest first. ``may_read``: of all threads, leaves out those that may not be
+        read."""
         if request.thread == ALL_THREADS:
-            return self._of_namespace(request)
+            return self._of_namespace(request, may_read)
         return self._of_thread(request)
 
     def _of_thread(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
@@ -247,7 +248,7 @@ class Lister:
                     del answer.checkpoints[len(answer.contents) :]
         return answer
 
-    def _of_namespace(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
+    def _of_namespace(self, request: ListCheckpointsRequest, may_read: MayRead | None) -> ListCheckpointsResponse:
         context, binding = self._context, bare(request, "page_size")
         answer, page = ListCheckpointsResponse(), _Page(request.page_size)
         before = context.tokens.unpack(binding, request.page_token) if request.page_token else None
@@ -263,22 +264,24 @@ class Lister:
                 places = ((key, *_feed_place(value)) for key, value in rows_before(txn, b"W", before))
             unreadable = Unreadable(self._context, txn, keys.id)
             for looked_at, (key, number, sequence) in enumerate(places, 1):
-                view = self._view(txn, request, number, sequence, unreadable)
+                view = self._view(txn, request, number, sequence, unreadable, may_read)
                 if view is not None and _fits(view, request):
                     answer.checkpoints.append(view)
                     page.add(view)
                 if page.is_full(looked_at, VERSIONS_MAX):
                     answer.next_page_token = context.tokens.pack(binding, key)
                     break
-            answer.unreadable.extend(unreadable.listed())
+            answer.unreadable.extend(_told(unreadable, may_read))
         return answer
 
     def _view(
         self, txn: lmdb.Transaction, request: ListCheckpointsRequest, number: int, sequence: int,
-        unreadable: Unreadable,
+        unreadable: Unreadable, may_read: MayRead | None,
     ) -> Checkpoint | None:  # fmt: skip
         thread = unreadable.open(self._threads.by_number, number)
         if thread is None or thread.identity.namespace != request.namespace:
+            return None
+        if may_read is not None and not may_read(thread.name):
             return None
         try:
             entry = find_entry(txn, thread, sequence)
@@ -290,6 +293,12 @@ class Lister:
         except Corrupt as error:
             unreadable.note_part(thread, error)
             return None
+
+
+def _told(unreadable: Unreadable, may_read: MayRead | None) -> list[UnreadableThread]:
+    """Returns the damaged threads that a reader may be told of: of those whose name is not known, nobody can say."""
+    found = unreadable.listed()
+    return found if may_read is None else [each for each in found if each.thread and may_read(each.thread)]
 
 
 def _feed_place(row: bytes) -> tuple[int, int]:
@@ -349,10 +358,8 @@ class _Wanted:
         return (self.may_read is None or self.may_read(thread.name)) and self._fits(thread.head)
 
     def listed(self, unreadable: Unreadable) -> list[UnreadableThread]:
-        """Returns the damaged threads that may be told: of those whose name is not known, nobody can say."""
-        found = unreadable.listed()
-        may_read = self.may_read
-        return found if may_read is None else [each for each in found if each.thread and may_read(each.thread)]
+        """Returns the damaged threads that may be told."""
+        return _told(unreadable, self.may_read)
 
     def _fits(self, head: ThreadHead) -> bool:
         if self._statuses and (head.status or WORK_STATUS_RUNNING) not in self._statuses:
