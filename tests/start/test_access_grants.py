@@ -269,23 +269,28 @@ def test_a_call_that_waits_is_asked_again(tmp_path: Path) -> None:
         grpc.insecure_channel(daemon.target.replace("unix://", "unix:")) as made,
     ):
         operator.thread("t").append("m", 1)
-        hydrate = checkpoint_service_pb2.HydrateRequest(namespace="team", thread="t")
+        operator.thread(OWN).append("m", 1)
         may_go = threading.Event()
 
-        def late() -> Iterator[Message]:
-            may_go.wait(60)
-            yield hydrate
+        def held_back(name: str, who: str, request: Message) -> Any:
+            def late() -> Iterator[Message]:
+                may_go.wait(60)
+                yield request
 
-        held = made.stream_unary(
-            "/stateward.v1.CheckpointService/Hydrate",
-            request_serializer=checkpoint_service_pb2.HydrateRequest.SerializeToString,
-        ).future(late(), timeout=60, metadata=[("authorization", f"Bearer {TOKENS['reader']}")])
+            called = made.stream_unary(f"/stateward.v1.{name}", request_serializer=type(request).SerializeToString)
+            return called.future(late(), timeout=60, metadata=[("authorization", f"Bearer {TOKENS[who]}")])
+
+        delete = thread_service_pb2.DeleteThreadRequest(namespace="team", thread=OWN)
+        held = [
+            held_back("CheckpointService/Hydrate", "reader", request_of(METHODS["Hydrate"], "t")),
+            held_back("ThreadService/DeleteThread", "agent", delete),
+        ]
         log = checkpoint_service_pb2.ReadLogRequest(namespace="team", thread="t", log="m", from_index=1)
         log.wait.seconds = 30
         waiting = checkpoint_service_pb2_grpc.CheckpointServiceStub(made).ReadLog.future(
             log, timeout=60, metadata=[("authorization", f"Bearer {TOKENS['reader']}")]
         )
-        write_access(path, FILE.replace('grants = ["read */*"]', 'grants = ["read team/u"]'))
+        write_access(path, FILE.replace('"read */*"', '"read team/u"', 1).replace("read,write,delete", "read"))
         with Client(daemon.target, token=TOKENS["reader"], namespace="team") as reader:
             end = time.monotonic() + 30
             while time.monotonic() < end:
@@ -295,8 +300,9 @@ def test_a_call_that_waits_is_asked_again(tmp_path: Path) -> None:
                     break
         may_go.set()
         operator.thread("t").append("m", 2)
-        for each in (held, waiting):
+        for each in (*held, waiting):
             assert reason_in(each.exception()) == "PERMISSION_DENIED"
+        assert operator.thread(OWN).info().version == 1
 
 
 def test_a_match_takes_no_longer_than_its_name() -> None:
