@@ -348,7 +348,7 @@ def all_commands() -> dict[str, Any]:
 LOOKING = {
     "threads", "show", "history", "diff", "replay", "watch", "effects", "records list", "records get", "tools",
     "failures", "waiting", "export", "archive status", "archive list", "archive verify", "doctor", "stats", "verify",
-    "conformance", "demo", "completion", "status", "service print",
+    "conformance", "demo", "completion", "status", "service print", "token list",
 }  # fmt: skip
 """They change nothing that anybody else has written."""
 NOT_ASKING = {
@@ -368,6 +368,8 @@ NOT_ASKING = {
     "detach": "archives, and gives up the right to write, which anybody may take again",
     "drain": "the same for all threads",
     "keys new": "refuses a file that exists",
+    "token new": "adds a token; the others stay",
+    "token revoke": "who revokes a token is in a hurry, and makes a new one as easily",
     "stop": "removes nothing; whoever has the daemon open starts it again",
     "service install": "writes one file that uninstall takes back; the data stay",
     "service uninstall": "takes back what install wrote; the data stay",
