@@ -52,6 +52,8 @@ _LATER = {
     "RequestTimeout", "SlowDown", "OperationAborted", "ConditionalRequestConflict", "ContainerBeingDeleted",
     "AccountBeingCreated", "ServerBusy", "OperationTimedOut",
 }  # fmt: skip
+# Request Timeout, Misdirected Request, Too Early, Too Many Requests: a later try may succeed, and nothing was stored.
+_PASSING = {408, 421, 425, 429}
 # Some of these come as 400, 409 or 412, which would mean something else.
 _DENIED = {
     "ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed",
@@ -112,7 +114,7 @@ def _of_credentials(answer: _Answer) -> BucketError:
             f"{answer.url}: a token service is only asked over https (AWS_ENDPOINT_URL_STS, AZURE_AUTHORITY_HOST): "
             f"check {answer.credentials}: {said_here}"
         )
-    is_refused = 300 <= status < 500 and status != 429
+    is_refused = 300 <= status < 500 and status not in _PASSING
     if _FROM_PROVIDER in said_here:
         is_refused = _NOT_REACHED not in said_here
     if is_refused or _FILE_MISSING in said_here.lower():
@@ -162,7 +164,7 @@ def _by_status(answer: _Answer) -> BucketError:
         return BucketFull(message, status=status)
     if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in (401, 403):
         return BucketDenied(f"{message}: check {answer.credentials}", status=status)
-    if status == 429:
+    if status in _PASSING:
         return BucketUnavailable(message, status=status)
     if type(error).__name__ == PANIC or _HTTP_REFUSED in message:
         return BucketMisconfigured(
