@@ -41,8 +41,8 @@ _OF_CREDENTIALS = re.compile(
     r"token request|token response|token file|/latest/(?:api/token|meta-data/iam/)|credential provider", re.IGNORECASE
 )
 _OF_STS = "POST REDACTED"  # with s3://; Azure's requests with a shared access signature are redacted too
-# Which of these end by waiting: no answer (status 0 otherwise), google-auth's word for it.
-_FILE_MISSING, _FROM_PROVIDER, _NOT_REACHED = "token file", "credential provider: ", "TransportError"
+# Which of these do not end by waiting, although no status says so.
+_FILE_MISSING, _FROM_PROVIDER, _REFUSED_BY_PROVIDER = "token file", "credential provider: ", "TokenRefused"
 _HTTP_REFUSED = "builder error"
 _WRITES = {"put", "create", "replace", "delete"}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
@@ -54,6 +54,9 @@ _LATER = {
 }  # fmt: skip
 # Request Timeout, Misdirected Request, Too Early, Too Many Requests: a later try may succeed, and nothing was stored.
 _PASSING = {408, 421, 425, 429}
+# Azure's metadata service while it is updated; Entra is asked by POST.
+# https://learn.microsoft.com/entra/identity/managed-identities-azure-resources/how-to-use-vm-token#error-handling
+_PASSING_OF_METADATA, _FROM_METADATA = {404, 410}, "Error performing GET"
 # Some of these come as 400, 409 or 412, which would mean something else.
 _DENIED = {
     "ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed",
@@ -114,9 +117,11 @@ def _of_credentials(answer: _Answer) -> BucketError:
             f"{answer.url}: a token service is only asked over https (AWS_ENDPOINT_URL_STS, AZURE_AUTHORITY_HOST): "
             f"check {answer.credentials}: {said_here}"
         )
-    is_refused = 300 <= status < 500 and status not in _PASSING
+    is_azures_metadata = answer.url.startswith("az:") and _FROM_METADATA in said_here
+    passing = _PASSING | _PASSING_OF_METADATA if is_azures_metadata else _PASSING
+    is_refused = 300 <= status < 500 and status not in passing
     if _FROM_PROVIDER in said_here:
-        is_refused = _NOT_REACHED not in said_here
+        is_refused = _REFUSED_BY_PROVIDER in said_here
     if is_refused or _FILE_MISSING in said_here.lower():
         return BucketDenied(
             f"{answer.url}: no token for the store: check {answer.credentials}: {said_here}", status=status

@@ -1,0 +1,72 @@
+"""The danger: an outage of a token service is called a wrong credential, and a wrong credential an outage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.bucket.azurite import ACCOUNT
+from tests.stores.servers import serving
+from tests.stores.tokens import federated
+
+from stateward_sidecar.bucket.base import BucketDenied, BucketError, BucketUnavailable
+from stateward_sidecar.bucket.objectstore import ObjectStoreBucket
+
+pytestmark = pytest.mark.usefixtures("alone")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (503, b'{"error":{"code":503,"status":"UNAVAILABLE"}}', BucketUnavailable),
+        (503, b"upstream connect error", BucketUnavailable),
+        (500, b'{"error":"server_error"}', BucketUnavailable),
+        (429, b'{"error":"temporarily_unavailable","error_description":"slow"}', BucketUnavailable),
+        (400, b'{"error":"invalid_grant","error_description":"no such provider"}', BucketDenied),
+        (400, b'{"error":"invalid_target"}', BucketDenied),
+        (401, b'{"error":"invalid_client"}', BucketDenied),
+        (403, b'{"error":"access_denied"}', BucketDenied),
+        (403, b'{"error":{"code":403,"status":"PERMISSION_DENIED"}}', BucketDenied),
+    ],
+)
+def test_google_federation(
+    status: int, body: bytes, expected: type[BucketError], token: Path, tmp_path: Path
+) -> None:
+    """Only an answer that names a fault of the credentials is denied."""
+    file = tmp_path / "external.json"
+    with serving(lambda request: (status, {}, body)) as url:
+        file.write_text(json.dumps(federated(url, token)))
+        bucket = ObjectStoreBucket("gs://b/p", {"GOOGLE_APPLICATION_CREDENTIALS": str(file)})
+        with pytest.raises(expected) as caught:
+            bucket.create("k", b"x")
+    assert type(caught.value) is expected
+    assert not caught.value.is_unclear
+    assert "GOOGLE_APPLICATION_CREDENTIALS" in caught.value.message
+
+
+def test_google_token_file_is_missing(token: Path, tmp_path: Path) -> None:
+    """Waiting does not bring it: denied."""
+    file = tmp_path / "external.json"
+    file.write_text(json.dumps(federated("http://127.0.0.1:1", token)))
+    token.unlink()
+    with pytest.raises(BucketDenied, match="GOOGLE_APPLICATION_CREDENTIALS"):
+        ObjectStoreBucket("gs://b/p", {"GOOGLE_APPLICATION_CREDENTIALS": str(file)}).create("k", b"x")
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (404, BucketUnavailable), (408, BucketUnavailable), (410, BucketUnavailable), (429, BucketUnavailable),
+        (400, BucketDenied), (403, BucketDenied),
+    ],
+)  # fmt: skip
+def test_azure_metadata_service(status: int, expected: type[BucketError], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers 404 and 410 while it is updated, so these pass."""
+    with serving(lambda request: (status, {}, b"")) as url:
+        environment = {"AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT, "AZURE_MSI_ENDPOINT": f"{url}/metadata/identity/token"}
+        for name, value in environment.items():  # obstore itself reads AZURE_MSI_ENDPOINT
+            monkeypatch.setenv(name, value)
+        with pytest.raises(expected) as caught:
+            ObjectStoreBucket("az://c/p", environment).create("k", b"x")
+    assert "managed identity" in caught.value.message
