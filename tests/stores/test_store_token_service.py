@@ -70,3 +70,5 @@ def test_azure_metadata_service(status: int, expected: type[BucketError], monkey
         with pytest.raises(expected) as caught:
             ObjectStoreBucket("az://c/p", environment).create("k", b"x")
     assert "managed identity" in caught.value.message
+    if expected is BucketUnavailable:  # or a 429 would be taken for the store's
+        assert caught.value.metadata.get("status", "0") == "0"

@@ -126,9 +126,8 @@ def _of_credentials(answer: _Answer) -> BucketError:
         return BucketDenied(
             f"{answer.url}: no token for the store: check {answer.credentials}: {said_here}", status=status
         )
-    return BucketUnavailable(
-        f"{answer.url}: no token for the store yet: {said_here}: check {answer.credentials}", status=status
-    )
+    # Without the status: the store has not answered 429.
+    return BucketUnavailable(f"{answer.url}: no token for the store yet: {said_here}: check {answer.credentials}")
 
 
 def _by_code(answer: _Answer) -> BucketError | None:
