@@ -18,8 +18,9 @@ from stateward_sidecar.bucket.base import BucketMisconfigured
 class Access:
     """How to reach a store.
 
-    ``config``: obstore's options. ``allows_http``: one of the endpoints is plain http. ``credentials``: where they come
-    from, as words that continue "check …". ``provider``: obstore's ``credential_provider``; None = obstore finds them.
+    ``config``: obstore's options. ``allows_http``: an endpoint that counts is plain http. ``credentials``: where they
+    come from, as words that continue "check …". ``provider``: obstore's ``credential_provider``; None = obstore finds
+    them.
     """
 
     config: dict[str, str] = field(default_factory=dict)
@@ -47,7 +48,7 @@ def s3_access(environment: Mapping[str, str]) -> Access:
         raise BucketMisconfigured(f"{given} is set without {missing}: set both, or neither")
     return Access(
         config={"disable_bulk_delete": "true"} | options(environment, _S3_OPTIONS),  # each store knows single deletes
-        allows_http=any_http(environment, _S3_ENDPOINTS),
+        allows_http=counts_as_http(environment, _S3_ENDPOINTS),
         credentials=_s3_credentials(environment),
     )
 
@@ -75,19 +76,25 @@ def options(environment: Mapping[str, str], names: Mapping[str, str]) -> dict[st
     return found
 
 
-def any_http(environment: Mapping[str, str], names: Iterable[str]) -> bool:
-    """Whether one of these endpoints is plain http. Raises BucketMisconfigured if one is no URL."""
+def counts_as_http(environment: Mapping[str, str], names: Iterable[str]) -> bool:
+    """Whether the first of these endpoints that is set, the one that counts, is plain http.
+
+    Raises BucketMisconfigured if any of them is no URL.
+    """
     found = [is_http(name, value) for name in names if (value := environment.get(name, "").strip())]
-    return any(found)  # of all: each is checked
+    return bool(found) and found[0]
 
 
 def is_http(name: str, value: str) -> bool:
-    """Whether this endpoint is plain http. Raises BucketMisconfigured, which names the variable, if it is no URL."""
+    """Whether this endpoint is plain http. Raises BucketMisconfigured, which names the variable, if it is no URL, or
+    holds a password."""
     try:
         parts = urlsplit(value)
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        is_url = False
-    if not is_url:
+        is_url, parts = False, None
+    if parts is not None and "@" in parts.netloc:
+        raise BucketMisconfigured(f"{name} must not hold a user or password: credentials have variables of their own")
+    if not is_url or parts is None:
         raise BucketMisconfigured(f"{name} is no URL: write https://host, or http://host:port for plain http")
     return parts.scheme == "http"

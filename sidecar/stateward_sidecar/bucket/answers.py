@@ -33,7 +33,8 @@ from stateward_sidecar.bucket.base import (
 
 _STATUS = re.compile(r"status code: (\d{3})|\(code: (\d{3})\)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-_QUERY = re.compile(r"\?\S+")
+_QUERY = re.compile(r"(/[^\s?]*)\?\S+|\?\S*=\S*")  # of a URL, or by itself
+_USER = re.compile(r"://[^\s/@]+@")
 _NEVER_SENT = "kind: Connect,"
 # obstore asked for a token, and not for an object: of Entra, Google or a metadata server; or it read a token file; or
 # google-auth did.
@@ -69,8 +70,10 @@ PANIC = "PanicException"
 
 
 def said(error: BaseException) -> str:
-    """Returns the readable part of what obstore says, without queries: Azure's may hold a signature."""
-    return _QUERY.sub("?…", str(error).partition("\n\nDebug source:")[0])[:500]
+    """Returns the readable part of what obstore says, without the users and queries of URLs: they may hold a password
+    or a signature."""
+    text = str(error).partition("\n\nDebug source:")[0]
+    return _QUERY.sub(r"\1?…", _USER.sub("://…@", text))[:500]
 
 
 def translate(error: BaseException, key: str, url: str, method: str, credentials: str = "") -> BucketError:

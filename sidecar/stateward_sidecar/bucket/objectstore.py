@@ -183,13 +183,20 @@ class ObjectStoreBucket(Bucket):
                 raise BucketRefused("the bucket was used before this process was forked; open it after the fork")
             return self._uploads if for_uploads else self._store
 
+    def _read_access(self) -> Access:
+        """The settings are no answer of the store, whatever their reading raises."""
+        try:
+            return _ACCESS[self._scheme](self._environment)
+        except OSError as error:
+            raise BucketMisconfigured(f"{self._url}: its settings cannot be read: {error}") from error
+
     def _open(self, timeout_s: float, retries: RetryConfig) -> ObjectStore:
         client: ClientConfig = {
             "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
             "read_timeout": timedelta(seconds=timeout_s),
             "timeout": timedelta(seconds=WHOLE_TIMEOUT_S),
         }
-        self._access = access = _ACCESS[self._scheme](self._environment)
+        self._access = access = self._read_access()
         if access.allows_http:
             client["allow_http"] = True
         given: Any = {"config": access.config, "client_options": client, "retry_config": retries}
