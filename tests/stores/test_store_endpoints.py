@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from tests.stores.servers import serving
 
 from stateward_sidecar.bucket import google
 from stateward_sidecar.bucket.access import Access, s3_access
 from stateward_sidecar.bucket.answers import said
 from stateward_sidecar.bucket.azure import azure_access
-from stateward_sidecar.bucket.base import BucketMisconfigured
+from stateward_sidecar.bucket.base import BucketMisconfigured, BucketUnavailable
 from stateward_sidecar.bucket.google import google_access
 from stateward_sidecar.bucket.objectstore import ObjectStoreBucket
 
@@ -75,3 +76,45 @@ def test_an_error_of_the_settings_is_no_answer_of_the_store(monkeypatch: pytest.
     monkeypatch.setattr("stateward_sidecar.bucket.objectstore._ACCESS", {"gs": fail})
     with pytest.raises(BucketMisconfigured, match="Permission denied"):
         ObjectStoreBucket("gs://b/p", {}).get("k")
+
+
+S3_KEYS = {"AWS_REGION": "r", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+AZURE_KEYS = {"AZURE_STORAGE_ACCOUNT_NAME": "a", "AZURE_STORAGE_ACCOUNT_KEY": "YQ=="}
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("url", "name", "others"),
+    [
+        ("s3://b/p", "AWS_ENDPOINT_URL", S3_KEYS), ("gs://b/p", "GOOGLE_BASE_URL", {"GOOGLE_BEARER_TOKEN": "x"}),
+        ("az://c/p", "AZURE_STORAGE_ENDPOINT", AZURE_KEYS),
+    ],
+)  # fmt: skip
+def test_a_server_that_is_not_reached(url: str, name: str, others: dict[str, str]) -> None:
+    """The message says at which step it ended, and which variable names the server."""
+    with serving(lambda request: (200, {}, b"")) as plain:
+        for endpoint, why in (
+            ("http://127.0.0.1:1", "the connection was refused"), ("http://no-such-host.invalid", "no such host"),
+            (plain.replace("http:", "https:"), "TLS"),
+        ):  # fmt: skip
+            with pytest.raises(BucketUnavailable, match=f"{why}.*check {name}") as caught:
+                ObjectStoreBucket(url, {name: endpoint, **others}).create("k", b"x")
+            assert not caught.value.is_unclear
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("url", "name", "value", "others"),
+    [
+        ("s3://b/p", "AWS_CONDITIONAL_PUT", "disabled", S3_KEYS | {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}),
+        ("s3://b/p", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "maybe", S3_KEYS),
+        ("az://c/p", "AZURE_STORAGE_USE_EMULATOR", "maybe", AZURE_KEYS),
+    ],
+)
+def test_a_value_that_obstore_refuses(
+    url: str, name: str, value: str, others: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable is named, also one that only obstore reads."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(BucketMisconfigured, match=name):
+        ObjectStoreBucket(url, {name: value, **others}).create("k", b"x")

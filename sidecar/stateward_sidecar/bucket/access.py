@@ -27,6 +27,7 @@ class Access:
     allows_http: bool = False
     credentials: str = ""
     provider: Callable[[], Any] | None = None
+    endpoint: str = ""  # the variable that names the server; empty = the cloud's own
 
 
 # From each variable to obstore's option; of two variables for one option the first counts.
@@ -50,6 +51,7 @@ def s3_access(environment: Mapping[str, str]) -> Access:
         config={"disable_bulk_delete": "true"} | options(environment, _S3_OPTIONS),  # each store knows single deletes
         allows_http=counts_as_http(environment, _S3_ENDPOINTS),
         credentials=_s3_credentials(environment),
+        endpoint=first_set(environment, _S3_ENDPOINTS),
     )
 
 
@@ -74,6 +76,11 @@ def options(environment: Mapping[str, str], names: Mapping[str, str]) -> dict[st
         if value := environment.get(name, "").strip():
             found.setdefault(option, value)
     return found
+
+
+def first_set(environment: Mapping[str, str], names: Iterable[str]) -> str:
+    """Returns the first of these variables that is set and not empty, or nothing."""
+    return next((name for name in names if environment.get(name, "").strip()), "")
 
 
 def counts_as_http(environment: Mapping[str, str], names: Iterable[str]) -> bool:

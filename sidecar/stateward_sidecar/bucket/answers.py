@@ -18,6 +18,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
+from stateward_sidecar.bucket.access import Access
 from stateward_sidecar.bucket.base import (
     BucketDenied,
     BucketError,
@@ -35,6 +36,11 @@ _STATUS = re.compile(r"status code: (\d{3})|\(code: (\d{3})\)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _QUERY = re.compile(r"(/[^\s?]*)\?\S+|\?\S*=\S*")  # of a URL, or by itself
 _USER = re.compile(r"://[^\s/@]+@")
+_UNSENT = (
+    ("dns error", "no such host"), ("ConnectionRefused", "the connection was refused"),
+    ("TimedOut|timed out|Elapsed", "no connection in time"),
+    ("Invalid|Certificate|Alert|UnknownIssuer|Peer|Tls", "TLS could not be agreed on"),
+)  # fmt: skip
 _NEVER_SENT = "kind: Connect,"
 # obstore asked for a token, and not for an object: of Entra, Google or a metadata server; or it read a token file; or
 # google-auth did.
@@ -76,15 +82,15 @@ def said(error: BaseException) -> str:
     return _QUERY.sub(r"\1?…", _USER.sub("://…@", text))[:500]
 
 
-def translate(error: BaseException, key: str, url: str, method: str, credentials: str = "") -> BucketError:
+def translate(error: BaseException, key: str, url: str, method: str, access: Access) -> BucketError:
     """Returns the bucket's error of a call that obstore ended with this exception.
 
-    ``credentials``: where they come from, as words that continue "check …".
+    ``access`` says where credentials and endpoint come from.
     """
     text = str(error)
     status = int(found[1] or found[2]) if (found := _STATUS.search(text)) else 0
     code = found[1] if (found := _CODE.search(text)) else ""
-    answer = _Answer(error, text, status, code, key, url, method, credentials)
+    answer = _Answer(error, text, status, code, key, url, method, access.credentials, access.endpoint)
     if _OF_CREDENTIALS.search(said(error)) or (url.startswith("s3:") and _OF_STS in said(error)):
         return _of_credentials(answer)
     return _by_code(answer) or _by_status(answer)
@@ -102,6 +108,7 @@ class _Answer:
     url: str
     method: str
     credentials: str
+    endpoint: str
 
     @property
     def message(self) -> str:
@@ -180,5 +187,21 @@ def _by_status(answer: _Answer) -> BucketError:
         )
     if isinstance(error, NotSupportedError | InvalidPathError) or 400 <= status < 500 or status == 501:
         return BucketRefused(message, status=status)
-    is_unclear = answer.is_write and _NEVER_SENT not in answer.text
-    return BucketUnavailable(message, status=status, is_unclear=is_unclear)
+    return _unanswered(answer)
+
+
+def _unanswered(answer: _Answer) -> BucketError:
+    """Returns the error of a request that was never sent, that was not answered, or after which the store failed."""
+    message, status = answer.message, answer.status
+    if isinstance(answer.error, NotImplementedError):  # by a variable that only obstore reads
+        return BucketMisconfigured(f"{message}: unset AWS_CONDITIONAL_PUT, and other variables that switch things off")
+    if _NEVER_SENT in answer.text:
+        where = f": check {answer.endpoint}" if answer.endpoint else ""
+        return BucketUnavailable(f"{message}: {_why_unsent(answer.text)}{where}")
+    return BucketUnavailable(message, status=status, is_unclear=answer.is_write)
+
+
+def _why_unsent(text: str) -> str:
+    """Returns at which step a connection ended, by the source of the error that obstore writes down."""
+    cause = text.rpartition(_NEVER_SENT)[2]
+    return next((words for pattern, words in _UNSENT if re.search(pattern, cause)), "no connection")
