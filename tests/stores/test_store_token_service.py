@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from tests.bucket.azurite import ACCOUNT
-from tests.stores.servers import serving
+from tests.stores.servers import Reply, Request, serving
 from tests.stores.tokens import federated
 
+from stateward_sidecar.bucket.access import s3_access
 from stateward_sidecar.bucket.base import BucketDenied, BucketError, BucketUnavailable
 from stateward_sidecar.bucket.objectstore import ObjectStoreBucket
 
@@ -72,3 +73,25 @@ def test_azure_metadata_service(status: int, expected: type[BucketError], monkey
     assert "managed identity" in caught.value.message
     if expected is BucketUnavailable:  # or a 429 would be taken for the store's
         assert caught.value.metadata.get("status", "0") == "0"
+
+
+def test_the_agent_of_a_pod(weed_url: str, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EKS Pod Identity and ECS: keys come from the address that the variables name, with the token of the file."""
+    shown: list[str] = []
+
+    def answer(request: Request) -> Reply:
+        shown.append(request.headers["Authorization"])
+        keys = {"AccessKeyId": "a", "SecretAccessKey": "b", "Token": "c", "Expiration": "2099-01-01T00:00:00Z"}
+        return 200, {"Content-Type": "application/json"}, json.dumps(keys).encode()
+
+    with serving(answer) as url:
+        environment = {
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{url}/v1", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(token),
+            "AWS_ENDPOINT_URL": weed_url, "AWS_REGION": "us-east-1",
+        }  # fmt: skip
+        for name, value in environment.items():  # obstore itself reads them
+            monkeypatch.setenv(name, value)
+        ObjectStoreBucket("s3://stateward/pod", environment).put("k", b"x")
+    assert shown == ["first"]
+    by_task = s3_access({"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/v2"})
+    assert "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI" in by_task.credentials
