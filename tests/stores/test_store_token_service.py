@@ -95,3 +95,25 @@ def test_the_agent_of_a_pod(weed_url: str, token: Path, monkeypatch: pytest.Monk
     assert shown == ["first"]
     by_task = s3_access({"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/v2"})
     assert "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI" in by_task.credentials
+
+
+@pytest.mark.parametrize("method", ["create", "get"])
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(403, BucketDenied), (404, BucketDenied), (429, BucketUnavailable), (503, BucketUnavailable)],
+)
+def test_the_agent_of_a_pod_refuses(
+    status: int, expected: type[BucketError], method: str, token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is not the store's: no fault of the bucket, and no write whose outcome is unknown."""
+    with serving(lambda request: (status, {}, b"")) as url:
+        environment = {
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{url}/v1?a=b", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(token),
+            "AWS_REGION": "us-east-1",
+        }  # fmt: skip
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        bucket = ObjectStoreBucket("s3://b/p", environment)
+        with pytest.raises(expected, match="AWS_CONTAINER_CREDENTIALS_FULL_URI") as caught:
+            bucket.get("k") if method == "get" else bucket.create("k", b"x")
+    assert not caught.value.is_unclear

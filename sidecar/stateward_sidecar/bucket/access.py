@@ -27,6 +27,7 @@ class Access:
     allows_http: bool = False
     credentials: str = ""
     provider: Callable[[], Any] | None = None
+    agent: str = ""  # URL without query of what gives keys to a pod or task; empty = not asked
     endpoint: str = ""  # the variable that names the server; empty = the cloud's own
 
 
@@ -38,6 +39,7 @@ _S3_OPTIONS = {
     "AWS_SECRET_ACCESS_KEY": "aws_secret_access_key", "AWS_SESSION_TOKEN": "aws_session_token",
     "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "aws_virtual_hosted_style_request",
 }  # fmt: skip
+_AGENT_OF_ECS = "http://169.254.170.2"
 _S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
@@ -51,8 +53,15 @@ def s3_access(environment: Mapping[str, str]) -> Access:
         config={"disable_bulk_delete": "true"} | options(environment, _S3_OPTIONS),  # each store knows single deletes
         allows_http=counts_as_http(environment, _S3_ENDPOINTS),
         credentials=_s3_credentials(environment),
+        agent=_agent(environment),
         endpoint=first_set(environment, _S3_ENDPOINTS),
     )
+
+
+def _agent(environment: Mapping[str, str]) -> str:
+    path = environment.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "").strip()
+    url = f"{_AGENT_OF_ECS}{path}" if path else environment.get("AWS_CONTAINER_CREDENTIALS_FULL_URI", "").strip()
+    return url.partition("?")[0]
 
 
 def _s3_credentials(environment: Mapping[str, str]) -> str:

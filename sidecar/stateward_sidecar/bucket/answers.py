@@ -91,7 +91,8 @@ def translate(error: BaseException, key: str, url: str, method: str, access: Acc
     status = int(found[1] or found[2]) if (found := _STATUS.search(text)) else 0
     code = found[1] if (found := _CODE.search(text)) else ""
     answer = _Answer(error, text, status, code, key, url, method, access.credentials, access.endpoint)
-    if _OF_CREDENTIALS.search(said(error)) or (url.startswith("s3:") and _OF_STS in said(error)):
+    is_of_agent = bool(access.agent) and f"GET {access.agent}" in text
+    if is_of_agent or _OF_CREDENTIALS.search(said(error)) or (url.startswith("s3:") and _OF_STS in said(error)):
         return _of_credentials(answer)
     return _by_code(answer) or _by_status(answer)
 
