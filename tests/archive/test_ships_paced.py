@@ -68,6 +68,30 @@ def test_a_caller_does_not_wait_for_the_budget() -> None:
         eventually(lambda: len(some.began) == 2, 30)
 
 
+def test_a_caller_behind_others_that_have_no_budget() -> None:
+    """A ship that waits for the budget, for more than an hour here, does not keep the schedule asleep beyond the time
+    at which a caller's ship is due."""
+    with ships(2.0, Options(url="", owner_id="", puts_per_s=0.0002, lease_s=40000)) as some:
+        some.schedule.now(THREAD)
+        some.schedule.add(THREAD + 1, at_once=True)
+        some.schedule.now(THREAD)
+        some.schedule.add(THREAD + 2, at_once=True)
+        eventually(lambda: len(some.began) == 2, 30)
+
+
+def test_an_urgent_ship_that_has_begun_is_urgent_no_more() -> None:
+    """Later ships of the same thread wait for the budget again, if no caller waits for them."""
+    with ships(0.2, Options(url="", owner_id="")) as some:
+        some.schedule.close()  # its thread has ended: this test takes its place
+        some.schedule._is_closed = False
+        some.schedule.now(THREAD)
+        some.schedule.now(THREAD)
+        assert some.schedule._urgent == {THREAD}
+        eventually(lambda: some.schedule._takes_head_at(THREAD) <= some.schedule._now())
+        some.schedule.now(THREAD)
+        assert some.schedule._urgent == set()
+
+
 def test_a_store_without_the_limit() -> None:
     """Each caller's ship begins at once."""
     with ships(0.0, Options(url="", owner_id="")) as some:

@@ -48,3 +48,18 @@ def test_a_bucket_that_is_away(fleet_on_s3: Fleet, gate: Gate) -> None:
     assert causes(patient) == []
     gate.open()
     eventually(lambda: causes(strict) == [], 15)
+
+
+def test_a_right_that_comes_back_while_nobody_writes(fleet_on_s3: Fleet, gate: Gate) -> None:
+    """The daemon tries a write by itself, so it is ready again although nothing waits to be archived."""
+    daemon = fleet_on_s3.machine_on("first", gate.url, default_durability="archived")
+    client = fleet_on_s3.client(daemon, call_timeout=5, retry_timeout=0)
+    gate.refuse(403, "AccessDenied")
+    with suppress(errors.StatewardError):
+        client.thread("new").append("messages", "late")
+    eventually(lambda: causes(client) == ["archive"], 10)
+    gate.open()
+    eventually(lambda: causes(client) == [], 30)
+    assert [request.kind for request in gate.requests if "/_probe/" in request.path][-2:] == [
+        "create other", "delete other",
+    ]  # fmt: skip

@@ -87,6 +87,9 @@ def url() -> Iterator[str]:
         (403, "AccessDenied", BucketDenied, BucketDenied, BucketDenied, False),
         (400, "ExpiredToken", BucketDenied, BucketDenied, BucketDenied, False),
         (400, "InvalidRequest", BucketRefused, BucketRefused, BucketRefused, False),
+        (408, "InvalidRequest", BucketUnavailable, BucketUnavailable, BucketUnavailable, False),
+        (421, "", BucketUnavailable, BucketUnavailable, BucketUnavailable, False),
+        (425, "InvalidArgument", BucketUnavailable, BucketUnavailable, BucketUnavailable, False),
         (400, "RequestTimeout", BucketUnavailable, BucketUnavailable, BucketUnavailable, False),
         (403, "InvalidObjectState", ObjectCold, ObjectCold, ObjectCold, False),
         (409, "BlobArchived", ObjectCold, ObjectCold, ObjectCold, False),
@@ -151,6 +154,9 @@ AZURE = """
     403 AccountIsDisabled               D D D D D D D D
     401 NoAuthenticationInformation     D D D D D D D D
     403 InsufficientAccountPermissions  D D D D D D D D
+    408 -                               A A A A A A A A
+    421 -                               A A A A A A A A
+    425 -                               A A A A A A A A
     429 TooManyRequests                 A A A A A A A A
     500 OperationTimedOut               w w w A A w A A
     503 ServerBusy                      w w w A A w A A
@@ -176,7 +182,10 @@ GOOGLE = """
     429 SlowDown                        A A A A A A A A
     429 TooManyRequests                 A A A A A A A A
     429 RateLimitExceeded               A A A A A A A A
-    408 RequestTimeout                  A A A A A A A R
+    408 RequestTimeout                  A A A A A A A A
+    408 -                               A A A A A A A A
+    421 -                               A A A A A A A A
+    425 -                               A A A A A A A A
     500 InternalError                   w w w A A w A A
     503 ServiceUnavailable              w w w A A w A A
     502 -                               w w w A A w A A

@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from tests.bucket.conftest import NappingClock, raise_once, retrying
 from tests.bucket.gcs import gcs_environment
 from tests.bucket.gcs_front import Front
 
+from stateward_sidecar.bucket import pacing
 from stateward_sidecar.bucket.base import BucketUnavailable, ObjectExists
 from stateward_sidecar.bucket.memory import MemoryBucket
 from stateward_sidecar.bucket.open import open_bucket
-from stateward_sidecar.bucket.pacing import PacedBucket
+from stateward_sidecar.bucket.pacing import FORGOTTEN_AFTER_S, PacedBucket
 from stateward_sidecar.bucket.probe import probe_bucket
 from stateward_sidecar.clock import Clock
 
@@ -78,6 +80,38 @@ def test_the_limit_is_learnt() -> None:
     assert bucket.rewrites_every_s == 1.0
     bucket.replace("a/HEAD", b"2", etag)
     assert clock.naps == [1.0]
+
+
+def test_a_refused_write_teaches_nothing() -> None:
+    """Only a write that landed counts: two 429 in a row may come from any limit of the store."""
+    bucket, inner, clock = paced(0.0)
+    inner.before = raise_once(too_many(), "create", 3)
+    for _ in range(3):
+        with pytest.raises(BucketUnavailable):
+            bucket.create("a/HEAD", b"1")
+        clock.now += 0.1
+    assert bucket.rewrites_every_s == 0.0
+
+
+def test_what_was_learnt_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten minutes without a 429 end the pause; the pause of Google never ends. The log says once that it began."""
+    warnings: list[str] = []
+    monkeypatch.setattr(pacing, "log", SimpleNamespace(warning=warnings.append))
+    for every_s, later_s in ((0.0, 0.0), (1.0, 1.0)):
+        bucket, inner, clock = paced(every_s)
+        etag = bucket.create("a/HEAD", b"1")
+        inner.before = raise_once(too_many(), "replace", 2)
+        for _ in range(2):
+            with pytest.raises(BucketUnavailable):
+                bucket.replace("a/HEAD", b"2", etag)
+        assert bucket.rewrites_every_s == 1.0
+        clock.now += FORGOTTEN_AFTER_S - 10
+        etag = bucket.replace("a/HEAD", b"2", etag)
+        assert bucket.rewrites_every_s == 1.0
+        clock.now += 20
+        bucket.replace("a/HEAD", b"3", etag)
+        assert bucket.rewrites_every_s == later_s
+    assert len(warnings) == 1  # of the store whose limit was not known
 
 
 def test_anothers_write_costs_one_429() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.bucket.conftest import raise_once
 
 from stateward_sidecar.bucket.base import (
     REPLACED_BYTES_MAX,
@@ -81,6 +82,34 @@ def test_probe_says_what_is_wrong(kind: type[MemoryBucket], fault: str) -> None:
     bucket = kind()
     with pytest.raises(BucketUnfit, match=fault):
         probe_bucket(bucket)
+    assert bucket.objects == {}
+
+
+@pytest.mark.parametrize("method", ["create", "replace"])
+def test_a_write_that_is_refused_once(method: str) -> None:
+    """A passing 400 says nothing of conditions: the write is repeated, and the bucket passes."""
+    bucket = MemoryBucket()
+    bucket.before = raise_once(BucketRefused("400 Bad Request"), method)
+    probe_bucket(bucket)
+    assert bucket.objects == {}
+
+
+def test_a_write_that_was_refused_and_lands() -> None:
+    """A gateway refuses a write that the store took: the repeated write meets it. The bucket is not called unfit."""
+    refused: list[str] = []
+
+    class Lands(MemoryBucket):
+        def create(self, key: str, data: bytes) -> str:
+            etag = super().create(key, data)
+            if not refused:
+                refused.append(key)
+                raise BucketRefused("400 Bad Request")
+            return etag
+
+    bucket = Lands()
+    with pytest.raises(BucketRefused, match="400 Bad Request"):
+        probe_bucket(bucket)
+    assert refused
     assert bucket.objects == {}
 
 

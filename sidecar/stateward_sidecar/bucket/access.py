@@ -18,14 +18,17 @@ from stateward_sidecar.bucket.base import BucketMisconfigured
 class Access:
     """How to reach a store.
 
-    ``config``: obstore's options. ``allows_http``: one of the endpoints is plain http. ``credentials``: where they come
-    from, as words that continue "check …". ``provider``: obstore's ``credential_provider``; None = obstore finds them.
+    ``config``: obstore's options. ``allows_http``: an endpoint that counts is plain http. ``credentials``: where they
+    come from, as words that continue "check …". ``provider``: obstore's ``credential_provider``; None = obstore finds
+    them.
     """
 
     config: dict[str, str] = field(default_factory=dict)
     allows_http: bool = False
     credentials: str = ""
     provider: Callable[[], Any] | None = None
+    agent: str = ""  # URL without query of what gives keys to a pod or task; empty = not asked
+    endpoint: str = ""  # the variable that names the server; empty = the cloud's own
 
 
 # From each variable to obstore's option; of two variables for one option the first counts.
@@ -36,6 +39,7 @@ _S3_OPTIONS = {
     "AWS_SECRET_ACCESS_KEY": "aws_secret_access_key", "AWS_SESSION_TOKEN": "aws_session_token",
     "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "aws_virtual_hosted_style_request",
 }  # fmt: skip
+_AGENT_OF_ECS = "http://169.254.170.2"
 _S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
@@ -47,9 +51,17 @@ def s3_access(environment: Mapping[str, str]) -> Access:
         raise BucketMisconfigured(f"{given} is set without {missing}: set both, or neither")
     return Access(
         config={"disable_bulk_delete": "true"} | options(environment, _S3_OPTIONS),  # each store knows single deletes
-        allows_http=any_http(environment, _S3_ENDPOINTS),
+        allows_http=counts_as_http(environment, _S3_ENDPOINTS),
         credentials=_s3_credentials(environment),
+        agent=_agent(environment),
+        endpoint=first_set(environment, _S3_ENDPOINTS),
     )
+
+
+def _agent(environment: Mapping[str, str]) -> str:
+    path = environment.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "").strip()
+    url = f"{_AGENT_OF_ECS}{path}" if path else environment.get("AWS_CONTAINER_CREDENTIALS_FULL_URI", "").strip()
+    return url.partition("?")[0]
 
 
 def _s3_credentials(environment: Mapping[str, str]) -> str:
@@ -75,19 +87,30 @@ def options(environment: Mapping[str, str], names: Mapping[str, str]) -> dict[st
     return found
 
 
-def any_http(environment: Mapping[str, str], names: Iterable[str]) -> bool:
-    """Whether one of these endpoints is plain http. Raises BucketMisconfigured if one is no URL."""
+def first_set(environment: Mapping[str, str], names: Iterable[str]) -> str:
+    """Returns the first of these variables that is set and not empty, or nothing."""
+    return next((name for name in names if environment.get(name, "").strip()), "")
+
+
+def counts_as_http(environment: Mapping[str, str], names: Iterable[str]) -> bool:
+    """Whether the first of these endpoints that is set, the one that counts, is plain http.
+
+    Raises BucketMisconfigured if any of them is no URL.
+    """
     found = [is_http(name, value) for name in names if (value := environment.get(name, "").strip())]
-    return any(found)  # of all: each is checked
+    return bool(found) and found[0]
 
 
 def is_http(name: str, value: str) -> bool:
-    """Whether this endpoint is plain http. Raises BucketMisconfigured, which names the variable, if it is no URL."""
+    """Whether this endpoint is plain http. Raises BucketMisconfigured, which names the variable, if it is no URL, or
+    holds a password."""
     try:
         parts = urlsplit(value)
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        is_url = False
-    if not is_url:
+        is_url, parts = False, None
+    if parts is not None and "@" in parts.netloc:
+        raise BucketMisconfigured(f"{name} must not hold a user or password: credentials have variables of their own")
+    if not is_url or parts is None:
         raise BucketMisconfigured(f"{name} is no URL: write https://host, or http://host:port for plain http")
     return parts.scheme == "http"

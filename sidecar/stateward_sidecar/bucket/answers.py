@@ -18,6 +18,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
+from stateward_sidecar.bucket.access import Access
 from stateward_sidecar.bucket.base import (
     BucketDenied,
     BucketError,
@@ -33,7 +34,13 @@ from stateward_sidecar.bucket.base import (
 
 _STATUS = re.compile(r"status code: (\d{3})|\(code: (\d{3})\)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-_QUERY = re.compile(r"\?\S+")
+_QUERY = re.compile(r"(/[^\s?]*)\?\S+|\?\S*=\S*")  # of a URL, or by itself
+_USER = re.compile(r"://[^\s/@]+@")
+_UNSENT = (
+    ("dns error", "no such host"), ("ConnectionRefused", "the connection was refused"),
+    ("TimedOut|timed out|Elapsed", "no connection in time"),
+    ("Invalid|Certificate|Alert|UnknownIssuer|Peer|Tls", "TLS could not be agreed on"),
+)  # fmt: skip
 _NEVER_SENT = "kind: Connect,"
 # obstore asked for a token, and not for an object: of Entra, Google or a metadata server; or it read a token file; or
 # google-auth did.
@@ -41,8 +48,8 @@ _OF_CREDENTIALS = re.compile(
     r"token request|token response|token file|/latest/(?:api/token|meta-data/iam/)|credential provider", re.IGNORECASE
 )
 _OF_STS = "POST REDACTED"  # with s3://; Azure's requests with a shared access signature are redacted too
-# Which of these end by waiting: no answer (status 0 otherwise), google-auth's word for it.
-_FILE_MISSING, _FROM_PROVIDER, _NOT_REACHED = "token file", "credential provider: ", "TransportError"
+# Which of these do not end by waiting, although no status says so.
+_FILE_MISSING, _FROM_PROVIDER, _REFUSED_BY_PROVIDER = "token file", "credential provider: ", "TokenRefused"
 _HTTP_REFUSED = "builder error"
 _WRITES = {"put", "create", "replace", "delete"}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
@@ -52,6 +59,11 @@ _LATER = {
     "RequestTimeout", "SlowDown", "OperationAborted", "ConditionalRequestConflict", "ContainerBeingDeleted",
     "AccountBeingCreated", "ServerBusy", "OperationTimedOut",
 }  # fmt: skip
+# Request Timeout, Misdirected Request, Too Early, Too Many Requests: a later try may succeed, and nothing was stored.
+_PASSING = {408, 421, 425, 429}
+# Azure's metadata service while it is updated; Entra is asked by POST.
+# https://learn.microsoft.com/entra/identity/managed-identities-azure-resources/how-to-use-vm-token#error-handling
+_PASSING_OF_METADATA, _FROM_METADATA = {404, 410}, "Error performing GET"
 # Some of these come as 400, 409 or 412, which would mean something else.
 _DENIED = {
     "ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed",
@@ -64,20 +76,23 @@ PANIC = "PanicException"
 
 
 def said(error: BaseException) -> str:
-    """Returns the readable part of what obstore says, without queries: Azure's may hold a signature."""
-    return _QUERY.sub("?…", str(error).partition("\n\nDebug source:")[0])[:500]
+    """Returns the readable part of what obstore says, without the users and queries of URLs: they may hold a password
+    or a signature."""
+    text = str(error).partition("\n\nDebug source:")[0]
+    return _QUERY.sub(r"\1?…", _USER.sub("://…@", text))[:500]
 
 
-def translate(error: BaseException, key: str, url: str, method: str, credentials: str = "") -> BucketError:
+def translate(error: BaseException, key: str, url: str, method: str, access: Access) -> BucketError:
     """Returns the bucket's error of a call that obstore ended with this exception.
 
-    ``credentials``: where they come from, as words that continue "check …".
+    ``access`` says where credentials and endpoint come from.
     """
     text = str(error)
     status = int(found[1] or found[2]) if (found := _STATUS.search(text)) else 0
     code = found[1] if (found := _CODE.search(text)) else ""
-    answer = _Answer(error, text, status, code, key, url, method, credentials)
-    if _OF_CREDENTIALS.search(said(error)) or (url.startswith("s3:") and _OF_STS in said(error)):
+    answer = _Answer(error, text, status, code, key, url, method, access.credentials, access.endpoint)
+    is_of_agent = bool(access.agent) and f"GET {access.agent}" in text
+    if is_of_agent or _OF_CREDENTIALS.search(said(error)) or (url.startswith("s3:") and _OF_STS in said(error)):
         return _of_credentials(answer)
     return _by_code(answer) or _by_status(answer)
 
@@ -94,6 +109,7 @@ class _Answer:
     url: str
     method: str
     credentials: str
+    endpoint: str
 
     @property
     def message(self) -> str:
@@ -112,16 +128,17 @@ def _of_credentials(answer: _Answer) -> BucketError:
             f"{answer.url}: a token service is only asked over https (AWS_ENDPOINT_URL_STS, AZURE_AUTHORITY_HOST): "
             f"check {answer.credentials}: {said_here}"
         )
-    is_refused = 300 <= status < 500 and status != 429
+    is_azures_metadata = answer.url.startswith("az:") and _FROM_METADATA in said_here
+    passing = _PASSING | _PASSING_OF_METADATA if is_azures_metadata else _PASSING
+    is_refused = 300 <= status < 500 and status not in passing
     if _FROM_PROVIDER in said_here:
-        is_refused = _NOT_REACHED not in said_here
+        is_refused = _REFUSED_BY_PROVIDER in said_here
     if is_refused or _FILE_MISSING in said_here.lower():
         return BucketDenied(
             f"{answer.url}: no token for the store: check {answer.credentials}: {said_here}", status=status
         )
-    return BucketUnavailable(
-        f"{answer.url}: no token for the store yet: {said_here}: check {answer.credentials}", status=status
-    )
+    # Without the status: the store has not answered 429.
+    return BucketUnavailable(f"{answer.url}: no token for the store yet: {said_here}: check {answer.credentials}")
 
 
 def _by_code(answer: _Answer) -> BucketError | None:
@@ -162,7 +179,7 @@ def _by_status(answer: _Answer) -> BucketError:
         return BucketFull(message, status=status)
     if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in (401, 403):
         return BucketDenied(f"{message}: check {answer.credentials}", status=status)
-    if status == 429:
+    if status in _PASSING:
         return BucketUnavailable(message, status=status)
     if type(error).__name__ == PANIC or _HTTP_REFUSED in message:
         return BucketMisconfigured(
@@ -171,5 +188,21 @@ def _by_status(answer: _Answer) -> BucketError:
         )
     if isinstance(error, NotSupportedError | InvalidPathError) or 400 <= status < 500 or status == 501:
         return BucketRefused(message, status=status)
-    is_unclear = answer.is_write and _NEVER_SENT not in answer.text
-    return BucketUnavailable(message, status=status, is_unclear=is_unclear)
+    return _unanswered(answer)
+
+
+def _unanswered(answer: _Answer) -> BucketError:
+    """Returns the error of a request that was never sent, that was not answered, or after which the store failed."""
+    message, status = answer.message, answer.status
+    if isinstance(answer.error, NotImplementedError):  # by a variable that only obstore reads
+        return BucketMisconfigured(f"{message}: unset AWS_CONDITIONAL_PUT, and other variables that switch things off")
+    if _NEVER_SENT in answer.text:
+        where = f": check {answer.endpoint}" if answer.endpoint else ""
+        return BucketUnavailable(f"{message}: {_why_unsent(answer.text)}{where}")
+    return BucketUnavailable(message, status=status, is_unclear=answer.is_write)
+
+
+def _why_unsent(text: str) -> str:
+    """Returns at which step a connection ended, by the source of the error that obstore writes down."""
+    cause = text.rpartition(_NEVER_SENT)[2]
+    return next((words for pattern, words in _UNSENT if re.search(pattern, cause)), "no connection")

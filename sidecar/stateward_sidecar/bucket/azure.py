@@ -47,7 +47,8 @@ def azure_access(environment: Mapping[str, str]) -> Access:
     for option in ("endpoint", "authority_host"):
         if value := config.get(option):
             allows_http |= is_http(_name_of(variables, option), value)
-    return Access(config, allows_http, credentials=_credentials(variables, config))
+    endpoint = _name_of(variables, "endpoint") if "endpoint" in config else ""
+    return Access(config, allows_http, credentials=_credentials(variables, config), endpoint=endpoint)
 
 
 def _connected(environment: Mapping[str, str]) -> dict[str, str]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from stateward._version import install_command
-from stateward_sidecar.bucket.access import Access, any_http, is_http, options
+from stateward_sidecar.bucket.access import Access, counts_as_http, first_set, is_http, options
 from stateward_sidecar.bucket.base import BucketMisconfigured
 
 _FILE = "GOOGLE_APPLICATION_CREDENTIALS"
@@ -24,14 +25,19 @@ _OPTIONS = {
     "GOOGLE_SERVICE_ACCOUNT_PATH": "google_service_account", "GOOGLE_SERVICE_ACCOUNT_KEY": "google_service_account_key",
     "GOOGLE_APPLICATION_CREDENTIALS": "google_application_credentials",
 }  # fmt: skip
+_ENDPOINTS = ("GOOGLE_BASE_URL", "STORAGE_EMULATOR_HOST")
 _READ_BY_OBSTORE = {"service_account", "authorized_user"}
 _WELL_KNOWN = Path(".config/gcloud/application_default_credentials.json")
 
 
 def google_access(environment: Mapping[str, str]) -> Access:
     """Returns how to reach Google Cloud Storage. Raises BucketMisconfigured, which names the variable."""
+    return replace(_access(environment), endpoint=first_set(environment, _ENDPOINTS))
+
+
+def _access(environment: Mapping[str, str]) -> Access:
     config = options(environment, _OPTIONS)
-    allows_http = any_http(environment, ("GOOGLE_BASE_URL", "STORAGE_EMULATOR_HOST"))
+    allows_http = counts_as_http(environment, _ENDPOINTS)
     if "google_bearer_token" in config:
         return Access(config, allows_http, "GOOGLE_BEARER_TOKEN: such a token lives for an hour at most")
     for name in _KEY_FILES:
@@ -52,7 +58,7 @@ def _default_access(environment: Mapping[str, str], config: dict[str, str], *, a
     if not environment.get(_FILE, "").strip():
         path = Path(environment.get("HOME", "/")) / _WELL_KNOWN
         name = f"{path}, which gcloud keeps (or set {_FILE})"
-        if not path.is_file():
+        if not _is_file(path):
             return Access(
                 config, allows_http,
                 f"the service account of this machine or pod, or set {_FILE} to the path of a credential file",
@@ -79,6 +85,14 @@ def _provider(name: str, path: Path, info: dict[str, Any]) -> Callable[[], Any]:
         return token_provider(info)
     except ValueError as error:
         raise BucketMisconfigured(f"{name}: {path} cannot be used: {error}") from error
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is a file. A directory that may not be read has none for this process."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _read(name: str, path: Path) -> dict[str, Any]:

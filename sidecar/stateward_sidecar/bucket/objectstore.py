@@ -14,6 +14,7 @@ metadata. Buckets of S3 are addressed by path unless AWS_VIRTUAL_HOSTED_STYLE_RE
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -55,6 +56,8 @@ UPLOAD_PAUSE_MIN_S, UPLOAD_PAUSE_MAX_S = 0.25, 5.0
 WHOLE_TIMEOUT_S = 3600.0  # of a request whose answer trickles
 # https://cloud.google.com/storage/quotas: one write a second to the same object name.
 GOOGLE_REWRITES_EVERY_S = 1.0
+_PREFIXES = {"s3": "AWS_", "az": "AZURE_", "gs": "GOOGLE_"}
+_UNREADABLE = re.compile(r'failed to parse "([^"]*)"')
 _ACCESS = {"s3": s3_access, "az": azure_access, "gs": google_access}
 
 
@@ -153,12 +156,12 @@ class ObjectStoreBucket(Bucket):
     def _translated(self, key: str, method: str) -> Iterator[None]:
         try:
             yield
-        except (BaseError, OSError) as error:
-            raise translate(error, key, self._url, method, self._access.credentials) from error
+        except (BaseError, NotImplementedError, OSError) as error:
+            raise translate(error, key, self._url, method, self._access) from error
         except BaseException as error:
             if type(error).__name__ != PANIC:  # obstore's, which no module exports
                 raise
-            raise translate(error, key, self._url, method, self._access.credentials) from error
+            raise translate(error, key, self._url, method, self._access) from error
 
     def _opened(self, *, for_uploads: bool = False) -> ObjectStore:
         with self._opening:
@@ -183,13 +186,20 @@ class ObjectStoreBucket(Bucket):
                 raise BucketRefused("the bucket was used before this process was forked; open it after the fork")
             return self._uploads if for_uploads else self._store
 
+    def _read_access(self) -> Access:
+        """The settings are no answer of the store, whatever their reading raises."""
+        try:
+            return _ACCESS[self._scheme](self._environment)
+        except OSError as error:
+            raise BucketMisconfigured(f"{self._url}: its settings cannot be read: {error}") from error
+
     def _open(self, timeout_s: float, retries: RetryConfig) -> ObjectStore:
         client: ClientConfig = {
             "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
             "read_timeout": timedelta(seconds=timeout_s),
             "timeout": timedelta(seconds=WHOLE_TIMEOUT_S),
         }
-        self._access = access = _ACCESS[self._scheme](self._environment)
+        self._access = access = self._read_access()
         if access.allows_http:
             client["allow_http"] = True
         given: Any = {"config": access.config, "client_options": client, "retry_config": retries}
@@ -198,6 +208,15 @@ class ObjectStoreBucket(Bucket):
         try:
             return from_url(self._url, **given)
         except BaseError as error:
-            raise BucketMisconfigured(
-                f"cannot open {self._url}: check the URL and {access.credentials}: {said(error)}"
-            ) from error
+            named = self._named_by(str(error))
+            check = f"check {named}" if named else f"check the URL and {access.credentials}"
+            raise BucketMisconfigured(f"cannot open {self._url}: {check}: {said(error)}") from error
+
+    def _named_by(self, text: str) -> str:
+        """Returns the variables whose value obstore could not read: it repeats the value, and not the name."""
+        if (found := _UNREADABLE.search(text)) is None:
+            return ""
+        variables = {**os.environ, **self._environment}
+        return " or ".join(
+            name for name, value in variables.items() if value == found[1] and name.startswith(_PREFIXES[self._scheme])
+        )

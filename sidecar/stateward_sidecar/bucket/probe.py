@@ -84,7 +84,7 @@ def _create(bucket: Bucket, key: str, data: bytes, note: Callable[[str], None]) 
 
 def _conditional(bucket: Bucket, key: str, note: Callable[[str], None], write: Callable[[], str]) -> str:
     """Makes a conditional write. If the bucket refuses it, an unconditional write tells whether the condition was the
-    reason."""
+    reason. The conditional write is then repeated, because a gateway may have refused only that one request."""
     try:
         return write()
     except BucketRefused as error:
@@ -93,9 +93,19 @@ def _conditional(bucket: Bucket, key: str, note: Callable[[str], None], write: C
         except BucketError:
             raise error from None
         note(f"{key}-3")
+        return _repeated(key, note, write, error)
+
+
+def _repeated(key: str, note: Callable[[str], None], write: Callable[[], str], refusal: BucketRefused) -> str:
+    try:
+        return write()
+    except BucketRefused as error:
         raise BucketUnfit(
             f"the bucket takes writes, but does not support conditional writes: {error.message}"
         ) from error
+    except (ObjectExists, ObjectChanged):  # the refused write landed
+        note(key)
+        raise refusal from None
 
 
 def _expect_conflict(bucket: Bucket, key: str, data: bytes) -> None:

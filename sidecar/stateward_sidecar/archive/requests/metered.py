@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ from stateward_sidecar.bucket.base import (
     ObjectNotFound,
     ObjectTooLarge,
 )
+from stateward_sidecar.bucket.probe import PREFIX
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, StatewardError
 from stateward_sidecar.measures import BucketMeasures
@@ -106,7 +108,8 @@ class Wire:
         # Set if metrics are on.
         self.measures: BucketMeasures | None = None
         self._error = ""
-        # Why the bucket last refused a write (full, denied). Only a write that succeeds clears it, no read does.
+        # Why the bucket last refused a write (full, denied). Only a write that succeeds clears it, no read does;
+        # `ask_again` tries one.
         self._refusal = ""
         self._is_denied = False
         self._away_since: float | None = None
@@ -318,8 +321,12 @@ class Wire:
             self._away_since = self.failed_at = self._clock.boottime()
             raise ArchiveUnavailable(self._error)
 
-    def ask_again(self) -> None:
-        """Makes one request in the background. Its answer ends the time in which calls are refused."""
+    def ask_again(self, *, tries_write: bool = False) -> None:
+        """Makes one request in the background. Its answer ends the time in which calls are refused.
+
+        With ``tries_write``, and if the bucket refused a write, a small object is also created and deleted: perhaps
+        nothing waits to be written, and a read says nothing of writes.
+        """
         with self._lock:
             if self._is_asking:
                 return
@@ -328,12 +335,24 @@ class Wire:
         def ask() -> None:
             try:
                 self.find(FORMAT_KEY)
-            except ArchiveUnavailable:
-                pass  # still away
+                if tries_write and self._refusal:
+                    self._try_write()
+            except (ArchiveUnavailable, ObjectExists):
+                pass  # still away, or still refused
             finally:
                 self._is_asking = False
 
         self.later(ask)
+
+    def _try_write(self) -> None:
+        """Clears the refusal if the bucket takes a write again. Deletes what was or may have been written."""
+        key = PREFIX + secrets.token_hex(16)
+        try:
+            self._call("create", lambda: self._bucket.create(key, b"written again"), is_write=True)
+        except Unclear:
+            self.delete(key)
+            raise
+        self.delete(key)
 
     def later(self, call: Callable[[], object]) -> None:
         """Runs a call in the background, and logs its error."""

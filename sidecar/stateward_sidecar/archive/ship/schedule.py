@@ -99,6 +99,7 @@ class Schedule:
                 self._condition.notify()
                 return
             self._due.pop(number, None)
+            self._urgent.discard(number)
             self._running.add(number)
             self._spend(1)
         self._start(number)
@@ -171,6 +172,8 @@ class Schedule:
         if wakes <= now:  # the budget is used up
             has_budget_at = now + max(1 - self._tokens, 0.05) / self._state.options.puts_per_s
             wakes = min(has_budget_at, max(wakes + self._state.options.waits_s, now + SOON_S))
+            # What becomes due meanwhile may be urgent, and then needs no budget.
+            wakes = min([wakes, *(due for due in dues if due > now)])
         return min(wakes, self._rows_at) if self._rows else wakes
 
     def _start(self, number: int) -> None:

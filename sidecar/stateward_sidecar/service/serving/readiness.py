@@ -174,7 +174,7 @@ def check_archive(archive: Archive, default_durability: Durability) -> Check:
             why = f"the bucket is away, and saves are archived by default: {wire.error}"
         if why and wire.now() - asked_at > ASK_S:
             asked_at = wire.now()
-            wire.ask_again()
+            wire.ask_again(tries_write=True)
         return why
 
     return check
