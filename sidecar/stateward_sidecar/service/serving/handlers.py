@@ -171,10 +171,9 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
                     again = partial(verb, request, context)
                     # Nothing here refers to the answer, so that it can be dropped while it waits for room.
                     work = _to_its_end(again(), share, method.room) if share else again()
-                    answer = await work
                     if method.callers is not None and not method.is_write:
-                        method.admit_now(request, context)
-                    return await method.hand_out(answer, again, context)
+                        work = _admitted_late(work, method, request, context)
+                    return await method.hand_out(await work, again, context)
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, as_expected(error, request), method.name)
                 finally:
@@ -183,6 +182,15 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
             await _abort(context, error, method.name)
 
     return handle
+
+
+async def _admitted_late(
+    work: Awaitable[T], method: Method, request: Message, context: grpc.aio.ServicerContext
+) -> T:
+    """Returns an answer, unless its caller may not have it any more."""
+    answer = await work
+    method.admit_now(request, context)
+    return answer
 
 
 async def _to_its_end(work: Awaitable[T], share: Share, room: Room) -> T:
