@@ -194,7 +194,7 @@ def test_noise_raises_nothing(data: bytes, cuts: list[int], closes_after: int) -
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@settings(max_examples=200_000)
+@settings(max_examples=60_000)
 @given(NOISE, CUTS, st.integers(-1, 4))
 def test_noise_raises_nothing_for_ten_minutes(data: bytes, cuts: list[int], closes_after: int) -> None:
     fuzz(data, cuts, closes_after)
