@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import time
 from pathlib import Path
@@ -69,6 +70,21 @@ def test_an_edit_keeps_the_rest(tmp_path: Path) -> None:
     assert run("token", "revoke", file, "agent").code == 0
     assert file.read_text().strip() == text.strip()
     assert [each.name for each in tmp_path.iterdir()] == ["access.toml"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_the_daemon_can_still_read_it(tmp_path: Path) -> None:
+    """Root edits the file of a daemon that runs as another user, through a link: the link, owner and mode stay."""
+    file, link = tmp_path / "access.toml", tmp_path / "link.toml"
+    assert run("token", "new", file, "agent", "--grant", GRANT).code == 0
+    os.chown(file, 65533, 65532)
+    file.chmod(0o640)
+    link.symlink_to(file)
+    assert run("token", "revoke", link, "agent").code == 0
+    found = file.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (65533, 65532, 0o640)
+    assert link.is_symlink()
+    assert "agent" not in file.read_text()
 
 
 def digest_of_last(file: Path) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stateward.cli.files.files import sync_directory
 from stateward.cli.options.catalog import CONTEXT
 from stateward.cli.options.connect import JsonOption
 from stateward.cli.show.output import CommandError, note, print_json, print_table
@@ -193,19 +194,24 @@ def _checked(grant: str) -> str:
 
 
 def _write(file: Path, told: TOMLDocument) -> None:
-    """Replaces the file, and keeps its mode."""
+    """Replaces the file, also behind a link, and keeps its owner and mode: the daemon must be able to read it. Durable
+    when it returns: a power cut brings no revoked token back."""
     import tomlkit
 
+    file = Path(os.path.realpath(file))
     part = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     try:
-        mode = file.stat().st_mode & 0o777 if file.exists() else MODE
+        before = file.stat() if file.exists() else None
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
         with os.fdopen(descriptor, "w") as opened:
             opened.write(tomlkit.dumps(told))
             opened.flush()
-            os.fchmod(descriptor, mode)
+            if before is not None and (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+                os.fchown(descriptor, before.st_uid, before.st_gid)
+            os.fchmod(descriptor, MODE if before is None else before.st_mode & 0o777)
             os.fsync(descriptor)
         part.replace(file)
+        sync_directory(file.parent)
     except OSError as error:
         raise CommandError(f"cannot write {file}: {error.strerror}") from None
     finally:

@@ -141,7 +141,7 @@ def _replaced(path: Path, target: Path) -> Iterator[Output]:
             os.fchmod(descriptor, MODE)
             os.fsync(descriptor)
         part.replace(target)
-        _sync_directory(target.parent)
+        sync_directory(target.parent)
     finally:
         part.unlink(missing_ok=True)
 
@@ -198,7 +198,8 @@ def _beginning(name: str) -> str:
     return os.fsencode(name)[:NAME_BYTES_MAX].decode(errors="ignore")
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Makes a rename in a directory durable, where the file system can."""
     with suppress(OSError):  # not every file system can
         descriptor = os.open(directory, os.O_RDONLY)
         try:

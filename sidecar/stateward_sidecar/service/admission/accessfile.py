@@ -88,7 +88,7 @@ def _add(told: Any, found: Identities) -> str:
     before = len(found)
     for text in _texts(told, "token_sha256", GRANTS_MAX):
         if not re.fullmatch("[0-9a-f]{64}", text):
-            raise ValueError("token_sha256 is not the digest of a token: 64 hex digits, as stateward token new prints")
+            raise ValueError("token_sha256 is not the digest of a token: 64 hex digits; stateward token new writes it")
         _put(found.tokens, bytes.fromhex(text), principal, "token_sha256")
     for key, numbers in (("uid", found.uids), ("gid", found.gids)):
         if key in told:
