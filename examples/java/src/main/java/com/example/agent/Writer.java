@@ -60,7 +60,7 @@ final class Writer {
     return first;
   }
 
-  private void opened(WriterOpened opened) throws StatusException, InterruptedException {
+  private void opened(WriterOpened opened) throws InterruptedException {
     if (token != 0 && token != opened.getLease().getToken()) {
       throw new IllegalStateException("the lease was lost: another writer may have saved");
     }
@@ -78,7 +78,7 @@ final class Writer {
     sendAnew(opened.getLastVersion());
   }
 
-  private void refused(WriterRefused answer) throws StatusException, InterruptedException {
+  private void refused(WriterRefused answer) throws InterruptedException {
     StatusRuntimeException error = StatusProto.toStatusRuntimeException(answer.getStatus());
     if (!Retry.hasReason(error, "VERSION_MISMATCH") && !Retry.hasReason(error, "WRITER_ABORTED")) {
       throw error;
@@ -90,7 +90,7 @@ final class Writer {
   }
 
   /** Sends the refused edits as new frames on top of a version. */
-  private void sendAnew(long version) throws StatusException, InterruptedException {
+  private void sendAnew(long version) throws InterruptedException {
     for (Edit edit : refused) {
       SaveRequest.Builder save = client.next(edit).clearThread();
       save.getOptionsBuilder().setExpectedVersion(version++).clearExpectedDigest().setLeaseToken(token);
@@ -101,8 +101,15 @@ final class Writer {
     refused.clear();
   }
 
-  /** A stream that has ended takes no more frames; read() says why it has ended. */
-  private void send(WriteRequest frame) throws StatusException, InterruptedException {
-    call.write(frame);
+  /**
+   * Sends a frame. A stream that has ended takes no more of them. read() says why it has ended, after the answers that came
+   * before: an error of write() would pass over them, and over the frames that were not sent yet.
+   */
+  private void send(WriteRequest frame) throws InterruptedException {
+    try {
+      call.write(frame);
+    } catch (StatusException ended) {
+      // read() throws the same
+    }
   }
 }
