@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from tests import places, warm
-from tests.processes import MARK, end_marked
+from tests.processes import MARK, end_marked, sees_hidden
 
 from stateward import testing
 from stateward.testing import Daemon
@@ -37,6 +37,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 Daemon._popen = staticmethod(warm.popen)
 
 RUN = os.environ.setdefault(MARK, uuid.uuid4().hex)  # workers have that of their run
+
+# Daemons hide from other programs of their user. Whoever runs the tests without the power to see them all the same
+# could not find those that a test has left.
+if not sees_hidden():
+    os.environ.setdefault("STATEWARD_DEBUGGABLE", "yes")
 
 
 @pytest.fixture(scope="session", autouse=True)

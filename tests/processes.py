@@ -15,6 +15,7 @@ from typing import Any
 # of the run starts.
 MARK = "TESTS_OF_STATEWARD"
 END_WITHIN_S = 5.0
+_CAP_SYS_PTRACE = 19
 
 
 @contextmanager
@@ -31,6 +32,15 @@ def running(
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
+
+
+def sees_hidden() -> bool:
+    """Whether this process may read what /proc has of a process that is not dumpable. True on systems without /proc."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("CapEff:"):
+                return bool(int(line.split()[1], 16) & 1 << _CAP_SYS_PTRACE)
+    return True
 
 
 def marked(mark: str) -> dict[int, str]:

@@ -12,9 +12,12 @@ import sys
 from itertools import pairwise
 from typing import NoReturn
 
+from stateward_sidecar import hardening
+
 
 def main() -> None:
     """Runs the daemon."""
+    hardening.begin()
     # Imports leave next to no garbage, and to look for it takes a sixth of a start.
     gc.disable()
     if "--detach" in sys.argv[1:] and os.fork():
@@ -66,6 +69,7 @@ def _run() -> int:
     from stateward_sidecar.telemetry import configure_logging
 
     settings, is_health = load_settings(sys.argv[1:], process_environment())
+    hardening.finish(is_debuggable=settings.is_debuggable)
     if is_health:
         from stateward_sidecar.health import ask_health
 

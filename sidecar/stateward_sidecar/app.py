@@ -116,7 +116,6 @@ _RIGHT_KEY = (
 
 async def run(settings: Settings) -> NoReturn:
     """Runs the daemon until it is asked to stop, then ends the process. Raises StartError."""
-    _keep_keys_out_of_dumps()
     _allow_open_files()
     keep_memory_together()
     sys.setswitchinterval(SWITCH_S)
@@ -519,10 +518,6 @@ def _allow_open_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _keep_keys_out_of_dumps() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-
-
 def warnings_of(settings: Settings) -> tuple[str, ...]:
     """Returns warnings about these settings for the operator."""
     found = [
@@ -531,6 +526,11 @@ def warnings_of(settings: Settings) -> tuple[str, ...]:
         for url in settings.listen
         if not url.startswith("unix:") and settings.token_file is None
     ]
+    if settings.is_debuggable:
+        found.append(
+            "--debuggable: every program of this user can read the daemon's memory, which has keys, tokens and states, "
+            "and a crash may write it to a file; start the daemon without this flag when you are done"
+        )
     kind = _file_system(settings.data_dir)
     if kind in VOLATILE and not settings.archive:
         found.append(

@@ -83,6 +83,7 @@ class Settings:
     traces: str  # URL of the collector; empty = off
     idle_exit_s: float  # 0 = off
     log_file: Path | None  # None = standard error
+    is_debuggable: bool
     ready_fd: int | None  # None = nobody waits there
 
 
@@ -235,6 +236,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--log-file", metavar="FILE", help="log here: up to 5 MiB, and one predecessor, FILE.1 (default: stderr)")
     add(
+        "--debuggable",
+        action="store_const",
+        const="yes",
+        help="let programs of the same user, such as debuggers and profilers, read the daemon's memory, and let a "
+        "crash write it to a file: keys and states are in it",
+    )
+    add(
         "--ready-fd",
         metavar="N",
         type=int,
@@ -266,6 +274,7 @@ NAMES = (
     "grace", "map_size", "memory_limit", "cache_size", "max_state_size", "sweep_interval", "log_level", "log_format",
     "archive_interval", "archive_puts", "archive_lease", "archive_check", "accept_local_key", "archive_must_exist",
     "archive_put_back", "metrics", "metrics_remote", "traces", "idle_exit", "log_file",
+    "debuggable",
 )  # fmt: skip
 
 
@@ -358,6 +367,7 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         traces=_traces(given),
         idle_exit_s=_seconds(given, "idle_exit", 0.0),
         log_file=Path(given["log_file"]).absolute() if given.get("log_file") else None,
+        is_debuggable=_is_yes(given, "debuggable"),
         ready_fd=None,
     )  # fmt: skip
 

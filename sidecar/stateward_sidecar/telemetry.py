@@ -12,6 +12,7 @@ import logging
 import logging.handlers
 import os
 import re
+import stat
 import sys
 import threading
 import time
@@ -153,7 +154,10 @@ class _LogFile(logging.handlers.RotatingFileHandler):
         self._lead_streams()
 
     def doRollover(self) -> None:  # noqa: N802  (the name in `logging`)
+        path = Path(self.baseFilename)
+        mode = stat.S_IMODE(path.stat().st_mode)
         super().doRollover()
+        path.chmod(mode)  # whoever was allowed to read the log still is
         self._lead_streams()
 
     def _lead_streams(self) -> None:

@@ -120,6 +120,7 @@ def judge(mutant: Mutant, tree: Path) -> tuple[bool | None, str]:
 def trees(count: int) -> Iterator[list[Path]]:
     """Copies of the source tree, one for each job."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
+        Path(place).chmod(0o755)  # some tests run programs as other users, who have to reach the tree
         made = [Path(place) / str(number) for number in range(count)]
         for tree in made:
             tree.mkdir()

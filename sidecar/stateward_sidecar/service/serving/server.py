@@ -179,7 +179,7 @@ class Server:
             )
         try:
             is_private = path.parent == private_directory()
-            path.parent.mkdir(mode=0o700 if is_private else 0o750, parents=True, exist_ok=True)
+            _make_directory(path.parent, 0o700 if is_private else 0o750)
             if is_private:
                 _check_private(path.parent)
             _clear_stale_socket(path)
@@ -313,6 +313,15 @@ class _Admission:
         self._calls.count -= 1
         if self._calls.is_stopping:
             self._calls.ended.set()
+
+
+def _make_directory(directory: Path, mode: int) -> None:
+    """Makes the socket's directory and those above it, all with one mode: the socket's group has to get through."""
+    before = os.umask(0o777 & ~mode)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    finally:
+        os.umask(before)
 
 
 def _check_private(directory: Path) -> None:
