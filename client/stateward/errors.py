@@ -43,7 +43,7 @@
     │   ├── ServerUnavailable  no daemon answered
     │   │   └── WrongTarget    no daemon listens at the target, or this user may not use it: do not retry
     │   ├── ArchiveUnavailable the bucket does not answer, and the call needs it
-    │   ├── ShuttingDown  OutcomeUnknown
+    │   ├── ShuttingDown  OutcomeUnknown  IssuerUnavailable
     ├── CannotStart            `open` found no daemon that it could use, and could start none: the message says why
     │   └── OtherSettings      the daemon has another archive, or other files, than `open` asked for
     ├── ForkedProcess          the parent had connected before the fork: connect in the child, after it
@@ -432,6 +432,10 @@ class WrongTarget(ServerUnavailable):
 
 class ShuttingDown(Unavailable):
     """The daemon is stopping. Retry when it runs again."""
+
+
+class IssuerUnavailable(Unavailable):
+    """The daemon cannot read the keys that the token is signed with at present. Retry; if it lasts, see its log."""
 
 
 class OutcomeUnknown(Unavailable):

@@ -522,9 +522,9 @@ def warnings_of(settings: Settings) -> tuple[str, ...]:
     """Returns warnings about these settings for the operator."""
     found = [
         f"every user and container that reaches {url} can read, change and delete all threads: a port asks "
-        "for no token; set --token-file, or use a unix socket, which only its owner and group can open"
+        "for no token; set --token-file or --access, or use a unix socket, which only its owner and group can open"
         for url in settings.listen
-        if not url.startswith("unix:") and settings.token_file is None
+        if not url.startswith("unix:") and settings.token_file is None and settings.access_file is None
     ]
     if settings.is_debuggable:
         found.append(

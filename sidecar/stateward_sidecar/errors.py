@@ -238,6 +238,12 @@ class Unauthenticated(StatewardError):
     reason = "UNAUTHENTICATED"
 
 
+class IssuerUnavailable(StatewardError):
+    """The keys that the call's token is signed with cannot be read at present. Nothing was done. Try again."""
+
+    reason = "ISSUER_UNAVAILABLE"
+
+
 class PermissionDenied(StatewardError):
     """No grant of the caller allows the call. Says nothing about what exists. Use another identity, or ask for a
     grant."""

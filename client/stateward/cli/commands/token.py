@@ -181,7 +181,8 @@ def _digests(principal: Any) -> list[str]:
 
 
 def _users(principal: Any) -> list[str]:
-    return [f"{key} {principal[key]}" for key in ("uid", "gid") if key in principal]
+    found = [f"{key} {principal[key]}" for key in ("uid", "gid") if key in principal]
+    return found + (["jwt"] if "jwt" in principal else [])
 
 
 def _checked(grant: str) -> str:

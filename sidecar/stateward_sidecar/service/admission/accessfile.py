@@ -3,6 +3,7 @@
     [[principal]]
     name = "booking-agents"
     token_sha256 = "…"        # of its token; several in a list, so that a client can change from one to the next
+    jwt = { issuer = "…", claims = { sub = "…" } }  # which tokens of an `[[issuer]]`: see `issuers.py`
     uid = 1000                # of its processes; gid likewise. Only callers on the local wire are known by them
     grants = ["read,write default/booking-*", "signal */*"]
 
@@ -14,17 +15,20 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
+from stateward._version import install_command
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.service.admission.grants import Principal, parse_grant
+from stateward_sidecar.service.admission.issuers import Issuer, add_rule, parse_issuers
 from stateward_sidecar.storage.secretfiles import NoTokens
 
 T = TypeVar("T")
 PRINCIPALS_MAX, GRANTS_MAX, FILE_BYTES_MAX = 1000, 100, 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,127}")
-_KEYS = {"name", "token_sha256", "uid", "gid", "grants"}
+_KEYS = {"name", "token_sha256", "uid", "gid", "jwt", "grants"}
 
 
 @dataclass(slots=True)
@@ -35,33 +39,32 @@ class Identities:
     """By the digest of a token."""
     uids: dict[int, Principal] = field(default_factory=dict)
     gids: dict[int, Principal] = field(default_factory=dict)
+    issuers: dict[str, Issuer] = field(default_factory=dict)
+    """By the name that tokens give."""
 
     def __len__(self) -> int:
-        return len(self.tokens) + len(self.uids) + len(self.gids)
+        rules = sum(len(issuer.rules) for issuer in self.issuers.values())
+        return len(self.tokens) + len(self.uids) + len(self.gids) + rules
 
 
 def read_access_file(path: Path) -> Identities:
     """Returns the principals by their identities. Raises StartError, which names the place; NoTokens if the file is
     gone or names nobody."""
-    try:
-        if not path.is_file() or path.stat().st_size > FILE_BYTES_MAX:
-            path.stat()  # FileNotFoundError
-            raise StartError(f"the access file {path} is no file of at most {FILE_BYTES_MAX >> 20} MiB")
-        told = tomllib.loads(path.read_text("utf-8-sig"))
-    except FileNotFoundError as error:
-        raise NoTokens(f"cannot read the access file {path}: {error.strerror}") from None
-    except OSError as error:
-        raise StartError(f"cannot read the access file {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # also of a number of 5,000 digits, and of nested lists
-        raise StartError(f"the access file {path} is not TOML: {error}") from None
-    principals = told.pop("principal", [])
+    told = _read(path)
+    principals, issuers = told.pop("principal", []), told.pop("issuer", [])
     if told or not isinstance(principals, list):
-        raise StartError(f"the access file {path} has {', '.join(told) or 'principal = …'}; give [[principal]] tables")
+        what = ", ".join(told) or "principal = …"
+        raise StartError(f"the access file {path} has {what}; give [[principal]] and [[issuer]] tables")
     if not principals:
         raise NoTokens(f"the access file {path} has no [[principal]]")
     if len(principals) > PRINCIPALS_MAX:
         raise StartError(f"the access file {path} has {len(principals)} principals; {PRINCIPALS_MAX} are allowed")
-    found, names = Identities(), set[str]()
+    try:
+        found, names = Identities(issuers=parse_issuers(issuers)), set[str]()
+    except ValueError as error:
+        raise StartError(f"the access file {path}, {error}") from None
+    if issuers and find_spec("jwt") is None:
+        raise StartError(f"the access file {path} has [[issuer]], which needs PyJWT: {install_command('jwt')}")
     for number, each in enumerate(principals, 1):
         try:
             name = _add(each, found)
@@ -71,6 +74,20 @@ def read_access_file(path: Path) -> Identities:
         except ValueError as error:
             raise StartError(f"the access file {path}, principal {number}: {error}") from None
     return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if not path.is_file() or path.stat().st_size > FILE_BYTES_MAX:
+            path.stat()  # FileNotFoundError
+            raise StartError(f"the access file {path} is no file of at most {FILE_BYTES_MAX >> 20} MiB")
+        return tomllib.loads(path.read_text("utf-8-sig"))
+    except FileNotFoundError as error:
+        raise NoTokens(f"cannot read the access file {path}: {error.strerror}") from None
+    except OSError as error:
+        raise StartError(f"cannot read the access file {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:  # also of a number of 5,000 digits, and of nested lists
+        raise StartError(f"the access file {path} is not TOML: {error}") from None
 
 
 def _add(told: Any, found: Identities) -> str:
@@ -95,8 +112,10 @@ def _add(told: Any, found: Identities) -> str:
             if not isinstance(told[key], int) or isinstance(told[key], bool) or told[key] < 0:
                 raise ValueError(f"{key} is no number of a user or group")
             _put(numbers, told[key], principal, key)
+    if "jwt" in told:
+        add_rule(told["jwt"], principal, found.issuers)
     if len(found) == before:
-        raise ValueError(f"{name!r} has no identity; give token_sha256, uid or gid")
+        raise ValueError(f"{name!r} has no identity; give token_sha256, jwt, uid or gid")
     return name
 
 

@@ -1,7 +1,8 @@
 """Who calls: the tokens of `--token-file`, and the principals of `--access`. Without either, anybody may call.
 
 The token file has one token a line, and each of them may do everything. The access file says who may do what
-(`accessfile.py`). A client sends its token with each call. A program of the same host is also known by its user, if the
+(`accessfile.py`). A client sends its token with each call. It may also be a JSON Web Token of an issuer that the file
+names (`bearers.py`), and then ends at its time. A program of the same host is also known by its user, if the
 kernel names it (the local wire), and a token that it sends counts first.
 
 Both files are looked at twice a second, and read again when they change, as a mounted Secret does. A change
@@ -16,14 +17,18 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
-from typing import Any
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stateward_sidecar.errors import PermissionDenied, StartError, StatewardError, Unauthenticated
 from stateward_sidecar.service.admission.accessfile import Identities, read_access_file
 from stateward_sidecar.service.admission.grants import ANYBODY, Caller, Principal
+from stateward_sidecar.storage.files import stamp_of
 from stateward_sidecar.storage.secretfiles import NoTokens, read_token_file, token_digest
 from stateward_sidecar.telemetry import log
+
+if TYPE_CHECKING:
+    from stateward_sidecar.service.admission.bearers import Bearers, Proof
 
 LOOK_S = 0.5
 """How often a file is looked at, and how old a change is when it counts."""
@@ -39,7 +44,7 @@ class _File:
     def __init__(self, path: Path, what: str, read: Callable[[Path], Identities]) -> None:
         """Raises StartError."""
         self._path, self._what, self._read = path, what, read
-        self._stamp = _stamp(path)
+        self._stamp = stamp_of(path)
         self.found = read(path)
         # A change that was seen, and since when it is as it is.
         self._changing: tuple[tuple[int, ...], float] | None = None
@@ -49,7 +54,7 @@ class _File:
     def look(self) -> bool:
         """Reads the file again if it has changed, and is the same as ``LOOK_S`` ago. Returns whether it says something
         else now."""
-        stamp, now_s = _stamp(self._path), monotonic()
+        stamp, now_s = stamp_of(self._path), monotonic()
         if stamp == self._stamp:
             self._changing = None
             return False
@@ -82,10 +87,12 @@ class _File:
 class _Stream:
     """A call that may stay open for days."""
 
-    __slots__ = ("caller", "error", "task", "token", "user")
+    __slots__ = ("caller", "error", "proof", "task", "token", "user")
 
-    def __init__(self, caller: Caller, token: bytes | None, user: User | None, task: Any) -> None:
-        self.caller, self.token, self.user, self.task = caller, token, user, task
+    def __init__(
+        self, caller: Caller, token: bytes | None, proof: Proof | None, user: User | None, task: Any
+    ) -> None:
+        self.caller, self.token, self.proof, self.user, self.task = caller, token, proof, user, task
         self.error: StatewardError | None = None
         """Why it was ended."""
 
@@ -106,6 +113,10 @@ class Callers:
             self._files.append(_File(access_file, "access file", read_access_file))
         if token_file is not None:
             self._files.append(_File(token_file, "token file", _read_tokens))
+        self._bearers: Bearers | None = None
+        self._use_issuers()
+        if self._bearers is not None:
+            self._bearers.read_files()
         self._looked_s = monotonic()
         self._streams = set[_Stream]()
         self.changes = 0
@@ -113,14 +124,15 @@ class Callers:
 
     def identify(self, metadata: Metadata | None, user: User | None = None) -> Caller:
         """Returns who calls, by the token in a call's metadata, else by its process. Raises Unauthenticated."""
-        return self._identify(_token_of(metadata), user)
+        return self._identify(_token_of(metadata), user)[0]
 
     @contextmanager
     def holding(self, metadata: Metadata | None, user: User | None = None) -> Iterator[Caller]:
         """Surrounds a stream, within its task. Raises Unauthenticated at once; that or PermissionDenied when the stream
         may no longer be."""
         token = _token_of(metadata)
-        stream = _Stream(self._identify(token, user), token, user, asyncio.current_task())
+        caller, proof = self._identify(token, user)
+        stream = _Stream(caller, token.digest if token else None, proof, user, asyncio.current_task())
         self._streams.add(stream)
         try:
             yield stream.caller
@@ -131,17 +143,20 @@ class Callers:
         finally:
             self._streams.discard(stream)
 
-    def _identify(self, token: bytes | None, user: User | None) -> Caller:
+    def _identify(self, token: _Token | None, user: User | None) -> tuple[Caller, Proof | None]:
         if monotonic() - self._looked_s >= LOOK_S:
             self._look()
-        principal = self._find(token, user)
+        principal = self._find(token.digest if token else None, user)
+        if principal is None and self._bearers is not None and token is not None and token.text.count(".") == 2:
+            proof = self._bearers.find(token.digest, token.text)
+            return Caller(proof.principal, self.changes, proof.ends_s), proof
         if principal is None:
             what = "carries no token" if token is None else "carries a token that is not valid"
             raise Unauthenticated(
                 f"the call {what}; this daemon asks for one: set STATEWARD_TOKEN_FILE, or send the metadata "
                 "'authorization: Bearer TOKEN'"
             )
-        return Caller(principal, self.changes)
+        return Caller(principal, self.changes), None
 
     def _find(self, token: bytes | None, user: User | None) -> Principal | None:
         for file in self._files:
@@ -162,11 +177,20 @@ class Callers:
 
     def _look(self) -> None:
         self._looked_s = monotonic()
-        changed = [file for file in self._files if file.look()]
-        if changed:
+        has_changed = any([file.look() for file in self._files])  # noqa: C419  all of them
+        if has_changed:
+            self._use_issuers()
+        if self._bearers is not None:
+            has_changed |= self._bearers.look()
+            now_s = time()
+            for stream in [each for each in self._streams if each.caller.ends_s <= now_s]:
+                stream.revoke(Unauthenticated("the token of this stream has expired; open it with a fresh one"))
+        if has_changed:
             self.changes += 1
             for stream in list(self._streams):
                 principal = self._find(stream.token, stream.user)
+                if principal is None and stream.proof is not None and self._bearers is not None:
+                    principal = self._bearers.again(stream.proof)
                 if principal is not None:
                     stream.caller.principal = principal
                 if principal is None:
@@ -175,23 +199,34 @@ class Callers:
                     stream.revoke(PermissionDenied(f"{principal.name} has lost the grant of this stream"))
 
 
+    def _use_issuers(self) -> None:
+        issuers = {name: issuer for file in self._files for name, issuer in file.found.issuers.items()}
+        if self._bearers is not None:
+            self._bearers.use(issuers)
+        elif issuers:
+            from stateward_sidecar.service.admission.bearers import Bearers  # its package may be missing
+
+            self._bearers = Bearers(issuers)
+
+
+class _Token(NamedTuple):
+    """What a call carries."""
+
+    digest: bytes
+    text: str
+
+
 def _read_tokens(path: Path) -> Identities:
     return Identities(dict.fromkeys(read_token_file(path), ANYBODY))
 
 
-def _token_of(metadata: Metadata | None) -> bytes | None:
-    """Returns the digest of a call's token; None = it has none."""
+def _token_of(metadata: Metadata | None) -> _Token | None:
+    """Returns a call's token; None = it has none."""
     given = next((value for key, value in metadata or () if key == HEADER), "")
     scheme, _, token = (given if isinstance(given, str) else "").partition(" ")
     if not given:
         return None
-    return token_digest(token.strip()) if scheme.lower() == SCHEME else b""
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    """Changes when the file does, or when another file takes its place; empty = it is gone."""
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    if scheme.lower() != SCHEME:
+        return _Token(b"", "")
+    token = token.strip()
+    return _Token(token_digest(token), token)

@@ -6,6 +6,7 @@ with the namespace that the verb will use, and before anything is looked up: a r
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -86,13 +87,14 @@ class Principal:
 
 def _pattern(grants: Sequence[Grant], verb: int) -> re.Pattern[str] | None:
     alternatives = [
-        f"{_any_text(grant.namespace)}{_BETWEEN}{_any_text(grant.thread)}" for grant in grants if verb in grant.verbs
+        f"{any_text(grant.namespace)}{_BETWEEN}{any_text(grant.thread)}" for grant in grants if verb in grant.verbs
     ]
     return re.compile("|".join(f"(?:{each})" for each in alternatives), re.DOTALL) if alternatives else None
 
 
-def _any_text(pattern: str) -> str:
-    """A star takes as little as it can, and never more afterwards: so a match takes no longer than the name is."""
+def any_text(pattern: str) -> str:
+    """Returns the regular expression of a pattern. A star takes as little as it can, and never more afterwards: so a
+    match takes no longer than the name is."""
     first, *rest = map(re.escape, pattern.split("*"))
     middle = "".join(f"(?>[^{_BETWEEN}]*?{part})" for part in rest[:-1])
     return f"{first}{middle}[^{_BETWEEN}]*{rest[-1]}" if rest else first
@@ -158,11 +160,12 @@ def _check_path(method: MethodDescriptor, path: Sequence[str]) -> None:
 class Caller:
     """Who makes a call. The principal may change while a stream is open, when the file of principals does."""
 
-    __slots__ = ("_asked", "changes", "principal")
+    __slots__ = ("_asked", "changes", "ends_s", "principal")
 
-    def __init__(self, principal: Principal, changes: int = 0) -> None:
-        """``changes``: how often the files had changed when the caller was looked for."""
-        self.principal, self.changes = principal, changes
+    def __init__(self, principal: Principal, changes: int = 0, ends_s: float = math.inf) -> None:
+        """``changes``: how often the files had changed when the caller was looked for. ``ends_s``: the time at which
+        its token ends."""
+        self.principal, self.changes, self.ends_s = principal, changes, ends_s
         self._asked: list[tuple[int, str, str]] = []
 
     def admit(self, needs: Iterable[Need], request: Message, *, is_kept: bool = False) -> None:

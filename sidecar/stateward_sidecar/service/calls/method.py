@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from time import time
 from typing import TypeVar, cast
 
 import grpc.aio
@@ -105,7 +106,7 @@ class Method:
         Unauthenticated, too."""
         found = caller_of_call.get()
         assert self.callers is not None
-        if found is None or found.changes != self.callers.changes:
+        if found is None or found.changes != self.callers.changes or found.ends_s <= time():
             self.identify(context)
         self.admit(request)
 

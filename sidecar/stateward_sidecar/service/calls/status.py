@@ -119,6 +119,7 @@ CODES: dict[str, StatusCode] = {
     "SHUTTING_DOWN": StatusCode.UNAVAILABLE,
     "OUTCOME_UNKNOWN": StatusCode.UNAVAILABLE,
     "UNAUTHENTICATED": StatusCode.UNAUTHENTICATED,
+    "ISSUER_UNAVAILABLE": StatusCode.UNAVAILABLE,
     "PERMISSION_DENIED": StatusCode.PERMISSION_DENIED,
     "INTERNAL": StatusCode.INTERNAL,
     "DEADLINE_EXCEEDED": StatusCode.DEADLINE_EXCEEDED,
@@ -128,7 +129,7 @@ CODES: dict[str, StatusCode] = {
 # them if no other attempt can succeed: see the policy in proto/service_config.json.
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
 NO_RETRY = "-1"
-_RETRY_AFTER_MS = {"QUEUE_FULL": 50, "SHUTTING_DOWN": 500, "OUTCOME_UNKNOWN": 500}
+_RETRY_AFTER_MS = {"QUEUE_FULL": 50, "SHUTTING_DOWN": 500, "OUTCOME_UNKNOWN": 500, "ISSUER_UNAVAILABLE": 200}
 
 
 def foreseen(error: Exception, name: str) -> StatewardError:

@@ -1,0 +1,179 @@
+"""Who a JSON Web Token says that its bearer is. Used on the event loop only. Loaded if the access file
+has issuers.
+
+A token must be signed by a key that its issuer publishes (RS256 or ES256, whichever the key is for), be for an audience
+of ours, and say when it ends. A token that was found good is remembered until it ends, by its digest; only such are, so
+that wrong ones take no memory. It is forgotten when its key is, and when the file of principals changes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Iterable, Mapping
+from time import time
+from typing import Any, NamedTuple
+
+import jwt
+
+from stateward_sidecar.errors import IssuerUnavailable, StartError, Unauthenticated
+from stateward_sidecar.service.admission.grants import Principal
+from stateward_sidecar.service.admission.issuers import Issuer, Source
+from stateward_sidecar.service.admission.jwks import Key, KeysWrong
+from stateward_sidecar.service.admission.keysets import KeySet
+
+TOKEN_CHARS_MAX = 8 << 10
+"""Longer tokens are refused before anything is made of them."""
+PROOFS_MAX = 1024
+"""The most tokens that are remembered."""
+SKEW_S = 60
+"""How far the clock of an issuer may be ahead. A token ends by our clock."""
+_WRONG: tuple[tuple[type[Exception], str], ...] = (
+    (jwt.ExpiredSignatureError, "has expired"),
+    (jwt.ImmatureSignatureError, "is not valid yet"),
+    (jwt.InvalidAudienceError, "is for another audience"),
+    (jwt.MissingRequiredClaimError, "says no audience, or not when it ends"),
+    (jwt.InvalidSignatureError, "is not signed by the key that it names"),
+)
+Issuers = Mapping[str, Issuer]
+
+
+class Proof(NamedTuple):
+    """A token that was found good. The token itself is not kept."""
+
+    principal: Principal
+    ends_s: float
+    """The time at which it ends."""
+    issuer: str
+    kid: str
+    key: Key
+    claims: dict[str, Any]
+
+
+class Bearers:
+    """Which principals the bearers of tokens are."""
+
+    def __init__(self, issuers: Issuers) -> None:
+        self._sets = dict[Source, KeySet]()
+        self._proofs = dict[bytes, Proof]()
+        self.use(issuers)
+
+    def read_files(self) -> None:
+        """Reads files of keys at once, and begins to read the others. Raises StartError if a file is wrong."""
+        for source, keys in self._sets.items():
+            if not source.is_url:
+                try:
+                    keys.read_now()
+                except KeysWrong as error:
+                    raise StartError(f"the keys of an issuer of tokens, {source.jwks}: the file {error}") from None
+        self.look()
+
+    def use(self, issuers: Issuers) -> None:
+        """Takes what the file of principals says now."""
+        sources = dict.fromkeys(each.source for each in issuers.values())
+        self._sets = {source: self._sets.get(source) or KeySet(source) for source in sources}
+        self._issuers: Issuers = issuers
+        self._proofs.clear()
+
+    def look(self) -> bool:
+        """Reads keys again if it is time. Returns whether some are others now."""
+        has_changed = any([keys.look() for keys in self._sets.values()])  # noqa: C419  all of them
+        if has_changed:
+            self._proofs = {digest: proof for digest, proof in self._proofs.items() if self._is_good(proof)}
+        return has_changed
+
+    def find(self, digest: bytes, token: str) -> Proof:
+        """Returns who bears a token. Raises Unauthenticated; IssuerUnavailable if that cannot be said at present."""
+        proof = self._proofs.get(digest)
+        if proof is None:
+            proof = self._check(token)
+            if len(self._proofs) >= PROOFS_MAX:
+                self._proofs.pop(next(iter(self._proofs)))
+            self._proofs[digest] = proof
+        elif proof.ends_s <= time():
+            del self._proofs[digest]
+            raise _wrong("has expired")
+        return proof
+
+    def again(self, proof: Proof) -> Principal | None:
+        """Returns whose token it is by keys and file as they are now; None = nobody's any more."""
+        return self._issuers[proof.issuer].find(proof.claims) if self._is_good(proof) else None
+
+    def _is_good(self, proof: Proof) -> bool:
+        issuer = self._issuers.get(proof.issuer)
+        return (
+            issuer is not None
+            and _is_for(proof.claims, issuer)
+            and self._sets[issuer.source].keys.get(proof.kid) == proof.key
+        )
+
+    def _check(self, token: str) -> Proof:
+        if len(token) > TOKEN_CHARS_MAX:
+            raise _wrong(f"has {len(token)} characters, more than {TOKEN_CHARS_MAX}")
+        header, said = _peek(token)
+        kid, named = header.get("kid"), said.get("iss")
+        issuer = self._issuers.get(named) if isinstance(named, str) else None
+        if issuer is None:
+            raise _wrong("is of an issuer that the file of principals does not name")
+        if not isinstance(kid, str) or not kid or "crit" in header:
+            raise _wrong("does not name its key")
+        key = self._key_of(issuer, kid)
+        if header.get("alg") != key.algorithm:
+            raise _wrong(f"is not signed with {key.algorithm}, as its key is")
+        claims = _verified(token, key, issuer)
+        ends_s = claims["exp"]
+        if not isinstance(ends_s, int | float) or isinstance(ends_s, bool) or not math.isfinite(ends_s):
+            raise _wrong("does not say when it ends")
+        if ends_s <= time():
+            raise _wrong("has expired")
+        principal = issuer.find(claims)
+        if principal is None:
+            raise _wrong(f"is good, but no principal has its claims (sub {str(claims.get('sub'))[:200]!a})")
+        return Proof(principal, ends_s, issuer.url, kid, key, claims)
+
+    def _key_of(self, issuer: Issuer, kid: str) -> Key:
+        keys = self._sets[issuer.source]
+        found = keys.find(kid)
+        if found is not None:
+            return found
+        if keys.is_reading or not keys.keys:
+            raise IssuerUnavailable(
+                f"the keys of {issuer.url} are not here: {keys.why or 'they are being read again'}; try again"
+            )
+        raise _wrong("names a key that its issuer does not publish")
+
+
+def _verified(token: str, key: Key, issuer: Issuer) -> dict[str, Any]:
+    """Returns the claims. The algorithm is that of the key, whatever the token says."""
+    try:
+        found: dict[str, Any] = jwt.decode(
+            token, key.public, algorithms=[key.algorithm], audience=issuer.audiences, issuer=issuer.url,
+            leeway=SKEW_S, options={"require": ["exp", "iss", "aud"]},
+        )  # fmt: skip
+    except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise _wrong(next((said for kind, said in _WRONG if isinstance(error, kind)), "is malformed")) from None
+    return found
+
+
+def _is_for(claims: Mapping[str, Any], issuer: Issuer) -> bool:
+    given = claims["aud"]
+    audiences: Iterable[Any] = given if isinstance(given, list) else [given]
+    return any(each in issuer.audiences for each in audiences)
+
+
+def _peek(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns header and claims of a token that may be anybody's. Raises Unauthenticated."""
+    try:
+        header, claims = (
+            json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))) for part in token.split(".")[:2]
+        )
+    except (ValueError, RecursionError):
+        raise _wrong("is malformed") from None
+    if not isinstance(header, dict) or not isinstance(claims, dict):
+        raise _wrong("is malformed")
+    return header, claims
+
+
+def _wrong(what: str) -> Unauthenticated:
+    return Unauthenticated(f"the call carries a token that {what}")

@@ -1,0 +1,112 @@
+"""When the keys of an issuer are read, and for how long they count. Used on the event loop; reads in threads.
+
+Keys are read again every five minutes, when their file changes, and when a token names a key that is not known, but
+then not twice in five seconds. If they cannot be read, those that were read last count for another hour.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from time import monotonic
+
+from stateward_sidecar.service.admission.issuers import Source
+from stateward_sidecar.service.admission.jwks import Key, KeysWrong, read_keys
+from stateward_sidecar.storage.files import stamp_of
+from stateward_sidecar.telemetry import log
+
+REFRESH_S = 300.0
+RETRY_S = 10.0
+"""After a read that failed."""
+UNKNOWN_PAUSE_S = 5.0
+"""Between two reads for keys that are not known."""
+STALE_S = 3600.0
+"""How long keys count after they were read last."""
+
+
+class KeySet:
+    """The keys of a source, as they are now."""
+
+    def __init__(self, source: Source) -> None:
+        self.keys: dict[str, Key] = {}
+        self.why = "they were not read yet"
+        """Why there is no newer set of keys; empty = the last read succeeded."""
+        self._source = source
+        self._stamp: tuple[int, ...] | None = None
+        # When the keys were read, and when a read began.
+        self._read_s = self._began_s = float("-inf")
+        self._is_reading, self._is_told, self._has_changed = False, False, False
+        self._outcome: dict[str, Key] | KeysWrong | None = None  # of a thread
+
+    def read_now(self) -> None:
+        """Reads a file. Raises KeysWrong."""
+        self._stamp = stamp_of(Path(self._source.jwks))
+        self.keys, self.why, self._read_s = read_keys(self._source), "", monotonic()
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether a read is under way."""
+        return self._is_reading
+
+    def look(self) -> bool:
+        """Begins a read if it is time, and takes the outcome of one that has ended. Returns whether the keys are others
+        now."""
+        now_s = monotonic()
+        self._take()
+        if not self._is_reading and self._is_due(now_s):
+            self._begin(now_s)
+        if self.keys and now_s - self._read_s > STALE_S:
+            log.error("the keys of an issuer are too old; its tokens open nothing until they can be read",
+                      jwks=self._source.jwks, why=self.why)  # fmt: skip
+            self.keys, self._has_changed = {}, True
+        has_changed, self._has_changed = self._has_changed, False
+        return has_changed
+
+    def find(self, kid: str) -> Key | None:
+        """Returns a key. None = it is not known; if ``is_reading`` then says so, it may be in a moment."""
+        if self._outcome is not None:
+            self._take()
+        if kid not in self.keys and not self._is_reading and monotonic() - self._began_s >= UNKNOWN_PAUSE_S:
+            self._begin(monotonic())
+        return self.keys.get(kid)
+
+    def _is_due(self, now_s: float) -> bool:
+        if self._source.is_url:
+            return now_s - self._began_s >= (RETRY_S if self.why else REFRESH_S)
+        if stamp_of(Path(self._source.jwks)) != self._stamp:
+            return True
+        if not self.why:
+            self._read_s = now_s
+        return bool(self.why) and now_s - self._began_s >= RETRY_S
+
+    def _begin(self, now_s: float) -> None:
+        self._is_reading, self._began_s = True, now_s
+        threading.Thread(target=self._work, name="stateward-jwks", daemon=True).start()
+
+    def _work(self) -> None:
+        if not self._source.is_url:
+            self._stamp = stamp_of(Path(self._source.jwks))
+        try:
+            self._outcome = read_keys(self._source)
+        except KeysWrong as error:
+            self._outcome = error
+        except Exception as error:  # noqa: BLE001  (else no read would ever follow)
+            self._outcome = KeysWrong(f"cannot be read: {type(error).__name__}")
+
+    def _take(self) -> None:
+        outcome, self._outcome = self._outcome, None
+        if outcome is None:
+            return
+        self._is_reading = False
+        if isinstance(outcome, KeysWrong):
+            self.why = str(outcome)
+            if not self._is_told:
+                log.error("the keys of an issuer are not read; those that were read last count for an hour",
+                          jwks=self._source.jwks, why=self.why, keys=len(self.keys))  # fmt: skip
+            self._is_told = True
+            return
+        if outcome != self.keys:
+            self._has_changed = True  # also if `find` takes it, and `look` comes later
+        if self._is_told or self._has_changed:
+            log.info("read the keys of an issuer", jwks=self._source.jwks, keys=len(outcome))
+        self.keys, self.why, self._read_s, self._is_told = outcome, "", monotonic(), False
