@@ -92,7 +92,7 @@ image-lock: .venv/ready-dev ## Pin what the image installs to the newest version
 	@$(PIP) install uv
 	@for list in requirements build-requirements; do \
 		echo '# Versions and hashes for the image; `make image-lock` makes them anew.' >deploy/image/$$list.new; done
-	@$(BIN)/uv pip compile $(LOCK) --extra sidecar --extra cli --extra metrics pyproject.toml >>deploy/image/requirements.new
+	@$(BIN)/uv pip compile $(LOCK) --extra sidecar --extra cli --extra jwt --extra metrics pyproject.toml >>deploy/image/requirements.new
 	@echo hatchling | $(BIN)/uv pip compile $(LOCK) - >>deploy/image/build-requirements.new
 	@for list in requirements build-requirements; do mv deploy/image/$$list.new deploy/image/$$list.txt; done
 

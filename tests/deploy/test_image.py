@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 
 from stateward import Client
 
-EXTRAS = ("", "cli", "metrics", "sidecar")
+EXTRAS = ("", "cli", "jwt", "metrics", "sidecar")
 PACKAGES = "ca-certificates,python3,python3-venv"
 # A tag, and after `make image-pin` its digest.
 BASE = re.compile(r"^ARG BASE=python:3\.\d+-slim(|@sha256:[0-9a-f]{64})$", re.MULTILINE)

@@ -64,15 +64,6 @@ def create_file(path: Path, content: bytes, mode: int = 0o600) -> None:
     sync_directory(path.parent)
 
 
-def stamp_of(path: Path) -> tuple[int, ...]:
-    """Returns what changes when the file does, or when another file takes its place; empty = it is gone."""
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
 def make_directory(path: Path) -> None:
     """Makes a directory with its parents, for this user only. Raises StartError."""
     try:
@@ -169,3 +160,12 @@ class UsersLock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def stamp_of(path: Path) -> tuple[int, ...]:
+    """Returns what changes when the file does, or when another file takes its place; empty = it is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
