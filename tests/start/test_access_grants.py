@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -18,29 +17,17 @@ import pytest
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from google.rpc.error_details_pb2 import ErrorInfo
-from google.rpc.status_pb2 import Status
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.daemon.framed import FramedChannel
+from tests.start.contract import METHODS, WIRES, open_channel, reason_in, reason_of, request_of
 
 from stateward import AsyncClient, Client
 from stateward.errors import PermissionDenied, Unauthenticated
 from stateward.testing import Daemon, run_daemon
 from stateward.v1 import (
-    admin_service_pb2,
-    archive_service_pb2,
-    backup_service_pb2,
-    blob_service_pb2,
-    call_service_pb2,
     checkpoint_service_pb2,
     checkpoint_service_pb2_grpc,
-    effect_service_pb2,
-    lease_service_pb2,
-    record_service_pb2,
-    signal_service_pb2,
     thread_service_pb2,
-    writer_service_pb2,
 )
 from stateward.v1.access_pb2 import VERB_ADMIN, VERB_ANY, VERB_DELETE, VERB_READ, VERB_SIGNAL, VERB_WRITE
 from stateward_sidecar import errors
@@ -49,17 +36,6 @@ from stateward_sidecar.service.admission import callers
 from stateward_sidecar.service.admission.accessfile import read_access_file
 from stateward_sidecar.service.admission.grants import VERBS, Caller, Principal, needs_of, parse_grant
 
-MODULES = (
-    admin_service_pb2, archive_service_pb2, backup_service_pb2, blob_service_pb2, call_service_pb2,
-    checkpoint_service_pb2, effect_service_pb2, lease_service_pb2, record_service_pb2, signal_service_pb2,
-    thread_service_pb2, writer_service_pb2,
-)  # fmt: skip
-METHODS: dict[str, MethodDescriptor] = {
-    method.name: method
-    for module in MODULES
-    for service in module.DESCRIPTOR.services_by_name.values()
-    for method in service.methods
-}
 FILE = """
 [[principal]]
 name = "agent"
@@ -113,62 +89,10 @@ def daemon(access: Path) -> Iterator[Daemon]:
         yield running
 
 
-@pytest.fixture(params=["grpc", "frames"])
+@pytest.fixture(params=WIRES)
 def channel(request: pytest.FixtureRequest, daemon: Daemon) -> Iterator[Any]:
-    if request.param == "frames":
-        with FramedChannel(daemon.target) as made:
-            yield made
-        return
-    with grpc.insecure_channel(daemon.target.replace("unix://", "unix:")) as made:
+    with open_channel(daemon.target, request.param) as made:
         yield made
-
-
-def request_of(method: MethodDescriptor, thread: str, namespace: str = "team") -> Message:
-    """A request that names a thread wherever its method asks for one."""
-    request = GetMessageClass(method.input_type)()
-    for need in needs_of(method):
-        place: Any = request
-        for name in need.thread[:-1]:
-            place = getattr(place, name)
-            if not isinstance(place, Message):  # many
-                place = place[0] if len(place) else place.add()
-        if need.thread:
-            setattr(place, need.thread[-1], thread)
-            for each in (place, request):
-                if "namespace" in each.DESCRIPTOR.fields_by_name:
-                    each.namespace = namespace
-        elif need.lists:
-            request.namespace = namespace  # type: ignore[attr-defined]
-    return request
-
-
-def reason_of(channel: Any, method: MethodDescriptor, request: Message, token: str | None) -> str:
-    """Makes a call. Returns the reason of its error; "" = there was none."""
-    kind = ("stream" if method.client_streaming else "unary") + ("_stream" if method.server_streaming else "_unary")
-    call = getattr(channel, kind)(
-        f"/{method.containing_service.full_name}/{method.name}",
-        request_serializer=type(request).SerializeToString,
-        response_deserializer=GetMessageClass(method.output_type).FromString,
-    )
-    metadata = [("authorization", f"Bearer {token}")] if token is not None else []
-    try:
-        answer = call(iter([request]) if method.client_streaming else request, timeout=20, metadata=metadata)
-        if method.server_streaming:
-            with suppress(StopIteration):
-                next(answer)
-            answer.cancel()
-        return ""
-    except grpc.RpcError as error:
-        return reason_in(error)
-
-
-def reason_in(error: grpc.RpcError) -> str:
-    for key, value in error.trailing_metadata() or ():  # type: ignore[attr-defined]
-        if key == "grpc-status-details-bin":
-            for each in Status.FromString(value).details:
-                if each.Is(ErrorInfo.DESCRIPTOR):
-                    return ErrorInfo.FromString(each.value).reason
-    return str(error.code())  # type: ignore[attr-defined]
 
 
 def is_allowed(name: str, method: MethodDescriptor, thread: str) -> bool:
@@ -191,8 +115,6 @@ def test_who_may_call_a_method(channel: Any, name: str) -> None:
     """No token and a wrong one: UNAUTHENTICATED. A principal without a grant: PERMISSION_DENIED, whether the thread
     exists or not. With one: no error of access."""
     method = METHODS[name]
-    if name == "Drain":
-        request: Message = admin_service_pb2.DrainRequest(undo=True)
     for token in (None, "wrong" * 8, "agent" * 7):
         assert reason_of(channel, method, request_of(method, OWN), token) == "UNAUTHENTICATED"
     for who in ("reader", "reviewer", "agent", "operator"):
@@ -200,8 +122,6 @@ def test_who_may_call_a_method(channel: Any, name: str) -> None:
             if who == "operator" and name == "DeleteThread":
                 continue  # the others need it
             request = request_of(method, thread)
-            if name == "Drain":
-                request = admin_service_pb2.DrainRequest(undo=True)
             if name == "DeleteThread" and is_allowed(who, method, thread):
                 continue
             found = reason_of(channel, method, request, TOKENS[who])

@@ -84,6 +84,13 @@ class Principal:
         """Whether a verb is allowed for every thread."""
         return verb in self._everywhere
 
+    def may_throughout(self, verb: int, namespace: str) -> bool:
+        """Whether one grant allows a verb for every thread of a namespace."""
+        return verb in self._everywhere or any(
+            verb in grant.verbs and grant.thread == "*" and re.fullmatch(any_text(grant.namespace), namespace)
+            for grant in self.grants
+        )
+
 
 def _pattern(grants: Sequence[Grant], verb: int) -> re.Pattern[str] | None:
     alternatives = [
@@ -191,7 +198,7 @@ class Caller:
 
     def reading(self, namespace: str, *, is_stream: bool) -> Callable[[str], bool] | None:
         """Returns what says whether a thread may be read; None = every one, and that does not change."""
-        if not is_stream and self.principal.may_everywhere(VERB_READ):
+        if not is_stream and self.principal.may_throughout(VERB_READ, namespace):
             return None
         return partial(self._may_read, namespace)
 

@@ -22,7 +22,7 @@ from stateward_sidecar.errors import DeadlineExceeded, InvalidField, QueueFull, 
 from stateward_sidecar.service.admission.memory import Budget
 from stateward_sidecar.service.admission.streams import SLOW_FROM_S, Places
 from stateward_sidecar.service.calls.calls import Calls
-from stateward_sidecar.service.calls.method import BYTE_SHARE
+from stateward_sidecar.service.calls.method import BYTE_SHARE, hide, reading_of
 from stateward_sidecar.service.calls.status import as_expected
 from stateward_sidecar.service.checks import check
 from stateward_sidecar.service.checks.checkbackup import check_import, check_part
@@ -58,10 +58,12 @@ class BackupService:
         steps = await self._calls.ownership.read(
             request.namespace, request.thread, lambda: self._calls.read(self._store.exporter.open, request)
         )
+        is_hidden = False
         while True:
             async with self._calls.sending_next(steps) as answer:
                 if answer is None:
                     return
+                is_hidden = _hide_origin(answer, reading_of(request.namespace), is_hidden=is_hidden)
                 yield answer
 
     async def import_thread(
@@ -78,6 +80,7 @@ class BackupService:
                 answer = await self._import(first.begin, requests, first)
         if is_archived:  # without a place: another import may have it while this one waits for the archive
             await self._calls.ownership.reach(first.begin, answer.receipt, context)
+        hide(answer.thread, reading_of(first.begin.namespace))
         return answer
 
     async def _import(
@@ -208,3 +211,17 @@ async def _next(requests: AsyncIterator[ImportThreadRequest]) -> ImportThreadReq
 
 def _answer(made: ThreadMessage, *, replayed: bool) -> ImportThreadResponse:
     return ImportThreadResponse(receipt=receipt_of_thread(made, replayed=replayed), thread=made)
+
+
+def _hide_origin(answer: ExportThreadResponse, may_read: Callable[[str], bool] | None, *, is_hidden: bool) -> bool:
+    """Removes the name of the thread that the exported one is a copy of, if the caller may not read that thread.
+    Returns whether it does, or did before (``is_hidden``): then the hash of the call that made the copy goes, too."""
+    if may_read is None:
+        return False
+    for part in answer.parts:
+        if part.thread.HasField("forked_from") and not may_read(part.thread.forked_from.thread):
+            part.thread.ClearField("forked_from")
+            is_hidden = True
+        if is_hidden and part.version.checkpoint.sequence == 1:
+            part.version.ClearField("request")
+    return is_hidden

@@ -210,7 +210,8 @@ class CheckpointService:
                 raise InvalidField("before", "names a version of one thread and is not allowed with all threads")
         check.check_contents(request)
         if request.thread == check.ALL_THREADS:
-            return await self._calls.scan(self._store.lister.checkpoints, request, reading_of(request.namespace))
+            may_read = reading_of(request.namespace)
+            return await self._calls.scan_visible(self._store.lister.checkpoints, request, "checkpoints", may_read)
         read = self._calls.load if request.include_states else self._calls.scan
         return await self._calls.ownership.read(
             request.namespace, request.thread, lambda: read(self._store.lister.checkpoints, request)

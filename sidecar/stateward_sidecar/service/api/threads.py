@@ -60,7 +60,7 @@ from stateward_sidecar.errors import (
 )
 from stateward_sidecar.service.calls.calls import Calls
 from stateward_sidecar.service.calls.feed import Feed, follow
-from stateward_sidecar.service.calls.method import reading_of
+from stateward_sidecar.service.calls.method import hide, reading_of
 from stateward_sidecar.service.calls.ownership import ROUNDS, await_archived, written
 from stateward_sidecar.service.checks import check
 from stateward_sidecar.service.checks.check import check_watched
@@ -101,7 +101,9 @@ class ThreadService:
                 thread = self._store.threads.get(txn, request.namespace, request.thread)
             return describe_thread(thread, view_lease(self._store.context, thread.number, thread.head))
 
-        return await self._ownership.read(request.namespace, request.thread, lambda: self._calls.read(get))
+        answer = await self._ownership.read(request.namespace, request.thread, lambda: self._calls.read(get))
+        hide(answer.thread, reading_of(request.namespace))
+        return answer
 
     async def list_threads(self, request: ListThreadsRequest, context: grpc.aio.ServicerContext) -> ListThreadsResponse:
         check.check_namespace(request)
@@ -111,7 +113,11 @@ class ThreadService:
             if request.HasField(field):
                 check.check_time(getattr(request, field), field)
         request.page_size = check.check_page(request.page_size)
-        return await self._calls.scan(self._store.lister.threads, request, reading_of(request.namespace))
+        may_read = reading_of(request.namespace)
+        answer = await self._calls.scan_visible(self._store.lister.threads, request, "threads", may_read)
+        for each in answer.threads:
+            hide(each, may_read)
+        return answer
 
     async def count_threads(
         self, request: CountThreadsRequest, context: grpc.aio.ServicerContext
@@ -152,6 +158,7 @@ class ThreadService:
             answer = await self._ownership.write(request.namespace, request.new_thread, fork_readable)
         if is_archived:
             await self._ownership.reach_of(request.namespace, request.new_thread, answer.receipt, context)
+        hide(answer.thread, reading_of(request.namespace))
         return answer
 
     async def _is_known(self, namespace: str, name: str) -> bool:
@@ -206,6 +213,8 @@ class ThreadService:
         if answer.receipt.uid:
             is_there = archive is not None and answer.everywhere
             answer.receipt.durability = DURABILITY_ARCHIVED if is_there else DURABILITY_COMMITTED
+        if reading_of(request.namespace) is not None:
+            answer.ClearField("forks")  # they may be threads that the caller may not see
         return answer
 
     async def _delete_everywhere(
@@ -229,7 +238,9 @@ class ThreadService:
         check.check_options(request.update, "update")
 
         write = partial(self._calls.write, self._store.settings.update(request), context, size_bytes=SMALL_WRITE_BYTES)
-        return await self._ownership.write_one(request, write, context)
+        answer = await self._ownership.write_one(request, write, context)
+        hide(answer.thread, reading_of(request.namespace))
+        return answer
 
     async def set_tag(self, request: SetTagRequest, context: grpc.aio.ServicerContext) -> SetTagResponse:
         check.check_write(request)
@@ -372,4 +383,6 @@ class ThreadService:
             with self._store.context.engine.read() as txn:
                 return view_thread(self._store.threads.get(txn, namespace, name))
 
-        return await self._calls.read(view)
+        found = await self._calls.read(view)
+        hide(found, reading_of(namespace))
+        return found

@@ -35,8 +35,9 @@ from stateward_sidecar.service.calls.localcall import LocalCall
 from stateward_sidecar.service.calls.ownership import Ownership
 from stateward_sidecar.storage.queue import BATCH_BYTES_MAX, BATCH_WRITES_MAX, Batch, Write
 from stateward_sidecar.storage.writer import Writer
+from stateward_sidecar.store.read.listing import PAGE_SIZE
 from stateward_sidecar.store.store import WORKERS, Store
-from stateward_sidecar.store.thread.paging import with_pages
+from stateward_sidecar.store.thread.paging import page_bytes, with_pages
 
 # How long a batch may grow while the loop has other work, which may bring more writes. Under such a load every call
 # waits longer than this anyway.
@@ -200,6 +201,7 @@ def _batches(writes: list[Write]) -> list[list[Write]]:
 _NOTHING: AbstractContextManager[None] = nullcontext()
 T = TypeVar("T")
 M = TypeVar("M", bound=Message | None)
+P = TypeVar("P", bound=Message)
 LOADED_AT_ONCE, SCANNED_AT_ONCE = 2, 1
 # How long a page waits for memory before a small one is made, and its size. The checkpoint in it may add as much again.
 SMALLER_AFTER_S, SMALLER_BYTES = 0.5, FREE_ANSWER_BYTES // 2
@@ -261,6 +263,30 @@ class Calls:
         with self._turns.reading():
             async with self._scanning:
                 return await self._on_worker(with_pages(self.store.read), verb, *args)
+
+    async def scan_visible(
+        self, verb: Callable[..., P], request: Any, items: str, may_read: Callable[[str], bool] | None
+    ) -> P:
+        """Runs the scan of a list, whose page has the field ``items``. ``may_read``: what its caller may see; None =
+        everything.
+
+        A scan ends early behind many rows that it leaves out. If its caller may not see them, another scan fills the
+        page, because a short page would tell that they are there.
+        """
+        answer = await self.scan(verb, request, may_read)
+        part: Any = answer
+        while may_read is not None and part.next_page_token:
+            found = getattr(answer, items)
+            left, size_bytes = (request.page_size or PAGE_SIZE) - len(found), sum(each.ByteSize() for each in found)
+            if left <= 0 or size_bytes >= page_bytes():
+                break
+            rest = type(request)()
+            rest.CopyFrom(request)
+            rest.page_token, rest.page_size = part.next_page_token, left
+            part = await self.scan(verb, rest, may_read, size_bytes)
+            answer.MergeFrom(part)
+            answer.next_page_token = part.next_page_token  # type: ignore[attr-defined]
+        return answer
 
     async def look(self, verb: Callable[..., T], *args: Any) -> T:
         """Runs a verb on a worker. The verb itself repeats reads that meet a commit."""

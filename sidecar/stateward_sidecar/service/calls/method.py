@@ -17,6 +17,7 @@ from typing import TypeVar, cast
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from stateward.v1.thread_pb2 import ThreadInfo
 from stateward_sidecar.errors import InvalidField, QueueFull, StateTooLarge
 from stateward_sidecar.service.admission.callers import Callers, User
 from stateward_sidecar.service.admission.grants import Caller, Need
@@ -299,6 +300,16 @@ def reading_of(namespace: str, *, is_stream: bool = False) -> Callable[[str], bo
     says changes with the file of principals."""
     found = caller_of_call.get()
     return None if found is None else found.reading(namespace, is_stream=is_stream)
+
+
+def hide(view: ThreadInfo, may_read: Callable[[str], bool] | None) -> None:
+    """Removes from a view of a thread what its caller may not read: its content, or the name of its origin."""
+    if may_read is None:
+        return
+    if not may_read(view.thread):
+        view.CopyFrom(ThreadInfo(namespace=view.namespace, thread=view.thread, uid=view.uid))
+    elif view.HasField("forked_from") and not may_read(view.forked_from.thread):
+        view.ClearField("forked_from")
 
 
 def _as_bytes(answer: Answer) -> tuple[bytes, Share | None]:

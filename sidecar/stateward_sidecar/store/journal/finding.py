@@ -220,9 +220,10 @@ class Lines:
             return found
 
     def _find_orphan(self, txn: lmdb.Transaction, uid: bytes, written: Written) -> Thread | None:
+        """Returns an orphan of the named thread: whoever names a uid may not read every thread that had it."""
         for key, _ in rows(txn, layout.orphan_prefix(uid)) if uid else ():
             orphan = self._threads.by_number(txn, layout.tail_thread(key))
-            if orphan is not None and _has(txn, orphan, written):
+            if orphan is not None and _is_of(orphan, written) and _has(txn, orphan, written):
                 return orphan
         return None
 
@@ -278,6 +279,11 @@ def _ends_with(thread: Thread, written: Written) -> bool:
     head = thread.head
     is_tip = (head.tip_sequence, head.tip_digest) == (written.sequence, written.digest)
     return is_tip and written.uid in ("", thread.identity.uid_text)
+
+
+def _is_of(orphan: Thread, written: Written) -> bool:
+    name = orphan.archive.orphan_of if orphan.archive is not None else ""
+    return (orphan.identity.namespace, name) == (written.namespace, written.thread)
 
 
 def _has(txn: lmdb.Transaction, thread: Thread, written: Written) -> bool:

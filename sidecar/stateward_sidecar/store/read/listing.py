@@ -113,11 +113,13 @@ class Lister:
         self._threads = threads
         self._contents = contents
 
-    def threads(self, request: ListThreadsRequest, may_read: MayRead | None = None) -> ListThreadsResponse:
+    def threads(
+        self, request: ListThreadsRequest, may_read: MayRead | None = None, taken_bytes: int = 0
+    ) -> ListThreadsResponse:
         """Returns a page of the threads of a namespace, the most recently changed first. ``may_read``: leaves the
-        others out; None = every thread may be read."""
+        others out; None = every thread may be read. ``taken_bytes``: what the page has already."""
         context = self._context
-        answer, page = ListThreadsResponse(), _Page(request.page_size)
+        answer, page = ListThreadsResponse(), _Page(request.page_size, taken_bytes)
         binding = bare(request, "page_size")
         # A thread that changed after the first page was made is not shown on later pages.
         cut_off, second, number = context.clock.now_us() // SECOND_US, 0, 0
@@ -205,11 +207,13 @@ class Lister:
             count += not is_edge or (thread is not None and wanted.fits(thread))
         return count
 
-    def checkpoints(self, request: ListCheckpointsRequest, may_read: MayRead | None = None) -> ListCheckpointsResponse:
+    def checkpoints(
+        self, request: ListCheckpointsRequest, may_read: MayRead | None = None, taken_bytes: int = 0
+    ) -> ListCheckpointsResponse:
         """Returns a page of versions, newest first. ``may_read``: of all threads, leaves out those that may not be
-        read."""
+        read. ``taken_bytes``: what the page has already."""
         if request.thread == ALL_THREADS:
-            return self._of_namespace(request, may_read)
+            return self._of_namespace(request, may_read, taken_bytes)
         return self._of_thread(request)
 
     def _of_thread(self, request: ListCheckpointsRequest) -> ListCheckpointsResponse:
@@ -248,9 +252,11 @@ class Lister:
                     del answer.checkpoints[len(answer.contents) :]
         return answer
 
-    def _of_namespace(self, request: ListCheckpointsRequest, may_read: MayRead | None) -> ListCheckpointsResponse:
+    def _of_namespace(
+        self, request: ListCheckpointsRequest, may_read: MayRead | None, taken_bytes: int
+    ) -> ListCheckpointsResponse:
         context, binding = self._context, bare(request, "page_size")
-        answer, page = ListCheckpointsResponse(), _Page(request.page_size)
+        answer, page = ListCheckpointsResponse(), _Page(request.page_size, taken_bytes)
         before = context.tokens.unpack(binding, request.page_token) if request.page_token else None
         keys = context.keystore.namespace(request.namespace)
         if keys is None:
@@ -319,9 +325,9 @@ def find_entry(txn: lmdb.Transaction, thread: Thread, sequence: int) -> Entry | 
 class _Page:
     """The fill of a page. A page ends by count, by bytes, or by the number of rows that were looked at."""
 
-    def __init__(self, page_size: int) -> None:
+    def __init__(self, page_size: int, taken_bytes: int = 0) -> None:
         self._left = page_size or PAGE_SIZE
-        self._size_bytes = 0
+        self._size_bytes = taken_bytes
 
     def add(self, view: Message) -> None:
         """Counts one more item."""

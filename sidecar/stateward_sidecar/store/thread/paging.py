@@ -2,8 +2,8 @@
 
 Page tokens. They are opaque, bound to their request, and only the daemon can make them.
 
-A token is a keyed hash over request and position, and then the position. The key is derived from the root key, so a
-token stays valid after a restart of the daemon.
+A token is the sealed position, bound to the request. So it does not tell how many threads or entries lie before it,
+which may be those of others. The key is derived from the root key, so a token stays valid when the daemon starts again.
 
 How many bytes a page of a list may have: the one rule for all lists.
 
@@ -15,19 +15,19 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hmac
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import TypeVar
 
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from google.protobuf.message import Message
 
-from stateward_sidecar.codec.seal import length_prefixed
+from stateward_sidecar.codec.seal import NONCE_BYTES, length_prefixed
 from stateward_sidecar.errors import InvalidField
-
-_MAC_BYTES = 12
 
 
 def bare(request: Message, *ignored: str) -> bytes:
@@ -49,25 +49,21 @@ class Tokens:
 
     def pack(self, request: bytes, position: bytes) -> str:
         """Returns the token for a position in the answer to ``request`` (the bytes from ``bare``)."""
-        return base64.urlsafe_b64encode(self._mac(request, position) + position).decode().rstrip("=")
+        nonce = os.urandom(NONCE_BYTES)
+        sealed = AESGCM(self._key()).encrypt(nonce, position, request)
+        return base64.urlsafe_b64encode(nonce + sealed).decode().rstrip("=")
 
     def unpack(self, request: bytes, token: str) -> bytes:
         """The reverse of ``pack``. Raises InvalidField if the token is not valid for this request."""
         try:
             data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
-        except (binascii.Error, ValueError):
-            data = b""
-        position = data[_MAC_BYTES:]
-        if len(data) < _MAC_BYTES or not hmac.compare_digest(data[:_MAC_BYTES], self._mac(request, position)):
+            return AESGCM(self._key()).decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], request)
+        except (binascii.Error, ValueError, InvalidTag):
             raise InvalidField(
                 "page_token",
                 "does not belong to this request; send the token of the previous answer with all other fields "
                 "unchanged, or start again without a token",
-            )
-        return position
-
-    def _mac(self, request: bytes, position: bytes) -> bytes:
-        return hmac.digest(self._key(), length_prefixed(request, position), "sha256")[:_MAC_BYTES]
+            ) from None
 
 
 T = TypeVar("T")
