@@ -29,6 +29,7 @@ from tests.start.contract import (
     WIRES,
     answers_of,
     begin,
+    fields_of,
     open_channel,
     principal_of,
     reason_of,
@@ -54,6 +55,7 @@ from stateward.v1.thread_service_pb2 import (
     DeleteThreadRequest,
     ForkThreadRequest,
     ListThreadsRequest,
+    UpdateThreadRequest,
     WaitDurableRequest,
     WatchRequest,
 )
@@ -462,3 +464,20 @@ def test_a_token_does_not_show_its_place() -> None:
     assert place not in base64.urlsafe_b64decode(first + "==")
     with pytest.raises(InvalidField):
         tokens.unpack(b"another request", first)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_who_may_only_write_is_told_nothing_of_the_content(sides: list[Side], wire: str) -> None:
+    """Neither labels nor counts of a thread that it changes or makes; its operator gets them from the same call."""
+    fork = ForkThreadRequest(namespace="team", thread="open-1", new_thread=f"drop-blind-{wire}")
+    fork.options.request_id = "once"
+    update = UpdateThreadRequest(namespace="team", thread="drop-1", update=ThreadOptions(agent="x"))
+    update.update_mask.paths.append("agent")
+    side = sides[0]
+    with open_channel(side.daemon.wire.target.replace("unix:", "unix://"), wire) as channel:
+        for name, request in (("ForkThread", fork), ("UpdateThread", update)):
+            (found,) = answers_of(channel, METHODS[name], request, TOKENS["app"])
+            shown: Any = fields_of(found)
+            assert set(fields_of(shown["thread"])) == {"namespace", "thread", "uid"}, name
+            assert shown["receipt"].uid == shown["thread"].uid
+            assert set(fields_of(side.ask(name, request).thread)) > {"labels", "version"}, name
