@@ -10,6 +10,7 @@ import pytest
 from tests.deploy.manifests import WORKLOADS, pod, render, render_mine, sidecar, workload
 from tests.deploy.strangers import workload_of
 
+from stateward_sidecar.service.admission.accessfile import read_access_file
 from stateward_sidecar.settings import NAMES, load_settings, make_parser
 
 # The first release with native sidecars switched on, and a recent one.
@@ -160,3 +161,38 @@ def test_a_token_comes_from_a_secret(repository: Path, tmp_path: Path) -> None:
     assert settings.key_file.parent == Path(mounts["stateward-key"]["mountPath"])
     (volume,) = [volume for volume in pod(found)["volumes"] if volume["name"] == "stateward-token"]
     assert volume["secret"]["secretName"] == "stateward-token"
+
+
+def test_a_token_of_the_service_account_comes_from_kubelet(repository: Path, tmp_path: Path) -> None:
+    """With the component and the overlay of the page, the daemon finds its file of principals, and every file that this
+    one names, on volumes; and the agent's token is for the daemon alone."""
+    page = (repository / "deploy/README.md").read_text()
+    overlay = "components: [../sidecar, ../access]" + page.partition("components: [../sidecar, ../access]")[2]
+    (tmp_path / "kubernetes/mine").mkdir(parents=True)
+    example = (repository / "deploy/kubernetes/access/access.toml").read_text()
+    (tmp_path / "kubernetes/mine/access.toml").write_text(example)
+    found = render_mine(
+        repository, tmp_path, [workload_of("says nothing")],
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [your-agent.yaml]\n"
+        + overlay.partition("```")[0],
+    )  # fmt: skip
+    check_schema(found)
+    container = sidecar(found)
+    settings, _ = load_settings([], {entry["name"]: entry["value"] for entry in container["env"]})
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod(found)["volumes"]}
+    assert settings.access_file == Path(mounts["stateward-access"]["mountPath"], "access.toml")
+    (config,) = [item for item in found if item["kind"] == "ConfigMap"]
+    assert config["metadata"]["name"] == volumes["stateward-access"]["configMap"]["name"] == "stateward-access"
+    (tmp_path / "access.toml").write_text(config["data"]["access.toml"])
+    (issuer,) = read_access_file(tmp_path / "access.toml").issuers.values()
+    place = mounts["stateward-issuer"]["mountPath"]
+    account, authority = volumes["stateward-issuer"]["projected"]["sources"]
+    assert issuer.source.token_file == Path(place, account["serviceAccountToken"]["path"])
+    assert issuer.source.ca == Path(place, authority["configMap"]["items"][0]["path"])
+    assert "audience" not in account["serviceAccountToken"]  # the API server's own
+    (given,) = volumes["stateward-token"]["projected"]["sources"]
+    assert given["serviceAccountToken"]["audience"] in issuer.audiences
+    assert given["serviceAccountToken"]["path"] == "tokens"
+    assert "stateward-token" not in mounts
+    assert all(mounts[name]["readOnly"] for name in ("stateward-access", "stateward-issuer"))

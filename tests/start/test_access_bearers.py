@@ -674,6 +674,22 @@ def test_claims_are_compared_as_the_file_says(tmp_path: Path) -> None:
                 who(callers, given)
 
 
+def test_the_file_of_the_page_admits_the_pods_that_it_names(tmp_path: Path, repository: Path) -> None:
+    """With keys from a file, and tokens as kubelet brings them."""
+    text = (repository / "docs/operations.md").read_text().partition("```toml\n[[issuer]]")[2].partition("```")[0]
+    path = write(tmp_path / "access.toml", f"[[issuer]]{text}")
+    (issuer,) = read_access_file(path).issuers.values()
+    assert (issuer.source.is_url, str(issuer.source.token_file)) == (True, "/run/secrets/stateward-issuer/token")
+    (tmp_path / "jwks.json").write_bytes(BOTH)
+    lines = [line for line in path.read_text().split("\n") if not line.startswith(("ca =", "token_file ="))]
+    text = re.sub("jwks = .*", f'jwks = "{tmp_path / "jwks.json"}"', "\n".join(lines))
+    callers = Callers(None, write(tmp_path / "access.toml", text))
+    assert who(callers, token(iss=issuer.url, sub="system:serviceaccount:team:booking")) == "booking"
+    assert who(callers, token(iss=issuer.url)) == "team"
+    elsewhere = {"kubernetes.io": {"namespace": "team", "pod": {"name": "other-0"}}}
+    assert "no principal" in str(fault_of(who, callers, token(iss=issuer.url, **elsewhere)))
+
+
 OTHER_ISSUER = access_text("/jwks")
 WRONG_FILES = {
     "http": (access_text("http://127.0.0.1/jwks"), "jwks is neither an https"),

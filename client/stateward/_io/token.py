@@ -30,12 +30,18 @@ class Token:
 
     def value(self) -> str:
         """The token. A file that cannot be read any more keeps the token that it had."""
-        now = monotonic()
-        if self._path is not None and now - self._read_s >= _LOOK_S:
-            self._read_s = now
-            with suppress(Unauthenticated):
-                self._token = _read(self._path)
+        if self._path is not None and monotonic() - self._read_s >= _LOOK_S:
+            self.renew()
         return self._token
+
+    def renew(self) -> bool:
+        """Reads the file again. Returns whether there is one: a token that is given as it is does not change."""
+        if self._path is None:
+            return False
+        self._read_s = monotonic()
+        with suppress(Unauthenticated):
+            self._token = _read(self._path)
+        return True
 
 
 def _read(path: Path) -> str:

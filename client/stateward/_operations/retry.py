@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable
 
-from stateward.errors import NotOwner, StatewardError
+from stateward.errors import NotOwner, StatewardError, Unauthenticated
 
 FIRST_RETRY_DELAY_S = 0.05
 MAX_RETRY_DELAY_S = 1.0
@@ -43,19 +43,31 @@ class Backoff:
         return min(delay_s, left_s)
 
 
-class Retry:
-    """Decides how long to wait before a failed call is repeated, for at most `patience_s()` seconds altogether."""
+def never() -> bool:
+    """There is no other token."""
+    return False
 
-    def __init__(self, patience_s: Callable[[], float]) -> None:
-        self._patience_s = patience_s
+
+class Retry:
+    """Decides how long to wait before a failed call is repeated, for at most `patience_s()` seconds altogether.
+
+    `renew` reads the token again, and says whether it may be another one. A call whose token is not valid is repeated
+    once then: the token may have ended, or may have been replaced, since it was sent."""
+
+    def __init__(self, patience_s: Callable[[], float], renew: Callable[[], bool] = never) -> None:
+        self._patience_s, self._renew = patience_s, renew
         self._backoff: Backoff | None = None
+        self._has_renewed = False
 
     def reset(self) -> None:
         """Starts anew, after a success."""
-        self._backoff = None
+        self._backoff, self._has_renewed = None, False
 
     def delay_after(self, error: StatewardError) -> float | None:
         """Seconds to wait before the next attempt; None = give up."""
+        if isinstance(error, Unauthenticated) and not self._has_renewed and self._renew():
+            self._has_renewed = True
+            return 0.0
         if self._backoff is None:
             self._backoff = Backoff(FIRST_RETRY_DELAY_S, MAX_RETRY_DELAY_S)
         self._backoff.patience_s = self._patience_s()  # which changes when the daemon answers for the first time

@@ -19,7 +19,7 @@ from typing import Any, Protocol, SupportsIndex, TypeVar
 
 from google.protobuf.message import Message
 
-from stateward._operations.retry import Retry, UntilFree
+from stateward._operations.retry import Retry, UntilFree, never
 from stateward.arguments import instance, message, several
 from stateward.blobs import BlobAccess, Content
 from stateward.errors import NotOwner, StatewardError, ThreadNotFound, UidMismatch
@@ -103,10 +103,14 @@ def at_once(operation: Operation[T]) -> Operation[T]:
 
 
 def with_retries(
-    operation: Operation[T], patience_s: Callable[[], float], owner_patience_s: Callable[[], float] = lambda: 0.0
+    operation: Operation[T],
+    patience_s: Callable[[], float],
+    owner_patience_s: Callable[[], float] = lambda: 0.0,
+    renew: Callable[[], bool] = never,
 ) -> Operation[T]:
     """Returns the same operation with retries of its calls: while the daemon is away, for at most `patience_s()`
-    seconds; while another, idle sidecar holds the thread, until it is free, for at most `owner_patience_s()`."""
+    seconds; while another, idle sidecar holds the thread, until it is free, for at most `owner_patience_s()`; and once
+    if its token is not valid and `renew` says that there may be another one."""
 
     def perform(step: Step) -> Operation[object]:
         retry = free = None
@@ -116,7 +120,7 @@ def with_retries(
             except StatewardError as error:
                 if not isinstance(step, Call) or (isinstance(step, Upload) and not step.content.is_repeatable):
                     raise
-                retry = retry or Retry(_patience_of(step, patience_s))
+                retry = retry or Retry(_patience_of(step, patience_s), renew)
                 delay_s = retry.delay_after(error)
                 if isinstance(error, NotOwner) and step.waits_for_owner:
                     free = free or UntilFree(_patience_of(step, owner_patience_s))

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 from google.protobuf.message import Message
 
 from stateward._operations.reading import parts_of, read_state
-from stateward._operations.retry import Retry
+from stateward._operations.retry import Retry, never
 from stateward._operations.steps import Pause, ThreadRef, thread_error, version_ref
 from stateward.admin import VerifyProgress
 from stateward.arguments import message
@@ -277,11 +277,13 @@ Steps = Generator[Open | Read | Pause, Any, bool]
 class Reading(Generic[T]):
     """A stream that is being read: `ready` holds the items that came and were not taken yet."""
 
-    def __init__(self, reader: Reader[T], patience_s: Callable[[], float]) -> None:
+    def __init__(
+        self, reader: Reader[T], patience_s: Callable[[], float], renew: Callable[[], bool] = never
+    ) -> None:
         self.ready: deque[T] = deque()
         self.ended = False
         self._reader = reader
-        self._retry = Retry(patience_s)
+        self._retry = Retry(patience_s, renew)
         self._is_open = False
 
     def next_message(self) -> Steps:

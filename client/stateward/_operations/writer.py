@@ -28,7 +28,7 @@ from stateward._operations.leases import Claim, advised, owner_polls, release
 from stateward._operations.numbering import Numbering, Resetting
 from stateward._operations.ownership import attach
 from stateward._operations.reading import hydrate
-from stateward._operations.retry import Retry
+from stateward._operations.retry import Retry, never
 from stateward._operations.saving import PreparedSave, SaveOptions
 from stateward._operations.steps import Call, Operation, Pause, ThreadRef, new_request_id, thread_error
 from stateward._operations.tracing import trace_parent
@@ -59,6 +59,8 @@ class Writing:
     claim: Claim
     patience_s: Callable[[], float]
     deadline_s: float
+    renew: Callable[[], bool] = never
+    """Reads the token again, and says whether it may be another one."""
     takes_over: bool = False
     """Whether `open` takes the thread over from the sidecar that holds it."""
     token: int = 0
@@ -87,7 +89,7 @@ class Writing:
     """Whether a call has raised `failed` or `lost`; otherwise `close` does."""
 
     def __post_init__(self) -> None:
-        self._retry, self.deadline_s = Retry(self.patience_s), max(self.deadline_s, ANSWER_S)
+        self._retry, self.deadline_s = Retry(self.patience_s, self.renew), max(self.deadline_s, ANSWER_S)
 
     def open(self) -> Steps:
         """Takes the lease. Raises LeaseHeld if it is not free in time."""

@@ -97,7 +97,9 @@ class Writer:
         self._session = session
         self._claim = Claim.of(session.holder, term, wait, take_over, create)
         settings = session.settings
-        self._writing = Writing(ref, self._claim, session.patience_s, settings.call_timeout_s, settings.take_over)
+        self._writing = Writing(
+            ref, self._claim, session.patience_s, settings.call_timeout_s, session.renew_token, settings.take_over
+        )
         self._pid = os.getpid()
         self._is_closed = False
         self._lock = Lock()

@@ -138,12 +138,16 @@ class Session:
     def with_retries(self, operation: Operation[T]) -> Operation[T]:
         """Returns the operation with its calls retried as the settings say."""
         if self.settings.take_over:  # the client takes a thread that another sidecar holds, and never waits for it
-            return with_retries(with_take_over(operation), self.patience_s)
-        return with_retries(operation, self.patience_s, lambda: self.settings.retry_timeout_s)
+            return with_retries(with_take_over(operation), self.patience_s, renew=self.renew_token)
+        return with_retries(operation, self.patience_s, lambda: self.settings.retry_timeout_s, self.renew_token)
 
     def reading(self, reader: Reader[T]) -> Reading[T]:
         """Returns the state of a stream that is reopened for as long as the settings say."""
-        return Reading(reader, self.patience_s)
+        return Reading(reader, self.patience_s, self.renew_token)
+
+    def renew_token(self) -> bool:
+        """Reads the file of the token again. Returns whether there is one."""
+        return self.settings.token is not None and self.settings.token.renew()
 
     def run(self, operation: Operation[T]) -> T:
         """Carries out an operation with retries."""
