@@ -3,6 +3,8 @@
 PYTHON ?= python3
 # Workers of pytest. Some tests wait, so on two cores four keep both busy; each costs 17 seconds of a core for imports.
 JOBS ?= 4
+# What bandit reads.
+SHIPPED := client sidecar proto docs deploy
 HISTORIES ?= 200
 BIN := .venv/bin
 PY := $(BIN)/python
@@ -16,7 +18,7 @@ FRAMEWORKS := agent-framework-core google-adk langgraph langgraph-checkpoint lan
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 JS := packages/langgraph-js
 .PHONY: help demo test test-fast test-grpc test-frameworks-newest test-langgraph-js examples lint types layers format generate generate-check proto proto-check proto-lint promtool apiserver azurite fake-gcs bench bench-peers plugins soak soak-tests mutants clean
-.PHONY: docs release image-lock image-pin image-test package-test
+.PHONY: docs release audit sbom image-lock image-pin image-test package-test
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-23s %s\n", $$1, $$2 }' Makefile
@@ -47,8 +49,9 @@ test-langgraph-js: .venv/ready $(JS)/node_modules/.package-lock.json ## Test the
 examples: .venv/ready-dev ## Build and run the agents in other languages, kills included; EXAMPLES='go java' for some
 	@$(PY) -m tests.languages $(EXAMPLES)
 
-lint: .venv/ready-dev ## Check the style
-	@$(BIN)/ruff check --quiet --output-format concise && echo 'lint: fine'
+lint: .venv/ready-dev ## Check the style, and look for code that invites attacks
+	@$(BIN)/ruff check --quiet --output-format concise
+	@$(BIN)/bandit --quiet --configfile pyproject.toml --recursive $(SHIPPED) && echo 'lint: fine'
 
 types: .venv/ready-dev ## Check the types
 	@$(BIN)/mypy --no-error-summary && echo 'types: fine'
@@ -96,6 +99,14 @@ image-lock: .venv/ready-dev ## Pin what the image installs to the newest version
 	@echo hatchling | $(BIN)/uv pip compile $(LOCK) - >>deploy/image/build-requirements.new
 	@for list in requirements build-requirements; do mv deploy/image/$$list.new deploy/image/$$list.txt; done
 
+	@$(PY) deploy/sbom.py
+
+sbom: .venv/ready-dev ## List the parts of the image in CycloneDX, from its pinned requirements
+	@$(PY) deploy/sbom.py
+
+audit: .venv/ready-dev ## Look for known weaknesses in what the image is built from (needs a database on the network)
+	@$(PY) deploy/audit.py
+
 image-pin: ## Pin the image's base to the digest that its tag has now (needs docker with buildx, and a registry)
 	@base=$$(sed -nE 's/^ARG BASE=([^@]+).*/\1/p' Dockerfile) && \
 	digest=$$(docker buildx imagetools inspect "$$base" | awk '$$1 == "Digest:" { print $$2; exit }') && \
@@ -114,8 +125,9 @@ plugins: ## Install protoc's plugins for TypeScript and Rust into build/plugins,
 	@npm install --prefix build/plugins/npm --no-audit --no-fund --save-exact --loglevel=error @bufbuild/protoc-gen-es@2.13.0
 	@cargo install --quiet --locked --root build/plugins/cargo protoc-gen-prost@0.5.0 protoc-gen-tonic@0.5.0
 
-release: .venv/ready-dev ## Build the packages of a release in dist/; refuses what is undecided, undated or uncommitted
-	@$(PY) docs/release.py && rm -rf dist && $(PY) -m hatchling build -d dist
+release: .venv/ready-dev ## Build a release in dist/, with the list of parts; refuses what is undecided or uncommitted
+	@$(PY) docs/release.py && $(PY) deploy/sbom.py --check && rm -rf dist && $(PY) -m hatchling build -d dist
+	@cp deploy/image/stateward.cdx.json dist/
 
 bench: .venv/ready-bench ## Compare with SQLite, LangGraph's savers and the peers of bench-peers; BENCH='--section save' for less
 	@$(PY) -m tests.bench $(BENCH) --json build/bench/bench.json --svg build/bench/bench.svg

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from stateward import Client
 
@@ -26,8 +27,10 @@ EXTRAS = ("", "cli", "jwt", "metrics", "sidecar")
 PACKAGES = "ca-certificates,python3,python3-venv"
 # A tag, and after `make image-pin` its digest.
 BASE = re.compile(r"^ARG BASE=python:3\.\d+-slim(|@sha256:[0-9a-f]{64})$", re.MULTILINE)
+SITE = "opt/stateward/lib/python3*/site-packages"
 # Of everything above the base: packages, daemon and compiled modules.
 ADDED_BYTES_MAX = 130 << 20
+SHOWN = ("limits", "status", "environ")
 # The root becomes read-only; the volumes are directories of the test. $1 root, $2 data, $3 sockets, then the command.
 RUN = """
 set -e
@@ -152,14 +155,31 @@ def test_what_is_in_it(root: tuple[Path, Path, dict[str, object]]) -> None:
     """Small, with the daemon and its packages alone: no source, no pip, no tests."""
     whole, below, config = root
     added = size_of(whole) - size_of(below)
-    packages = sorted((size_of(path), path.name) for path in whole.glob("opt/stateward/lib/python3*/site-packages/*"))
+    packages = sorted((size_of(path), path.name) for path in whole.glob(f"{SITE}/*"))
     print(f"\nabove the base {added / 1e6:.0f} MB, the base of Debian's packages {size_of(below) / 1e6:.0f} MB")
     print("\n".join(f"{size / 1e6:6.1f} MB  {name}" for size, name in packages[::-1][:10]))
     assert added < ADDED_BYTES_MAX
     assert not (whole / "source").exists()
-    assert not list(whole.glob("opt/stateward/lib/python3*/site-packages/pip"))
+    assert not list(whole.glob(f"{SITE}/pip"))
     assert config["User"] == "65532:65532"
-    assert config["Healthcheck"]["Test"] == ["CMD", "stateward-sidecar", "--health"]  # type: ignore[index]
+    assert config["Healthcheck"]["Test"] == ["CMD", "stateward-sidecar", "--health", "liveness"]  # type: ignore[index]
+    bill = json.loads((whole / "opt/stateward/share/stateward.cdx.json").read_text())
+    listed = {part["name"] for part in bill["components"]}
+    found = {each.metadata["Name"] for each in importlib.metadata.distributions(path=map(str, whole.glob(SITE)))}
+    assert {canonicalize_name(name) for name in found} == {*listed, "stateward"}
+
+
+def is_hidden(pid: int) -> bool:
+    """Whether another program of the image's user cannot read the daemon's memory, nor a core of it."""
+    user = ["setpriv", "--reuid=65532", "--regid=65532", "--clear-groups"]
+
+    def show(name: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run([*user, "cat", f"/proc/{pid}/{name}"], capture_output=True, check=False)
+
+    shown = {name: show(name) for name in SHOWN}
+    limits = shown["limits"].stdout.decode()
+    has_no_core = re.search(r"^Max core file size +0 +0 ", limits, re.MULTILINE) is not None
+    return has_no_core and b"Umask:\t0077" in shown["status"].stdout and shown["environ"].returncode != 0
 
 
 @pytest.mark.soak
@@ -187,6 +207,7 @@ def test_it_runs_without_rights(root: tuple[Path, Path, dict[str, object]], tmp_
                     with Client(f"unix://{volumes[1]}/stateward.sock") as client:
                         client.thread("t").append("kept", ending.name)
                         kept = list(client.thread("t").hydrate().logs["kept"])
+                    assert is_hidden(daemon.pid)
                 finally:
                     daemon.send_signal(ending)
                 assert daemon.wait(30) == (0 if ending is signal.SIGTERM else -9)

@@ -36,7 +36,7 @@ def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", h
     from typer import completion as shells  # noqa: PLC0415  --help does not need it
 
     script = shells.get_completion_script(  # type: ignore[attr-defined]  # typer imports it without exporting it
-        prog_name=PROGRAM, complete_var=VARIABLE, shell=shell.value
+        prog_name=PROGRAM, complete_var=VARIABLE, shell=shell.value  # nosec B604  # the name of a shell; runs none
     )
     if shell is Shell.ZSH:  # the first line is for a file in fpath; eval does not need it
         script = script.removeprefix(f"#compdef {PROGRAM}").lstrip()
