@@ -66,7 +66,7 @@ def _run() -> int:
     import asyncio
 
     from stateward_sidecar.settings import load_settings, make_parser, process_environment
-    from stateward_sidecar.telemetry import configure_logging
+    from stateward_sidecar.telemetry import configure_logging, hear_uncaught
 
     settings, is_health = load_settings(sys.argv[1:], process_environment())
     hardening.finish(is_debuggable=settings.is_debuggable)
@@ -75,6 +75,7 @@ def _run() -> int:
 
         return ask_health(settings.listen[0], make_parser().parse_args(sys.argv[1:]).health)
     configure_logging(settings.log_level, settings.log_format, settings.log_file)
+    hear_uncaught()
     from stateward_sidecar import app
 
     gc.freeze()

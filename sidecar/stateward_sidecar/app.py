@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -86,6 +86,7 @@ from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions
 from stateward_sidecar.store.thread.cache import default_cache_bytes, memory_limit_bytes
 from stateward_sidecar.store.thread.context import Limits
 from stateward_sidecar.telemetry import failures, log
+from stateward_sidecar.tracebacks import told
 
 if TYPE_CHECKING:
     from stateward_sidecar.archive.archive import Archive
@@ -125,7 +126,7 @@ async def run(settings: Settings) -> NoReturn:
     failure: list[BaseException] = []
 
     def on_fatal(error: BaseException) -> None:
-        log.error("the disk failed in the middle of a commit: stopping", error=repr(error))
+        log.error("the disk failed in the middle of a commit: stopping", error=told(error))
         failure.append(error)
         loop.call_soon_threadsafe(stop.set)
 
@@ -181,7 +182,7 @@ def check(settings: Settings) -> int:
 class _Parts:
     """The parts of the daemon."""
 
-    key: bytes
+    key: bytes = field(repr=False)
     store: Store
     readiness: Readiness
     metrics: Metrics | None
@@ -451,9 +452,11 @@ def _note_unheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
     del loop
     error = context.get("exception")
     try:
-        raise error if isinstance(error, Exception) else RuntimeError(context["message"])
-    except Exception:  # noqa: BLE001  (raised for the log)
-        failures.note("event loop")
+        raise error if isinstance(error, Exception) else RuntimeError
+    except Exception as raised:  # noqa: BLE001  (raised for the log)
+        # asyncio's words, up to the first object: without an exception they are all that is known.
+        said = {} if raised is error else {"said": str(context["message"]).partition("<")[0].strip()}
+        failures.note("event loop", **said)
 
 
 async def _sweep(store: Store, interval_s: float) -> None:

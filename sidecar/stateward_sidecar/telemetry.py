@@ -1,7 +1,9 @@
 """Structured logs on standard error: one line an event, as text on a terminal and as JSON elsewhere.
 
 Logs never contain values, and no names of threads, slots and labels: these are sealed at rest, and a log is at rest as
-well. The uid identifies a thread. A line about a call has its request id, and the id of its trace if traces are on.
+well. This holds for exceptions, too, also for those that nobody catches: `tracebacks` says what is told of them.
+
+The uid identifies a thread. A line about a call has its request id, and the id of its trace if traces are on.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from stateward_sidecar.errors import ShuttingDown, StartError
 from stateward_sidecar.spans import call_id, trace_id
+from stateward_sidecar.tracebacks import LOGGED_FACTS, trace
 
 # Pauses before a failed background task is started again.
 AGAIN_S, AGAIN_MAX_S = 1.0, 30.0
@@ -35,6 +39,7 @@ class Log:
     """A logger whose facts are keyword arguments."""
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self._logger = logging.getLogger(name)
 
     @property
@@ -51,8 +56,8 @@ class Log:
     def warning(self, event: str, **facts: Any) -> None:
         self._logger.warning(event, extra={"facts": facts})
 
-    def error(self, event: str, **facts: Any) -> None:
-        self._logger.error(event, extra={"facts": facts})
+    def error(self, event: str, *, exc_info: BaseException | None = None, **facts: Any) -> None:
+        self._logger.error(event, extra={"facts": facts}, exc_info=exc_info)
 
     def exception(self, event: str, **facts: Any) -> None:
         """Like ``error``, with the traceback of the exception that is being handled."""
@@ -60,14 +65,13 @@ class Log:
 
 
 log = Log("stateward")
-
-# The facts of an error that a log may contain. Names that users chose are not among them.
-_LOGGED_FACTS = ("uid", "namespace_id", "version", "sequence")
+# Loggers whose whole messages are shown: ours, and OpenTelemetry's, which knows our spans alone.
+_OWN = re.compile(r"stateward$|opentelemetry(\.|$)")
 
 
 def log_damage(event: str, error: Any, **facts: Any) -> None:
     """Logs an error of stored data with its reason and numbers only: its message and its other facts contain names."""
-    known = {key: error.metadata[key] for key in _LOGGED_FACTS if key in error.metadata}
+    known = {key: error.metadata[key] for key in LOGGED_FACTS if key in error.metadata}
     log.error(event, reason=error.reason, **{**known, **facts})
 
 
@@ -110,8 +114,8 @@ class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         facts = " ".join(f"{key}={value}" for key, value in _facts(record).items())
         moment = time.strftime("%H:%M:%S", time.localtime(record.created))
-        line = f"{moment} {record.levelname.lower():7} {record.getMessage()} {facts}".rstrip()
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        line = f"{moment} {record.levelname.lower():7} {_event(record)} {facts}".rstrip()
+        return f"{line}\n{_traceback(record)}" if record.exc_info else line
 
 
 class _Json(logging.Formatter):
@@ -120,11 +124,11 @@ class _Json(logging.Formatter):
         line = {
             "time": f"{moment}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
-            "event": record.getMessage(),
+            "event": _event(record),
             **{key: value if isinstance(value, int | float) else str(value) for key, value in _facts(record).items()},
         }
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = _traceback(record)
         return json.dumps(line)
 
 
@@ -135,6 +139,18 @@ def _facts(record: logging.LogRecord) -> dict[str, Any]:
     if found := trace_id():
         facts["trace_id"] = found
     return facts
+
+
+def _event(record: logging.LogRecord) -> str:
+    """What a library says may have values in it, so that only its own words are shown, or where it says something."""
+    if _OWN.match(record.name):
+        return record.getMessage()
+    return f"{record.name}: {record.msg if record.args else f'line {record.lineno} of {record.funcName}'}"
+
+
+def _traceback(record: logging.LogRecord) -> str:
+    error = record.exc_info[1] if record.exc_info else None
+    return "" if error is None else trace(error)
 
 
 def show_request_id(given: str) -> str:
@@ -179,8 +195,29 @@ def configure_logging(level: str, form: str, path: Path | None = None) -> None:
         raise StartError(f"--log-file {path}: {error.strerror}") from None
     as_text = form in ("console", "text") or (form == "auto" and is_terminal)
     handler.setFormatter(_Text() if as_text else _Json())
-    for name, least in (("stateward", level.upper()), ("opentelemetry", "WARNING")):
+    for name, least in ((log.name, level.upper()), ("opentelemetry", "WARNING"), ("", "WARNING")):
         root = logging.getLogger(name)
         root.handlers[:] = [handler]
         root.propagate = False
         root.setLevel(least)
+
+
+def hear_uncaught() -> None:
+    """Logs what nobody catches, in place of Python, which would print it with values."""
+    said = "an exception that nobody caught"
+
+    def in_main(kind: type[BaseException], error: BaseException, place: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            sys.__excepthook__(kind, error, place)
+        else:
+            log.error(said, exc_info=error)
+
+    def in_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None:
+            log.error(said, exc_info=args.exc_value, what="a thread")
+
+    def unraisable(args: sys.UnraisableHookArgs) -> None:
+        if args.exc_value is not None:
+            log.error(said, exc_info=args.exc_value, what="a finalizer")
+
+    sys.excepthook, threading.excepthook, sys.unraisablehook = in_main, in_thread, unraisable

@@ -184,9 +184,12 @@ def is_hidden(pid: int) -> bool:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_it_runs_without_rights(root: tuple[Path, Path, dict[str, object]], tmp_path: Path) -> None:
+def test_it_runs_without_rights(
+    root: tuple[Path, Path, dict[str, object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As user 65532 on a read-only root: the health check succeeds, a save outlives SIGKILL, SIGTERM ends it well."""
     whole, _, config = root
+    monkeypatch.setenv("STATEWARD_SOCKET_OWNER", "65532")
     # Not below tmp_path, whose parents are closed to other users; and the path of a socket is short.
     volumes = [Path(f"/tmp/sw-image-{os.getpid()}-{name}") for name in ("data", "run")]
     environment = ["env", "-i", *map(str, config["Env"])]  # type: ignore[call-overload]

@@ -52,7 +52,7 @@ class NamespaceKeys:
 
     id: bytes
     names: NameKey
-    wrapping_key: bytes
+    wrapping_key: bytes = field(repr=False)
     tag: bytes = field(init=False)
 
     def __post_init__(self) -> None:

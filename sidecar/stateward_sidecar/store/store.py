@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -67,11 +67,12 @@ class StoreOptions:
     """Options for opening a store. Sizes are in bytes."""
 
     directory: Path
-    key: bytes
+    key: bytes = field(repr=False)
     map_bytes: int
     cache_bytes: int
     limits: Limits
-    root: bytes = b""  # the archive's root key slot, for a new store; empty = a new store makes its own root key
+    # The archive's root key slot, for a new store; empty = a new store makes its own root key.
+    root: bytes = field(default=b"", repr=False)
 
 
 class Store:

@@ -52,6 +52,7 @@ from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.thread.times import has_expired
 from stateward_sidecar.telemetry import log
+from stateward_sidecar.tracebacks import told
 
 GRACE_S = 3600.0
 EXPIRED_S = 3600
@@ -158,7 +159,7 @@ class _Run:
         return dict(self._state.wire.walk(place.prefix))
 
     def _fail(self, found: Found, error: StatewardError) -> CollectGarbageResponse:
-        log.warning("the garbage of a thread was not removed", place=found.place.prefix, error=error.message)
+        log.warning("the garbage of a thread was not removed", place=found.place.prefix, error=told(error))
         self._told.failed += 1
         answer = self._tell()
         answer.problem = f"{found.place.prefix}: {error.message}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
@@ -39,7 +39,7 @@ class ThreadKey:
     """Identity and data key of a thread."""
 
     uid: bytes
-    data_key: bytes
+    data_key: bytes = field(repr=False)
 
 
 def agree_on_format(wire: Wire, now_us: int) -> ArchiveFormat:

@@ -25,6 +25,7 @@ from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread.thread import rows
 from stateward_sidecar.telemetry import log
+from stateward_sidecar.tracebacks import told
 
 BOOT_ID_BYTES = PLACE_BYTES = 16
 # A process records what it shipped within about a second, so only the last few can be missing in a thread's row.
@@ -88,7 +89,7 @@ def join(store: Store, wire: Wire, bucket: Bucket, key: bytes, *, puts_back: boo
             raise StartError(
                 f"--archive: {error.message}; it must answer before it is used for the first time"
             ) from None
-        log.warning("the archive does not answer; commits continue", error=error.message)
+        log.warning("the archive does not answer; commits continue", error=told(error))
         return ""
     if known is None:
         _remember(store, form)

@@ -42,6 +42,7 @@ from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.thread.threads import not_found
 from stateward_sidecar.store.travel.fetched import is_entry, is_snapshot
 from stateward_sidecar.telemetry import log
+from stateward_sidecar.tracebacks import told
 
 
 class Chain:
@@ -353,7 +354,7 @@ class Window:
         if lost is not None:
             log.error(
                 "the archive has lost entries that a retry may ask for", uid=thread.identity.uid_text,
-                error=lost.message,
+                error=told(lost),
             )  # fmt: skip
             live = self._live(thread)
             thread.lost_sequence = live.lost_sequence = live.floor_sequence

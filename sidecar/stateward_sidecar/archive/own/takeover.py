@@ -51,6 +51,7 @@ from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.thread.threads import is_orphans, not_found, reserved
 from stateward_sidecar.store.travel.install import CopyGone, continues, entries_here
 from stateward_sidecar.telemetry import log
+from stateward_sidecar.tracebacks import told
 
 # How often a write to HEAD is tried if other sidecars change HEAD first.
 ROUNDS = 8
@@ -208,7 +209,7 @@ class Attacher:
                 raise  # another sidecar has it: this disk is no excuse
             # It was ours when this disk was last used: neither a bucket that is away nor a damaged HEAD stops a commit.
             log.warning(
-                "a thread is used although its HEAD could not be read", uid=identity.uid_text, error=error.message
+                "a thread is used although its HEAD could not be read", uid=identity.uid_text, error=told(error)
             )
             hold = state.hold(thread, place, known, "")
             hold.is_verified = False

@@ -25,6 +25,7 @@ from stateward_sidecar.store.kinds.blob import BLOB
 from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.travel.outbox import Cleared, Moment, Shipment
 from stateward_sidecar.telemetry import log
+from stateward_sidecar.tracebacks import told
 
 
 class BlobCarrier:
@@ -78,7 +79,7 @@ class BlobCarrier:
         error = Corrupt(f"the file of blob {record.sha256.hex()} is {how}; write the blob again", thread.name)
         if not is_repair:
             raise error
-        log.error("a blob is in no archive", uid=thread.identity.uid_text, error=error.message)
+        log.error("a blob is in no archive", uid=thread.identity.uid_text, error=told(error))
 
     def _upload(self, hold: Hold, thread: Thread, record: BlobRecord, *, is_repair: bool) -> None:
         """Opens the whole file first: once HEAD names the blob, nobody else may have its bytes."""

@@ -45,6 +45,7 @@ from stateward_sidecar.store.thread.threads import is_orphans
 from stateward_sidecar.store.thread.times import expire_second, has_expired
 from stateward_sidecar.store.travel.install import CopyGone
 from stateward_sidecar.telemetry import log
+from stateward_sidecar.tracebacks import told
 
 
 class Gone(Exception):
@@ -259,7 +260,7 @@ class Remover:
             self.finisher.delete(names)
             self.finisher.mark(namespace, place, grave)
         except (ArchiveUnavailable, Corrupt) as error:
-            log.warning("objects of a deleted thread are left, and nobody can read them", error=error.message)
+            log.warning("objects of a deleted thread are left, and nobody can read them", error=told(error))
         finally:
             if self._state.keyless.get(place) == grave.head.write_id:
                 del self._state.keyless[place]

@@ -32,6 +32,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.thread.thread import rows, write_archive_row
 from stateward_sidecar.telemetry import AGAIN_S, failures, guarded, log, log_damage
+from stateward_sidecar.tracebacks import told
 
 ROWS_EVERY_S = 1.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.2, 30.0
@@ -187,7 +188,7 @@ class Schedule:
         except ArchiveUnavailable as error:
             failed = True
             if self._failures.get(number, 0) == 0:
-                log.warning("a thread could not be archived; trying again", number=number, error=error.message)
+                log.warning("a thread could not be archived; trying again", number=number, error=told(error))
         except ShuttingDown:
             pass
         except StatewardError as error:

@@ -31,6 +31,7 @@ from stateward_sidecar.store.thread.threads import Threads
 from stateward_sidecar.store.thread.times import SECOND_US, has_expired
 from stateward_sidecar.store.versions.snapshots import clear
 from stateward_sidecar.telemetry import failures, log, log_damage
+from stateward_sidecar.tracebacks import told
 
 K = TypeVar("K", bound=Hashable)
 
@@ -188,7 +189,7 @@ class Sweeper:
         except StatewardError as error:
             log.warning(
                 "cannot delete an expired thread; trying again later",
-                uid=thread.identity.uid_text, reason=error.reason, error=error.message,
+                uid=thread.identity.uid_text, error=told(error),
             )  # fmt: skip
         if not is_gone:
             # The row stays, also for a copy of a thread that another sidecar owns: the owner may give the thread up.

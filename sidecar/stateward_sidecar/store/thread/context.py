@@ -51,7 +51,7 @@ class Claim:
     """A thread name that this sidecar has claimed in the archive. The thread has no entries yet."""
 
     uid: bytes
-    data_key: bytes
+    data_key: bytes = field(repr=False)
     row: ArchiveRow
 
 

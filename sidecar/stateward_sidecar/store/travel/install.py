@@ -72,7 +72,7 @@ class Incoming:
 
     namespace: NamespaceKeys
     uid: bytes
-    data_key: bytes
+    data_key: bytes = field(repr=False)
     image: ThreadImage
     row: ArchiveRow  # the new archive row; ``install`` sets its floor
     rows: list[PackedRow] = field(default_factory=list)
