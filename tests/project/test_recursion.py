@@ -41,6 +41,7 @@ BOUNDED: dict[str, dict[str, str]] = {
     "sidecar/stateward_sidecar/service/admission/weight.py": dict.fromkeys(
         ("_plan", "_Count.walk"), "the contract's messages are not inside themselves"
     ),
+    "sidecar/stateward_sidecar/tracebacks.py": {"_parts": "groups in groups, of which twenty exceptions are taken"},
     "sidecar/stateward_sidecar/store/clean/delete.py": dict.fromkeys(
         ("Deleter._purge_rows", "Deleter._purge_rows.run"), "the writer calls it after the step before"
     ),

@@ -16,7 +16,7 @@ def rows_of(page: str) -> list[list[str]]:
     lines = page.splitlines()
     begin = lines.index(HEADER) + 2
     end = next(number for number, line in enumerate(lines[begin:], begin) if not line.startswith("|"))
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[begin:end]]
+    return [[cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")] for line in lines[begin:end]]
 
 
 def untrue(row: list[str], tests: Path) -> list[str]:
