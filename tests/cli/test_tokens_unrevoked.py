@@ -50,6 +50,22 @@ def digest(file: Path, number: int) -> str:
     return found
 
 
+def test_a_principal_with_another_identity_stays(tmp_path: Path) -> None:
+    """Its tokens are revoked; the bearer of a JSON Web Token is still who it was."""
+    file = tmp_path / "access.toml"
+    text = (
+        '[[issuer]]\nissuer = "https://i"\naudience = "stateward"\njwks = "/jwks.json"\n\n'
+        '[[principal]]\nname = "agent"\n'
+        'jwt = { issuer = "https://i", claims = { sub = "a" } }\ngrants = ["read */*"]\n'
+    )
+    file.write_text(text)
+    assert "jwt" in run("token", "list", file).out
+    assert run("token", "new", file, "agent").code == 0
+    assert len(read_access_file(file)) == 2
+    assert run("token", "revoke", file, "agent").code == 0
+    assert file.read_text() == text
+
+
 def test_an_edit_keeps_the_rest(tmp_path: Path) -> None:
     """Comments, order, other principals and the mode of the file; no token is in it, and nothing lies beside it."""
     file = tmp_path / "access.toml"

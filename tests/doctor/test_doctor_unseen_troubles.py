@@ -366,6 +366,27 @@ def test_tokens_that_everybody_can_read(tmp_path: Path) -> None:
         assert "chmod 600" in found[0]["advice"]
 
 
+def test_a_file_of_principals_that_everybody_can_change(tmp_path: Path) -> None:
+    """The doctor examines it, and does not say that calls need no token. `--check` says that the next start fails."""
+    access, token = tmp_path / "access.toml", tmp_path / "token"
+    token.write_text(run("token", "new", access, "me", "--grant", "admin */*").out)
+
+    def found(check: str) -> dict[str, Any]:
+        answer = run("--target", daemon.target, "doctor", "--json", STATEWARD_TOKEN_FILE=str(token))
+        (item,) = [item for item in json.loads(answer.out)["findings"] if item["check"] == check]
+        return dict(item)
+
+    with run_daemon(access=access) as daemon:
+        assert "1 identities" in found("access")["summary"]
+        assert "access file" in found("tokens")["summary"]
+        access.chmod(0o666)
+        assert found("access")["verdict"] == "warning"
+        assert "mode 0666" in found("access")["summary"]
+        access.write_text("[[principal]]\nname = 3\n")
+        assert found("access")["verdict"] == "failed"
+        assert "name is required" in found("access")["summary"]
+
+
 def test_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A newer daemon serves an older client, and the doctor says which of the two to upgrade."""
     (tmp_path / "sitecustomize.py").write_text("import stateward._version\nstateward._version.VERSION = '9.9.9'\n")

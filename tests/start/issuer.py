@@ -74,7 +74,7 @@ def raw(header: Any, claims: Any, signature: bytes = b"x" * 256) -> str:
     return ".".join(base64.urlsafe_b64encode(each).rstrip(b"=").decode() for each in (*parts, signature))
 
 
-def authorities(directory: Path, name: str = "issuer") -> tuple[Path, Path]:
+def authorities(directory: Path, name: str = "issuer", *, has_key_ids: bool = True) -> tuple[Path, Path]:
     """A certificate authority that nobody knows, and a certificate of it for this machine. Returns the authority's
     file, and that of the certificate with its key."""
     now = dt.datetime.now(dt.UTC)
@@ -85,7 +85,7 @@ def authorities(directory: Path, name: str = "issuer") -> tuple[Path, Path]:
         made = x509.CertificateBuilder().subject_name(subject).issuer_name(issued_by).public_key(key.public_key())
         made = made.serial_number(x509.random_serial_number())
         made = made.not_valid_before(now - dt.timedelta(days=1)).not_valid_after(now + dt.timedelta(days=1))
-        for extension, is_critical in extensions:
+        for extension, is_critical in extensions if has_key_ids else extensions[:1]:
             made = made.add_extension(extension, is_critical)
         return made.sign(root, hashes.SHA256()).public_bytes(Encoding.PEM)
 
@@ -141,11 +141,17 @@ class IssuerServer:
             def handle_error(self, *arguments: object) -> None:
                 """A client that leaves is what some tests are about."""
 
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.show(certificate)
         self._server = Quiet(("127.0.0.1", 0), Handler)
-        self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
+        self._server.socket = self._context.wrap_socket(
+            self._server.socket, server_side=True, do_handshake_on_connect=False
+        )
         self.url = f"https://127.0.0.1:{self._server.server_address[1]}/openid/v1/jwks"
+
+    def show(self, certificate: Path) -> None:
+        """Shows this certificate from now on."""
+        self._context.load_cert_chain(certificate)
 
     @contextmanager
     def serving(self) -> Iterator[IssuerServer]:

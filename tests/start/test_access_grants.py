@@ -323,6 +323,51 @@ def test_a_change_of_the_file_ends_what_may_no_longer_be(tmp_path: Path) -> None
             reader.thread("t").hydrate()
 
 
+def test_a_large_file_is_read_beside_the_calls(tmp_path: Path) -> None:
+    """A thousand principals: the file is read in a thread, and counts as a small one does, also when it is wrong."""
+    path = tmp_path / "access.toml"
+
+    def write(count: int, more: str = "") -> None:
+        principals = (
+            f'[[principal]]\nname = "p{number}"\ntoken_sha256 = "{digest_of(f"token {number}")}"\n'
+            'grants = ["read,write team/*"]\n'
+            for number in range(count)
+        )
+        path.write_text("".join(principals) + more)
+
+    def who(number: int) -> str:
+        try:
+            return found.identify([("authorization", f"Bearer token {number}")]).principal.name
+        except errors.Unauthenticated:
+            return "nobody"
+
+    def becomes(number: int, name: str) -> None:
+        end = time.monotonic() + 30
+        while who(number) != name:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    write(1000)
+    assert path.stat().st_size > callers.ASIDE_BYTES
+    found = callers.Callers(None, path)
+    assert (who(0), who(999)) == ("p0", "p999")
+    threads, run = set[str](), threading.Thread.run
+    threading.Thread.run = lambda self: (threads.add(self.name), run(self))[1]  # type: ignore[method-assign]
+    try:
+        write(999)
+        becomes(999, "nobody")
+        write(999, "[[principal]]\nname = 3\n")
+        time.sleep(3 * callers.LOOK_S)
+        assert who(998) == "p998"
+        write(1000)
+        becomes(999, "p999")
+    finally:
+        threading.Thread.run = run  # type: ignore[method-assign]
+    assert threads == {"stateward-access"}
+    path.write_text("")
+    becomes(0, "nobody")
+
+
 def test_a_wrong_file_changes_nothing(tmp_path: Path) -> None:
     """The daemon goes on with what the file said before."""
     path = tmp_path / "access.toml"

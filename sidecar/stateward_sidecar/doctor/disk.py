@@ -19,6 +19,7 @@ from pathlib import Path
 from stateward.v1.admin_service_pb2 import Diagnosis
 from stateward_sidecar.doctor.diagnosis import failed, fine, skipped, warning
 from stateward_sidecar.errors import StartError
+from stateward_sidecar.service.admission.accessfile import read_access_file
 from stateward_sidecar.storage.engine import DATA_FILE
 from stateward_sidecar.storage.keystore import KeyStore
 from stateward_sidecar.storage.secretfiles import find_exposure, fingerprint, read_key_file, read_token_file
@@ -215,14 +216,29 @@ def check_key_file(path: Path, directory: Path, expected: str = "") -> Diagnosis
     return fine("key", f"{path} holds key {found}; keep a copy of it elsewhere", **facts)
 
 
-def check_token_file(path: Path | None) -> Diagnosis:
-    """Looks at the token file; None = calls need no token."""
+def check_token_file(path: Path | None, access: Path | None) -> Diagnosis:
+    """Looks at the token file; None = there is none. ``access``: the file of principals."""
     if path is None:
-        return skipped("tokens", "calls need no token")
+        return skipped("tokens", "calls need no token" if access is None else "the access file says who may call")
     try:
         count = len(read_token_file(path))
     except StartError as error:
         return failed("tokens", error.message, "Correct it: the next start fails with it.", path=path)
     if exposed := find_exposure(path, "token file", "A token opens all threads"):
         return warning("tokens", exposed, f"Run: chmod 600 {path}", path=path)
+    if access is not None:
+        return fine("tokens", f"who has one of the {count} tokens in {path} may do everything", path=path)
     return fine("tokens", f"every call must carry one of the {count} tokens in {path}", path=path)
+
+
+def check_access_file(path: Path | None) -> Diagnosis:
+    """Looks at the file of principals; None = whoever may call may do everything."""
+    if path is None:
+        return skipped("access", "whoever may call may do everything")
+    try:
+        count = len(read_access_file(path))
+    except StartError as error:
+        return failed("access", error.message, "Correct it: the next start fails with it.", path=path)
+    if exposed := find_exposure(path, "access file", "Who changes it may do everything", may_be_read=True):
+        return warning("access", exposed, f"Run: chmod 600 {path}", path=path)
+    return fine("access", f"{path} has {count} identities of callers, and says what each may do", path=path)

@@ -9,7 +9,14 @@ from stateward.v1.admin_service_pb2 import Diagnosis
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.doctor.bucket import check_bucket, check_uploads
 from stateward_sidecar.doctor.diagnosis import failed, fine, skipped, warning
-from stateward_sidecar.doctor.disk import check_directory, check_disk, check_key_file, check_space, check_token_file
+from stateward_sidecar.doctor.disk import (
+    check_access_file,
+    check_directory,
+    check_disk,
+    check_key_file,
+    check_space,
+    check_token_file,
+)
 from stateward_sidecar.doctor.machine import check_limits, check_memory
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.measures import events
@@ -71,7 +78,8 @@ def examine_machine(settings: Settings, key: str) -> Iterator[Diagnosis]:
     """Yields what concerns disk, files and limits."""
     yield from check_directory(settings.data_dir)
     yield check_key_file(settings.key_file, settings.data_dir, key)
-    yield check_token_file(settings.token_file)
+    yield check_token_file(settings.token_file, settings.access_file)
+    yield check_access_file(settings.access_file)
     place = _existing(settings.data_dir)
     yield check_disk(place)
     yield check_space(place)

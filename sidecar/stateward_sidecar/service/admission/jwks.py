@@ -118,6 +118,9 @@ def _fetch(source: Source) -> bytes:
         headers["Authorization"] = f"Bearer {token.decode()}"
     try:
         context = ssl.create_default_context(cafile=source.ca)
+        # Python 3.13 begins to ask of certificates what those of many clusters do not have, such as the id of their
+        # authority's key. Chain, name and time are checked without it.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         connection = http.client.HTTPSConnection(address.hostname or "", address.port or 443, context=context)
         plain = socket.create_connection((connection.host, connection.port), FETCH_S)
         with plain, context.wrap_socket(
