@@ -194,6 +194,9 @@ func podOf(object runtime.Object) (*core.Pod, error) {
 	made := &core.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
 	made = made.DeepCopy()
 	made.Name, made.Namespace = "made", metav1.NamespaceDefault
+	if made.Spec.ServiceAccountName == "" {
+		made.Spec.ServiceAccountName = "default" // as the admission of a cluster does, before it validates
+	}
 	claimed := map[string]bool{}
 	var volumes []core.Volume
 	for _, claim := range claims {
