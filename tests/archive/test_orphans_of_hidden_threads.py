@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import grpc
 from tests.daemon.process import Fleet, eventually, write_steps
-from tests.start.contract import METHODS, answers_of, open_channel, principal_of, reason_in, reason_of
+from tests.start.contract import METHODS, answers_of, digest_of, open_channel, principal_of, reason_in, reason_of
 
 from stateward.models import Access
 from stateward.v1.thread_service_pb2 import GetThreadRequest, WaitDurableRequest
@@ -23,7 +22,7 @@ def test_an_orphan_is_not_found_under_the_name_of_another_thread(machines: Fleet
     access = tmp_path / "access.toml"
     access.write_text(
         "".join(
-            principal_of(who, hashlib.sha256(TOKENS[who].encode()).hexdigest(), grants)
+            principal_of(who, digest_of(TOKENS[who]), grants)
             for who, grants in GRANTS.items()
         )
     )

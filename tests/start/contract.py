@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -167,6 +168,11 @@ def open_channel(target: str, wire: str) -> Iterator[Any]:
         target.replace("unix://", "unix:"), options=[("grpc.use_local_subchannel_pool", 1)]
     ) as made:
         yield made
+
+
+def digest_of(token: str) -> str:
+    """What the access file has of a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def principal_of(name: str, token_sha256: str, grants: Iterable[str]) -> str:

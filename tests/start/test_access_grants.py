@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import threading
 import time
@@ -19,7 +18,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.start.contract import METHODS, WIRES, open_channel, reason_in, reason_of, request_of
+from tests.start.contract import METHODS, WIRES, digest_of, open_channel, reason_in, reason_of, request_of
 
 from stateward import AsyncClient, Client
 from stateward.errors import PermissionDenied, Unauthenticated
@@ -60,10 +59,6 @@ grants = ["admin */*", "read,write,signal,delete */*"]
 NAMES = ("agent", "reviewer", "reviewer_next", "reader", "operator")
 TOKENS = {name: name * 8 for name in NAMES}
 OWN, FOREIGN = "agent-1", "other-1"
-
-
-def digest_of(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def write_access(path: Path, text: str = FILE) -> None:

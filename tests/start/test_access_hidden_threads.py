@@ -29,6 +29,7 @@ from tests.start.contract import (
     WIRES,
     answers_of,
     begin,
+    digest_of,
     fields_of,
     open_channel,
     principal_of,
@@ -117,7 +118,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory, now: list[int]) -> Iterator[
     directory = tmp_path_factory.mktemp("two")
     access = directory / "access.toml"
     access.write_text(
-        "".join(principal_of(who, hashlib.sha256(TOKENS[who].encode()).hexdigest(), GRANTS[who]) for who in GRANTS)
+        "".join(principal_of(who, digest_of(TOKENS[who]), GRANTS[who]) for who in GRANTS)
     )
     with ExitStack() as stack:
         found = [

@@ -167,13 +167,14 @@ def _check_path(method: MethodDescriptor, path: Sequence[str]) -> None:
 class Caller:
     """Who makes a call. The principal may change while a stream is open, when the file of principals does."""
 
-    __slots__ = ("_asked", "changes", "ends_s", "principal")
+    __slots__ = ("_asked", "_asked_everywhere", "changes", "ends_s", "principal")
 
     def __init__(self, principal: Principal, changes: int = 0, ends_s: float = math.inf) -> None:
         """``changes``: how often the files had changed when the caller was looked for. ``ends_s``: the time at which
         its token ends."""
         self.principal, self.changes, self.ends_s = principal, changes, ends_s
         self._asked: list[tuple[int, str, str]] = []
+        self._asked_everywhere: list[int] = []
 
     def admit(self, needs: Iterable[Need], request: Message, *, is_kept: bool = False) -> None:
         """Raises PermissionDenied if the principal lacks what a request needs. ``is_kept``: the call is a stream, of
@@ -184,6 +185,8 @@ class Caller:
             if not need.thread:
                 if not need.lists:
                     self._ask_everywhere(need.verb)
+                    if is_kept:
+                        self._asked_everywhere.append(need.verb)
                 continue
             for place in need.places(request):
                 if place[1] == ALL_THREADS and need.lists:
@@ -194,7 +197,8 @@ class Caller:
 
     def still_may(self) -> bool:
         """Whether the principal, as it is now, has what the stream needed."""
-        return all(self.principal.may(*asked) for asked in self._asked)
+        may, may_everywhere = self.principal.may, self.principal.may_everywhere
+        return all(may(*asked) for asked in self._asked) and all(map(may_everywhere, self._asked_everywhere))
 
     def reading(self, namespace: str, *, is_stream: bool) -> Callable[[str], bool] | None:
         """Returns what says whether a thread may be read; None = every one, and that does not change."""
