@@ -53,6 +53,8 @@ NAMES = {verb: name for name, verb in VERBS.items()}
 THERE, MISSING = "there", "never"
 PLACES = [name for name in METHODS if any(need.thread or need.lists for need in needs_of(METHODS[name]))]
 STREAMS = [name for name, method in METHODS.items() if method.client_streaming or method.server_streaming]
+LASTING = STREAMS + [n for n in METHODS if n not in STREAMS and "wait" in METHODS[n].input_type.fields_by_name]
+"""Calls that may be open for hours: streams, and those that wait."""
 
 
 class Asked(NamedTuple):
@@ -149,6 +151,7 @@ def test_the_contract_the_table_and_the_walk_have_the_same_methods() -> None:
     assert set(METHODS) == set(TABLE)
     assert set(STREAMED) == {name for name, facts in TABLE.items() if facts.is_streamed}
     assert set(STREAMS) >= {"Watch", "Write", "WriteBlob", "ImportThread", "RunCalls", "Verify"}
+    assert set(LASTING) >= {"ReadLog", "AcquireLease", "Attach"}
     for name in RULES:
         assert asked_by(name).verbs & {"write", "delete", "signal"}, f"{name} writes"
     assert {frozenset({verb}) for verb in VERBS} < set(RIGHT) | {frozenset({"write"})}
@@ -244,7 +247,7 @@ def test_an_empty_namespace_is_the_default_one(channel: Any, name: str) -> None:
 
 
 class Open:
-    """Verbs of streams that go on for ever, in place of the daemon's own, which may be over before a token goes."""
+    """Verbs of streams, and of calls that wait, which go on for ever. The daemon's own may be over before a token goes."""
 
     def __init__(self) -> None:
         self._begun = threading.Semaphore(0)
@@ -259,6 +262,11 @@ class Open:
             yield answer_class()
             await asyncio.sleep(3600)
 
+        async def wait(request: Message, context: Any) -> Message:
+            self._begun.release()
+            await asyncio.sleep(3600)
+            return answer_class()
+
         async def take(requests: AsyncIterator[Message], context: Any) -> Message:
             async for _ in requests:
                 self._begun.release()
@@ -272,20 +280,22 @@ class Open:
             verb = exchange if method.server_streaming else take
         elif method.server_streaming:
             verb = give
+        elif method.name in LASTING:
+            verb = wait
         return self._make(method, verb, *rest)
 
     def wait(self, count: int) -> None:
-        """Waits until so many streams have got their first message."""
+        """Waits until so many calls have got their first message."""
         for _ in range(count):
             assert self._begun.acquire(timeout=60)
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_every_stream_ends_with_what_allowed_it(
+def test_every_lasting_call_ends_with_what_allowed_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wire: str
 ) -> None:
-    """Nobody calls, and nothing is sent: who is taken out of the file loses all streams, and who loses a grant those
-    that needed it. Others go on."""
+    """Nobody calls, and nothing is sent: who is taken out of the file loses all streams and calls that wait, and who
+    loses a grant those that needed it. Others go on."""
     assert 3 * LOOK_S < 2  # seen at one look, counted at the next one, and half a second for the rest
     verbs, path = Open(), tmp_path / "access.toml"
     monkeypatch.setattr(server, "make_handler", verbs.make_handler)
@@ -297,7 +307,7 @@ def test_every_stream_ends_with_what_allowed_it(
         calls = {
             (who, name): stack.enter_context(held_open(channel, METHODS[name], token_of(who)))
             for who in ("gone", "lost", "stays")
-            for name in STREAMS
+            for name in LASTING
         }
         verbs.wait(len(calls))
         written(path, {"lost": ["read nowhere/*"], "stays": everything})
@@ -307,8 +317,8 @@ def test_every_stream_ends_with_what_allowed_it(
             elif who == "lost" and not asked_by(name).is_open:
                 assert end_of(call) == "PERMISSION_DENIED", name
         goes_on = [each for each, call in calls.items() if not call.done()]
-        assert {name for who, name in goes_on if who == "stays"} == set(STREAMS)
-        assert {name for who, name in goes_on if who == "lost"} == {n for n in STREAMS if asked_by(n).is_open}
+        assert {name for who, name in goes_on if who == "stays"} == set(LASTING)
+        assert {name for who, name in goes_on if who == "lost"} == {n for n in LASTING if asked_by(n).is_open}
 
 
 def held_open(channel: Any, method: MethodDescriptor, token: str) -> Any:

@@ -74,6 +74,8 @@ class Method:
     is_holding: bool = False
     # Whether the message has a request id, which log lines about the call then have.
     has_options: bool = False
+    # Whether a call may wait for hours, so that it ends as streams do when what allows it is taken away.
+    may_wait: bool = False
     # Who may call; None = anybody.
     callers: Callers | None = None
     # What a caller needs.
@@ -107,9 +109,10 @@ class Method:
         Unauthenticated, too."""
         found = caller_of_call.get()
         assert self.callers is not None
-        if found is None or found.changes != self.callers.changes or found.ends_s <= time():
+        has_changed = found is None or (found.changes != self.callers.changes and not self.may_wait)
+        if has_changed or (found is not None and found.ends_s <= time()):
             self.identify(context)
-        self.admit(request)
+        self.admit(request, is_kept=self.may_wait)
 
     async def read(self, context: grpc.aio.ServicerContext) -> tuple[Message | None, Share | None]:
         """Returns the next message of a stream (None after the last one), and the share of memory of a large message.

@@ -28,6 +28,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from stateward_sidecar import spans
+from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.measures import CallMeasures
 from stateward_sidecar.service.admission.callers import Callers
 from stateward_sidecar.service.admission.grants import needs_of
@@ -141,6 +142,7 @@ def make_handler(
         is_write=facts.kind is Kind.WORK,
         is_tight=is_tight and bytes_max > ASIDE_BYTES, is_repeatable=facts.may_repeat,
         is_holding=facts.keeps_messages, has_options="options" in descriptor.input_type.fields_by_name,
+        may_wait=callers is not None and "wait" in descriptor.input_type.fields_by_name,
         callers=callers, needs=needs_of(descriptor),
     )  # fmt: skip
     if descriptor.server_streaming:
@@ -159,7 +161,7 @@ def make_handler(
 def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: Method) -> Callable[..., Any]:
     async def handle(_: object, context: grpc.aio.ServicerContext) -> bytes:
         try:
-            if method.callers is not None:
+            if method.callers is not None and not method.may_wait:
                 method.identify(context)
             with method.door:  # also while a refusal is sent, so that a stop waits for it
                 request = None
@@ -181,7 +183,14 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
         except Exception as error:  # noqa: BLE001  (refused at the door, or unknown)
             await _abort(context, error, method.name)
 
-    return handle
+    async def handle_waiting(_: object, context: grpc.aio.ServicerContext) -> bytes:
+        try:
+            with method.holding(context):
+                return await handle(_, context)
+        except StatewardError as error:
+            await _abort(context, error, method.name)
+
+    return handle_waiting if method.may_wait else handle
 
 
 async def _admitted_late(
