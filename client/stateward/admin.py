@@ -13,6 +13,18 @@ from stateward.models import Durability
 
 
 @dataclass(frozen=True)
+class LimitUse(FromProto):
+    """A limit that the daemon's operator has set, and how much of it is used."""
+
+    limit: str
+    """Which limit, such as "streams" of a client or "bytes" of a namespace."""
+    subject: str
+    """The principal or the namespace."""
+    maximum: int
+    used: int
+
+
+@dataclass(frozen=True)
 class ServerInfo(FromProto):
     """Version, features and limits of the daemon."""
 
@@ -31,6 +43,8 @@ class ServerInfo(FromProto):
     """Why the daemon is not ready, a line for each cause; empty = it is ready."""
     wire: str
     """How the client reaches the daemon: "grpc" or "frames"."""
+    limits: tuple[LimitUse, ...]
+    """The limits of this client, and of its namespace; empty = there are none."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +97,10 @@ class Stats(FromProto):
     """True if the daemon accepts no new work, until the drain is undone."""
     archive: ArchiveStats | None
     """None = there is no archive."""
+    limits: tuple[LimitUse, ...]
+    """The limits of namespaces of which most is used, fullest first; empty = there are none."""
+    limit_refusals: Mapping[str, int]
+    """Calls that a limit has refused since the start, by limit."""
 
 
 class Verdict(IntEnum):

@@ -35,7 +35,9 @@
     ├── NoArchive              ARCHIVED was asked for and no archive is configured
     ├── NotArchivedYet         the version IS saved, but only on this disk: `archive.wait(.checkpoint)`
     ├── Exhausted              a limit is reached
-    │   ├── StateTooLarge  QuotaExceeded  DiskFull  QueueFull
+    │   ├── StateTooLarge  DiskFull  QueueFull
+    │   ├── QuotaExceeded
+    │   │   └── RateExceeded
     ├── Corrupt                stored bytes are missing or were changed
     ├── NewerFormat            a newer version of the daemon wrote the thread: upgrade this one
     ├── ThreadsUnreadable      a list showed all threads but `.threads`, which cannot be opened
@@ -373,7 +375,20 @@ class StateTooLarge(Exhausted):
 
 
 class QuotaExceeded(Exhausted):
-    """A quota of the namespace is used up. Delete data, or ask for a larger quota."""
+    """A limit is reached: of what waits for a thread, or one that the daemon's operator has set for this client or for
+    the namespace. Delete data, do less at a time, or ask for a higher limit."""
+
+    limit = Fact(str, "Which limit: such as `streams` or `bytes` (docs/operations.md); empty = unknown.")
+    principal = Fact(str, "Whose limit it is; empty = it is no limit of a principal.")
+    namespace = Fact(str, "Of which namespace it is; empty = it is no limit of a namespace.")
+    maximum = Fact(_whole, "The limit; None = unknown.")
+    used = Fact(_whole, "How much is used; None = unknown.")
+
+
+class RateExceeded(QuotaExceeded):
+    """This client makes more saves a second than it may. The call was repeated for as long as `retry_timeout_s`."""
+
+    retryable = True
 
 
 class DiskFull(Exhausted):

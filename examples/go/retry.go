@@ -57,14 +57,14 @@ func pauseAfter(err error, attempt int) (time.Duration, bool) {
 	if seconds, absent := strconv.ParseFloat(facts["free_in_s"], 64); reason == "NOT_OWNER" && absent == nil {
 		return max(time.Duration(seconds*float64(time.Second)), minPause), true
 	}
+	for _, detail := range said.Details() {
+		if told, ok := detail.(*errdetails.RetryInfo); ok && isOfCall {
+			return told.RetryDelay.AsDuration(), true
+		}
+	}
 	passing := []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown}
 	if !isOfCall || !slices.Contains(passing, said.Code()) && reason != "QUEUE_FULL" {
 		return 0, false
-	}
-	for _, detail := range said.Details() {
-		if told, ok := detail.(*errdetails.RetryInfo); ok {
-			return told.RetryDelay.AsDuration(), true
-		}
 	}
 	// Many clients that lost the same daemon do not come back all at once.
 	pause := min(minPause<<min(attempt, 5), maxPause)

@@ -75,6 +75,7 @@ export function pauseAfter(error: unknown, attempt: number): number | undefined 
   if (!isCallError(error)) return undefined;
   const { reason, facts, retryMs } = explain(error);
   if (reason === "NOT_OWNER" && facts.free_in_s) return Math.max(Number(facts.free_in_s) * 1000, 50);
+  if (retryMs) return retryMs;
   if (!PASSING.includes(error.code) && reason !== "QUEUE_FULL") return undefined;
-  return retryMs || Math.min(50 * 2 ** attempt, MAX_PAUSE_MS) * (0.5 + Math.random() / 2);
+  return Math.min(50 * 2 ** attempt, MAX_PAUSE_MS) * (0.5 + Math.random() / 2);
 }

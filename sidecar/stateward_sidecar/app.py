@@ -104,6 +104,8 @@ GC_THRESHOLD = 5_000
 # How long a worker that computes may keep the interpreter from the event loop. With the default of 5 ms, each step of a
 # save beside a crowd of lists waits for that long.
 SWITCH_S = 0.001
+# How long a start waits for the count of what namespaces take.
+COUNT_S = 10.0
 # For one request with its retries. The schedule repeats ships, and callers repeat calls.
 BUCKET_PATIENCE = Patience(deadline_s=8.0)
 CHECK_PATIENCE = Patience(deadline_s=3.0)  # somebody waits for `--check`
@@ -228,6 +230,9 @@ def _make_parts(
     )  # fmt: skip
     store.context.reserve = partial(room.reserve, loop)
     store.threads.on_change = feed.note
+    if callers is not None:
+        callers.on_namespaces = store.limit_namespaces
+        store.limit_namespaces(callers.namespaces)
     archive, commands = opening.make(store) if opening is not None else (None, None)
     durability = DURABILITY_ARCHIVED if settings.default_durability == "archived" else DURABILITY_COMMITTED
     turns = Turns(loop)
@@ -279,6 +284,7 @@ def _make_parts(
         services,
         settings.max_state_bytes, ownership.gate, room, turns, measures.calls if measures is not None else None,
         callers, gather=calls.gather if settings.has_frames else None,
+        listeners=len(settings.listen),
     )  # fmt: skip
     metrics = None
     if measures is not None and settings.metrics is not None:
@@ -366,6 +372,8 @@ async def _start(parts: _Parts, settings: Settings, loop: asyncio.AbstractEventL
             await loop.run_in_executor(None, parts.opening.join, store, parts.key)
             archive.start()
         await parts.readiness.look()
+        if store.counting is not None:  # until it ends, the limits of namespaces do not hold
+            await asyncio.wait([asyncio.wrap_future(store.counting)], timeout=COUNT_S)
         await parts.server.start()
         if parts.metrics is not None:
             parts.metrics.start()

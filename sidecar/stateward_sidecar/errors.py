@@ -30,7 +30,7 @@ it into a gRPC status is in ``service/calls/status.py``.
     ├── LeaseHeld               somebody else holds the thread's lease
     ├── ClaimLost               somebody else holds the claim on the effect
     ├── StaleAnswer             the question is no longer open
-    ├── QuotaExceeded           too many of something wait
+    ├── QuotaExceeded           a limit is reached: of what waits, of a principal, of a namespace
     ├── WriterAborted           an earlier frame of the stream was refused
     ├── HistoryElsewhere        only the archive has it; internal: the service fetches it and repeats the verb
     ├── FeatureUnavailable      this server does not support that
@@ -299,9 +299,14 @@ class StaleAnswer(StatewardError):
 
 
 class QuotaExceeded(StatewardError):
-    """Too many items of a kind wait. Consume some of them first."""
+    """Too many items of a kind wait, or a principal or a namespace has all that it may have. Consume or delete some
+    first. ``retry_after_ms``: the limit is one of time, and the call passes if it is made again then; 0 = it is not."""
 
     reason = "QUOTA_EXCEEDED"
+
+    def __init__(self, message: str, *, retry_after_ms: int = 0, **metadata: object) -> None:
+        super().__init__(message, **metadata)
+        self.retry_after_ms = retry_after_ms
 
 
 class WriterAborted(StatewardError):

@@ -142,6 +142,8 @@ class Events:
     replays: int = 0
     # Threads that another sidecar took while this one had entries that the archive did not have.
     fencings: int = 0
+    # Calls that a limit of their principal or namespace refused, by limit.
+    limits: Counter[str] = field(default_factory=Counter)
 
 
 events = Events()

@@ -22,6 +22,7 @@ from stateward.v1 import (
     signal_service_pb2_grpc,
     writer_service_pb2_grpc,
 )
+from stateward_sidecar.errors import QuotaExceeded
 from stateward_sidecar.service.calls.status import CODES, to_status
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/protocol.md"
@@ -75,10 +76,10 @@ def test_its_table_has_every_reason() -> None:
 def test_its_details_are_those_that_are_sent(repository: Path, page: str) -> None:
     """For each kind of detail, both pages name the reasons with which the daemon sends it."""
     sent: dict[str, set[str]] = {}
-    for reason in CODES:
-        status = symbol_database.Default().GetSymbol("google.rpc.Status").FromString(to_status(make(reason))[2])
+    for error in [*map(make, CODES), QuotaExceeded("too many saves a second", retry_after_ms=50)]:
+        status = symbol_database.Default().GetSymbol("google.rpc.Status").FromString(to_status(error)[2])
         for detail in status.details:
-            sent.setdefault(detail.type_url.rpartition(".")[2], set()).add(reason)
+            sent.setdefault(detail.type_url.rpartition(".")[2], set()).add(error.reason)
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \| ", (repository / page).read_text(), re.MULTILINE))
     told = {kind: set(reasons.split(", ")) for kind, reasons in rows.items() if kind in sent}
     assert sent.pop("ErrorInfo") == set(CODES)

@@ -233,6 +233,25 @@ class DoesNotWaitForAQueue:
     pass
 
 
+def pause_of_queues(error: grpc.RpcError, attempt: int) -> float | None:
+    return CODE.pause_after(error, attempt) if CODE.read_error(error)[0] == "QUEUE_FULL" else None
+
+
+@wrong("advance/too-fast", "earlier than RetryInfo", pause_after=hasty_pause)
+class DoesNotWaitForItsPace:
+    pass
+
+
+@wrong("advance/too-fast", "earlier than RetryInfo", pause_after=pause_of_queues)
+class TakesAPaceForAQuota:
+    pass
+
+
+@wrong("advance/used-up", "expected_version is 3, not missing", pause_after=lambda error, attempt: 0.05)
+class RepeatsAtAQuota:
+    pass
+
+
 def pause_by_code(error: grpc.RpcError, attempt: int) -> float | None:
     return 0.01 if error.code() == grpc.StatusCode.UNAVAILABLE else None
 

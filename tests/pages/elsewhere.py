@@ -57,6 +57,8 @@ ELSEWHERE = [
               "tests/start/test_access_grants.py"),
     Elsewhere("docs/operations.md", "toml", "[[issuer]]", "a file of principals; it is read as the daemon reads it",
               "tests/start/test_access_bearers.py"),
+    Elsewhere("docs/operations.md", "toml", "[[principal]]", "a file of principals; it is read as the daemon reads it",
+              "tests/start/test_quotas_of_principals.py"),
     Elsewhere("docs/operations.md", "text", "agents × saves per day", "a formula"),
     Elsewhere("docs/protocol.md", "textproto", "", "messages, which are sent to a daemon",
               "tests/conformance/test_protocol_untrue_page.py"),

@@ -2,16 +2,20 @@
 
     stranger.py resets SOCKET CALLS          begins calls, and cancels each one before it begins the next
     stranger.py watches SOCKET CONNECTIONS   watches the health, 600 times on each connection
+    stranger.py bodies SOCKET CONNECTIONS    sends a message of 60 MB on each connection
+    stranger.py frames SOCKET CONNECTIONS    the same in frames, on the socket of the local wire
 
 It ends as soon as the daemon has taken or refused everything.
 """
 
 from __future__ import annotations
 
+import json
 import select
 import socket
 import struct
 import sys
+import time
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING = 0, 1, 3, 4, 6
 END_STREAM = ACK = 1
@@ -20,6 +24,7 @@ CANCEL = struct.pack(">I", 8)
 EMPTY_MESSAGE = bytes(5)
 WATCHES_EACH = 600  # the daemon grants each connection more open calls than this
 RESETS_AT_ONCE = 50
+LARGE_BYTES = 60 << 20
 
 
 class Connection:
@@ -31,6 +36,10 @@ class Connection:
         self._pending = b""
         self.is_open, self.is_pinged, self.answered = True, False, set[int]()
         self.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(SETTINGS))
+
+    def close(self) -> None:
+        """Hangs up."""
+        self._socket.close()
 
     def send(self, data: bytes) -> None:
         """Sends, or notices that the daemon has hung up."""
@@ -93,6 +102,43 @@ def watch_health(path: str, connections: int) -> None:
             connection.receive(wait=True)
 
 
+def send_bodies(path: str, connections: int) -> None:
+    """Each message is as large as one may be. The daemon need not read it to know that it has no token."""
+    import grpc
+
+    body, save = bytes(LARGE_BYTES), "/stateward.v1.CheckpointService/Save"
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+    channels = [grpc.insecure_channel(f"unix:{path}", options) for _ in range(connections)]
+    for call in [channel.unary_unary(save).future(body, timeout=60) for channel in channels]:
+        if call.code() not in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.DEADLINE_EXCEEDED):
+            raise RuntimeError(f"a call without a token ended with {call.code()}")
+
+
+def send_frames(path: str, connections: int) -> None:
+    """Begins all messages at once, and sends on where the daemon reads."""
+    head = struct.Struct("<IIBBHI")
+    hello = json.dumps({"versions": [1], "client": "stranger"}).encode()
+    left = dict[socket.socket, int]()
+    for _ in range(connections):
+        made = socket.socket(socket.AF_UNIX)
+        made.connect(path + "~")
+        made.sendall(head.pack(len(hello), 0, 0, 0, 0, 0) + hello)
+        length, *_ = head.unpack(made.recv(head.size, socket.MSG_WAITALL))
+        names = [name for name, _ in json.loads(made.recv(length, socket.MSG_WAITALL))["methods"]]
+        made.sendall(head.pack(LARGE_BYTES, 1, 1, 0, names.index("stateward.v1.CheckpointService.Save"), 0))
+        made.setblocking(False)
+        left[made] = LARGE_BYTES
+    part, end = bytes(1 << 18), time.monotonic() + 60
+    while left and time.monotonic() < end:
+        for each in select.select([], list(left), [], 1)[1]:
+            try:
+                left[each] -= each.send(part[: left[each]])
+            except OSError:  # refused
+                left[each] = 0
+            if not left[each]:
+                del left[each]
+
+
 def _frame(kind: int, flags: int = 0, payload: bytes = b"", stream: int = 0) -> bytes:
     return len(payload).to_bytes(3) + struct.pack(">BBI", kind, flags, stream) + payload
 
@@ -110,4 +156,5 @@ def _text(text: str) -> bytes:
 
 
 if __name__ == "__main__":
-    {"resets": reset_calls, "watches": watch_health}[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
+    attacks = {"resets": reset_calls, "watches": watch_health, "bodies": send_bodies, "frames": send_frames}
+    attacks[sys.argv[1]](sys.argv[2], int(sys.argv[3]))

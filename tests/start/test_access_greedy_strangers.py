@@ -33,6 +33,12 @@ def test_watches_of_the_health_take_bounded_memory(tmp_path: Path) -> None:
     assert peak_bytes_during(tmp_path, "watches", CONNECTIONS) <= PEAK_BYTES_MAX
 
 
+@pytest.mark.parametrize("wire", ["bodies", "frames"])
+def test_large_messages_take_bounded_memory(tmp_path: Path, wire: str) -> None:
+    """While a stranger sends 24 messages of 60 MB, the daemon's memory stays near its limit."""
+    assert peak_bytes_during(tmp_path, wire, CONNECTIONS) <= PEAK_BYTES_MAX
+
+
 def peak_bytes_during(directory: Path, attack: str, count: int) -> int:
     """The most memory that a daemon with a token file has had during an attack; ends early if that is too much."""
     tokens = directory / "tokens"

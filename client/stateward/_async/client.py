@@ -203,7 +203,7 @@ class AsyncClient:
 
     async def server_info(self) -> ServerInfo:
         """Returns the version, limits and features of the daemon."""
-        return await self._session.run(threads.server_info())
+        return await self._session.run(threads.server_info(self.namespace))
 
     async def stats(self) -> Stats:
         """Returns counts and sizes of the daemon."""

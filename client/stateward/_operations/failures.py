@@ -17,6 +17,8 @@ from stateward.errors import (
     Internal,
     InvalidRequest,
     PermissionDenied,
+    QuotaExceeded,
+    RateExceeded,
     ServerUnavailable,
     StateTooLarge,
     StatewardError,
@@ -86,6 +88,8 @@ def error_from_rpc(code: str, message: str, trailers: Iterable[tuple[str, str | 
         argument = whole or field.removeprefix(inner)  # callers know the argument, not the message in it
         metadata, message = {**metadata, "field": argument}, message.replace(f"{field}:", f"{argument}:", 1)
     kind = BY_REASON.get(reason) or BY_CODE.get(code, StatewardError)
+    if kind is QuotaExceeded and retry_delay:  # a limit of time
+        kind = RateExceeded
     return kind(message or code, reason=reason, code=code, metadata=metadata, retry_delay=retry_delay)
 
 

@@ -420,9 +420,9 @@ def numbers_of(versions: threads.VersionSpans) -> Iterator[int]:
         yield from range(each.first, each.last + 1)
 
 
-def server_info() -> Operation[ServerInfo]:
+def server_info(namespace: str) -> Operation[ServerInfo]:
     """Returns the daemon's version, features and limits."""
-    return ServerInfo.from_proto((yield Call("GetServerInfo", admin.GetServerInfoRequest())))
+    return ServerInfo.from_proto((yield Call("GetServerInfo", admin.GetServerInfoRequest(namespace=namespace))))
 
 
 def stats() -> Operation[Stats]:

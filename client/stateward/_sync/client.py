@@ -204,7 +204,7 @@ class Client:
 
     def server_info(self) -> ServerInfo:
         """Returns the version, limits and features of the daemon."""
-        return self._session.run(threads.server_info())
+        return self._session.run(threads.server_info(self.namespace))
 
     def stats(self) -> Stats:
         """Returns counts and sizes of the daemon."""

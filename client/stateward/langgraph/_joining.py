@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from stateward._operations.steps import ThreadRef
-from stateward.errors import DeadlineExceeded, NotOwner, QueueFull, StatewardError, Unavailable
+from stateward.errors import DeadlineExceeded, NotOwner, QueueFull, RateExceeded, StatewardError, Unavailable
 from stateward.langgraph._expecting import Expecting
 from stateward.v1.effect_pb2 import Effect
 
@@ -28,7 +28,7 @@ IDLE_TURNS = 2
 """After so many turns of the event loop without other work, no checkpoint is expected."""
 EFFECTS_MAX, BYTES_MAX = 12, 16 << 10
 """How many writes, and bytes of them, travel together. The daemon takes its time for calls with more."""
-_LASTING = Unavailable, QueueFull, DeadlineExceeded, NotOwner
+_LASTING = Unavailable, QueueFull, RateExceeded, DeadlineExceeded, NotOwner
 """After such an error writes are not sent by themselves: the call was repeated, or has waited, as long as one does."""
 Store = Callable[[Sequence["Writes"]], Awaitable[None]]
 

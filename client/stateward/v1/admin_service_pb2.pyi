@@ -15,11 +15,13 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GetServerInfoRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("namespace",)
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    def __init__(self, namespace: _Optional[str] = ...) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("version", "format", "features", "max_state_bytes", "max_message_bytes", "request_id_window_entries", "request_id_window", "default_durability", "key_id", "warnings", "start_time", "max_request_items", "not_ready", "wire")
+    __slots__ = ("version", "format", "features", "max_state_bytes", "max_message_bytes", "request_id_window_entries", "request_id_window", "default_durability", "key_id", "warnings", "start_time", "max_request_items", "not_ready", "wire", "limits")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +36,7 @@ class GetServerInfoResponse(_message.Message):
     MAX_REQUEST_ITEMS_FIELD_NUMBER: _ClassVar[int]
     NOT_READY_FIELD_NUMBER: _ClassVar[int]
     WIRE_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     version: str
     format: int
     features: _containers.RepeatedScalarFieldContainer[str]
@@ -48,14 +51,34 @@ class GetServerInfoResponse(_message.Message):
     max_request_items: int
     not_ready: _containers.RepeatedScalarFieldContainer[str]
     wire: str
-    def __init__(self, version: _Optional[str] = ..., format: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., max_state_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., request_id_window_entries: _Optional[int] = ..., request_id_window: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., default_durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., key_id: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., max_request_items: _Optional[int] = ..., not_ready: _Optional[_Iterable[str]] = ..., wire: _Optional[str] = ...) -> None: ...
+    limits: _containers.RepeatedCompositeFieldContainer[LimitUse]
+    def __init__(self, version: _Optional[str] = ..., format: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., max_state_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., request_id_window_entries: _Optional[int] = ..., request_id_window: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., default_durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., key_id: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., max_request_items: _Optional[int] = ..., not_ready: _Optional[_Iterable[str]] = ..., wire: _Optional[str] = ..., limits: _Optional[_Iterable[_Union[LimitUse, _Mapping]]] = ...) -> None: ...
+
+class LimitUse(_message.Message):
+    __slots__ = ("limit", "subject", "maximum", "used")
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    limit: str
+    subject: str
+    maximum: int
+    used: int
+    def __init__(self, limit: _Optional[str] = ..., subject: _Optional[str] = ..., maximum: _Optional[int] = ..., used: _Optional[int] = ...) -> None: ...
 
 class GetStatsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("threads", "saves", "entries", "commits", "entry_bytes", "snapshot_bytes", "snapshots", "used_bytes", "file_bytes", "map_bytes", "queued_writes", "cache_bytes", "cache_limit_bytes", "watches", "archive", "background_failures", "blob_bytes", "draining")
+    __slots__ = ("threads", "saves", "entries", "commits", "entry_bytes", "snapshot_bytes", "snapshots", "used_bytes", "file_bytes", "map_bytes", "queued_writes", "cache_bytes", "cache_limit_bytes", "watches", "archive", "background_failures", "blob_bytes", "draining", "limits", "limit_refusals")
+    class LimitRefusalsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     THREADS_FIELD_NUMBER: _ClassVar[int]
     SAVES_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +97,8 @@ class GetStatsResponse(_message.Message):
     BACKGROUND_FAILURES_FIELD_NUMBER: _ClassVar[int]
     BLOB_BYTES_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_REFUSALS_FIELD_NUMBER: _ClassVar[int]
     threads: int
     saves: int
     entries: int
@@ -92,7 +117,9 @@ class GetStatsResponse(_message.Message):
     background_failures: int
     blob_bytes: int
     draining: bool
-    def __init__(self, threads: _Optional[int] = ..., saves: _Optional[int] = ..., entries: _Optional[int] = ..., commits: _Optional[int] = ..., entry_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., snapshots: _Optional[int] = ..., used_bytes: _Optional[int] = ..., file_bytes: _Optional[int] = ..., map_bytes: _Optional[int] = ..., queued_writes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., cache_limit_bytes: _Optional[int] = ..., watches: _Optional[int] = ..., archive: _Optional[_Union[ArchiveStats, _Mapping]] = ..., background_failures: _Optional[int] = ..., blob_bytes: _Optional[int] = ..., draining: bool = ...) -> None: ...
+    limits: _containers.RepeatedCompositeFieldContainer[LimitUse]
+    limit_refusals: _containers.ScalarMap[str, int]
+    def __init__(self, threads: _Optional[int] = ..., saves: _Optional[int] = ..., entries: _Optional[int] = ..., commits: _Optional[int] = ..., entry_bytes: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., snapshots: _Optional[int] = ..., used_bytes: _Optional[int] = ..., file_bytes: _Optional[int] = ..., map_bytes: _Optional[int] = ..., queued_writes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., cache_limit_bytes: _Optional[int] = ..., watches: _Optional[int] = ..., archive: _Optional[_Union[ArchiveStats, _Mapping]] = ..., background_failures: _Optional[int] = ..., blob_bytes: _Optional[int] = ..., draining: bool = ..., limits: _Optional[_Iterable[_Union[LimitUse, _Mapping]]] = ..., limit_refusals: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ArchiveStats(_message.Message):
     __slots__ = ("dirty_threads", "lag_entries", "lag_bytes", "lag", "away", "error", "heads", "objects", "head_bytes", "object_bytes", "entry_bytes", "requests", "owned_threads", "orphans", "rolled_back")

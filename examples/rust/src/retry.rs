@@ -52,13 +52,16 @@ pub fn pause_after(status: &Status, attempt: u32) -> Option<Duration> {
     // tonic reports a connection that breaks during a call as UNKNOWN. Such an error has a source, and an error that the
     // daemon sent has none. CANCELLED comes from a daemon that stops, and from tonic when the deadline passes.
     let is_code = matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled);
+    let told = status.get_details_retry_info().and_then(|info| info.retry_delay);
+    if told.is_some() {
+        return told;
+    }
     if !is_code && status.source().is_none() && reason != "QUEUE_FULL" {
         return None;
     }
-    let told = status.get_details_retry_info().and_then(|info| info.retry_delay);
     // Many clients that lost the same daemon do not come back all at once.
     let backoff = (MIN_PAUSE * 2u32.pow(attempt.min(5))).min(MAX_PAUSE);
-    Some(told.unwrap_or_else(|| backoff.mul_f64(0.5 + f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 512.0)))
+    Some(backoff.mul_f64(0.5 + f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 512.0))
 }
 
 /// Returns why the daemon refused a call, and the facts that error_reason.proto names for the reason. The reason is

@@ -137,7 +137,7 @@ function metadataOf(token?: string): grpc.Metadata {
 /** Whether another attempt may succeed, as docs/protocol.md says. Every write carries a request id, so a repeated one is
  * done once. */
 function isPassing(error: StatewardError): boolean {
-  if (error.reason === "QUEUE_FULL") return true;
+  if (error.reason === "QUEUE_FULL" || error.retryDelayMs) return true;
   const { UNAVAILABLE, DEADLINE_EXCEEDED, CANCELLED, UNKNOWN } = grpc.status;
   if (error.code === UNAVAILABLE || error.code === DEADLINE_EXCEEDED) return true;
   return !error.reason && (error.code === CANCELLED || error.code === UNKNOWN); // of a connection that broke

@@ -27,6 +27,8 @@ from stateward_sidecar.telemetry import failures
 LOW_SHARE = 0.1
 # A reader that is further behind keeps pages from being used again: the file grows with every commit.
 BEHIND_MAX = 10_000
+# How many namespaces that are full are told.
+FULL_SHOWN = 5
 
 
 def examine_running(
@@ -40,6 +42,7 @@ def examine_running(
     yield from examine_machine(settings, key)
     yield _check_map(store)
     yield _check_readers(store)
+    yield from _check_quotas(store)
     yield from _check_events()
     yield from _repeat(warnings)
     if bucket is not None:
@@ -123,6 +126,27 @@ def _check_readers(store: Store) -> Diagnosis:
             "Find the program that reads the file (mdb_copy, a backup, a stopped process) and let it end.", **facts,
         )  # fmt: skip
     return fine("readers", f"the oldest reader of the data file is {behind} commits behind", **facts)
+
+
+def _check_quotas(store: Store) -> Iterator[Diagnosis]:
+    usage = store.context.usage
+    if not usage.is_on:
+        return
+    if not usage.is_counted:
+        yield warning(
+            "quotas", "what namespaces take is still being counted, so their limits do not hold yet",
+            "Wait for the end of the count.",
+        )  # fmt: skip
+        return
+    full = [used for used in usage.fullest(FULL_SHOWN) if used.used >= (1 - LOW_SHARE) * used.maximum]
+    for used in full:
+        yield warning(
+            "quotas", f"namespace {used.subject!r} takes {used.used:,} of {used.maximum:,} {used.limit}",
+            "Delete or prune something there, or raise the limit in the file of --access.", used=used.used,
+            maximum=used.maximum,
+        )  # fmt: skip
+    if not full:
+        yield fine("quotas", "no namespace is near its limits")
 
 
 def _check_events() -> Iterator[Diagnosis]:

@@ -19,6 +19,7 @@ from stateward.v1.admin_service_pb2 import ArchiveStats
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.measures import CallMeasures, Histogram, StoreMeasures, WriterMeasures, events
 from stateward_sidecar.metrics.sources import LatestCensus, OldestReader, Sources
+from stateward_sidecar.service.admission.limits import LIMITS
 from stateward_sidecar.service.calls.status import CODES
 from stateward_sidecar.telemetry import failures
 
@@ -72,6 +73,12 @@ class DaemonCollector(Collector):
         for reason in CODES:  # also those at 0: an increase from nothing is none to Prometheus
             refusals.add_metric((reason,), events.refusals[reason])
         yield refusals
+        limits = CounterMetricFamily(
+            "stateward_limit_refusals", "Calls that a limit of their principal or namespace refused.", labels=("limit",)
+        )
+        for limit in LIMITS:
+            limits.add_metric((limit,), events.limits[limit])
+        yield limits
         # A family of its own, which begins at 0: a conflict is nothing that an alert should need another series for.
         yield counter(
             "stateward_conflicts",
@@ -128,6 +135,9 @@ class DaemonCollector(Collector):
         disk = os.statvfs(engine.directory)
         yield gauge("stateward_disk_free_bytes", "Free bytes of the disk.", disk.f_bavail * disk.f_frsize)
         yield gauge("stateward_disk_bytes", "Bytes of the disk.", disk.f_blocks * disk.f_frsize)
+        fullest = self._sources.store.context.usage.fullest(1)
+        share = fullest[0].used / fullest[0].maximum if fullest else 0.0
+        yield gauge("stateward_fullest_namespace_ratio", "Used part of the fullest limit of a namespace.", share)
         blob_bytes = self._sources.store.context.blob_files.size_bytes()
         yield gauge("stateward_blob_bytes", "Bytes of the files of blobs.", blob_bytes)
         readers, behind, age_s = self._reader.look()

@@ -71,6 +71,10 @@ class Facts(NamedTuple):
     """Whether its messages make up versions, so that a large version keeps memory until it is whole."""
     is_streamed: bool = False
     """Whether RunCalls can make the call."""
+    stores: bool = False
+    """Whether calls store something, so that the saves of their principal are counted."""
+    eases: bool = False
+    """Whether calls free, renew or answer something. They have places of their own, beside all other calls."""
     is_repeatable: bool = False
     """Whether a write may be made again if there is no room for its answer. Reads may. BeginEffect may: its answer is
     only large if the call is over and it has the result. The answers of other writes are small."""
@@ -90,11 +94,13 @@ def _write(request_id: RequestId, lease: Lease, head: Head, *, makes: bool = Fal
     return Facts(Kind.WORK, Rule(request_id, lease, head, makes), **facts)
 
 
-READ, WORK, UPKEEP = (Facts(kind) for kind in Kind)
+READ, WORK, UPKEEP = Facts(Kind.READ), Facts(Kind.WORK), Facts(Kind.UPKEEP, eases=True)
 METHODS = {
     # CheckpointService
-    "Save": _write(RequestId.UNLESS_EXPECTED, Lease.NEEDED, Head.BRANCH, makes=True, is_large=True, is_streamed=True),
-    "BatchSave": WORK._replace(is_large=True),
+    "Save": _write(
+        RequestId.UNLESS_EXPECTED, Lease.NEEDED, Head.BRANCH, makes=True, is_large=True, is_streamed=True, stores=True
+    ),
+    "BatchSave": WORK._replace(is_large=True, stores=True),
     "Hydrate": READ,
     "GetCheckpoint": READ,
     "ListCheckpoints": READ,
@@ -105,48 +111,50 @@ METHODS = {
     "GetThread": READ,
     "ListThreads": READ,
     "CountThreads": READ,
-    "ForkThread": _write(RequestId.OPTIONAL, Lease.NONE, Head.NONE, makes=True),
-    "PruneThread": _write(RequestId.OPTIONAL, Lease.NEEDED, Head.MAIN),
-    "DeleteThread": _write(RequestId.NEEDLESS, Lease.CHECKED, Head.MAIN),
+    "ForkThread": _write(RequestId.OPTIONAL, Lease.NONE, Head.NONE, makes=True, stores=True),
+    "PruneThread": _write(RequestId.OPTIONAL, Lease.NEEDED, Head.MAIN, eases=True),
+    "DeleteThread": _write(RequestId.NEEDLESS, Lease.CHECKED, Head.MAIN, eases=True),
     "UpdateThread": _write(RequestId.OPTIONAL, Lease.CHECKED, Head.MAIN),
     "SetTag": _write(RequestId.OPTIONAL, Lease.CHECKED, Head.MAIN),
-    "DeleteTag": _write(RequestId.OPTIONAL, Lease.CHECKED, Head.MAIN),
+    "DeleteTag": _write(RequestId.OPTIONAL, Lease.CHECKED, Head.MAIN, eases=True),
     "MoveBranch": _write(RequestId.OPTIONAL, Lease.NEEDED, Head.BRANCH),
-    "DeleteBranch": _write(RequestId.OPTIONAL, Lease.NEEDED, Head.BRANCH),
+    "DeleteBranch": _write(RequestId.OPTIONAL, Lease.NEEDED, Head.BRANCH, eases=True),
     "Watch": READ,
     "WaitDurable": READ,
     "Attach": WORK,
     "Detach": UPKEEP,
     # BlobService
-    "WriteBlob": _write(RequestId.NEEDLESS, Lease.CHECKED, Head.MAIN, makes=True, is_large=True),
+    "WriteBlob": _write(RequestId.NEEDLESS, Lease.CHECKED, Head.MAIN, makes=True, is_large=True, stores=True),
     "ReadBlob": READ,
     "StatBlob": READ,
     # EffectService
-    "BeginEffect": _write(RequestId.REQUIRED, Lease.CHECKED, Head.MAIN, makes=True, is_repeatable=True),
-    "CompleteEffect": _write(RequestId.NEEDLESS, Lease.CHECKED, Head.MAIN, is_large=True),
-    "RenewEffect": WORK,
-    "PutEffects": _write(RequestId.REQUIRED, Lease.NEEDED, Head.MAIN, makes=True, is_large=True, is_streamed=True),
+    "BeginEffect": _write(RequestId.REQUIRED, Lease.CHECKED, Head.MAIN, makes=True, is_repeatable=True, stores=True),
+    "CompleteEffect": _write(RequestId.NEEDLESS, Lease.CHECKED, Head.MAIN, is_large=True, eases=True),
+    "RenewEffect": WORK._replace(eases=True),
+    "PutEffects": _write(
+        RequestId.REQUIRED, Lease.NEEDED, Head.MAIN, makes=True, is_large=True, is_streamed=True, stores=True
+    ),
     "ListEffects": READ,
-    "DeleteEffects": _write(RequestId.REQUIRED, Lease.NEEDED, Head.MAIN),
+    "DeleteEffects": _write(RequestId.REQUIRED, Lease.NEEDED, Head.MAIN, eases=True),
     # CallService
     "RunCalls": WORK,
     # RecordService
-    "PutRecords": _write(RequestId.REQUIRED, Lease.NEEDED, Head.MAIN, makes=True, is_large=True),
+    "PutRecords": _write(RequestId.REQUIRED, Lease.NEEDED, Head.MAIN, makes=True, is_large=True, stores=True),
     "GetRecords": READ,
     "ListRecords": READ,
     "ListRecordPrefixes": READ,
-    "DeleteRecords": _write(RequestId.REQUIRED, Lease.NEEDED, Head.MAIN),
+    "DeleteRecords": _write(RequestId.REQUIRED, Lease.NEEDED, Head.MAIN, eases=True),
     # LeaseService
     "AcquireLease": _write(RequestId.REQUIRED, Lease.NONE, Head.MAIN, makes=True),
-    "RenewLease": WORK,
-    "ReleaseLease": _write(RequestId.NEEDLESS, Lease.REQUIRED, Head.MAIN),
+    "RenewLease": WORK._replace(eases=True),
+    "ReleaseLease": _write(RequestId.NEEDLESS, Lease.REQUIRED, Head.MAIN, eases=True),
     # SignalService
-    "SendSignal": _write(RequestId.REQUIRED, Lease.CHECKED, Head.MAIN),
+    "SendSignal": _write(RequestId.REQUIRED, Lease.CHECKED, Head.MAIN, eases=True),
     "ListSignals": READ,
     # WriterService
-    "Write": _write(RequestId.REQUIRED, Lease.NONE, Head.NONE, makes=True, is_large=True),
+    "Write": _write(RequestId.REQUIRED, Lease.NONE, Head.NONE, makes=True, is_large=True, stores=True),
     # AdminService
-    "GetServerInfo": READ,
+    "GetServerInfo": READ._replace(eases=True),
     "GetStats": READ,
     "Verify": READ,
     "Drain": UPKEEP,
@@ -160,7 +168,7 @@ METHODS = {
     "RepairThread": UPKEEP,
     # BackupService
     "ExportThread": READ,
-    "ImportThread": _write(RequestId.REQUIRED, Lease.NONE, Head.NONE, is_large=True, keeps_messages=True),
+    "ImportThread": _write(RequestId.REQUIRED, Lease.NONE, Head.NONE, is_large=True, keeps_messages=True, stores=True),
 }
 """By name of the method. PruneThread needs the lease only if it moves a head. In ForkThread, `expected_uid` is that of
 the source."""

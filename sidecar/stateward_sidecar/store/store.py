@@ -7,8 +7,8 @@ thread to run it on. Nothing here knows gRPC.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from stateward_sidecar.store.clean.effectdelete import EffectDeleter
 from stateward_sidecar.store.clean.prune import Pruner
 from stateward_sidecar.store.clean.recordcleaning import RecordExpirer, RecordMover
 from stateward_sidecar.store.clean.sweep import Sweeper
+from stateward_sidecar.store.clean.tally import count_all
 from stateward_sidecar.store.copies.exporting import Exporter
 from stateward_sidecar.store.copies.fork import Forker
 from stateward_sidecar.store.copies.importing import Importer
@@ -50,6 +51,7 @@ from stateward_sidecar.store.thread.context import Context, Limits
 from stateward_sidecar.store.thread.paging import Tokens
 from stateward_sidecar.store.thread.threads import NameLock, Threads
 from stateward_sidecar.store.thread.times import Terms
+from stateward_sidecar.store.thread.usage import NamespaceLimit
 from stateward_sidecar.store.versions.moves import Mover
 from stateward_sidecar.store.versions.settings import Settings
 from stateward_sidecar.store.versions.snapshots import Snapshots
@@ -93,6 +95,8 @@ class Store:
             engine.close()
             raise
         self._is_closing = threading.Event()
+        self.counting: Future[object] | None = None
+        """The last count of what namespaces take."""
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="worker")
         self.background = ThreadPoolExecutor(BACKGROUND_WORKERS, thread_name_prefix="background")
         # Writes and syncs of blob files have workers of their own, so that no read waits behind them.
@@ -176,6 +180,12 @@ class Store:
         recover = partial(self.recovery.run, self.context.next_thread)
         self.background.submit(persist, "recovery", recover, self._is_closing)
         self.background.submit(guarded, "pruning", self.pruner.resume)  # if this fails, the next sweep continues
+
+    def limit_namespaces(self, limits: Sequence[NamespaceLimit]) -> None:
+        """Sets what namespaces may take. If nothing was counted before, a worker counts first."""
+        if self.context.usage.limit(limits):
+            count = partial(count_all, self.context, self._is_closing.is_set)
+            self.counting = self.background.submit(persist, "count of namespaces", count, self._is_closing)
 
     def close(self) -> None:
         """Finishes the writes and tasks that have begun, then closes the store."""

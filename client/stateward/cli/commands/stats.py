@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import typer
 
+from stateward.admin import LimitUse
 from stateward.cli.options.connect import JsonOption, NamespaceOption, TargetOption, connect
 from stateward.cli.show.archive_facts import archive_cost, archive_facts, stats_as_json
 from stateward.cli.show.describe import status_word
@@ -48,6 +50,8 @@ def stats(
             ("largest state", size(server.max_state_bytes)),
         ]
     )
+    _print_limits("limits of this client and namespace", server.limits)
+    _print_limits("fullest limits", now.limits)
     say()
     say("on this disk", style="bold")
     print_facts(
@@ -81,11 +85,19 @@ def stats(
             ("  journal", f"{now.entries:,} entries, {size(now.entry_bytes)} compressed and sealed"),
             ("  snapshots", f"{now.snapshots:,}, {size(now.snapshot_bytes)} compressed and sealed"),
             ("  archive", "" if now.archive is None else archive_cost(now.archive)),
+            *((f"  refused: {limit}", f"{count:,}") for limit, count in sorted(now.limit_refusals.items())),
         ]
     )
     for warning in server.warnings:
         say()
         print_facts([("warning", warning)])
+
+
+def _print_limits(title: str, limits: Sequence[LimitUse]) -> None:
+    if limits:
+        say()
+        say(title, style="bold")
+        print_facts([(f"  {each.limit} of {each.subject}", f"{each.used:,} of {each.maximum:,}") for each in limits])
 
 
 def _server_as_json(server: Any) -> dict[str, Any]:

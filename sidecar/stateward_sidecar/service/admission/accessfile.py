@@ -6,6 +6,7 @@
     jwt = { issuer = "…", claims = { sub = "…" } }  # which tokens of an `[[issuer]]`: see `issuers.py`
     uid = 1000                # of its processes; gid likewise. Only callers on the local wire are known by them
     grants = ["read,write default/booking-*", "signal */*"]
+    limits = { calls = 100 }  # and [[namespace]] tables: see limits.py
 
 The file holds digests of tokens, so who reads it can call nothing.
 """
@@ -23,12 +24,14 @@ from stateward._version import install_command
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.service.admission.grants import Principal, parse_grant
 from stateward_sidecar.service.admission.issuers import Issuer, add_rule, parse_issuers
+from stateward_sidecar.service.admission.limits import parse_limits, parse_namespaces
 from stateward_sidecar.storage.secretfiles import NoTokens
+from stateward_sidecar.store.thread.usage import NamespaceLimit
 
 T = TypeVar("T")
 PRINCIPALS_MAX, GRANTS_MAX, FILE_BYTES_MAX = 1000, 100, 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,127}")
-_KEYS = {"name", "token_sha256", "uid", "gid", "jwt", "grants"}
+_KEYS = {"name", "token_sha256", "uid", "gid", "jwt", "grants", "limits"}
 
 
 @dataclass(slots=True)
@@ -41,6 +44,11 @@ class Identities:
     gids: dict[int, Principal] = field(default_factory=dict)
     issuers: dict[str, Issuer] = field(default_factory=dict)
     """By the name that tokens give."""
+    namespaces: tuple[NamespaceLimit, ...] = ()
+    """What namespaces may take."""
+
+    principals: list[Principal] = field(default_factory=list)
+    """Of any identity."""
 
     def __len__(self) -> int:
         rules = sum(len(issuer.rules) for issuer in self.issuers.values())
@@ -51,10 +59,10 @@ def read_access_file(path: Path) -> Identities:
     """Returns the principals by their identities. Raises StartError, which names the place; NoTokens if the file is
     gone or names nobody."""
     told = _read(path)
-    principals, issuers = told.pop("principal", []), told.pop("issuer", [])
+    principals, issuers, namespaces = (told.pop(key, []) for key in ("principal", "issuer", "namespace"))
     if told or not isinstance(principals, list):
         what = ", ".join(told) or "principal = …"
-        raise StartError(f"the access file {path} has {what}; give [[principal]] and [[issuer]] tables")
+        raise StartError(f"the access file {path} has {what}; give [[principal]], [[issuer]] and [[namespace]] tables")
     if not principals:
         raise NoTokens(f"the access file {path} has no [[principal]]")
     if len(principals) > PRINCIPALS_MAX:
@@ -73,6 +81,10 @@ def read_access_file(path: Path) -> Identities:
             names.add(name)
         except ValueError as error:
             raise StartError(f"the access file {path}, principal {number}: {error}") from None
+    try:
+        found.namespaces = parse_namespaces(namespaces)
+    except ValueError as error:
+        raise StartError(f"the access file {path}, {error}") from None
     return found
 
 
@@ -102,6 +114,7 @@ def _add(told: Any, found: Identities) -> str:
     principal = Principal(name, (parse_grant(each, name) for each in _texts(told, "grants", GRANTS_MAX)))
     if not principal.grants:
         raise ValueError(f"{name!r} has no grants")
+    principal.limits = parse_limits(told.get("limits", {}))
     before = len(found)
     for text in _texts(told, "token_sha256", GRANTS_MAX):
         if not re.fullmatch("[0-9a-f]{64}", text):
@@ -116,6 +129,7 @@ def _add(told: Any, found: Identities) -> str:
         add_rule(told["jwt"], principal, found.issuers)
     if len(found) == before:
         raise ValueError(f"{name!r} has no identity; give token_sha256, jwt, uid or gid")
+    found.principals.append(principal)
     return name
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, time
@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from stateward_sidecar.errors import PermissionDenied, StartError, StatewardError, Unauthenticated
 from stateward_sidecar.service.admission.accessfile import Identities, read_access_file
 from stateward_sidecar.service.admission.grants import ANYBODY, Caller, Principal
+from stateward_sidecar.service.admission.limits import NO_LIMITS, Allowance
 from stateward_sidecar.storage.files import stamp_of
 from stateward_sidecar.storage.secretfiles import NoTokens, read_token_file, token_digest
+from stateward_sidecar.store.thread.usage import NamespaceLimit
 from stateward_sidecar.telemetry import log
 
 if TYPE_CHECKING:
@@ -93,7 +95,7 @@ class _File:
         self._begun = self._outcome = None
         if isinstance(outcome, NoTokens):
             log.error(f"the {self._what} admits nobody any more", error=outcome.message)
-            self.found = Identities()
+            self.found = Identities(namespaces=self.found.namespaces)  # of these others are no reason to be free
         elif isinstance(outcome, StartError):
             if not self._is_told:
                 log.error(f"the {self._what} cannot be used; what it said before goes on", error=outcome.message)
@@ -145,6 +147,10 @@ class Callers:
         self._streams = set[_Stream]()
         self.changes = 0
         """How often the files have changed."""
+        self._allowances: dict[str, Allowance] = {}
+        self.on_namespaces: Callable[[Sequence[NamespaceLimit]], None] = lambda _: None
+        """Called with the limits of namespaces when the files have changed."""
+        self._give_allowances()
 
     def identify(self, metadata: Metadata | None, user: User | None = None) -> Caller:
         """Returns who calls, by the token in a call's metadata, else by its process. Raises Unauthenticated."""
@@ -199,6 +205,27 @@ class Callers:
         finally:
             asyncio.get_running_loop().call_later(LOOK_S, self.watch)
 
+    @property
+    def namespaces(self) -> Sequence[NamespaceLimit]:
+        """What namespaces may take."""
+        return [limit for file in self._files for limit in file.found.namespaces]
+
+    def _give_allowances(self) -> None:
+        """Gives each principal with limits what is left of them: what is under way belongs to its name."""
+        before, self._allowances = self._allowances, {}
+        for file in self._files:
+            for principal in file.found.principals:
+                name, known = principal.name, before.get(principal.name)
+                if principal.limits == NO_LIMITS:
+                    continue
+                allowance = self._allowances.get(name) or known or Allowance(name)
+                allowance.limit(principal.limits)
+                principal.allowance = self._allowances[name] = allowance
+        for name, known in before.items():
+            if name not in self._allowances and not known.is_idle:  # it may come back
+                known.limit(NO_LIMITS)
+                self._allowances[name] = known
+
     def _look(self) -> None:
         self._looked_s = monotonic()
         has_changed = any([file.look() for file in self._files])  # noqa: C419  all of them
@@ -211,6 +238,8 @@ class Callers:
                 stream.revoke(Unauthenticated("the token of this stream has expired; open it with a fresh one"))
         if has_changed:
             self.changes += 1
+            self._give_allowances()
+            self.on_namespaces(self.namespaces)
             for stream in list(self._streams):
                 principal = self._find(stream.token, stream.user)
                 if principal is None and stream.proof is not None and self._bearers is not None:

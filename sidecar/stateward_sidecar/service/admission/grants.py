@@ -18,7 +18,9 @@ from google.protobuf.message import Message
 from stateward.v1 import access_pb2
 from stateward.v1.access_pb2 import VERB_ADMIN, VERB_ANY, VERB_DELETE, VERB_READ, VERB_SIGNAL, VERB_WRITE
 from stateward_sidecar.errors import PermissionDenied
+from stateward_sidecar.service.admission.limits import Allowance, PrincipalLimits
 from stateward_sidecar.store.read.listing import ALL_THREADS
+from stateward_sidecar.store.thread.usage import fits
 
 DEFAULT_NAMESPACE = "default"
 VERBS: dict[str, int] = {
@@ -67,6 +69,9 @@ class Principal:
 
     def __init__(self, name: str, grants: Iterable[Grant]) -> None:
         self.name, self.grants = name, tuple(grants)
+        self.limits = PrincipalLimits()
+        self.allowance: Allowance | None = None
+        """What its limits leave it; None = it has none."""
         self._everywhere = frozenset(verb for grant in self.grants if grant.is_for_all for verb in grant.verbs)
         self._patterns: dict[int, re.Pattern[str] | None] = {}  # made when they are needed: it takes a while
 
@@ -79,6 +84,13 @@ class Principal:
         pattern, name = self._patterns[verb], f"{namespace}{_BETWEEN}{thread}"
         # A longer name is none, and no reason to work.
         return pattern is not None and len(name) <= NAMES_CHARS_MAX and pattern.fullmatch(name) is not None
+
+    def may_read_all(self, namespace: str) -> bool:
+        """Whether one grant allows to read every thread of a namespace, also those that are not there yet."""
+        return any(
+            VERB_READ in grant.verbs and grant.thread == "*" and fits(grant.namespace, namespace)
+            for grant in self.grants
+        )
 
     def may_everywhere(self, verb: int) -> bool:
         """Whether a verb is allowed for every thread."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 
 import grpc.aio
@@ -18,6 +18,7 @@ from stateward.v1.admin_service_pb2 import (
     GetServerInfoResponse,
     GetStatsRequest,
     GetStatsResponse,
+    LimitUse,
     VerifyRequest,
     VerifyResponse,
 )
@@ -25,16 +26,21 @@ from stateward.v1.checkpoint_pb2 import Durability
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.codec.edits import check_name
 from stateward_sidecar.errors import InvalidField
+from stateward_sidecar.measures import events
 from stateward_sidecar.service.admission.weight import ITEMS_MAX
 from stateward_sidecar.service.calls.calls import Calls
 from stateward_sidecar.service.calls.localcall import LocalCall
+from stateward_sidecar.service.calls.method import caller_of_call
 from stateward_sidecar.service.checks import check
 from stateward_sidecar.service.serving.shutdown import GRACE_S_MAX, Drain
 from stateward_sidecar.storage.engine import FORMAT
 from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES, REQUEST_WINDOW_S
+from stateward_sidecar.store.thread.usage import Used
 from stateward_sidecar.telemetry import failures
 
 FEATURES = ("blobs", "calls", "effects", "leases", "records", "signals", "writer")
+# How many limits of namespaces the stats show.
+FULLEST = 10
 # How long before its caller's deadline a drain answers.
 MARGIN_S, MARGIN_SHARE = 0.5, 0.1
 
@@ -77,6 +83,7 @@ class AdminService:
             default_durability=facts.default_durability, key_id=facts.key_id, warnings=facts.warnings,
             features=FEATURES, max_request_items=ITEMS_MAX, not_ready=facts.list_reasons(),
             wire="frames" if isinstance(context, LocalCall) else "grpc",
+            limits=[LimitUse(**used._asdict()) for used in self._limits_of(request.namespace)],
         )  # fmt: skip
         if self._calls.ownership.archive is not None:
             answer.features.append("archive")
@@ -85,6 +92,17 @@ class AdminService:
         answer.request_id_window.FromSeconds(REQUEST_WINDOW_S)
         answer.start_time.FromMicroseconds(facts.start_time_us)
         return answer
+
+    def _limits_of(self, namespace: str) -> Iterator[Used]:
+        """Yields the limits of the caller, and those of a namespace of which the caller may read every thread:
+        what is used tells how many there are."""
+        if namespace:
+            check_name(namespace, "namespace")
+        namespace, caller = namespace or check.DEFAULT_NAMESPACE, caller_of_call.get()
+        if caller is not None and caller.principal.allowance is not None:
+            yield from caller.principal.allowance.used()
+        if caller is None or caller.principal.may_read_all(namespace):
+            yield from self._store.context.usage.of(namespace)
 
     async def get_stats(self, request: GetStatsRequest, context: grpc.aio.ServicerContext) -> GetStatsResponse:
         store = self._store.context
@@ -99,6 +117,8 @@ class AdminService:
             cache_limit_bytes=store.cache.limit_bytes, watches=self._count_watches(),
             background_failures=failures.count, blob_bytes=await self._calls.look(store.blob_files.size_bytes),
             draining=not self._calls.ownership.gate.is_open,
+            limits=[LimitUse(**used._asdict()) for used in await self._calls.look(store.usage.fullest, FULLEST)],
+            limit_refusals=events.limits,
             archive=await self._calls.read(archive.stats) if archive is not None else None,
         )  # fmt: skip
 

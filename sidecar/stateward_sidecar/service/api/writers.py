@@ -173,6 +173,7 @@ class WriterService:
     async def _frame(self, request: WriteRequest, stream: Stream) -> Frame:
         kind = request.WhichOneof("frame")
         if kind == "save":
+            await stream.exchange.pace()
             return await self._take(request.save, stream)
         if kind == "reset":
             return await self._begin_anew(stream)

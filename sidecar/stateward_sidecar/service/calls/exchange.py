@@ -64,6 +64,10 @@ class Exchange(Generic[Q, A]):
         self._method.admit(found, is_kept=True)
         return cast(Q, found)  # the method has a class of its own
 
+    async def pace(self) -> None:
+        """Counts a save, and waits until its principal may make it."""
+        await self._method.pace()
+
     async def aside(self, data: bytes, verb: Callable[[bytes], T]) -> T:
         """Runs a verb with the bytes of a message: of a large one on the parser thread."""
         return await self._method.aside(data, verb)

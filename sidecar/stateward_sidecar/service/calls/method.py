@@ -17,14 +17,17 @@ from typing import TypeVar, cast
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest
 from stateward.v1.thread_pb2 import ThreadInfo
 from stateward_sidecar.errors import InvalidField, QueueFull, StateTooLarge
 from stateward_sidecar.service.admission.callers import Callers, User
 from stateward_sidecar.service.admission.grants import Caller, Need
+from stateward_sidecar.service.admission.limits import Places
 from stateward_sidecar.service.admission.memory import ANSWER_SHARE, FREE_ANSWER_BYTES, Reserved, Room, Share
 from stateward_sidecar.service.admission.order import Turns, flow_of
 from stateward_sidecar.service.admission.weight import count_items
 from stateward_sidecar.service.calls.localcall import LocalCall
+from stateward_sidecar.service.methods import READ, Facts
 from stateward_sidecar.spans import call_id
 from stateward_sidecar.store.thread.paging import small_pages
 
@@ -80,6 +83,30 @@ class Method:
     callers: Callers | None = None
     # What a caller needs.
     needs: tuple[Need, ...] = ()
+    # What is true of the method.
+    facts: Facts = READ
+    # Whether calls are calls of others, which have limits of their own.
+    carries_calls: bool = False
+
+    def enter(self, context: grpc.aio.ServicerContext) -> Places | None:
+        """Returns the place that a call has taken of its principal's; None = there is no limit. Raises Unauthenticated,
+        QuotaExceeded."""
+        found = self.identify(context)
+        if found is None or found.principal.allowance is None:
+            return None
+        places = found.principal.allowance.places_of(self.facts)
+        places.enter()
+        return places
+
+    def spend(self, request: Message) -> None:
+        """Counts the saves of a request. Raises QuotaExceeded."""
+        if self.facts.stores and (found := caller_of_call.get()) is not None:
+            spend(found, request)
+
+    async def pace(self) -> None:
+        """Counts a save of a stream, and waits until it may be made."""
+        if self.facts.stores and (found := caller_of_call.get()) is not None and found.principal.allowance is not None:
+            await found.principal.allowance.pace.wait()
 
     def identify(self, context: grpc.aio.ServicerContext) -> Caller | None:
         """Returns who calls; None = anybody may. Raises Unauthenticated."""
@@ -91,13 +118,22 @@ class Method:
 
     @contextmanager
     def holding(self, context: grpc.aio.ServicerContext) -> Iterator[Caller | None]:
-        """Surrounds a stream, which ends when what allows it is taken away. Raises Unauthenticated."""
+        """Surrounds a stream, which ends when what allows it is taken away. Raises Unauthenticated, QuotaExceeded."""
         if self.callers is None:
             yield None
             return
         with self.callers.holding(context.invocation_metadata(), _user_of(context)) as found:
             caller_of_call.set(found)
-            yield found
+            allowance = found.principal.allowance
+            if allowance is None:
+                yield found
+                return
+            if self.may_wait:  # a call that is held as a stream is
+                places = allowance.places_of(self.facts)
+            else:
+                places = allowance.other_calls if self.carries_calls else allowance.streams
+            with places.taken():
+                yield found
 
     def admit(self, request: Message, *, is_kept: bool = False) -> None:
         """Raises PermissionDenied if the caller lacks what a request needs."""
@@ -292,6 +328,13 @@ class Method:
         except BaseException:
             share.close()
             raise
+
+
+def spend(caller: Caller, request: Message) -> None:
+    """Counts the saves of a request that stores something. Raises QuotaExceeded."""
+    if caller.principal.allowance is not None:
+        saves = len(request.saves) if isinstance(request, BatchSaveRequest) else 1
+        caller.principal.allowance.pace.spend(saves)
 
 
 def _user_of(context: grpc.aio.ServicerContext) -> User | None:

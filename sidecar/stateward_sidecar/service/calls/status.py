@@ -36,7 +36,7 @@ from grpc import StatusCode
 
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, SaveRequest
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, WaitDurableRequest
-from stateward_sidecar.errors import StatewardError, ThreadNotFound, UidMismatch
+from stateward_sidecar.errors import QuotaExceeded, StatewardError, ThreadNotFound, UidMismatch
 from stateward_sidecar.measures import events
 from stateward_sidecar.telemetry import log, log_damage
 
@@ -163,7 +163,7 @@ def _details(error: StatewardError, code: StatusCode, message: str, fact_bytes_m
     facts = {key: cut(value, fact_bytes_max) for key, value in error.metadata.items()}
     status = Status(code=code.value[0], message=message)
     info = ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=facts)
-    for detail in (info, _extra(error.reason, facts, cut(message, DESCRIPTION_BYTES_MAX))):
+    for detail in (info, _extra(error, facts, cut(message, DESCRIPTION_BYTES_MAX))):
         if detail is not None:
             packed = any_pb2.Any()
             packed.Pack(detail)
@@ -190,14 +190,19 @@ def _cut_message(message: str) -> str:
 def trailers(error: StatewardError, details: bytes) -> tuple[tuple[str, str | bytes], ...]:
     """Returns the trailing metadata of a failed call. ``details`` as from ``to_status``."""
     found = (DETAILS_KEY, details)
-    if error.reason in _RETRY_AFTER_MS:
-        return (found, (PUSHBACK_KEY, str(_RETRY_AFTER_MS[error.reason])))
+    if pause_ms := _pause_ms(error):
+        return (found, (PUSHBACK_KEY, str(pause_ms)))
     return (found, (PUSHBACK_KEY, NO_RETRY)) if CODES[error.reason] is StatusCode.RESOURCE_EXHAUSTED else (found,)
 
 
-def _extra(reason: str, facts: dict[str, str], message: str) -> Message | None:
+def _pause_ms(error: StatewardError) -> int:
+    """Returns the pause before the next attempt; 0 = trying again is of no use, or the caller chooses the pause."""
+    return error.retry_after_ms if isinstance(error, QuotaExceeded) else _RETRY_AFTER_MS.get(error.reason, 0)
+
+
+def _extra(error: StatewardError, facts: dict[str, str], message: str) -> Message | None:
     """Returns the second detail; None if no standard one fits."""
-    thread = facts.get("thread", "")
+    reason, thread = error.reason, facts.get("thread", "")
     detail: Message | None = None
     if reason == "INVALID_FIELD":
         detail = BadRequest(field_violations=[BadRequest.FieldViolation(field=facts["field"], description=message)])
@@ -208,8 +213,8 @@ def _extra(reason: str, facts: dict[str, str], message: str) -> Message | None:
         detail = ResourceInfo(resource_type="thread", resource_name=thread, description=message)
     elif reason in ("DISK_FULL", "STATE_TOO_LARGE"):
         detail = QuotaFailure(violations=[QuotaFailure.Violation(subject=reason.lower(), description=message)])
-    elif reason in _RETRY_AFTER_MS:
+    elif pause_ms := _pause_ms(error):
         delay = Duration()
-        delay.FromMilliseconds(_RETRY_AFTER_MS[reason])
+        delay.FromMilliseconds(pause_ms)
         detail = RetryInfo(retry_delay=delay)
     return detail

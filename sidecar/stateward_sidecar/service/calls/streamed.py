@@ -29,7 +29,7 @@ from stateward_sidecar.service.admission.order import Turns, flow_of
 from stateward_sidecar.service.admission.streams import Crowd, Held
 from stateward_sidecar.service.calls.calls import Calls
 from stateward_sidecar.service.calls.exchange import Exchange as StreamExchange
-from stateward_sidecar.service.calls.method import caller_of_call, message_bytes
+from stateward_sidecar.service.calls.method import caller_of_call, message_bytes, spend
 from stateward_sidecar.service.calls.status import as_expected, foreseen, to_status
 from stateward_sidecar.service.checks import check
 from stateward_sidecar.service.checks.apart import numbers_of, without_wrong_calls
@@ -293,8 +293,21 @@ class _Stream:
             raise DeadlineExceeded("the deadline passed before the call ended; its outcome is unknown") from None
 
     async def _admitted(self, verb: Verb, request: Any, deadline: Deadline, held: Held) -> Message:
+        facts, places = METHODS[verb.name], None
         if (caller := caller_of_call.get()) is not None:
             caller.admit(verb.needs, request)
+            if caller.principal.allowance is not None:
+                places = caller.principal.allowance.places_of(facts)
+                places.enter()
+        try:
+            if places is not None and caller is not None and facts.stores:
+                spend(caller, request)
+            return await self._passed(verb, request, deadline, held)
+        finally:
+            if places is not None:
+                places.leave()
+
+    async def _passed(self, verb: Verb, request: Any, deadline: Deadline, held: Held) -> Message:
         self._calls.ownership.gate.admit(METHODS[verb.name])
         assert verb.run is not None
         self._turns.begin_call()

@@ -143,7 +143,7 @@ def make_handler(
         is_tight=is_tight and bytes_max > ASIDE_BYTES, is_repeatable=facts.may_repeat,
         is_holding=facts.keeps_messages, has_options="options" in descriptor.input_type.fields_by_name,
         may_wait=callers is not None and "wait" in descriptor.input_type.fields_by_name,
-        callers=callers, needs=needs_of(descriptor),
+        callers=callers, needs=needs_of(descriptor), facts=facts, carries_calls=descriptor.name == "RunCalls",
     )  # fmt: skip
     if descriptor.server_streaming:
         handle = _exchanging(verb, method) if descriptor.client_streaming else _streaming(verb, method)
@@ -160,9 +160,10 @@ def make_handler(
 
 def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: Method) -> Callable[..., Any]:
     async def handle(_: object, context: grpc.aio.ServicerContext) -> bytes:
+        places = None
         try:
             if method.callers is not None and not method.may_wait:
-                method.identify(context)
+                places = method.enter(context)
             with method.door:  # also while a refusal is sent, so that a stop waits for it
                 request = None
                 method.turns.begin_call()
@@ -170,6 +171,7 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
                     request, share = await method.read_only(context)
                     if method.callers is not None:
                         method.admit_now(request, context)
+                        method.spend(request)
                     again = partial(verb, request, context)
                     # Nothing here refers to the answer, so that it can be dropped while it waits for room.
                     work = _to_its_end(again(), share, method.room) if share else again()
@@ -182,6 +184,9 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
                     method.turns.end_call()
         except Exception as error:  # noqa: BLE001  (refused at the door, or unknown)
             await _abort(context, error, method.name)
+        finally:
+            if places is not None:
+                places.leave()
 
     async def handle_waiting(_: object, context: grpc.aio.ServicerContext) -> bytes:
         try:
@@ -234,6 +239,7 @@ def _taking(verb: Callable[..., Awaitable[Message]], method: Method) -> Callable
         try:
             with method.holding(context), method.door:
                 try:
+                    await method.pace()
                     return _serialize(await verb(read_all(context), context))
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, error, method.name)

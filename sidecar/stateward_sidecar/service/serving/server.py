@@ -56,19 +56,23 @@ UNTAKEN_S = 24 * 3600
 GREETING_MS = 5_000
 # How long a connection may be without calls. A client connects again with its next call, and does not notice.
 IDLE_MS = 15 * 60_000
-# The most connections of a listener, and the part of the files that the process may open. The local wire has a half,
-# and the rest is for the daemon itself.
+# The same, if somebody may connect who may call nothing: such a connection only keeps others out.
+STRANGERS_IDLE_MS = 60_000
+# The most connections of a listener, and the part of the files that the process may open which all of them share. The
+# local wire has a half, and the rest is for the daemon itself.
 CONNECTIONS_MAX, CONNECTIONS_PART = 4096, 4
 _NO_LIMIT = (1 << 31) - 1
 
 
-def connections_max() -> int:
-    """Returns how many connections of gRPC are accepted."""
+def connections_max(listeners: int) -> int:
+    """Returns how many connections of gRPC each listener accepts."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else min(CONNECTIONS_MAX, soft // CONNECTIONS_PART)
+    if soft == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    return min(CONNECTIONS_MAX, soft // CONNECTIONS_PART // max(listeners, 1))
 
 
-def options(message_bytes_max: int, *, has_strangers: bool) -> list[tuple[str, int]]:
+def options(message_bytes_max: int, *, has_strangers: bool, listeners: int = 1) -> list[tuple[str, int]]:
     """Returns the options of a server whose largest message has ``message_bytes_max`` bytes.
 
     ``has_strangers``: whether somebody may connect who may call nothing.
@@ -88,8 +92,8 @@ def options(message_bytes_max: int, *, has_strangers: bool) -> list[tuple[str, i
         ("grpc.server_max_unrequested_time_in_server", UNTAKEN_S),
         # A connection that sends nothing, or no greeting of HTTP/2.
         ("grpc.server_handshake_timeout_ms", GREETING_MS),
-        ("grpc.max_connection_idle_ms", IDLE_MS),
-        ("grpc.max_allowed_incoming_connections", connections_max()),
+        ("grpc.max_connection_idle_ms", STRANGERS_IDLE_MS if has_strangers else IDLE_MS),
+        ("grpc.max_allowed_incoming_connections", connections_max(listeners)),
         # A burst waits for its turn. The core's own limits (1,000 and 3,000 waiting calls) drop calls of every client,
         # and its overload protection drops calls that a client sent before it knew the limit of streams. But a stranger
         # who begins calls and takes them back at once, 60,000 of them, took 2 GB without it.
@@ -126,10 +130,16 @@ class Server:
         callers: Callers | None = None,
         *,
         gather: Gather | None = None,
+        listeners: int = 1,
     ) -> None:
-        """``gather``: of the local wire, which unix sockets then have beside them; None = they have not."""
+        """``gather``: of the local wire, which unix sockets then have beside them; None = they have not.
+
+        ``listeners``: how many of gRPC there will be.
+        """
         message_bytes_max += MESSAGE_SLACK_BYTES
-        self._server = grpc.aio.server(options=options(message_bytes_max, has_strangers=callers is not None))
+        self._server = grpc.aio.server(
+            options=options(message_bytes_max, has_strangers=callers is not None, listeners=listeners)
+        )
         self._gate = gate
         self._callers = callers
         self._calls = _OpenCalls()

@@ -157,7 +157,8 @@ class Blobs:
         return answer_write(txn, draft, row, sequence, existed=True)
 
     def begin_write(self, thread: Thread, begin: BlobBegin) -> BlobWrite:
-        """Begins to write a blob. Makes no file yet, and does not block. Raises DiskFull or StateTooLarge."""
+        """Begins to write a blob. Makes no file yet, and does not block. Raises DiskFull, StateTooLarge,
+        QuotaExceeded."""
         return BlobWrite(self._context, thread, begin, self._write_again)
 
     def stat(self, request: StatBlobRequest) -> StatBlobResponse:

@@ -107,6 +107,11 @@ class Sealing:
         self._file.publish()
 
     @property
+    def stored_bytes(self) -> int:
+        """How long the file is so far."""
+        return self._file.size_bytes if self._file is not None else 0
+
+    @property
     def digest(self) -> bytes:
         """SHA-256 of the bytes so far."""
         return self._hash.digest()
@@ -127,7 +132,7 @@ class BlobWrite:
     """One call of WriteBlob."""
 
     def __init__(self, context: Context, thread: Thread, begin: BlobBegin, again: Again) -> None:
-        """Raises DiskFull or StateTooLarge if the announced size is too large."""
+        """Raises DiskFull or StateTooLarge if the announced size is too large; QuotaExceeded."""
         self.thread = thread
         self._context = context
         self._begin = begin
@@ -139,6 +144,7 @@ class BlobWrite:
         if sealed_bytes_max(size) > room:
             raise no_room(sealed_bytes_max(size), room)
         self._sealing = Sealing(context, thread.identity)
+        self._check_quota()
         # A cancelled call discards the file while a worker may still run its last step.
         self._lock = threading.Lock()
         self._is_over = False
@@ -182,7 +188,12 @@ class BlobWrite:
         if self._announced is not None and size > self._announced:
             raise InvalidField("begin.size_bytes", f"is {self._announced}, but more bytes were received")
         _check_size(size)
+        self._check_quota()
         self._sealing.add(data)
+
+    def _check_quota(self) -> None:
+        """Raises QuotaExceeded if the namespace has no room for what is stored so far."""
+        self._context.usage.check_bytes(self.thread.identity.namespace, self._sealing.stored_bytes, {})
 
     def commit(self, threads: Threads, txn: lmdb.Transaction, batch: Batch) -> WriteBlobResponse:
         """Runs in the writer. The caller discards the file if the answer has ``existed``, or if the write failed.
@@ -215,7 +226,7 @@ class BlobWrite:
             write_sequence=header.sequence,
         )  # fmt: skip
         put_blob(txn, identity, row)
-        commit_entry(context, txn, batch, draft, entry, {})
+        commit_entry(context, txn, batch, draft, entry, {}, is_bounded=True)
         threads.keep_draft(batch, draft)
         return answer_write(txn, draft, row, row.sequence, existed=False)
 

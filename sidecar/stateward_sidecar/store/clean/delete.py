@@ -129,6 +129,7 @@ class Deleter:
 
         def forget() -> None:
             thread.is_deleted = True
+            self._threads.note_deleted(thread)
             self._threads.forget(thread)
             if context.archive is not None:
                 context.archive.gone(thread, lost)

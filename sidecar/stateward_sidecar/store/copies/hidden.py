@@ -91,7 +91,12 @@ class Hidden:
         self._waiting: list[Put] = []
         self._waiting_bytes = 0
         self.is_over = False  # the thread has a name, or may have one, or was discarded
-        self.draft: ThreadDraft = self._submit(lambda _, batch: threads.begin(batch, namespace, name))
+        self.draft: ThreadDraft = self._submit(partial(self._begin, namespace, name))
+
+    def _begin(self, namespace: str, name: str, txn: lmdb.Transaction, batch: Batch) -> ThreadDraft:
+        del txn
+        self._context.usage.check_thread(namespace, batch.drafts)
+        return self._threads.begin(batch, namespace, name)
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
@@ -120,13 +125,13 @@ class Hidden:
         sums = dict(draft.row_sums)
 
         def run(txn: lmdb.Transaction, batch: Batch) -> None:
-            del batch
             # The writer runs this again after a full disk, so every run begins with the same draft.
             draft.head, draft.snapshots = before[0], before[3]
             draft.branches, draft.tags, draft.signals = dict(before[1]), dict(before[2]), dict(before[4])
             draft.row_sums = dict(sums)
             for each in puts:
                 each(txn)
+            self._context.usage.check_bytes(draft.identity.namespace, draft.head.stored_bytes, batch.drafts)
 
         self._submit(run, size_bytes)
 
@@ -346,6 +351,8 @@ class Hidden:
         keys, number = identity.keys, identity.number
         if self._threads.draft(txn, batch, identity.namespace, identity.name) is not None:
             raise ThreadExists(f"a thread {identity.name!r} exists already", thread=identity.name)
+        context.usage.check_thread(identity.namespace, batch.drafts)
+        context.usage.check_bytes(identity.namespace, head.stored_bytes, batch.drafts)
         hooks = context.archive
         claim = hooks.claims.get((identity.namespace, identity.name)) if hooks is not None else None
         if hooks is not None and (claim is None or claim.uid != identity.uid):

@@ -319,7 +319,10 @@ class Effects:
         row = EffectRow(record=record, sequence=entry.header.sequence)
         put_effect(txn, draft.identity, entry.head, row_key, old, row)
         entry.head.pending_signals -= len(used)
-        commit_entry(context, txn, batch, draft, entry, put_signals(txn, draft, entry.head, used))
+        sums = put_signals(txn, draft, entry.head, used)
+        # What is known of a call that was made is kept, also if the namespace is full.
+        is_bounded = old is None or old.record.state in OVER
+        commit_entry(context, txn, batch, draft, entry, sums, is_bounded=is_bounded)
         draft.signals.update((signal.sequence, signal) for signal in used)
         self._threads.keep_draft(batch, draft)
         return row

@@ -138,7 +138,8 @@ def _append(
             order.append(OrderChange.gone(each.key))
     sums = about.settle(draft, head) if is_last and about.settle is not None else {}
     index_expiry(txn, identity.number, old_head.record_expire_second, head.record_expire_second)
-    commit_entry(context, txn, batch, draft, entry, sums)
+    is_bounded = not about.is_expired and not about.is_moved and any(each.change is not None for each in group)
+    commit_entry(context, txn, batch, draft, entry, sums, is_bounded=is_bounded)
     threads.keep_draft(batch, draft)
     if not draft.record_changes:
         batch.after_commit.append(partial(_show, context, draft, old_head.record_sum))

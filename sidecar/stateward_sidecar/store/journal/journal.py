@@ -120,11 +120,17 @@ def commit_entry(
     draft: ThreadDraft,
     entry: Appended,
     row_sums: dict[bytes, int],
+    *,
+    is_bounded: bool = False,
 ) -> None:
     """Writes the head, updates the draft, and counts the entry after the commit.
 
-    This is the last step of a write. Nothing may fail after it.
+    This is the last step of a write. Nothing may fail after it. ``is_bounded``: raises QuotaExceeded if the namespace
+    may not take so many bytes more.
     """
+    if is_bounded:
+        more_bytes = entry.head.stored_bytes - draft.head.stored_bytes
+        context.usage.check_bytes(draft.identity.namespace, more_bytes, batch.drafts)
     if context.archive is not None and entry.head.stored_bytes - draft.head.stored_bytes >= LARGE_BYTES:
         context.archive.before_large(draft.identity)
     write_head(txn, draft.identity, entry.head)

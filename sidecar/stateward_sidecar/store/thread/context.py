@@ -17,6 +17,7 @@ from stateward_sidecar.storage.writer import Writer
 from stateward_sidecar.store.thread.cache import Cache
 from stateward_sidecar.store.thread.paging import Tokens
 from stateward_sidecar.store.thread.times import Terms
+from stateward_sidecar.store.thread.usage import Usage
 
 T = TypeVar("T")
 REQUEST_WINDOW_ENTRIES = 1024
@@ -109,6 +110,7 @@ class Context:
     blob_files: BlobFiles
     terms: Terms
     counters: Counters = field(default_factory=Counters)
+    usage: Usage = field(default_factory=Usage)
     # Threads with many entries of tags, settings, leases, blobs and heads, by number; the next sweep cleans them.
     loose: set[int] = field(default_factory=set)
     next_thread: int = 1

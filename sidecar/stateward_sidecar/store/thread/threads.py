@@ -266,6 +266,11 @@ class Threads:
             self._numbers.pop((old.identity.namespace, old.name), None)
         return thread
 
+    def note_deleted(self, thread: Thread) -> None:
+        """Takes a thread that was deleted out of what its namespace takes."""
+        if self._context.usage.is_on:
+            self._context.usage.note(thread.number, thread.identity.namespace, -thread.head.stored_bytes, -1)
+
     def forget(self, thread: Thread) -> None:
         """Drops a thread from memory, because it was deleted or must be read again."""
         with self._lock:
@@ -296,8 +301,14 @@ class Threads:
             batch.after_commit.append(partial(self._publish, draft))
 
     def _publish(self, draft: ThreadDraft) -> None:
-        draft.publish()
         thread = draft.thread
+        if self._context.usage.is_on:
+            before, now = thread.head, draft.head
+            self._context.usage.note(
+                thread.number, thread.identity.namespace, now.stored_bytes - before.stored_bytes,
+                0 if before.tip_sequence else 1,
+            )  # fmt: skip
+        draft.publish()
         if not thread.is_deleted:
             with self._lock:
                 # The thread that the writer committed replaces any object that a reader loaded before.
@@ -309,6 +320,7 @@ class Threads:
     def create(self, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str) -> ThreadDraft:
         """Makes a thread without entries: its key (durable before the commit), its number and its name row."""
         keystore = self._context.keystore
+        self._context.usage.check_thread(namespace, batch.drafts)
         draft = self.begin(batch, namespace, name)
         identity = draft.identity
         # Removing the mark is not synced: after a crash, the next start finds a name for the key and removes the mark.

@@ -389,7 +389,7 @@ class SaveWrite:
             if head.HasField("early") and has_early(head, request):
                 head.ClearField("early")
         index_expiry(txn, identity.number, old_head, head)
-        commit_entry(self._context, txn, batch, draft, entry, sums)
+        commit_entry(self._context, txn, batch, draft, entry, sums, is_bounded=True)
         draft.branches[self.branch] = moved
         draft.signals.update(dict.fromkeys(acked))
         draft.states[made.version], draft.bodies[made.version] = made.tree, made.body

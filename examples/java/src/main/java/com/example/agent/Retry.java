@@ -73,12 +73,12 @@ final class Retry {
     if (!freeInS.isEmpty()) {
       return Math.max((long) (Double.parseDouble(freeInS) * 1000), MIN_PAUSE_MS);
     }
-    if (!PASSING.contains(error.getStatus().getCode()) && !why.getReason().equals("QUEUE_FULL")) {
-      return FINAL;
-    }
     var told = detail(error, RetryInfo.class).getRetryDelay();
     if (told.getSeconds() > 0 || told.getNanos() > 0) {
       return told.getSeconds() * 1000 + told.getNanos() / 1_000_000;
+    }
+    if (!PASSING.contains(error.getStatus().getCode()) && !why.getReason().equals("QUEUE_FULL")) {
+      return FINAL;
     }
     // Many clients that lost the same daemon do not come back all at once.
     long pauseMs = Math.min(MIN_PAUSE_MS << Math.min(attempt, 5), MAX_PAUSE_MS);
