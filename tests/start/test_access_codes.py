@@ -247,7 +247,7 @@ def test_an_empty_namespace_is_the_default_one(channel: Any, name: str) -> None:
 
 
 class Open:
-    """Verbs of streams, and of calls that wait, which go on for ever. The daemon's own may be over before a token goes."""
+    """Verbs of streams, and of calls that wait, which go on for ever: the daemon's own may end before a token goes."""
 
     def __init__(self) -> None:
         self._begun = threading.Semaphore(0)
