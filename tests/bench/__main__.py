@@ -25,6 +25,7 @@ from tests.bench.payload import Payload, load_payload
 from tests.bench.report import Report, Section, machine_facts, print_aims, print_section
 from tests.bench.sections import (
     Effort,
+    access,
     archive,
     disk,
     flight,
@@ -62,6 +63,7 @@ SECTIONS: dict[str, Measure] = {
     "load": load.measure,
     "watched": watched.measure,
     "wire": wire.measure,
+    "access": access.measure,
     "neighbour": neighbour.measure,
     "saver": saver.measure,
     "graph": graph.measure,

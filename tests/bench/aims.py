@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.bench.payload import SIZES
 from tests.bench.peers.stateward import CLIENT, ECHO, ECHO_BOTH_WAYS, STUB
 from tests.bench.report import Aim, Report, Row
-from tests.bench.sections import archive, graph, lists, opening, saver, watched, wire, writer
+from tests.bench.sections import access, archive, graph, lists, opening, saver, watched, wire, writer
 from tests.bench.sections import disk as disks
 
 LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES = "LangGraph SQLite saver", "LangGraph Postgres saver"
@@ -33,10 +33,22 @@ def judge(report: Report) -> list[Aim]:
         Aim("first page of a list, 100,000 threads", 20, _slowest_page(report), "ms", note=page_note),
         *_archive(report),
         *_wire(report),
+        *_access(report),
         *_saver(report),
         *_graph(report),
         Aim("sent by a writer, x saves one after the other", 2.0, sent, "x", True),
         Aim("acknowledged saves missing after kills, power loss", 0, None, note="make soak tells"),
+    ]
+
+
+def _access(report: Report) -> list[Aim]:
+    """What grants cost."""
+    section = report.section("access")
+    checks = [section.find(access.CHECK, case, "us") for case in access.GRANTS]
+    return [
+        Aim("check of a token and its grants", 10, max((each for each in checks if each), default=None), "µs"),
+        Aim("lone save with --access, x without, frames", 1.05, section.find(access.WITH, "frames", "x_without")),
+        Aim("lone save with --access, x without, gRPC", 1.05, section.find(access.WITH, "grpc", "x_without")),
     ]
 
 
